@@ -25,23 +25,23 @@ from measure import Times, all_cores, race_once_each  # noqa: E402
 from peers import PEERS, seconds_of  # noqa: E402
 from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
 
-from plait.adapters.local import LocalThreads  # noqa: E402
+from plait.adapters.local import LocalBackend  # noqa: E402
 from plait.adapters.process import process  # noqa: E402
 from plait.adapters.process.jobs import NO_WARM  # noqa: E402
 from plait.adapters.store.journal import SqliteJournal  # noqa: E402
 from plait.app import runs as flows  # noqa: E402
 from plait.core.values import Json  # noqa: E402
-from plait.engine.backend import ItemWork  # noqa: E402
+from plait.engine.backend import WorkItem  # noqa: E402
 from plait.engine.events import StepFinished  # noqa: E402
 from plait.engine.hands import WorkingRun  # noqa: E402
 from plait.engine.journal import Journal, MemoryJournal  # noqa: E402
-from plait.engine.outcome import Done  # noqa: E402
-from plait.engine.perform import Turn, perform  # noqa: E402
-from plait.engine.step import PLAIN, Policy, Step  # noqa: E402
-from plait.program.action_step import Work  # noqa: E402
+from plait.engine.outcome import Succeeded  # noqa: E402
+from plait.engine.perform import StepContext, perform  # noqa: E402
+from plait.engine.step import DEFAULT_POLICY, Policy, Step  # noqa: E402
+from plait.program.action_step import ActionStep  # noqa: E402
 from plait.program.items.spool import read_spool, write_spool  # noqa: E402
-from plait.program.map import Fan  # noqa: E402
-from plait.program.step_list import sequence  # noqa: E402
+from plait.program.map import Map  # noqa: E402
+from plait.program.step_list import step_list  # noqa: E402
 from plait.scope import Scope  # noqa: E402
 
 XARGS = "xargs -P"
@@ -267,7 +267,7 @@ def _start_table(rounds: int) -> Table:
 class Nothing:
     """The action of a step that starts no process."""
 
-    def run(self, turn: Turn) -> dict[str, Json]:  # noqa: ARG002 - the protocol's shape
+    def run(self, turn: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the protocol's shape
         return {"output": "x", "stderr": "", "exit_code": 0, "duration": 0.0}
 
 
@@ -281,26 +281,26 @@ class Counted:
     kind: str = "items"
     title: str = "the items"
     fingerprint: str = "items"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
     @property
     def file(self) -> str:
         return os.path.join(self.folder, "items.jsonl")
 
-    def run(self, turn: Turn) -> Json:  # noqa: ARG002 - the protocol's shape
+    def run(self, turn: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape
         written = write_spool(((str(n), {"n": n}) for n in range(self.count)), self.file)
         return {"count": written.count}
 
-    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
+    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
         for order, key, item in read_spool(self.file):
-            yield ItemWork(order, key, item)
+            yield WorkItem(order, key, item)
 
 
-def _fan_of(count: int, steps: int, folder: str, *, parallel: int) -> Fan:
+def _fan_of(count: int, steps: int, folder: str, *, parallel: int) -> Map:
     nothing = Nothing()
-    each = [Work(str(n), "nothing", "nothing", f"f{n}", nothing) for n in range(steps)]
-    return Fan("map", Counted(count, folder), sequence("each", each), "fan", parallel=parallel)
+    each = [ActionStep(str(n), "nothing", "nothing", f"f{n}", nothing) for n in range(steps)]
+    return Map("map", Counted(count, folder), step_list("each", each), "fan", parallel=parallel)
 
 
 class Forgetful(MemoryJournal):
@@ -353,15 +353,15 @@ def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict
 
 def _performed(journal: Journal, folder: str, items: int, steps: int, *, parallel: int = 1) -> None:
     run = WorkingRun("bench", journal)
-    run.backend = LocalThreads()
+    run.backend = LocalBackend()
     run.folder = folder
     fan = _fan_of(items, steps, folder, parallel=parallel)
-    turn = Turn(run, "", Scope({}))
+    turn = StepContext(run, "", Scope({}))
     try:
         outcome = perform(fan, turn.inner(fan))
     finally:
         run.close()
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
 
 
 def _record_times(*, records: int = 8000, rounds: int = 5) -> dict[int, Times]:
@@ -386,7 +386,7 @@ def _appended(folder: str, name: str, records: int, threads: int) -> None:
     def append(thread: int) -> None:
         for n in range(thread, records, threads):
             value: Json = {"output": "item\n", "stderr": "", "exit_code": 0, "duration": 0.001}
-            journal.append(StepFinished(f"map/item:{n}/0", "shell", "echo", "f", Done(value), 0.001))
+            journal.append(StepFinished(f"map/item:{n}/0", "shell", "echo", "f", Succeeded(value), 0.001))
 
     def sync() -> None:
         while not over.wait(SYNC_PAUSE):

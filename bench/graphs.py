@@ -21,8 +21,8 @@ from measure import Times
 from peers import PATIENCE, PYTHON
 from tables import Row, Table, shown, times_as
 
-from plait.app.runs import Company, run_flow
-from plait.engine.events import RunEnded, RunStarted, Stamped
+from plait.app.runs import RunObservers, run_flow
+from plait.engine.events import EventRecord, RunEnded, RunStarted
 
 STEPS = 1000
 DURABLE, WITHOUT = "LangGraph, SQLite checkpoints", "LangGraph, no checkpoints"
@@ -128,11 +128,11 @@ def _by_plait(file: str) -> float:
     """From the moment in which the run has begun to that in which its end is written."""
     times: dict[type, float] = {}
 
-    def watch(stamped: Stamped) -> None:
+    def watch(stamped: EventRecord) -> None:
         if isinstance(stamped.event, RunStarted | RunEnded):
             times[type(stamped.event)] = stamped.at
 
-    result = run_flow(file, company=Company([watch]))
+    result = run_flow(file, company=RunObservers([watch]))
     assert result.value["output"] == f"n{STEPS - 2}", result
     return times[RunEnded] - times[RunStarted]
 

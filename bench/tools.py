@@ -21,7 +21,7 @@ from time import sleep, time
 from measure import Contender, Times, all_cores, race, race_once_each
 from tables import Bar, Row, Table, compared, shown
 
-from plait.adapters.function import call as call_function
+from plait.adapters.function import call_function
 from plait.adapters.process import process
 from plait.app import api as app
 from plait.app.toolbox import toolbox

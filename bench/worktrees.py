@@ -16,7 +16,7 @@ from pathlib import Path
 from measure import all_cores, race_once_each
 from tables import Bar, Table, compared
 
-from plait.app.runs import Company, Options, run_flow
+from plait.app.runs import Options, RunObservers, run_flow
 
 FILES = 200
 ITEMS = 24
@@ -100,7 +100,7 @@ def _added(repository: Path, branch: str, place: str) -> None:
 
 def _by_plait(repository: Path, name: str) -> Callable[[int], object]:
     def run(_: int) -> None:
-        result = run_flow(str(repository / name), Options(), company=Company())
+        result = run_flow(str(repository / name), Options(), company=RunObservers())
         if result.exit_code != 0:
             raise RuntimeError(f"{name}: {result.failure}")
 

@@ -34,14 +34,14 @@ from xml.etree import ElementTree
 import pytest
 
 import plait
-from plait.adapters.store.faults import fault_of
+from plait.adapters.store.faults import to_journal_error
 from plait.app import api as app
 from plait.app import toolbox as app_toolbox
 from plait.cli import COMMANDS
 from plait.core import documents, errors
 from plait.core.errors import PlaitError, ShellRefusedError
 from plait.lang.analysis import names
-from plait.lang.analysis.names import profile_of
+from plait.lang.analysis.names import detect_profile
 from plait.lang.check import check_document
 from plait.scope import computed
 from plait.scope.frames import ALIASES
@@ -245,7 +245,7 @@ def yaml_problems(block: Block) -> Iterator[str]:
     except PlaitError as error:
         yield f"line {block.line}: {error}"
         return
-    if profile_of(document) is not None and document.at("base_url") is None:  # a provider extends another
+    if detect_profile(document) is not None and document.at("base_url") is None:  # a provider extends another
         for finding in check_document(document, "example.yaml"):
             if finding.severity == "error" and finding.code != "no-file":
                 yield f"line {block.line}: {finding.problem}"
@@ -557,14 +557,14 @@ def test_every_refusal_has_its_row() -> None:
 def test_a_row_of_refusals_is_refused_with_its_code_and_its_remedy_is_not(row: list[str]) -> None:
     code, refused, instead = code_in(row[0]), script(row[1]), script(row[2])
     with pytest.raises(ShellRefusedError) as caught:
-        app.bound_script(refused, SHELL_VALUES)
+        app.bind_script(refused, SHELL_VALUES)
     assert {problem.code for problem in caught.value.problems} == {code}
-    assert app.bound_script(instead, SHELL_VALUES).env
+    assert app.bind_script(instead, SHELL_VALUES).env
 
 
 @pytest.mark.parametrize("row", table(page_of("shell.md"), "## How a value is bound"), ids=lambda row: row[0])
 def test_a_row_of_states_shows_what_the_shell_reads(row: list[str]) -> None:
-    bound = app.bound_script(script(row[1]), SHELL_VALUES)
+    bound = app.bind_script(script(row[1]), SHELL_VALUES)
     assert bound.script.removeprefix(PRELUDE) == script(row[2])
 
 
@@ -589,14 +589,14 @@ NOT_CAUGHT = [
 def test_what_the_page_says_is_not_caught_is_named_there_and_not_caught(text: str, shell: str) -> None:
     page = re.sub(" +#.*", "", page_of("safety.md"))
     assert text in page
-    assert app.bound_script(text, SHELL_VALUES, shell=shell).env
+    assert app.bind_script(text, SHELL_VALUES, shell=shell).env
 
 
 @pytest.mark.parametrize("text", ["sh <<E\n${x}\nE", "cat <<E | sh\n${x}\nE"])
 def test_what_the_page_says_is_seen_is_refused(text: str) -> None:
     assert f"`{text.partition(chr(10))[0]}`" in page_of("safety.md")
     with pytest.raises(ShellRefusedError) as caught:
-        app.bound_script(text, SHELL_VALUES)
+        app.bind_script(text, SHELL_VALUES)
     assert caught.value.code == "value-in-code-input"
 
 
@@ -641,7 +641,7 @@ def test_every_code_that_is_listed_stands_in_the_source() -> None:
 
 def test_what_the_journal_says_of_a_fault_is_listed() -> None:
     found = {
-        fault_of(OSError(number, ""), "x").code
+        to_journal_error(OSError(number, ""), "x").code
         for number in (errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EIO)
     }
     assert found == {"disk-full", "too-large", "read-only", "input-output"}

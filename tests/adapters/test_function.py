@@ -15,24 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.adapters import function
-from plait.adapters.function import call
+from plait.adapters.function import call_function
 from plait.core.errors import InputError
 from plait.core.values import Json
-from plait.tools.invocation import FunctionCall, Limits, Returned
+from plait.tools.invocation import CallLimits, FunctionCall, PrimitiveResult
 
 PATH = "/project/.ai/tools/sample.py"
 
 
-def run(code: str, params: dict[str, Json] | None = None, **changed: Json) -> Returned:
+def run(code: str, params: dict[str, Json] | None = None, **changed: Json) -> PrimitiveResult:
     data = code.encode()
     given = {
         "path": PATH,
         "function": "execute",
         "project_path": "/project",
-        "limits": Limits(20.0),
+        "limits": CallLimits(20.0),
         **changed,
     }
-    return call(FunctionCall(code=data, digest=sha256(data).hexdigest(), params=params or {}, **given))
+    return call_function(
+        FunctionCall(code=data, digest=sha256(data).hexdigest(), params=params or {}, **given)
+    )
 
 
 def body(*lines: str) -> str:
@@ -153,7 +155,7 @@ def test_no_call_sees_what_another_left() -> None:
 def test_a_changed_file_with_a_stale_digest_runs_its_own_bytes() -> None:
     one, two = (f"def execute(p, _): return {n}\n".encode() for n in (1, 2))
     calls = [FunctionCall(PATH, code, "same", "execute", {}, None) for code in (one, two)]
-    assert [call(each).data for each in calls] == [1, 2]
+    assert [call_function(each).data for each in calls] == [1, 2]
 
 
 def test_the_callers_parameters_stay_as_they_are() -> None:
@@ -196,7 +198,7 @@ def test_a_failed_call_keeps_its_log() -> None:
 
 
 def test_a_log_beyond_the_limit_is_cut_with_a_count() -> None:
-    result = run(body("print('x' * 1000, end='')", "return 1"), limits=Limits(20.0, 10))
+    result = run(body("print('x' * 1000, end='')", "return 1"), limits=CallLimits(20.0, 10))
     assert result.stderr == "x" * 10 + "\n[990 bytes more]"
 
 
@@ -289,7 +291,7 @@ def test_a_call_that_nobody_waits_for_leaves_the_streams_alone_that_stand_when_i
     end = tmp_path / "end"
     wait = "while not os.path.exists(params['end']): time.sleep(0.001)"
     slow = "import os, time\n" + body(wait, "print('unseen')", "sys.stdout.flush()")
-    run(slow, {"end": str(end)}, limits=Limits(0.05))
+    run(slow, {"end": str(end)}, limits=CallLimits(0.05))
     later = io.StringIO()
     monkeypatch.setattr(sys, "stdout", later)  # as a test, a notebook or a server does
     with (tmp_path / "elsewhere").open("w") as elsewhere:
@@ -311,7 +313,7 @@ def test_a_call_whose_time_is_up_is_given_up_with_what_it_printed(tmp_path: Path
     code = "import os, time\n" + body(
         "print('started', flush=True)", "while not os.path.exists(params['end']): time.sleep(0.001)"
     )
-    result = run(code, {"end": str(end)}, limits=Limits(0.3))
+    result = run(code, {"end": str(end)}, limits=CallLimits(0.3))
     end.touch()
     assert (result.success, result.data, result.stderr) == (False, None, "started\n")
     assert result.error == (

@@ -6,30 +6,30 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from plait.agents.messages import Answer, Ask, Offer, OnText, ToolUse, Usage
-from plait.agents.tool_access import matches_any, offer_of, wire_name
+from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsage, ToolOffer, ToolRequest
+from plait.agents.tool_access import make_offer, matches_any, wire_name
 from plait.core.errors import InputError
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.tools.call import ToolResult
 from program.fakes import FakeHands
 
-Says = Callable[[Ask], Answer]
+Says = Callable[[ModelRequest], ModelResponse]
 Tool = Callable[[Mapping[str, Json]], Json]
 
-USED = Usage(10, 5, cost=0.25)
+USED = TokenUsage(10, 5, cost=0.25)
 
 
-def says(text: str, **fields: Any) -> Answer:
-    return Answer(text, usage=fields.pop("usage", USED), model="m-1", **fields)
+def says(text: str, **fields: Any) -> ModelResponse:
+    return ModelResponse(text, usage=fields.pop("usage", USED), model="m-1", **fields)
 
 
-def wants(*uses: tuple[str, Json], text: str = "", usage: Usage = USED) -> Answer:
+def wants(*uses: tuple[str, Json], text: str = "", usage: TokenUsage = USED) -> ModelResponse:
     """An answer that asks for calls: tool id, arguments."""
     asked = tuple(
-        ToolUse(f"use-{number}", wire_name(tool), given) for number, (tool, given) in enumerate(uses, 1)
+        ToolRequest(f"use-{number}", wire_name(tool), given) for number, (tool, given) in enumerate(uses, 1)
     )
-    return Answer(text, asked, usage, "m-1", "tools")
+    return ModelResponse(text, asked, usage, "m-1", "tools")
 
 
 class OverError(RuntimeError):
@@ -42,13 +42,15 @@ class Scripted:
     name = "scripted"
     fingerprint = "scripted-1"
 
-    def __init__(self, *answers: Answer | Says) -> None:
-        self.asks: list[Ask] = []
+    def __init__(self, *answers: ModelResponse | Says) -> None:
+        self.asks: list[ModelRequest] = []
         self.timeouts: list[float | None] = []
-        self._answers: Iterator[Answer | Says] = iter(answers)
+        self._answers: Iterator[ModelResponse | Says] = iter(answers)
         self._always = answers[0] if len(answers) == 1 and callable(answers[0]) else None
 
-    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:  # noqa: ARG002
+    def ask(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:  # noqa: ARG002
         self.asks.append(ask)
         self.timeouts.append(timeout)
         answer = self._always or next(self._answers, None)
@@ -61,7 +63,7 @@ class Scripted:
                 on_text(f"{piece} ")
         return answer
 
-    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002
         return usage.cost or 0.0
 
 
@@ -81,9 +83,9 @@ class ToolHands(FakeHands):
     def provider(self, name: str | None) -> Any:
         return self.scripted if name in (None, "scripted") else None
 
-    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:  # noqa: ARG002
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:  # noqa: ARG002
         return tuple(
-            offer_of(tool_id, f"does {tool_id}", self.schemas.get(tool_id))
+            make_offer(tool_id, f"does {tool_id}", self.schemas.get(tool_id))
             for tool_id in sorted(self.tools)
             if matches_any(patterns, tool_id)
         )

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.scripted import Scripted, ToolHands
-from plait.agents.budget import ROOM, Bill, question_tokens
-from plait.agents.messages import Answer, Ask, Message, OnText, Usage
+from plait.agents.budget import ROOM, TurnBudget, estimate_request_tokens
+from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, TokenUsage
 from plait.app.hooks import begin
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
-from plait.engine.limits import Limits, Spent
+from plait.engine.event_bus import StopSignal
+from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
 from plait.lang.load import load_flow
 from program.fakes import new_run, turn_of
 from share import examples
 
-HI = Ask((Message("user", "hi"),))
-TAKES = question_tokens(HI)
+HI = ModelRequest((Message("user", "hi"),))
+TAKES = estimate_request_tokens(HI)
 PRICE = 0.001
 """Of a token."""
 
@@ -45,7 +45,9 @@ class Priced(Scripted):
         self.together = 0
         self.both = threading.Event()
 
-    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+    def ask(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:
         with self._lock:
             self._now += 1
             self.together = max(self.together, self._now)
@@ -55,24 +57,26 @@ class Priced(Scripted):
             with self._lock:
                 self._now -= 1
 
-    def _answer(self, ask: Ask) -> Answer:
-        usage = Usage(question_tokens(ask), self._uses(ask.options.get("max_tokens", 100)))
-        return Answer("ok", (), Usage(usage.input, usage.output, cost=self.price(None, usage)))
+    def _answer(self, ask: ModelRequest) -> ModelResponse:
+        usage = TokenUsage(estimate_request_tokens(ask), self._uses(ask.options.get("max_tokens", 100)))
+        return ModelResponse("ok", (), TokenUsage(usage.input, usage.output, cost=self.price(None, usage)))
 
-    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002
         return None if self._free else usage.tokens * PRICE
 
 
-def asked(spent: Spent, model: Any, question: Ask = HI, **more: Any) -> Answer | Failure:
-    given = {"timeout": 20.0, "stop": Stop(), "on_text": None, **more}
+def asked(spent: Budget, model: Any, question: ModelRequest = HI, **more: Any) -> ModelResponse | Failure:
+    given = {"timeout": 20.0, "stop": StopSignal(), "on_text": None, **more}
     try:
-        return Bill(spent, no_record).ask(model, question, **given)
+        return TurnBudget(spent, no_record).ask(model, question, **given)
     except StepError as error:
         return error.failure
 
 
-def asked_by_threads(spent: Spent, model: Any, questions: list[Ask]) -> list[Answer | Failure]:
-    came: list[Answer | Failure] = []
+def asked_by_threads(
+    spent: Budget, model: Any, questions: list[ModelRequest]
+) -> list[ModelResponse | Failure]:
+    came: list[ModelResponse | Failure] = []
     threads = [threading.Thread(target=lambda q=q: came.append(asked(spent, model, q))) for q in questions]
     for thread in threads:
         thread.start()
@@ -89,9 +93,11 @@ ROOMS = st.lists(st.none() | st.integers(1, 60), min_size=1, max_size=6)
 def test_questions_side_by_side_never_use_more_than_the_limit(
     rooms: list[int | None], tokens: int | None, spend: int | None
 ) -> None:
-    outer = Spent(Limits(tokens=tokens, spend=None if spend is None else spend * PRICE))
-    spent = Spent(within=outer)
-    questions = [Ask(HI.messages, options={} if room is None else {"max_tokens": room}) for room in rooms]
+    outer = Budget(Limits(tokens=tokens, spend=None if spend is None else spend * PRICE))
+    spent = Budget(within=outer)
+    questions = [
+        ModelRequest(HI.messages, options={} if room is None else {"max_tokens": room}) for room in rooms
+    ]
     came = asked_by_threads(spent, Priced(), questions)
     assert len(came) == len(rooms)
     assert {one.kind for one in came if isinstance(one, Failure)} <= {"limit"}
@@ -109,9 +115,9 @@ def test_questions_for_which_there_is_enough_are_asked_at_the_same_time() -> Non
         meeting.wait()
         return room
 
-    spent = Spent(Limits(tokens=3 * (TAKES + 10)))
-    came = asked_by_threads(spent, Priced(uses), [Ask(HI.messages, options={"max_tokens": 10})] * 3)
-    assert all(isinstance(one, Answer) for one in came)
+    spent = Budget(Limits(tokens=3 * (TAKES + 10)))
+    came = asked_by_threads(spent, Priced(uses), [ModelRequest(HI.messages, options={"max_tokens": 10})] * 3)
+    assert all(isinstance(one, ModelResponse) for one in came)
     assert spent.used()["tokens"] == 3 * (TAKES + 10)
 
 
@@ -119,25 +125,29 @@ def test_near_the_limit_they_are_asked_one_after_the_other_and_what_is_not_used_
     None
 ):
     model = Priced(lambda _: 5)
-    spent = Spent(Limits(tokens=8 * (TAKES + 5) + TAKES))
+    spent = Budget(Limits(tokens=8 * (TAKES + 5) + TAKES))
     came = asked_by_threads(spent, model, [HI] * 8)
-    assert all(isinstance(one, Answer) for one in came)
+    assert all(isinstance(one, ModelResponse) for one in came)
     assert model.together == 1, "nobody says how long an answer may be, and far less than that is left"
 
 
 def test_the_last_question_gets_the_room_that_is_left() -> None:
     model = Priced(lambda _: 1)
-    asked(Spent(Limits(tokens=TAKES + 30)), model, Ask(HI.messages, options={"max_tokens": 90, "top_p": 1}))
-    asked(Spent(Limits(spend=(TAKES + 30.5) * PRICE)), model)
-    asked(Spent(Limits(spend=1000)), model)
-    asked(Spent(), model)
+    asked(
+        Budget(Limits(tokens=TAKES + 30)),
+        model,
+        ModelRequest(HI.messages, options={"max_tokens": 90, "top_p": 1}),
+    )
+    asked(Budget(Limits(spend=(TAKES + 30.5) * PRICE)), model)
+    asked(Budget(Limits(spend=1000)), model)
+    asked(Budget(), model)
     assert [dict(one.options) for one in model.asks] == [
         {"max_tokens": 30, "top_p": 1}, {"max_tokens": 30}, {"max_tokens": ROOM}, {}
     ]  # fmt: skip
 
 
 def test_a_question_that_does_not_fit_any_more_is_not_asked() -> None:
-    model, spent = Priced(), Spent(Limits(tokens=TAKES))
+    model, spent = Priced(), Budget(Limits(tokens=TAKES))
     assert asked(spent, model) == Failure(
         f"the run has reached its limit of {TAKES} tokens (0 used, the next call needs about {TAKES + 1})",
         "limit",
@@ -150,14 +160,14 @@ def test_a_question_that_does_not_fit_any_more_is_not_asked() -> None:
 )  # fmt: skip
 def test_a_limit_of_spend_is_refused_where_nobody_knows_the_price(model: str | None, named: str) -> None:
     provider = Priced(free=True)
-    failed = asked(Spent(Limits(spend=5)), provider, Ask(HI.messages, model=model))
+    failed = asked(Budget(Limits(spend=5)), provider, ModelRequest(HI.messages, model=model))
     assert failed == Failure(
         f"a limit of spend cannot be kept: the provider 'scripted' has no price for {named}; write one under "
         "'prices' in config/providers/scripted.yaml, by the name that the server knows, or limit tokens",
         "refused",
     )
     assert provider.asks == []
-    assert isinstance(asked(Spent(Limits(tokens=10**6)), provider), Answer)
+    assert isinstance(asked(Budget(Limits(tokens=10**6)), provider), ModelResponse)
 
 
 WAITS: list[tuple[str, dict[str, Any], type[BaseException] | str]] = [
@@ -168,13 +178,13 @@ WAITS: list[tuple[str, dict[str, Any], type[BaseException] | str]] = [
 
 @pytest.mark.parametrize(("who", "more", "end"), WAITS, ids=[row[0] for row in WAITS])
 def test_nobody_waits_for_others_longer_than_it_may(who: str, more: dict[str, Any], end: Any) -> None:  # noqa: ARG001
-    spent = Spent(Limits(tokens=100))
+    spent = Budget(Limits(tokens=100))
     spent.set_aside({"tokens": 90}, {"tokens": 1}, lambda: None)
-    stop = Stop()
+    stop = StopSignal()
     if end is Interrupted:
         stop.ask()
         with pytest.raises(Interrupted):
-            Bill(spent, no_record).ask(Priced(), HI, timeout=None, stop=stop, on_text=None)
+            TurnBudget(spent, no_record).ask(Priced(), HI, timeout=None, stop=stop, on_text=None)
     else:
         failed = asked(spent, Priced(), stop=stop, **more)
         assert isinstance(failed, Failure)
@@ -182,22 +192,22 @@ def test_nobody_waits_for_others_longer_than_it_may(who: str, more: dict[str, An
 
 
 def test_what_a_failed_question_had_set_aside_is_there_for_the_next() -> None:
-    def fail(_: Ask) -> Answer:
-        raise StepError(Failure("gone", "network", output={"usage": Usage(3, 2, cost=0.5).record()}))
+    def fail(_: ModelRequest) -> ModelResponse:
+        raise StepError(Failure("gone", "network", output={"usage": TokenUsage(3, 2, cost=0.5).record()}))
 
-    spent = Spent(Limits(tokens=TAKES + 10))
+    spent = Budget(Limits(tokens=TAKES + 10))
     assert isinstance(asked(spent, Scripted(fail)), Failure)
-    assert (spent.used()["tokens"], isinstance(asked(spent, Priced(lambda _: 1)), Answer)) == (5, True)
+    assert (spent.used()["tokens"], isinstance(asked(spent, Priced(lambda _: 1)), ModelResponse)) == (5, True)
 
 
 def test_a_question_that_is_asked_again_takes_a_turn_of_its_own() -> None:
-    spent, model = Spent(Limits(turns=2)), Priced()
-    bill = Bill(spent, no_record)
+    spent, model = Budget(Limits(turns=2)), Priced()
+    bill = TurnBudget(spent, no_record)
     assert spent.take("turns", turns=1) is None
     for _ in range(2):
-        bill.ask(model, HI, timeout=None, stop=Stop(), on_text=None)
+        bill.ask(model, HI, timeout=None, stop=StopSignal(), on_text=None)
     with pytest.raises(StepError, match="limit of 2 turns"):
-        bill.ask(model, HI, timeout=None, stop=Stop(), on_text=None)
+        bill.ask(model, HI, timeout=None, stop=StopSignal(), on_text=None)
     assert (len(model.asks), spent.used()["turns"]) == (2, 2)
 
 

@@ -11,36 +11,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.scripted import OverError, Scripted, ToolHands, failed, says, wants
-from plait.agents.budget import question_tokens
-from plait.agents.messages import NOBODY, Answer, Ask, Message, Offer, ToolUse, Usage
-from plait.agents.session import Conversation
-from plait.agents.tool_access import MAX_RESULT, Permissions, id_of, offer_of, wire_name
-from plait.agents.turns import use_at
+from plait.agents.budget import estimate_request_tokens
+from plait.agents.messages import (
+    NOBODY,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    TokenUsage,
+    ToolOffer,
+    ToolRequest,
+)
+from plait.agents.session import AgentStep
+from plait.agents.tool_access import MAX_RESULT, Permissions, make_offer, tool_id_for, wire_name
+from plait.agents.turns import recorded_tool_call
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json
-from plait.engine.events import Spoken, Stamped, StepFinished
-from plait.engine.hooks import Hook, Hooks
+from plait.engine.events import EventRecord, ModelText, StepFinished
+from plait.engine.hooks import Hook, HookRunner
 from plait.engine.journal import MemoryJournal
-from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Aborted, Done, Failure, OutOfLimit, StepError
-from plait.views.progress import Progress, fold
+from plait.engine.limits import Budget, Limits
+from plait.engine.outcome import Aborted, Failure, LimitExceeded, StepError, Succeeded
+from plait.views.progress import Progress, replay_events
 from program.fakes import failure_of, new_run, performed, turn_of
 
 PLACEHOLDERS = ["${HOME}", "{input:q}", "{param}", "{{x}}", "$NAME", "$${x}", "${state.a:-b}", "{model}"]
 
 
-def agent(prompt: str = "do it", **fields: Any) -> Conversation:
-    return Conversation("agent", "review", prompt, **fields)
+def agent(prompt: str = "do it", **fields: Any) -> AgentStep:
+    return AgentStep("agent", "review", prompt, **fields)
 
 
 def talked(
-    conversation: Conversation, hands: ToolHands, journal: MemoryJournal | None = None, **run: Any
+    conversation: AgentStep, hands: ToolHands, journal: MemoryJournal | None = None, **run: Any
 ) -> Any:
     return performed(conversation, new_run(hands, journal, **run))
 
 
 def value_of(outcome: Any) -> dict[str, Json]:
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Succeeded), outcome
     assert isinstance(outcome.value, dict)
     return outcome.value
 
@@ -95,8 +103,8 @@ def test_every_question_and_call_is_a_recorded_step() -> None:
         "agent/turn:1.call:2",
         "agent/turn:2",
     ]
-    assert ends["agent/turn:1.call:2"].outcome == Done({"output": "Y", "failed": False, "tool": "t/y"})
-    assert Answer.of(ends["agent/turn:2"].outcome.value) == says("done")  # type: ignore[union-attr]
+    assert ends["agent/turn:1.call:2"].outcome == Succeeded({"output": "Y", "failed": False, "tool": "t/y"})
+    assert ModelResponse.of(ends["agent/turn:2"].outcome.value) == says("done")  # type: ignore[union-attr]
 
 
 @given(value=st.one_of(st.sampled_from(PLACEHOLDERS), st.text()))
@@ -125,7 +133,7 @@ def test_secrets_are_masked_in_what_is_sent_and_in_what_is_recorded() -> None:
         hands,
         journal,
         mask=lambda text: text.replace("hunter2", "***"),
-        watchers=[lambda one: told.append(one.event.text) if isinstance(one.event, Spoken) else None],
+        watchers=[lambda one: told.append(one.event.text) if isinstance(one.event, ModelText) else None],
     )
     performed(agent("use hunter2", system="never say hunter2", tools=("*",)), run)
     sent = [(ask.system, [message.text for message in ask.messages]) for ask in model.asks]
@@ -140,8 +148,8 @@ def test_the_text_of_a_model_is_heard_while_it_comes_and_not_recorded() -> None:
         ToolHands(Scripted(says("one two"))), journal, watchers=[lambda one: heard.append(one.event)]
     )
     performed(agent(), run)
-    assert [one.text for one in heard if isinstance(one, Spoken)] == ["one ", "two "]
-    assert not any(isinstance(one.event, Spoken) for one in journal.events())
+    assert [one.text for one in heard if isinstance(one, ModelText)] == ["one ", "two "]
+    assert not any(isinstance(one.event, ModelText) for one in journal.events())
 
 
 def test_a_dry_run_asks_nobody() -> None:
@@ -188,7 +196,7 @@ def test_what_may_not_be_called_is_refused_recorded_and_never_run(
     assert (answer.text, answer.failed, answer.answers) == (told, True, "use-1")
     recorded = journal.recorded("agent/turn:1.call:1")
     assert recorded is not None
-    assert isinstance(recorded.outcome, Done)
+    assert isinstance(recorded.outcome, Succeeded)
     assert recorded.outcome.value["failed"] is True
 
 
@@ -241,8 +249,8 @@ IDS = st.builds(
 
 @given(st.sets(st.one_of(IDS, IDS.map("directive:".__add__)), max_size=30))
 def test_names_on_the_wire_are_allowed_there_and_lead_back_to_one_tool(ids: set[str]) -> None:
-    offers = [offer_of(one, "", None) for one in sorted(ids)]
-    assert [id_of(offer.name, offers) for offer in offers] == sorted(ids)
+    offers = [make_offer(one, "", None) for one in sorted(ids)]
+    assert [tool_id_for(offer.name, offers) for offer in offers] == sorted(ids)
     assert len({offer.name for offer in offers}) == len(ids)
     for offer in offers:
         assert 0 < len(offer.name) <= 64
@@ -294,7 +302,7 @@ def test_a_tool_that_nobody_trusts_ends_the_run(calls: int) -> None:
 
 
 def test_an_answer_that_was_cut_off_is_a_failure_and_its_calls_are_not_made() -> None:
-    cut = Answer("", (ToolUse("1", "t__x", {}),), Usage(), "m", "length")
+    cut = ModelResponse("", (ToolRequest("1", "t__x", {}),), TokenUsage(), "m", "length")
     hands = ToolHands(Scripted(cut), {"t/x": lambda _: 1})
     failure = failure_of(talked(agent(tools=("*",), options={"max_tokens": 7}), hands))
     assert (failure.kind, failure.message) == (
@@ -319,8 +327,8 @@ def test_without_a_provider_it_says_what_to_do() -> None:
 
 
 def test_a_provider_that_fails_ends_it_with_what_there_is() -> None:
-    def fails(_: Ask) -> Answer:
-        raise StepError(Failure("503", "server_error", output={"usage": Usage(3, 0, cost=0.5).record()}))
+    def fails(_: ModelRequest) -> ModelResponse:
+        raise StepError(Failure("503", "server_error", output={"usage": TokenUsage(3, 0, cost=0.5).record()}))
 
     model = Scripted(wants(("t/x", {})), fails)
     failure = failure_of(talked(agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: 1})))
@@ -367,7 +375,7 @@ def test_too_many_bad_answers_fail_loudly_with_the_raw_text() -> None:
 # ── limits ───────────────────────────────────────────────────────────────
 
 
-def for_ever(_: Ask) -> Answer:
+def for_ever(_: ModelRequest) -> ModelResponse:
     return wants(("t/x", {}), text="more")
 
 
@@ -410,15 +418,15 @@ def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
         agent(tools=("*",), limits=Limits(tokens=100), options={"max_tokens": 90, "temperature": 0}), hands
     )
     assert [dict(ask.options) for ask in model.asks] == [
-        {"max_tokens": 100 - question_tokens(model.asks[0]), "temperature": 0},
-        {"max_tokens": 100 - 15 - question_tokens(model.asks[1]), "temperature": 0},
+        {"max_tokens": 100 - estimate_request_tokens(model.asks[0]), "temperature": 0},
+        {"max_tokens": 100 - 15 - estimate_request_tokens(model.asks[1]), "temperature": 0},
     ]
 
 
 def test_what_is_spent_inside_is_spent_outside() -> None:
     run = new_run(ToolHands(Scripted(for_ever), {"t/x": lambda _: 1}))
-    run.spent = Spent(Limits(turns=3))
-    with pytest.raises(OutOfLimit) as caught:
+    run.spent = Budget(Limits(turns=3))
+    with pytest.raises(LimitExceeded) as caught:
         performed(agent(tools=("*",), limits=Limits(turns=9)), run)
     assert caught.value.failure.message == "the run has reached its limit of 3 turns (3 used)"
     assert run.journal.recorded("agent") is None, "it is no failure of the agent"
@@ -513,7 +521,7 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
         talked(conversation, again, journal.reopened())
     assert (caught.value.code, again.calls) == ("once", [])
     assert "--repeat agent/turn:1.call:1" in str(caught.value.fix)
-    value = use_at(journal, "agent/turn:1.call:1")
+    value = recorded_tool_call(journal, "agent/turn:1.call:1")
     assert value == {"output": "", "failed": False, "tool": "pay__out"}
     answered = {"agent/turn:1.call:1": value}
     assert value_of(talked(conversation, again, journal.reopened(), said_done=answered))["output"] == "done"
@@ -526,7 +534,7 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
 class Nested(ToolHands):
     """A tool that is an agent of its own, performed below the call."""
 
-    child: Conversation
+    child: AgentStep
 
     def program(self, tool_id: str, params: Mapping[str, Json]) -> Any:  # noqa: ARG002
         if tool_id != "sub":
@@ -539,16 +547,16 @@ class Nested(ToolHands):
     fan = None
 
     def run(self, turn: Any) -> Json:
-        from plait.engine.outcome import expect_done
+        from plait.engine.outcome import require_success
 
-        return expect_done(turn.perform(self.child))
+        return require_success(turn.perform(self.child))
 
 
 def test_a_child_has_at_most_what_its_parent_has() -> None:
     journal = MemoryJournal()
     model = Scripted(wants(("sub", {})), wants(("t/x", {}), ("t/y", {})), says("inner"), says("outer"))
     hands = Nested(model, {"sub": lambda _: "never", "t/x": lambda _: "X", "t/y": lambda _: "Y"})
-    hands.child = Conversation("agent", "child", "help", tools=("*",))
+    hands.child = AgentStep("agent", "child", "help", tools=("*",))
     value = value_of(talked(agent(tools=("sub", "t/x")), hands, journal))
     assert [offer.tool_id for offer in model.asks[1].tools] == ["sub", "t/x"]
     assert [call[0] for call in hands.calls] == ["t/x"]
@@ -560,7 +568,7 @@ def test_a_child_has_at_most_what_its_parent_has() -> None:
 def test_agents_inside_one_another_are_limited_by_the_outermost() -> None:
     model = Scripted(lambda _: wants(("sub", {}), text="deeper"))
     hands = Nested(model, {"sub": lambda _: "never"})
-    hands.child = Conversation("agent", "child", "help", tools=("*",))
+    hands.child = AgentStep("agent", "child", "help", tools=("*",))
     failure = failure_of(talked(agent(tools=("*",), limits=Limits(depth=2, turns=9)), hands))
     assert failure.message == "'review' has reached its limit of 9 turns (9 used)"
     told = [message.text for ask in model.asks for message in ask.messages if message.failed]
@@ -595,7 +603,7 @@ def test_what_was_said_before_comes_before_the_prompt() -> None:
 def test_offers_are_those_of_the_hands() -> None:
     model = Scripted(says("ok"))
     talked(agent(tools=("t/*",)), ToolHands(model, {"t/x": lambda _: 1, "u/y": lambda _: 2}, t__x=SCHEMA))
-    assert model.asks[0].tools == (Offer("t__x", "does t/x", SCHEMA, "t/x"),)
+    assert model.asks[0].tools == (ToolOffer("t__x", "does t/x", SCHEMA, "t/x"),)
 
 
 def test_a_turn_of_its_own_is_no_agent_above() -> None:
@@ -610,7 +618,7 @@ def test_a_hook_may_end_the_run_before_a_call() -> None:
     model = Scripted(wants(("t/x", {})), says("never"))
     hands = ToolHands(model, {"t/x": lambda _: 1})
     run = new_run(hands)
-    run.hooks = Hooks([guard], call=lambda *_: {})
+    run.hooks = HookRunner([guard], call=lambda *_: {})
     with pytest.raises(Aborted) as caught:
         performed(agent(tools=("*",)), run)
     assert (str(caught.value), hands.calls) == ("the hook 'guard' says abort: too risky", [])
@@ -621,7 +629,7 @@ def test_a_hook_may_forbid_one_call_and_the_model_hears_why() -> None:
     model = Scripted(wants(("t/x", {})), says("then not"))
     hands = ToolHands(model, {"t/x": lambda _: 1})
     run = new_run(hands)
-    run.hooks = Hooks([guard], call=lambda *_: {})
+    run.hooks = HookRunner([guard], call=lambda *_: {})
     assert value_of(performed(agent(tools=("*",)), run))["output"] == "then not"
     assert hands.calls == []
     assert (
@@ -632,7 +640,7 @@ def test_a_hook_may_forbid_one_call_and_the_model_hears_why() -> None:
 def test_an_answer_after_which_a_hook_ends_the_run_is_recorded() -> None:
     journal = MemoryJournal()
     run = new_run(ToolHands(Scripted(says("paid for"))), journal)
-    run.hooks = Hooks([Hook("stop", "turn_finished", verb="abort", why="enough")], call=lambda *_: {})
+    run.hooks = HookRunner([Hook("stop", "turn_finished", verb="abort", why="enough")], call=lambda *_: {})
     with pytest.raises(Aborted):
         performed(agent(), run)
     assert journal.recorded("agent/turn:1") is not None
@@ -642,11 +650,11 @@ def test_progress_knows_turns_tokens_and_cost() -> None:
     journal = MemoryJournal()
     model = Scripted(wants(("sub", {})), says("inner"), says("outer"))
     hands = Nested(model, {"sub": lambda _: "never"})
-    hands.child = Conversation("agent", "child", "help")
+    hands.child = AgentStep("agent", "child", "help")
     seen: list[tuple[int, int, float]] = []
     progress = Progress()
 
-    def watch(stamped: Stamped) -> None:
+    def watch(stamped: EventRecord) -> None:
         progress.add(stamped)
         if isinstance(stamped.event, StepFinished) and stamped.event.kind == "turn":
             (step,) = [one for one in progress._running.values() if one.path == "agent"]
@@ -656,13 +664,13 @@ def test_progress_knows_turns_tokens_and_cost() -> None:
     performed(agent(tools=("sub",)), run)
     assert seen == [(1, 15, 0.25), (2, 30, 0.5), (3, 45, 0.75)]
     assert (progress.asked.turns, progress.asked.tokens, progress.asked.cost) == (3, 45, 0.75)
-    assert fold(journal.events()).asked.turns == 3
+    assert replay_events(journal.events()).asked.turns == 3
 
 
 def test_what_agents_inside_a_remembered_call_took_counts_towards_the_limits() -> None:
     journal = MemoryJournal()
     hands = Nested(Scripted(wants(("sub", {})), says("inner")), {"sub": lambda _: "never"})
-    hands.child = Conversation("agent", "child", "help")
+    hands.child = AgentStep("agent", "child", "help")
     with pytest.raises(OverError):
         talked(agent(tools=("sub",), limits=Limits(turns=9)), hands, journal)
     again = Nested(Scripted(says("never asked")), {"sub": lambda _: "never"})

@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 
 from agreement.writing import CAPTURED
-from plait.agents.messages import Answer
+from plait.agents.messages import ModelResponse
 from plait.core.errors import PlaitError
 from plait.core.source import Span
 from plait.core.values import UNDEFINED
 from plait.engine.outcome import Aborted, Failure, StepError
-from plait.engine.perform import Turn
-from plait.lang.loaded import Loaded
+from plait.engine.perform import StepContext
+from plait.lang.loaded import LoadedFlow
 from plait.lang.workflow.read import load_workflow
 from plait.program import changes
 from plait.program.validate import Validation
 from plait.scope import Scope
 from plait.scope.expressions import Expression
-from plait.template.nodes import ContextHole, Path, holes
+from plait.template.nodes import ContextPlaceholder, Path, placeholders
 from plait.template.template import Template
 from plait.tools.call import ToolResult
-from plait.tools.invocation import Returned
+from plait.tools.invocation import PrimitiveResult
 from program.fakes import FakeHands, FakeModel, Finished, new_run
 
 Place = tuple[int, int]
@@ -62,8 +62,8 @@ class Seen:
 
     def ask(self, template: Template, scope: Scope) -> None:
         for leaf in template.leaves() if self.is_first_round else ():
-            for hole in holes(leaf.program.parts):
-                path = hole.alternatives[0].origin if isinstance(hole, ContextHole) else None
+            for hole in placeholders(leaf.program.parts):
+                path = hole.alternatives[0].origin if isinstance(hole, ContextPlaceholder) else None
                 if isinstance(path, Path):
                     self._note(Span(leaf.source, hole.start, hole.end).position, path, scope)
 
@@ -110,9 +110,9 @@ class World:
         fails = self.fails(str(params)[:20])
         return ToolResult(tool, not fails, "called", "no" if fails else None, (), {}, printed="called")
 
-    def request(self, asked: Any) -> Returned:
+    def request(self, asked: Any) -> PrimitiveResult:
         fails = self.fails(asked.url)
-        return Returned(not fails, "answer", metadata={"status": 500 if fails else 200})
+        return PrimitiveResult(not fails, "answer", metadata={"status": 500 if fails else 200})
 
     def fails(self, what: str) -> bool:
         if what not in self._frail:
@@ -154,13 +154,13 @@ class _Model(FakeModel):
         super().__init__()
         self.fails = fails
 
-    def ask(self, ask: Any, **_: Any) -> Answer:
+    def ask(self, ask: Any, **_: Any) -> ModelResponse:
         if self.fails(str(ask)):
             raise StepError(Failure("no answer"))
-        return Answer(self.said, usage=self.usage, model="m-1")
+        return ModelResponse(self.said, usage=self.usage, model="m-1")
 
 
-class _Repository(changes.Tracker):
+class _Repository(changes.ChangeTracker):
     """One in which nothing changes."""
 
     def snapshot(self, directory: str) -> changes.Snapshot:  # noqa: ARG002
@@ -181,7 +181,7 @@ def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plait.lang.workflow.read.check_workflow", lambda *_, **__: [])
         loaded = load_workflow(str(file), project="/project", environ={})
-        patch.setattr("plait.program.changes.Tracker", _Repository)
+        patch.setattr("plait.program.changes.ChangeTracker", _Repository)
         rendering = Template.rendering
 
         def asking(template: Template, values: Any, *, strict: bool, env: Any) -> Any:  # noqa: ARG001
@@ -191,7 +191,7 @@ def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen 
 
         checked = Validation._checked
 
-        def checking(check: Validation, turn: Turn, scope: Scope, number: int) -> Any:
+        def checking(check: Validation, turn: StepContext, scope: Scope, number: int) -> Any:
             before, seen.is_first_round = seen.is_first_round, seen.is_first_round and number == 1
             try:
                 return checked(check, turn, scope, number)
@@ -206,7 +206,7 @@ def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen 
     return seen
 
 
-def _live(loaded: Loaded, world: World, folder: File, patch: pytest.MonkeyPatch) -> None:
+def _live(loaded: LoadedFlow, world: World, folder: File, patch: pytest.MonkeyPatch) -> None:
     def holds(when: Expression, subject: Any) -> bool:
         when._state(subject)
         return world.holds()
@@ -215,7 +215,7 @@ def _live(loaded: Loaded, world: World, folder: File, patch: pytest.MonkeyPatch)
     run = new_run(world.hands(), folder=str(folder))
     scope = loaded.scope("r1", started="now")
     try:
-        loaded.program.run(Turn(run, "", scope, directory="/project"))
+        loaded.program.run(StepContext(run, "", scope, directory="/project"))
     except (StepError, Aborted, PlaitError):
         pass  # that it fails is one of the ways through it
     finally:

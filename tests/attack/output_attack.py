@@ -40,11 +40,11 @@ def main() -> int:
 def attack(folder: str, printed: int) -> tuple[int, list[str]]:
     """How much this process grew, and what did not hold."""
     from plait.adapters.process.process import MAX_OVERFLOW, call_process
-    from plait.tools.invocation import Limits, ProcessCall
+    from plait.tools.invocation import CallLimits, ProcessCall
 
     script = f"yes | head -c {printed // 2} >&2; yes | head -c {printed - printed // 2}"
     before = _peak()
-    limits = Limits(600.0, KEPT, folder)
+    limits = CallLimits(600.0, KEPT, folder)
     returned = call_process(ProcessCall(("/bin/sh", "-c", script), "/", dict(os.environ), limits=limits))
     grown = _peak() - before
     sizes = [file.stat().st_size for file in Path(folder).iterdir()]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from plait.core.safe_files import Way
+    from plait.core.safe_files import Opener
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
 INSIDE: Final = b"inside"
@@ -111,36 +111,36 @@ def outcome(root: str, way: str) -> str:
 def by_kernel(root: str) -> bytes | None:
     from plait.core import safe_files as beneath
 
-    found = beneath.read_beneath(root, PLACE, way=beneath.by_kernel)
+    found = beneath.read_below(root, PLACE, way=beneath.open_with_openat2)
     return None if found is None else found[0]
 
 
 def by_walking(root: str) -> bytes | None:
     from plait.core import safe_files as beneath
 
-    found = beneath.read_beneath(root, PLACE, way=beneath.by_walking)
+    found = beneath.read_below(root, PLACE, way=beneath.open_by_walking)
     return None if found is None else found[0]
 
 
 def by_kernel_with_links(root: str) -> bytes | None:
     from plait.core import safe_files as beneath
 
-    return following(root, beneath.by_kernel)
+    return following(root, beneath.open_with_openat2)
 
 
 def by_walking_with_links(root: str) -> bytes | None:
     from plait.core import safe_files as beneath
 
-    return following(root, beneath.by_walking)
+    return following(root, beneath.open_by_walking)
 
 
-def following(root: str, way: Way) -> bytes | None:
+def following(root: str, way: Opener) -> bytes | None:
     """Through a link that stays inside, and back by `..`."""
     from plait.core.errors import InputError
-    from plait.core.safe_files import open_beneath
+    from plait.core.safe_files import open_below
 
     try:
-        handle = open_beneath(root, f"tools/../{ROUND}", links="inside", way=way)
+        handle = open_below(root, f"tools/../{ROUND}", links="inside", way=way)
     except FileNotFoundError:
         return None
     except OSError:

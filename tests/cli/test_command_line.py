@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.cli import COMMANDS, guarded, main
+from plait.cli import COMMANDS, main, run_to_exit_code
 from plait.core.errors import InternalError, ProcessError
 
 Capsys = pytest.CaptureFixture[str]
@@ -187,7 +187,7 @@ def test_a_bug_of_ours_keeps_its_traceback_in_a_file_and_asks_for_it(
     def broken() -> int:
         raise ZeroDivisionError("what broke")
 
-    assert guarded(broken) == 4
+    assert run_to_exit_code(broken) == 4
     out, err = capsys.readouterr()
     [kept] = (tmp_path / "plait").iterdir()
     assert out == ""
@@ -205,7 +205,7 @@ def test_a_bug_is_kept_in_the_temporary_folder_when_there_is_no_other(
     blocked = tmp_path / "a file, no folder"
     blocked.touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
-    assert guarded(lambda: [][0]) == 4
+    assert run_to_exit_code(lambda: [][0]) == 4
     path = capsys.readouterr().err.partition("is in ")[2].partition(";")[0]
     assert "IndexError" in Path(path).read_text()
     os.unlink(path)
@@ -230,14 +230,14 @@ def test_an_ending_is_an_exit_code(
     # What cannot be written any more is led to /dev/null: not the stream with which pytest captures.
     with open(tmp_path / "out", "w", encoding="utf-8") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        assert guarded(lambda: raising(error)) == status
+        assert run_to_exit_code(lambda: raising(error)) == status
 
 
 def test_an_internal_error_is_a_bug_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert guarded(lambda: raising(InternalError("lost"))) == 4
+    assert run_to_exit_code(lambda: raising(InternalError("lost"))) == 4
     assert "a bug of Plait" in capsys.readouterr().err
 
 
@@ -274,7 +274,7 @@ def test_a_full_disk_of_something_else_is_not_that_of_the_output(
 
     # As a module of ours that writes files does.
     written = types.FunctionType(is_full.__code__, {**is_full.__globals__, "__name__": "plait.app.runs"})
-    assert guarded(written) == 1
+    assert run_to_exit_code(written) == 1
     assert capsys.readouterr().err == "the disk is full\nfix: make room on it\n"
 
 
@@ -316,4 +316,4 @@ def test_what_a_template_says_cannot_drive_the_terminal() -> None:
 
 def test_standard_output_may_be_a_stream_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
-    assert guarded(lambda: raising(BrokenPipeError())) == 141
+    assert run_to_exit_code(lambda: raising(BrokenPipeError())) == 141

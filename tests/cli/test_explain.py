@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from plait.cli import main
-from plait.cli.explain import TextField, drawn, explain
+from plait.cli.explain import TextField, explain, render_explanation
 from plait.core.source import Source
-from plait.lang.analysis.names import Name
+from plait.lang.analysis.names import BuiltinName
 from plait.scope import Scope
 
 Capsys = pytest.CaptureFixture[str]
@@ -207,9 +207,9 @@ def test_long_values_are_cut_and_control_characters_are_not_printed(capsys: Caps
 
 def test_a_narrow_terminal_gets_one_line_per_fact_and_loses_none() -> None:
     template, values = "cat ${item.path} '${x:-5}'", {"item": {"path": "p" * 200}}
-    field = TextField(template, "workflow", {"item": Name("item", (), "given")}, shell=True)
+    field = TextField(template, "workflow", {"item": BuiltinName("item", (), "given")}, shell=True)
     explanation = explain(field, Source("<template>", template), Scope(values))
-    rows = list(drawn(explanation, lambda text, _: text, 60, headed=False))[:-1]
+    rows = list(render_explanation(explanation, lambda text, _: text, 60, headed=False))[:-1]
     assert rows == [
         "text    cat ${item.path} '${x:-5}'",
         "        ├ ${item.path}",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plait.cli import COMMANDS, call
 from plait.cli.arguments import HelpWanted, Parser
-from plait.cli.fast_arguments import PlainForm
+from plait.cli.fast_arguments import FastArguments
 from plait.core.errors import InputError
 
 PLAIN = [
@@ -51,7 +51,7 @@ WORDS = [
 
 
 def plain(words: list[str]) -> dict[str, object] | None:
-    form = PlainForm()
+    form = FastArguments()
     call.configure(form)  # type: ignore[arg-type]
     options = form.read(words)
     return None if options is None else vars(options)
@@ -85,7 +85,7 @@ def test_whatever_is_plain_argparse_reads_alike(words: list[str]) -> None:
 
 
 def test_two_readings_share_nothing() -> None:
-    form = PlainForm()
+    form = FastArguments()
     call.configure(form)  # type: ignore[arg-type]
     first = form.read(["t", "-p", "a=1"])
     second = form.read(["t"])

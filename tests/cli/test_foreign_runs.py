@@ -14,7 +14,7 @@ import pytest
 
 import plait
 from plait.adapters.store import Runs
-from plait.adapters.store.result_cache import Results
+from plait.adapters.store.result_cache import ResultCache
 from plait.app import runs as flows
 from plait.app.runs import seals_for
 from plait.cli import COMMANDS, main
@@ -145,9 +145,9 @@ def test_python_neither_resumes_nor_reads_the_inputs_of_what_others_began(clone:
     with pytest.raises(TrustError):
         plait.run(resume=run, project=clone)
     with pytest.raises(TrustError):
-        flows.made_inputs(run, str(clone))
+        flows.program_inputs(run, str(clone))
     with pytest.raises(TrustError):
-        flows.refusal_to_resume(run, project=str(clone))
+        flows.resume_blocker(run, project=str(clone))
     assert not canary.exists()
 
 
@@ -218,10 +218,10 @@ def test_a_result_that_others_kept_is_a_call_that_is_made_again(
     become(monkeypatch, tmp_path / "stranger")
     theirs, mine = tmp_path / "theirs", tmp_path / "mine"
     theirs.mkdir()
-    Results(str(theirs), seals=seals_for(str(theirs))).put("k", "evil")
+    ResultCache(str(theirs), seals=seals_for(str(theirs))).put("k", "evil")
     shutil.copytree(theirs, mine)
     become(monkeypatch, tmp_path / "me")
-    kept = Results(str(mine), seals=seals_for(str(mine)))
+    kept = ResultCache(str(mine), seals=seals_for(str(mine)))
     assert kept.get("k") is None
     kept.put("k", {"good": [1.5, "\udcff"]})
     assert kept.get("k") == {"good": [1.5, "\udcff"]}

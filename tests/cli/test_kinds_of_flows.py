@@ -13,22 +13,22 @@ from plait.cli import logs, main, show
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import (
+    EarlierUsage,
     Event,
+    EventRecord,
+    ItemsCounted,
+    ModelText,
     RunEnded,
     RunStarted,
-    Spoken,
-    Stamped,
-    StepCounted,
     StepFinished,
     StepRetrying,
     StepStarted,
-    UsedBefore,
 )
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.views.format import money
 from plait.views.live import frame
-from plait.views.progress import Progress, fold
+from plait.views.progress import Progress, replay_events
 from plait.views.text import JsonView, PlainView, summary
 
 Capsys = pytest.CaptureFixture[str]
@@ -55,7 +55,7 @@ def begun(path: str, kind: str, title: str, order: int = 0) -> Event:
 
 
 def over(path: str, kind: str, title: str, value: Json, order: int = 0, took: float = 1.0) -> Event:
-    outcome: Outcome = value if isinstance(value, Failed) else Done(value)
+    outcome: Outcome = value if isinstance(value, Failed) else Succeeded(value)
     usage = value.get("usage") if kind == "turn" and isinstance(value, dict) else None
     return StepFinished(path, kind, title, "f", outcome, took, order, used=usage and used(usage))
 
@@ -82,8 +82,8 @@ AGENT: Story = [
     (5.0, over("agent/turn:1.call:2", "call", "core/file/write",
                {"output": "refused: no", "failed": True, "tool": "w", "kind": "refused"}, 2, 0.0)),
     (5.0, begun("agent/turn:2", "turn", "turn 2", 3)),
-    (6.0, Spoken("agent/turn:2", "First line\nIt is ")),
-    (6.0, Spoken("agent/turn:2", "fine")),
+    (6.0, ModelText("agent/turn:2", "First line\nIt is ")),
+    (6.0, ModelText("agent/turn:2", "fine")),
 ]  # fmt: skip
 AGENT_END: Story = [
     (8.0, over("agent/turn:2", "turn", "turn 2", answer("It is fine.", 900, 0.004), 3, 3.0)),
@@ -130,14 +130,14 @@ ENSEMBLE_END: Story = [
 ]  # fmt: skip
 
 
-def stamped(story: Story) -> list[Stamped]:
-    return [Stamped(number, at, event) for number, (at, event) in enumerate(story, 1)]
+def stamped(story: Story) -> list[EventRecord]:
+    return [EventRecord(number, at, event) for number, (at, event) in enumerate(story, 1)]
 
 
 def journal_of(story: Story) -> MemoryJournal:
     journal = MemoryJournal()
     for _, event in story:
-        if not isinstance(event, Spoken):
+        if not isinstance(event, ModelText):
             journal.append(event)
     return journal
 
@@ -153,12 +153,14 @@ def plain(story: Story, result: Ended | None = None) -> list[str]:
 
 
 def drawn(story: Story, now: float, width: int = 80) -> list[str]:
-    return [line.plain.rstrip() for line in frame(fold(stamped(story)), now=now, width=width, height=30)]
+    return [
+        line.plain.rstrip() for line in frame(replay_events(stamped(story)), now=now, width=width, height=30)
+    ]
 
 
 def shown(story: Story) -> list[str]:
     journal = journal_of(story)
-    progress, tries = Progress(), show.Tries()
+    progress, tries = Progress(), show.AttemptCounts()
     for one in stamped(story):
         progress.add(one)
         tries.add(one.event)
@@ -226,13 +228,13 @@ def test_the_turns_of_many_items_are_counted_and_not_told() -> None:
     story: Story = [
         (0.0, opened(("map", 1))),
         (0.0, begun("map", "fan", "map")),
-        (0.0, StepCounted("map", 1)),
+        (0.0, ItemsCounted("map", 1)),
         (0.0, begun("map/item:a", "item", "a")),
         (0.0, begun("map/item:a/0", "prompt", "ask")),
         (0.0, begun("map/item:a/0/agent", "agent", "ask")),
         (1.0, over("map/item:a/0/agent/turn:1", "turn", "turn 1", answer("x", 90))),
     ]
-    progress = fold(stamped(story))
+    progress = replay_events(stamped(story))
     assert progress.asked.record() == {"turns": 1, "tokens": 90, "cost": 0.0}
     assert not any("turn" in line for line in plain(story))
 
@@ -249,7 +251,7 @@ def test_what_is_recorded_as_used_counts_and_not_what_a_value_says() -> None:
         (1.0, replace(end, used=used(usage))),
         (2.0, over("steps/1", "prompt", "ask", {"output": "x", "facts": {"usage": usage, "turns": 3}}, 1)),
     ]
-    progress = fold(stamped(story))
+    progress = replay_events(stamped(story))
     assert progress.asked.record() == {"turns": 2, "tokens": 10, "cost": 0.25}
     assert progress.parts["steps"].asked.turns == 2
 
@@ -259,12 +261,12 @@ def test_what_earlier_lives_used_is_said_once_and_what_is_replayed_adds_nothing(
     assert isinstance(end, StepFinished)
     story: Story = [
         (0.0, RunStarted("7f3a", "review", "/p/review.md", "/p", True, (("agent", 0),))),
-        (0.0, UsedBefore({"agent": {"turns": 3, "tokens": 30, "spend": 0.5, "steps": 9}})),
+        (0.0, EarlierUsage({"agent": {"turns": 3, "tokens": 30, "spend": 0.5, "steps": 9}})),
         (0.0, begun("agent", "agent", "review")),
         (1.0, replace(end, replayed=True)),
         (2.0, replace(end, path="agent/turn:2")),
     ]
-    progress = fold(stamped(story))
+    progress = replay_events(stamped(story))
     assert progress.asked.record() == {"turns": 4, "tokens": 120, "cost": 0.5}
     assert progress.parts["agent"].asked.turns == 4
 
@@ -316,7 +318,7 @@ def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
     used = {"turns": 1, "tokens": 4100, "estimated": 100}
     said = answer("I look.", 4100)
     said["usage"]["estimated"] = 100
-    turn = StepFinished("agent/turn:1", "turn", "turn 1", "f", Done(said), 4.0, used=used)
+    turn = StepFinished("agent/turn:1", "turn", "turn 1", "f", Succeeded(said), 4.0, used=used)
     story = [*AGENT[:3], (4.0, turn), *AGENT_END[1:]]
     assert [line for line in plain(story, Ended()) if "tokens" in line] == [
         "agent: turn 1: done, 0:04, about 4.1k tokens",
@@ -327,7 +329,12 @@ def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
     assert [line.split() for line in shown(story) if "turn 1" in line] == [
         ["turn", "1", "~4.1k", "~10", "—", "0:04"]
     ]
-    assert fold(stamped(story)).asked.record() == {"turns": 1, "tokens": 4100, "cost": 0.0, "estimated": 100}
+    assert replay_events(stamped(story)).asked.record() == {
+        "turns": 1,
+        "tokens": 4100,
+        "cost": 0.0,
+        "estimated": 100,
+    }
 
 
 def test_the_picture_of_an_ensemble_shows_its_tasks_with_their_state() -> None:
@@ -351,7 +358,7 @@ def test_the_picture_of_a_graph_shows_the_way() -> None:
 
 @pytest.mark.parametrize("height", range(1, 9))
 def test_a_low_terminal_shows_the_newest(height: int) -> None:
-    lines = frame(fold(stamped(AGENT)), now=7.0, width=60, height=height)
+    lines = frame(replay_events(stamped(AGENT)), now=7.0, width=60, height=height)
     assert len(lines) <= height
     assert height < 3 or lines[-1].plain.split()[:2] == ["turn", "2"]
 
@@ -426,13 +433,13 @@ def test_a_map_over_an_agent_shows_how_often_it_was_asked() -> None:
 
 
 def test_show_for_programs_says_the_same() -> None:
-    tries = show.Tries()
-    record = show.record("7f3a", "done", fold(stamped(GRAPH)), journal_of(GRAPH), tries)
+    tries = show.AttemptCounts()
+    record = show.record("7f3a", "done", replay_events(stamped(GRAPH)), journal_of(GRAPH), tries)
     steps = record["phases"][0]["steps"]
     assert [step.get("next") for step in steps if "hook" not in step["path"]] == [
         "sort", "draft", None, "done", None,
     ]  # fmt: skip
-    record = show.record("7f3a", "done", fold(stamped(AGENT)), journal_of(AGENT), tries)
+    record = show.record("7f3a", "done", replay_events(stamped(AGENT)), journal_of(AGENT), tries)
     assert record["asked"] == {"turns": 1, "tokens": 4100, "cost": 0.02}
     called = record["phases"][0]["steps"][2]
     assert (called["failed"], called["kind"]) == (True, "refused")
@@ -690,6 +697,6 @@ def test_secrets_are_masked_in_everything_that_is_shown(here: Path, capsys: Caps
 
 def test_a_summary_spreads_long_data_over_lines_and_cuts_it() -> None:
     value = {"output": [{"name": f"item {number}"} for number in range(20)]}
-    lines = [text for text, _ in summary(fold(stamped(GRAPH)), Ended(value=value))]  # type: ignore[arg-type]
+    lines = [text for text, _ in summary(replay_events(stamped(GRAPH)), Ended(value=value))]  # type: ignore[arg-type]
     assert lines[1:3] == ["  [", "    {"]
     assert lines[11].startswith("  … 52 more lines: plait logs 7f3a")

@@ -18,15 +18,15 @@ import pytest
 import yaml
 
 from plait.core.errors import InputError, PlaitError
-from plait.tools.anchors import Anchored, anchor_environment, find_anchor
-from plait.tools.bind import Call, bind
+from plait.tools.anchors import ActiveAnchor, anchor_environment, find_anchor
+from plait.tools.bind import BindRequest, bind
 from plait.tools.chain import MAX_CHAIN_DEPTH, Chain, Chains
-from plait.tools.config import config_files, resolved_configs
+from plait.tools.config import config_files, resolve_configs
 from plait.tools.environment import FIXED, DotEnv, Environment, EnvValue, read_dotenv, resolve_environment
 from plait.tools.headers import ItemCache
-from plait.tools.interpreters import Surroundings
+from plait.tools.interpreters import SearchPaths
 from plait.tools.invocation import ProcessCall
-from plait.tools.rules import judge, validate
+from plait.tools.rules import check_pairs, validate
 from plait.tools.spaces import PRECEDENCE, Space, SpaceName, Spaces
 from tools.projects import new_project, python_tool
 
@@ -145,7 +145,7 @@ def test_the_rule_itself_says_the_same(world: World, row: Mapping[str, Any]) -> 
     child, parent = world.chain().elements
     spaces = {name: Space(name, "/x") for name in NAMES}
     moved = [replace(child, space=spaces[row["child"]]), replace(parent, space=spaces[row["parent"]])]
-    pairs = judge(Chain(tuple(moved), "core/primitives/subprocess"))
+    pairs = check_pairs(Chain(tuple(moved), "core/primitives/subprocess"))
     assert pairs[0].space_ok is row["allowed"]
     assert [problem.code for problem in pairs[0].problems] == ([] if row["allowed"] else ["space-order"])
 
@@ -154,7 +154,7 @@ def test_the_rule_itself_says_the_same(world: World, row: Mapping[str, Any]) -> 
 def test_inputs_are_a_subset_of_outputs(world: World, row: Mapping[str, Any]) -> None:
     world.item("project", "tool", executor_id="runtime", outputs=row["outputs"])
     world.item("project", "runtime", inputs=row["inputs"])
-    pair = judge(world.chain())[0]
+    pair = check_pairs(world.chain())[0]
     assert (pair.io_ok, pair.space_ok, pair.version_ok) == (row["ok"], True, True)
 
 
@@ -163,7 +163,7 @@ def test_a_version_is_in_its_range(world: World, row: Mapping[str, Any]) -> None
     bounds = {f"{key}_version": row[key] for key in ("min", "max") if key in row}
     world.item("project", "tool", executor_id="runtime", version=row["version"])
     world.item("project", "runtime", child_constraints={"tool": bounds})
-    assert judge(world.chain())[0].version_ok is row["ok"]
+    assert check_pairs(world.chain())[0].version_ok is row["ok"]
 
 
 def test_a_version_that_is_not_said_is_a_warning(world: World) -> None:
@@ -197,7 +197,7 @@ def test_the_dry_run_prints_the_record_of_the_seed(tmp_path: Path, monkeypatch: 
 
 
 def environment_of(chain: Chain, host: Mapping[str, str], dotenv: DotEnv = DotEnv()) -> Environment:  # noqa: B008
-    around = Surroundings((), host, "/nonexistent")
+    around = SearchPaths((), host, "/nonexistent")
     return resolve_environment(chain, host=host, dotenv=dotenv, around=around, context={})
 
 
@@ -218,7 +218,7 @@ def test_a_tool_without_declarations_gets_the_fixed_list_only(world: World) -> N
 # ── anchors ──────────────────────────────────────────────────────────────
 
 
-def anchored(world: World, anchor: Mapping[str, Any], files: list[str]) -> Anchored | None:
+def anchored(world: World, anchor: Mapping[str, Any], files: list[str]) -> ActiveAnchor | None:
     (world.top / "outside-marker").touch()
     world.write("project", "tools/pkg/sub/tool.py", '__executor_id__ = "my/runtime"\n')
     world.item("project", "my/runtime", anchor=dict(anchor))
@@ -273,7 +273,7 @@ def test_a_config_becomes_an_invocation(world: World, row: Mapping[str, Any]) ->
     world.item("project", "runtime", config=row.get("runtime"))
     chain = world.chain()
     host = {"HOME": "/home/me", **row.get("env", {})}
-    call = Call(chain, row.get("params", {}), {}, environment_of(chain, host), None, "/project")
+    call = BindRequest(chain, row.get("params", {}), {}, environment_of(chain, host), None, "/project")
     invocation = bind(call)
     assert isinstance(invocation, ProcessCall)
     if "argv" in row:
@@ -290,7 +290,7 @@ def test_a_config_is_resolved_across_the_spaces(world: World, row: Mapping[str, 
             world.write(name, "config/t.yaml", json.dumps(row[name]))
     world.item("project", "tool", config_resolve=row["resolve"])
     specs = world.chain().tool.header.config_resolve
-    assert resolved_configs(specs, config_files(specs, world.spaces, "tool")) == row["result"]
+    assert resolve_configs(specs, config_files(specs, world.spaces, "tool")) == row["result"]
 
 
 def test_the_context_of_the_table_reaches_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

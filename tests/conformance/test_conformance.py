@@ -22,7 +22,7 @@ import yaml
 import plait
 import plait.core.errors
 from plait.template.grammar import parse_cache_counts
-from plait.template.sinks import as_json_value
+from plait.template.sinks import render_json_value
 
 HERE: Final = Path(__file__).parent
 NOTHING: Final = object()
@@ -340,7 +340,7 @@ def test_the_comparison_tells_types_apart(one: object, other: object) -> None:
 
 def rendered(row: TemplateRow) -> Any:
     if row.body:
-        return as_json_value(plait.compile(row.template, profile="config"), row.names, env=row.env)
+        return render_json_value(plait.compile(row.template, profile="config"), row.names, env=row.env)
     return plait.render(row.template, row.names, profile=row.profile, strict=row.strict, env=row.env)
 
 

@@ -11,9 +11,9 @@ import yaml
 
 from plait.app.toolbox import toolbox
 from plait.core.documents import Mapping, parse
-from plait.engine.limits import Spent
+from plait.engine.limits import Budget
 from plait.lang.common import read_limits
-from plait.schema import Map, Said, problems
+from plait.schema import Fields, Record, validate
 from plait.scope import Scope
 from runs.stories import Place, new_place
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_meant_here_is_refused(place: Place, row: dict[str, Any])
 def test_what_is_reached(row: dict[str, Any]) -> None:
     node = parse(json.dumps(row["limits"]), "limits")
     assert isinstance(node, Mapping)
-    assert problems(node, Map("limits")) == []
-    spent = Spent(read_limits(Said("limits", node, Scope())))
+    assert validate(node, Record("limits")) == []
+    spent = Budget(read_limits(Fields("limits", node, Scope())))
     spent.add(**row["used"])
     assert spent.reached() == row["reached"]

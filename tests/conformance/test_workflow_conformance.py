@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from plait.app.runs import Options, rehearse_flow
+from plait.app.runs import Options, plan_run
 from plait.template.grammar import parse_cache_counts
 from runs.stories import Place, Ran, new_place
 
@@ -278,7 +278,7 @@ def test_a_dry_run_shows_the_commands_and_changes_nothing(
     place = _prepared(row, tmp_path, monkeypatch)
     before = sorted((path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file())
     options = Options(inputs=row.inputs, strict=row.strict, profile=row.profile)
-    shown = rehearse_flow(str(place.file), options)
+    shown = plan_run(str(place.file), options)
     assert shown
     assert [one.path for one in shown if not one.path] == []
     after = sorted((path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file())

@@ -22,7 +22,7 @@ from plait.core.documents import (
     Node,
     Scalar,
     Sequence,
-    expect_keys,
+    check_keys,
     load,
     load_json,
     merge,
@@ -914,14 +914,14 @@ def test_no_layers_are_our_own_mistake() -> None:
 
 def test_unknown_fields_are_named_with_place_and_nearest_field() -> None:
     step = mapping("shell: ls\n\ntmeout: 3\nxyz: 1\n", "flow.yaml")
-    assert [str(problem) for problem in expect_keys(step, ["shell", "timeout"], kind="step")] == [
+    assert [str(problem) for problem in check_keys(step, ["shell", "timeout"], kind="step")] == [
         "flow.yaml:3:1: 'tmeout' is not a field of a step\n3 | tmeout: 3\n  | ^^^^^^\nfix: did you mean 'timeout'?",
         "flow.yaml:4:1: 'xyz' is not a field of a step\n4 | xyz: 1\n  | ^^^\nfix: a step has: shell, timeout",
     ]
-    assert expect_keys(step, ["shell", "tmeout", "xyz"], kind="step") == []
-    assert expect_keys(step, ["a"], kind="agent")[0].what == "'shell' is not a field of an agent"
+    assert check_keys(step, ["shell", "tmeout", "xyz"], kind="step") == []
+    assert check_keys(step, ["a"], kind="agent")[0].what == "'shell' is not a field of an agent"
 
 
 def test_a_name_in_a_message_is_cut_and_cannot_drive_a_terminal() -> None:
     step = mapping('"\\e[31m' + "x" * 100 + '": 1\n')
-    assert expect_keys(step, ["a"], kind="step")[0].what == f"'�[31m{'x' * 54}…' is not a field of a step"
+    assert check_keys(step, ["a"], kind="step")[0].what == f"'�[31m{'x' * 54}…' is not a field of a step"

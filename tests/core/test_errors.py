@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from plait.core import errors
-from plait.core.errors import InputError, PlaitError, Problem, PromptTemplateError, listed, nearest
+from plait.core.errors import InputError, PlaitError, Problem, PromptTemplateError, closest_name, format_names
 from plait.core.source import Source, Span
 
 SOURCE = Source("flow.yaml", "a: 1\nb: ${itme.path} ${prioritty}\n")
@@ -98,11 +98,11 @@ def test_a_prompt_error_carries_what_is_missing() -> None:
 def test_the_nearest_name_is_the_one_that_was_meant(
     name: str, known: list[str], expected: str | None
 ) -> None:
-    assert nearest(name, known) == expected
+    assert closest_name(name, known) == expected
 
 
 def test_a_long_list_of_names_is_cut_with_a_count() -> None:
-    assert listed(["b", "a"]) == "b, a"
-    assert listed([]) == ""
-    assert listed((str(n) for n in range(15)), most=3) == "0, 1, 2 and 12 more"
-    assert listed("abc", most=3) == "a, b, c"
+    assert format_names(["b", "a"]) == "b, a"
+    assert format_names([]) == ""
+    assert format_names((str(n) for n in range(15)), most=3) == "0, 1, 2 and 12 more"
+    assert format_names("abc", most=3) == "a, b, c"

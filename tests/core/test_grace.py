@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.process.process import Finished, call_process, run, run_shell
-from plait.app.services import RealHands
+from plait.adapters.process.process import ProcessResult, call_process, run, run_shell
+from plait.app.services import LocalServices
 from plait.core.errors import InputError, ProcessError
 from plait.core.grace import GRACE, grace_seconds
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.template.shell.binding import BoundScript
-from plait.tools.invocation import Limits, ProcessCall
+from plait.tools.invocation import CallLimits, ProcessCall
 
 SOURCE = Path(__file__).parents[2] / "src" / "plait"
 
@@ -83,12 +83,14 @@ def by_program(_: Path) -> str:
 
 
 def by_tool(folder: Path) -> str:
-    call = ProcessCall(("sh", "-c", SLOW), str(folder), {"PATH": "/usr/bin:/bin"}, b"", Limits(timeout=0.5))
+    call = ProcessCall(
+        ("sh", "-c", SLOW), str(folder), {"PATH": "/usr/bin:/bin"}, b"", CallLimits(timeout=0.5)
+    )
     return str(call_process(call).data)
 
 
 def by_step(folder: Path) -> str:
-    hands = RealHands(str(folder), str(folder), Stop(), env={})
+    hands = LocalServices(str(folder), str(folder), StopSignal(), env={})
     with pytest.raises(ProcessError) as caught:
         hands.shell(
             BoundScript(SLOW, {}, (), "slow"),
@@ -97,13 +99,13 @@ def by_step(folder: Path) -> str:
             env={"PATH": "/usr/bin:/bin"},
             stdin=b"",
             timeout=0.5,
-            stop=Stop(),
+            stop=StopSignal(),
         )
     return printed(caught.value)
 
 
 def printed(error: ProcessError) -> str:
-    assert isinstance(error.ended, Finished)
+    assert isinstance(error.ended, ProcessResult)
     return error.ended.stdout.decode()
 
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from plait.adapters.local import LocalThreads
+from plait.adapters.local import LocalBackend
 from plait.adapters.process import jobs
 from plait.app.runs import Options, resume_flow, run_flow
-from plait.cli import guarded, main
+from plait.cli import main, run_to_exit_code
 from plait.core.errors import InputError, MachineError
-from plait.core.machine import expect_room, explained, machine_error, start_error
-from plait.engine.backend import ItemWork
-from plait.engine.outcome import Done
+from plait.core.machine import machine_error, map_machine_errors, raise_machine_limit, start_error
+from plait.engine.backend import WorkItem
+from plait.engine.outcome import Succeeded
 from runs.stories import Place
 from runs.test_guardian_lost import FLOW as FLOW_OF_ITEMS
 from runs.test_guardian_lost import WORLDS, place, prepare_step
@@ -82,7 +82,7 @@ def test_a_limit_of_the_machine_is_an_error_with_what_to_do_and_a_command_ends_w
     assert limit is not None
     assert (limit.code, limit.exit_code) == (code, 1)
     assert str(limit.fix).endswith("; then: plait resume abc")
-    assert guarded(fail) == 1
+    assert run_to_exit_code(fail) == 1
     printed = capsys.readouterr().err
     assert limit.what in printed or os.strerror(getattr(raised, "errno", 0)) in printed
     assert "bug" not in printed
@@ -91,7 +91,7 @@ def test_a_limit_of_the_machine_is_an_error_with_what_to_do_and_a_command_ends_w
 @pytest.mark.parametrize("raised", OURS)
 def test_what_is_none_stays_what_it_is(raised: Exception) -> None:
     assert machine_error(raised) is None
-    with pytest.raises(type(raised)), explained():
+    with pytest.raises(type(raised)), map_machine_errors():
         raise raised
 
 
@@ -119,8 +119,8 @@ def test_a_process_that_cannot_be_started_for_want_of_something_is_no_fault_of_i
 
 def test_no_file_is_blamed_for_what_the_machine_is_short_of() -> None:
     with pytest.raises(MachineError):
-        expect_room(refused(errno.EMFILE, "/a"))
-    expect_room(refused(errno.EACCES, "/a"))
+        raise_machine_limit(refused(errno.EMFILE, "/a"))
+    raise_machine_limit(refused(errno.EACCES, "/a"))
 
 
 # ── runs ─────────────────────────────────────────────────────────────────
@@ -255,17 +255,17 @@ REFUSED = [refused(errno.EMFILE, "/a"), MemoryError(), NO_THREAD, refused(errno.
 def test_a_run_that_meets_a_limit_fails_no_item_and_is_resumed(
     raised: Exception, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plait.app.services import RealHands
+    from plait.app.services import LocalServices
 
-    really, calls = RealHands.shell, []
+    really, calls = LocalServices.shell, []
 
-    def shell(self: RealHands, *args: object, **how: object) -> object:
+    def shell(self: LocalServices, *args: object, **how: object) -> object:
         calls.append(1)
         if len(calls) == 3:
             raise raised
         return really(self, *args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RealHands, "shell", shell)
+    monkeypatch.setattr(LocalServices, "shell", shell)
     result = run_flow(str(project / "flow.yaml"), Options(max_parallel=1))
     assert (result.status, result.counts.get("failed", 0)) == ("failed", 0)
     assert result.failure is not None
@@ -348,9 +348,9 @@ def test_fewer_threads_than_asked_for_do_all_items_and_it_is_said(
 
     fanned, done = Noting(), []
     monkeypatch.setattr(threading.Thread, "start", start)
-    LocalThreads().run_items(
-        iter([ItemWork(n, str(n), n) for n in range(9)]),
-        lambda work: Done(work.key),
+    LocalBackend().run_items(
+        iter([WorkItem(n, str(n), n) for n in range(9)]),
+        lambda work: Succeeded(work.key),
         lambda work, _: done.append(work.order),
         parallel=5,
         fanned=fanned,  # type: ignore[arg-type]

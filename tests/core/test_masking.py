@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plait.core.errors import ValueRefusedError
-from plait.core.masking import LONGEST, Masker, masked
+from plait.core.masking import LONGEST, Masker, mask_value
 from plait.core.values import Secret
 from share import examples
 
@@ -201,7 +201,7 @@ def test_a_masker_does_not_show_what_it_hides() -> None:
 def test_a_value_is_masked_at_any_depth_keys_included() -> None:
     mask = Masker(["hunter22"]).mask
     value = {"a": ["hunter22", 1, None, {"hunter22": True}], "b": Secret("other")}
-    assert masked(value, mask) == {"a": ["***", 1, None, {"***": True}], "b": "***"}
+    assert mask_value(value, mask) == {"a": ["***", 1, None, {"***": True}], "b": "***"}
 
 
 def nested(depth: int) -> Any:
@@ -212,7 +212,7 @@ def nested(depth: int) -> Any:
 
 
 def test_a_value_that_is_nested_deeply_is_masked_all_the_way_down() -> None:
-    inner = masked(nested(100), Masker(["hunter22"]).mask)
+    inner = mask_value(nested(100), Masker(["hunter22"]).mask)
     for _ in range(100):
         (inner,) = inner
     assert inner == "***"
@@ -227,5 +227,5 @@ def containing_itself() -> Any:
 @pytest.mark.parametrize("value", [nested(5000), containing_itself()], ids=["deep", "endless"])
 def test_a_value_that_is_nested_too_deeply_is_refused(value: Any) -> None:
     with pytest.raises(ValueRefusedError) as caught:
-        masked(value, str)
+        mask_value(value, str)
     assert caught.value.what == "a value is nested too deeply, or contains itself"

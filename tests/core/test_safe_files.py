@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attack import path_attack
 from plait.core import safe_files as beneath
 from plait.core.errors import InputError, LimitError
-from plait.core.safe_files import OutsideError, open_beneath, read_beneath, stamp_beneath
+from plait.core.safe_files import OutsideError, open_below, read_below, stamp_below
 
 
 @pytest.fixture
@@ -28,23 +28,23 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_bytes_and_stamp_of_a_file(root: Path) -> None:
-    data, stamp = read_beneath(str(root), "tools/t.py") or (b"", None)
+    data, stamp = read_below(str(root), "tools/t.py") or (b"", None)
     status = (root / "tools/t.py").stat()
     assert data == b"inside"
     assert stamp is not None
     assert (stamp.inode, stamp.size, stamp.changed) == (status.st_ino, 6, status.st_ctime_ns)
-    assert stamp_beneath(str(root), "tools/t.py") == stamp
+    assert stamp_below(str(root), "tools/t.py") == stamp
 
 
 @pytest.mark.parametrize("place", ["tools/no.py", "no/t.py", "tools", "tools/t.py/x", "tools/deep"])
 def test_what_is_no_file_is_nothing(root: Path, place: str) -> None:
-    assert read_beneath(str(root), place) is None
-    assert stamp_beneath(str(root), place) is None
+    assert read_below(str(root), place) is None
+    assert stamp_below(str(root), place) is None
 
 
 def test_a_root_that_is_not_there_holds_nothing(root: Path) -> None:
-    assert read_beneath(str(root / "no"), "x") is None
-    assert read_beneath(str(root / "tools" / "t.py"), "x") is None
+    assert read_below(str(root / "no"), "x") is None
+    assert read_below(str(root / "tools" / "t.py"), "x") is None
 
 
 @pytest.mark.parametrize(
@@ -52,29 +52,29 @@ def test_a_root_that_is_not_there_holds_nothing(root: Path) -> None:
     ["../secret", "tools/../../secret", "/etc/passwd", "", ".", "a//b", "tools/./t.py", "tools/", "a\0b"],
 )
 def test_a_path_that_could_leave_is_refused_unseen(root: Path, place: str) -> None:
-    for look in (read_beneath, stamp_beneath):
+    for look in (read_below, stamp_below):
         with pytest.raises(OutsideError) as caught:
             look(str(root), place)
         assert caught.value.code == "outside-space"
 
 
-WAYS = [beneath.by_kernel, beneath.by_walking, None]
+WAYS = [beneath.open_with_openat2, beneath.open_by_walking, None]
 
 
 @pytest.mark.parametrize("target", ["../../secret", "t.py", "/etc/passwd"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_link_is_refused_wherever_it_leads(root: Path, target: str, way: beneath.Way | None) -> None:
+def test_a_link_is_refused_wherever_it_leads(root: Path, target: str, way: beneath.Opener | None) -> None:
     (root / "tools" / "link.py").symlink_to(target)
     with pytest.raises(OutsideError) as caught:
-        read_beneath(str(root), "tools/link.py", way=way)
+        read_below(str(root), "tools/link.py", way=way)
     assert caught.value.what == "'tools/link.py' is a link, or lies behind one"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_linked_folder_leads_nowhere(root: Path, way: beneath.Way | None) -> None:
+def test_a_linked_folder_leads_nowhere(root: Path, way: beneath.Opener | None) -> None:
     (root / "linked").symlink_to(root / "tools")
     with pytest.raises(OutsideError):
-        read_beneath(str(root), "linked/t.py", way=way)
+        read_below(str(root), "linked/t.py", way=way)
 
 
 PLACES = ["tools/t.py", "tools/deep/d.py", "tools/no.py", "no/t.py", "tools", "tools/t.py/x", "tools/deep"]
@@ -83,26 +83,26 @@ PLACES = ["tools/t.py", "tools/deep/d.py", "tools/no.py", "no/t.py", "tools", "t
 @pytest.mark.parametrize("place", PLACES)
 def test_the_walk_finds_what_the_kernel_finds(root: Path, place: str) -> None:
     by_kernel, by_walking = (
-        read_beneath(str(root), place, way=way) for way in (beneath.by_kernel, beneath.by_walking)
+        read_below(str(root), place, way=way) for way in (beneath.open_with_openat2, beneath.open_by_walking)
     )
     assert by_kernel == by_walking
 
 
 def test_the_way_changes_with_the_number_of_files_and_the_answer_does_not(root: Path) -> None:
-    answers = {read_beneath(str(root), "tools/t.py") for _ in range(2 * beneath._OPENED_BY_WALKING)}
+    answers = {read_below(str(root), "tools/t.py") for _ in range(2 * beneath._OPENED_BY_WALKING)}
     assert len(answers) == 1
 
 
 def test_a_pipe_neither_blocks_nor_counts_as_a_file(root: Path) -> None:
     os.mkfifo(root / "tools" / "pipe.py")
-    assert read_beneath(str(root), "tools/pipe.py") is None
+    assert read_below(str(root), "tools/pipe.py") is None
 
 
 def test_a_file_beyond_the_limit_is_refused(root: Path) -> None:
     with (root / "tools" / "big.py").open("wb") as file:
         file.truncate(beneath.MAX_FILE + 1)
     with pytest.raises(LimitError, match="larger than 16,777,216 bytes"):
-        read_beneath(str(root), "tools/big.py")
+        read_below(str(root), "tools/big.py")
 
 
 def test_the_limit_holds_for_what_is_read_not_for_what_was_said(root: Path) -> None:
@@ -118,9 +118,9 @@ def test_the_limit_holds_for_what_is_read_not_for_what_was_said(root: Path) -> N
 def test_no_descriptor_is_left(root: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for place in ("tools/t.py", "no", "tools/deep"):
-        read_beneath(str(root), place)
+        read_below(str(root), place)
     with pytest.raises(InputError):
-        read_beneath(str(root), "../x")
+        read_below(str(root), "../x")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -132,7 +132,7 @@ def test_no_descriptor_is_left(root: Path) -> None:
 def test_no_path_reads_what_is_outside(parts: list[str]) -> None:
     root = "/usr/lib"  # a folder that exists; nothing in it is called so
     try:
-        found = read_beneath(root, "/".join(parts))
+        found = read_below(root, "/".join(parts))
     except OutsideError:
         return
     assert found is None
@@ -153,10 +153,10 @@ def linked(root: Path) -> Path:
     return root
 
 
-def found(root: Path, place: str, way: beneath.Way | None) -> bytes | str:
+def found(root: Path, place: str, way: beneath.Opener | None) -> bytes | str:
     """The bytes of a file, or how it was refused."""
     try:
-        handle = open_beneath(str(root), place, links="inside", way=way)
+        handle = open_below(str(root), place, links="inside", way=way)
     except OutsideError:
         return "outside"
     except OSError as error:
@@ -195,7 +195,7 @@ BY_LINKS = [
 @pytest.mark.parametrize(("place", "expected"), BY_LINKS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_link_may_lead_anywhere_inside(
-    linked: Path, place: str, expected: bytes | str, way: beneath.Way | None
+    linked: Path, place: str, expected: bytes | str, way: beneath.Opener | None
 ) -> None:
     assert found(linked, place, way) == expected
 
@@ -207,8 +207,8 @@ STEPS = ["..", ".", "", "tools", "deep", "way", "near.py", "up.py", "t.py", "out
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_ways_of_following_links_come_to_the_same(linked: Path, steps: list[str]) -> None:
     place = "/".join(steps)
-    by_kernel = found(linked, place or ".", beneath.by_kernel)
-    assert by_kernel == found(linked, place or ".", beneath.by_walking)
+    by_kernel = found(linked, place or ".", beneath.open_with_openat2)
+    assert by_kernel == found(linked, place or ".", beneath.open_by_walking)
     assert by_kernel != b"outside"
 
 

@@ -16,12 +16,12 @@ from plait.core.errors import ValueRefusedError
 from plait.core.values import (
     UNDEFINED,
     Secret,
-    detached,
+    copy_shared,
+    deep_copy,
     json_text,
     json_value,
-    revealed_text,
+    reveal_text,
     text,
-    unshared,
     utf8,
 )
 
@@ -106,7 +106,7 @@ def test_json_text_reads_back_in_its_own_key_order(value: Any) -> None:
 
 @given(value=st.text())
 def test_a_string_is_its_own_text(value: str) -> None:
-    assert text(value) == revealed_text(value) == value
+    assert text(value) == reveal_text(value) == value
 
 
 # ── secrets ──────────────────────────────────────────────────────────────
@@ -127,8 +127,8 @@ def test_a_secret_prints_as_a_mask_whatever_asks() -> None:
 
 
 def test_a_secret_is_revealed_only_on_request() -> None:
-    assert Secret("s").reveal() == revealed_text(Secret("s")) == "s"
-    assert revealed_text([Secret("s")]) == json_text([Secret("s")], reveal=True) == '["s"]'
+    assert Secret("s").reveal() == reveal_text(Secret("s")) == "s"
+    assert reveal_text([Secret("s")]) == json_text([Secret("s")], reveal=True) == '["s"]'
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
@@ -184,12 +184,12 @@ def outcome(make: Any, value: Any, *, reveal: bool) -> str:
 
 @given(value=VALUES, reveal=st.booleans())
 def test_a_copy_is_what_json_gives_back(value: Any, reveal: bool) -> None:
-    assert outcome(detached, value, reveal=reveal) == outcome(by_its_text, value, reveal=reveal)
+    assert outcome(deep_copy, value, reveal=reveal) == outcome(by_its_text, value, reveal=reveal)
 
 
 def test_a_copy_shares_nothing_with_its_original() -> None:
     value: dict[str, Any] = {"list": [1, {"deep": []}], "text": "x"}
-    copied = detached(value)
+    copied = deep_copy(value)
     copied["list"][1]["deep"].append(1)
     copied["list"].append(2)
     copied["new"] = 3
@@ -201,20 +201,20 @@ def test_a_copy_goes_as_deep_as_json_does(depth: int) -> None:
     value: Any = "x"
     for _ in range(depth):
         value = [value]
-    assert detached(value) == value
+    assert deep_copy(value) == value
 
 
 def test_what_contains_itself_has_no_copy() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(ValueRefusedError):
-        detached(value)
+        deep_copy(value)
 
 
 def test_a_copy_for_somebody_who_may_change_it_shares_nothing_but_what_cannot_change() -> None:
     secret = Secret("hunter2")
     value = {"a": [1, {"b": secret}], "t": ([2],)}
-    other = unshared(value)
+    other = copy_shared(value)
     other["a"][1]["c"] = 3
     other["t"][0].append(4)
     assert value == {"a": [1, {"b": secret}], "t": ([2],)}

@@ -26,7 +26,7 @@ from typing import Final
 from crash.scene import ENGINE, LIMIT, SOURCE
 from plait.adapters.store import Runs
 from plait.engine.events import StepFinished, StepStarted
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 
 TURNS: Final = 12
 AT_ONCE: Final = 2
@@ -176,7 +176,7 @@ class Agent:
         for event in events:
             if isinstance(event, StepStarted | StepFinished) and event.path in ended:
                 found.append(f"C: {event.path} was recorded, and done again")
-            if isinstance(event, StepFinished) and "/" in event.path and isinstance(event.outcome, Done):
+            if isinstance(event, StepFinished) and "/" in event.path and isinstance(event.outcome, Succeeded):
                 ended.add(event.path)
         output = getattr(getattr(last, "outcome", None), "value", {}).get("output")
         return found if output == "all noted" else [*found, f"B: the answer is {output!r}"]

@@ -61,12 +61,12 @@ def forgetful() -> None:
 
 
 def amnesiac() -> None:
-    from plait.engine.context import Run
+    from plait.engine.context import RunContext
 
     def known(*_: object) -> None:
         return None
 
-    Run.known = known  # type: ignore[assignment]
+    RunContext.known = known  # type: ignore[assignment]
 
 
 def unsynced() -> None:

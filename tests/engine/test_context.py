@@ -7,8 +7,8 @@ from threading import Event as Signal
 from plait.core.values import Json
 from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done
-from plait.engine.perform import Turn
+from plait.engine.outcome import Succeeded
+from plait.engine.perform import StepContext
 from plait.engine.step import Policy, Retry
 from program.fakes import Acting, failing, new_run, performed, step, steps
 
@@ -64,7 +64,7 @@ def test_the_start_of_a_step_that_still_runs_is_recorded_while_it_runs() -> None
     performed(steps(step("a", Acting(lambda _: journal.begun.wait(PATIENCE)))), new_run(journal=journal))
     recorded = journal.recorded("flow/a")
     assert recorded is not None
-    assert isinstance(recorded.outcome, Done)
+    assert isinstance(recorded.outcome, Succeeded)
     assert recorded.outcome.value["output"] is True
 
 
@@ -87,7 +87,7 @@ def test_watchers_hear_of_every_start_and_end_in_order_whatever_is_recorded() ->
 def test_an_end_that_waits_for_its_list_is_recorded_when_the_run_is_closed_before() -> None:
     journal = Watched()
     run = new_run(journal=journal)
-    run.emit_last(StepFinished("flow/a", "shell", "a", "f", Done({}), 0.0))
+    run.emit_last(StepFinished("flow/a", "shell", "a", "f", Succeeded({}), 0.0))
     run.close()
     assert journal.transactions == [["StepFinished flow/a"]]
 
@@ -97,9 +97,9 @@ def test_a_resumed_run_repeats_neither_the_last_step_nor_its_list() -> None:
     action = Acting()
     performed(steps(step("a", action)), new_run(journal=journal))
 
-    def later(turn: Turn) -> Json:
+    def later(turn: StepContext) -> Json:
         raise AssertionError(turn.path)
 
     outcome = performed(steps(step("a", Acting(later))), new_run(journal=journal.reopened()))
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert action.ran == ["flow/a"]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from lang.graph.graphs import graph_place, graph_tool, trusted
-from plait.app.runs import flow_store, run_made
+from plait.app.runs import flow_store, run_program
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.hooks import ALWAYS, MOMENTS, NAMES, Hook
+from plait.engine.hooks import ALWAYS, HOOK_EVENTS, NAMES, Hook
 from plait.lang.load import load_flow
 from plait.scope.expressions import Expression
-from plait.views.progress import fold
+from plait.views.progress import replay_events
 from runs.stories import Place
 from runs.test_subflows import script, use
 
@@ -80,9 +80,9 @@ class Told:
 def told_by(place: Place, text: str) -> Told:
     path, told = place.write("flow.yaml", text), Told()
     condition: Expression = told  # type: ignore[assignment]  # all that a hook asks of it
-    hooks = tuple(Hook(event, event, verb="abort", condition=condition) for event in MOMENTS)
+    hooks = tuple(Hook(event, event, verb="abort", condition=condition) for event in HOOK_EVENTS)
     loaded = load_flow(str(path), project=str(place.root), environ=os.environ)
-    run_made(replace(loaded, hooks=hooks), {}, project=str(place.root))
+    run_program(replace(loaded, hooks=hooks), {}, project=str(place.root))
     return told
 
 
@@ -92,9 +92,9 @@ def test_every_event_tells_the_names_and_shapes_that_its_table_promises(place: P
     told.names += told_by(place, "steps: [{shell: echo one}]").names  # this one ends well
     script(place, ("hello", "hi"))
     told.names += told_by(place, "steps: [{prompt: hello}]").names
-    assert {names["event"] for names in told.names} == set(MOMENTS)
+    assert {names["event"] for names in told.names} == set(HOOK_EVENTS)
     for names in told.names:
-        moment = MOMENTS[str(names["event"])]
+        moment = HOOK_EVENTS[str(names["event"])]
         promised = {*ALWAYS, *moment.names}
         path = f"{names['path']}/"
         free = {name for name, place_of in AROUND.items() if place_of not in path}
@@ -177,5 +177,5 @@ def test_what_an_agent_took_that_failed_is_counted_once_and_a_question_that_was_
     ran = place.run(FORBIDDING % (turns, verb) + "steps: [{prompt: {prompt: go, tools: [demo/echo]}}]\n")
     assert ran.result.failure is not None
     with flow_store(str(place.root)).open(ran.result.run, write=False) as opened:
-        asked = fold(opened.journal.events()).asked
+        asked = replay_events(opened.journal.events()).asked
     assert (asked.turns, asked.tokens, asked.cost) == took

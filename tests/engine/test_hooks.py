@@ -14,17 +14,27 @@ from plait.app.api import compile
 from plait.core.errors import TrustError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.context import Run
-from plait.engine.events import Noted, StepFinished, StepRetrying
-from plait.engine.hooks import ALWAYS, MOMENTS, NAMES, VERBS, Call, Hook, Hooks, Verdict, verdict_in
+from plait.engine.context import RunContext
+from plait.engine.events import Note, StepFinished, StepRetrying
+from plait.engine.hooks import (
+    ALWAYS,
+    HOOK_EVENTS,
+    NAMES,
+    VERBS,
+    Hook,
+    HookCall,
+    HookDecision,
+    HookRunner,
+    verdict_in,
+)
 from plait.engine.journal import MemoryJournal
-from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError
-from plait.engine.perform import Turn, perform
-from plait.engine.step import PLAIN, Policy, Retry, Step
+from plait.engine.limits import Budget, Limits
+from plait.engine.outcome import Aborted, Failed, Failure, Outcome, Skipped, StepError, Succeeded
+from plait.engine.perform import StepContext, perform
+from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
 from plait.scope import Scope
-from plait.scope.expressions import read_when
-from plait.template.sinks import as_json_value
+from plait.scope.expressions import parse_when
+from plait.template.sinks import render_json_value
 from plait.template.template import Template
 
 
@@ -35,13 +45,13 @@ class Fake:
     answers: Sequence[Any]
     name: str = "a"
     kind: str = "shell"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     fingerprint: str = "f"
     title: str = "a fake"
     inner: Sequence[Step] = ()
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[StepContext] = field(default_factory=list)
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         self.turns.append(turn)
         answer = self.answers[min(len(self.turns), len(self.answers)) - 1]
         if isinstance(answer, BaseException):
@@ -59,8 +69,10 @@ class Tools:
         self.answers = answers
         self.calls: list[tuple[str, str, Mapping[str, Json]]] = []
 
-    def __call__(self, turn: Turn, tool: str, params: Template | None, values: Scope) -> Mapping[str, Json]:
-        filled = {} if params is None else as_json_value(params, values)
+    def __call__(
+        self, turn: StepContext, tool: str, params: Template | None, values: Scope
+    ) -> Mapping[str, Json]:
+        filled = {} if params is None else render_json_value(params, values)
         self.calls.append((turn.path, tool, filled))
         answer = self.answers.get(tool)
         if isinstance(answer, BaseException):
@@ -75,31 +87,33 @@ class Tools:
 def calling(id: str, event: str, tool: str | None = None, params: Json = None, **fields: Any) -> Hook:
     given = None if params is None else compile(params, profile="graph")
     if "condition" in fields:
-        fields["condition"] = read_when(fields["condition"])
-    return Hook(id, event, (Call(tool or id, given),), fingerprint=f"{id} {event}", **fields)
+        fields["condition"] = parse_when(fields["condition"])
+    return Hook(id, event, (HookCall(tool or id, given),), fingerprint=f"{id} {event}", **fields)
 
 
 def saying(verb: Any, event: str, id: str = "says", **fields: Any) -> Hook:
     return Hook(id, event, verb=verb, gate=True, fingerprint=f"{id} {verb}", **fields)
 
 
-def new_run(hooks: Sequence[Hook], tools: Tools | None = None, journal: Any = None, **more: Any) -> Run:
-    run = Run("r", journal or MemoryJournal())
-    run.hooks = Hooks(hooks, call=tools or Tools(), names={"run": {"id": "r"}}, **more)
+def new_run(
+    hooks: Sequence[Hook], tools: Tools | None = None, journal: Any = None, **more: Any
+) -> RunContext:
+    run = RunContext("r", journal or MemoryJournal())
+    run.hooks = HookRunner(hooks, call=tools or Tools(), names={"run": {"id": "r"}}, **more)
     return run
 
 
-def done(step: Any, run: Run, **names: Json) -> Outcome:
-    top = Turn(run, "", Scope(names))
+def done(step: Any, run: RunContext, **names: Json) -> Outcome:
+    top = StepContext(run, "", Scope(names))
     return perform(step, top.inner(step))
 
 
-def events(run: Run, kind: type) -> list[Any]:
+def events(run: RunContext, kind: type) -> list[Any]:
     return [stamped.event for stamped in run.journal.events() if isinstance(stamped.event, kind)]
 
 
-def notes(run: Run) -> list[str]:
-    return [event.message for event in events(run, Noted)]
+def notes(run: RunContext) -> list[str]:
+    return [event.message for event in events(run, Note)]
 
 
 # ── what each verb means ─────────────────────────────────────────────────
@@ -108,7 +122,7 @@ BEFORE = [
     # verb       outcome
     ("skip",     Skipped("the hook 'says' says skip: w")),
     ("fail",     Failed(Failure("the hook 'says' says fail: w", "refused", path="a/hook:says"))),
-    ("continue", Done(1)),
+    ("continue", Succeeded(1)),
 ]  # fmt: skip
 
 
@@ -124,7 +138,7 @@ def test_a_verdict_before_a_step_decides_whether_it_is_done(
 
 AFTER_FAILURE = [
     # verb       outcome
-    ("continue", Done({"output": "half", "exit_code": 3})),
+    ("continue", Succeeded({"output": "half", "exit_code": 3})),
     ("skip",     Skipped("the hook 'says' says skip")),
     ("fail",     Failed(Failure("it broke\nthe hook 'says' says fail", "exit", 3, {"output": "half", "exit_code": 3}, "a"))),
 ]  # fmt: skip
@@ -162,13 +176,13 @@ def test_the_retries_of_the_step_itself_come_first_and_do_not_count() -> None:
 
 
 def test_a_step_that_is_mended_by_a_retry_is_done() -> None:
-    assert done(Fake([BROKEN, "fine"]), new_run([saying("retry", "step_failed")])) == Done("fine")
+    assert done(Fake([BROKEN, "fine"]), new_run([saying("retry", "step_failed")])) == Succeeded("fine")
 
 
 def test_a_failure_for_which_retries_were_in_vain_does_not_retry_what_it_is_inside_of() -> None:
     broken = Fake([BROKEN], name="inner")
 
-    def nested(turn: Turn) -> Json:
+    def nested(turn: StepContext) -> Json:
         outcome = turn.perform(broken)
         assert isinstance(outcome, Failed)
         raise StepError(outcome.failure)
@@ -187,7 +201,7 @@ def test_an_abort_before_a_step_ends_the_run_and_nothing_is_recorded_of_the_step
 
 
 @pytest.mark.parametrize(
-    ("event", "answer", "outcome"), [("step_finished", 1, Done), ("step_failed", BROKEN, Failed)]
+    ("event", "answer", "outcome"), [("step_finished", 1, Succeeded), ("step_failed", BROKEN, Failed)]
 )
 def test_an_abort_behind_a_step_ends_the_run_and_the_step_is_recorded(
     event: str, answer: Any, outcome: type
@@ -216,7 +230,7 @@ def test_the_first_verdict_in_the_order_of_the_layers_counts_however_they_were_g
         saying("skip", "step_started", "f", **FLOW),
         saying("fail", "step_started", "p", **PROJECT),
     ]
-    assert done(Fake([1]), new_run([hooks[at] for at in order])) == Done(1)
+    assert done(Fake([1]), new_run([hooks[at] for at in order])) == Succeeded(1)
     assert done(Fake([1]), new_run([hooks[at] for at in order if at != 0])) == Skipped(
         "the hook 'f' says skip"
     )
@@ -267,7 +281,7 @@ def test_of_many_verdicts_an_abort_counts_then_a_gate_that_cannot_answer_then_th
     ]
     run = new_run(hooks, tools)
     assert run.hooks is not None
-    verdict = run.hooks.fire(event, Turn(run, "a", Scope()), {})
+    verdict = run.hooks.fire(event, StepContext(run, "a", Scope()), {})
     run.close()
     aborts = [at for at, (verb, blocks) in enumerate(said) if verb == "abort" and not blocks]
     blocked = [at for at, (_, blocks) in enumerate(said) if blocks]
@@ -281,7 +295,11 @@ def test_of_many_verdicts_an_abort_counts_then_a_gate_that_cannot_answer_then_th
 def test_a_hook_that_only_observes_and_fails_is_left_away_with_one_note() -> None:
     tools = Tools(tell=StepError(Failure("no line")))
     run = new_run([calling("tell", "step_finished")], tools)
-    assert [done(Fake([at], name=f"s{at}"), run) for at in range(3)] == [Done(0), Done(1), Done(2)]
+    assert [done(Fake([at], name=f"s{at}"), run) for at in range(3)] == [
+        Succeeded(0),
+        Succeeded(1),
+        Succeeded(2),
+    ]
     assert tools.names == ["tell"]
     assert notes(run) == ["the hook 'tell' failed, and is left away from now on: no line"]
 
@@ -333,7 +351,7 @@ MISUSED = [
 def test_a_verdict_that_means_nothing_is_told_and_not_ignored(event: str, said: Json, why: str) -> None:
     run = new_run([calling("odd", event)], Tools(odd=said))
     assert run.hooks is not None
-    assert run.hooks.fire(event, Turn(run, "a", Scope()), {}) is None
+    assert run.hooks.fire(event, StepContext(run, "a", Scope()), {}) is None
     assert notes(run) == [f"the hook 'odd' failed, and is left away from now on: {why}"]
 
 
@@ -402,10 +420,10 @@ def test_params_are_filled_with_what_the_event_knows() -> None:
         "limit": "${limits.steps}",
         "nothing": "${model}",
     }
-    spent = Spent(Limits(steps=9))
-    run = Run("r", MemoryJournal())
+    spent = Budget(Limits(steps=9))
+    run = RunContext("r", MemoryJournal())
     names: Json = {"run": {"id": "r"}, "limits": spent.limits.record()}
-    run.hooks = Hooks([calling("t", "step_failed", params=params)], call=tools, names=names, spent=spent)
+    run.hooks = HookRunner([calling("t", "step_failed", params=params)], call=tools, names=names, spent=spent)
     done(Fake([BROKEN]), run, item=[1, 2])
     assert tools.calls[0][2] == {
         "all": "step_failed a a shell r",
@@ -432,7 +450,7 @@ def test_what_an_event_brings_along_arrives_unchanged(value: Json) -> None:
 
 
 def test_every_name_of_every_event_is_described() -> None:
-    for moment in MOMENTS.values():
+    for moment in HOOK_EVENTS.values():
         assert {*moment.names, *ALWAYS} <= NAMES.keys()
         assert set(moment.verbs) <= set(VERBS)
 
@@ -441,7 +459,7 @@ def test_every_name_of_every_event_is_described() -> None:
 
 
 def test_what_happens_inside_a_hook_causes_nothing() -> None:
-    def inside(turn: Turn) -> Json:
+    def inside(turn: StepContext) -> Json:
         return str(turn.perform(Fake(["x"], name="deep")))
 
     tools = Tools(nested=inside)
@@ -462,7 +480,7 @@ def test_parts_of_a_step_that_nobody_wrote_cause_nothing() -> None:
 
 def test_a_hook_with_several_actions_performs_each_as_a_step_and_the_first_verdict_counts() -> None:
     tools = Tools(one=None, two={"verb": "skip"}, three={"verb": "fail"})
-    hook = Hook("all", "step_started", tuple(Call(name) for name in ("one", "two", "three")))
+    hook = Hook("all", "step_started", tuple(HookCall(name) for name in ("one", "two", "three")))
     run = new_run([hook], tools)
     assert done(Fake([1]), run) == Skipped("the hook 'all' says skip")
     assert [path for path, _, _ in tools.calls] == ["a/hook:all/1", "a/hook:all/2", "a/hook:all/3"]
@@ -487,7 +505,7 @@ def test_a_run_that_died_between_a_verdict_and_its_step_decides_as_before(said: 
     try:
         first = done(dying, new_run(hooks, tools, journal), item=1)
     except KeyboardInterrupt:
-        first = Done("again")
+        first = Succeeded("again")
     if isinstance(first, Skipped):  # as if the end had not been written down
         del journal._finished["a"], journal._ends["a"]
     tools.answers["t"] = {"verb": "fail"}
@@ -505,7 +523,7 @@ def test_a_no_is_asked_for_again_by_whoever_resumes(verb: str) -> None:
     except Aborted:
         assert verb == "abort"
     tools.answers["t"] = None
-    assert done(Fake([1]), new_run(hooks, tools, journal.reopened())) == Done(1)
+    assert done(Fake([1]), new_run(hooks, tools, journal.reopened())) == Succeeded(1)
     assert tools.names == ["t", "t"]
 
 
@@ -521,8 +539,8 @@ def test_a_hook_that_was_edited_is_asked_anew_and_keeps_nobody_from_resuming() -
     journal, tools = MemoryJournal(), Tools()
     with pytest.raises(KeyboardInterrupt):
         done(Fake([KeyboardInterrupt()]), new_run([calling("t", "step_started")], tools, journal))
-    edited = Hook("t", "step_started", (Call("other"),), fingerprint="another")
-    assert done(Fake([1]), new_run([edited], tools, journal.reopened())) == Done(1)
+    edited = Hook("t", "step_started", (HookCall("other"),), fingerprint="another")
+    assert done(Fake([1]), new_run([edited], tools, journal.reopened())) == Succeeded(1)
     assert tools.names == ["t", "other"]
 
 
@@ -550,7 +568,7 @@ class _Cut:
         self.left = left
 
     def before(self, answer: Any) -> Any:
-        def acted(_: Turn) -> Json:
+        def acted(_: StepContext) -> Json:
             self.left -= 1
             if self.left < 0:
                 raise KeyboardInterrupt
@@ -573,8 +591,8 @@ def _life(answers: list[Any], hooks: list[Hook], most: int, cut: _Cut, journal: 
 # ── limits ───────────────────────────────────────────────────────────────
 
 
-def limited(hooks: Sequence[Hook], limits: Limits, tools: Tools | None = None) -> Run:
-    spent = Spent(limits)
+def limited(hooks: Sequence[Hook], limits: Limits, tools: Tools | None = None) -> RunContext:
+    spent = Budget(limits)
     return new_run(hooks, tools, spent=spent)
 
 
@@ -584,7 +602,7 @@ def test_what_is_reached_ends_the_run_before_the_next_step_with_what_was_made() 
         [calling("t", "limit", params={"l": "${limit}", "at": "${step.name}"})], Limits(steps=2), tools
     )
     for at in range(2):
-        assert done(Fake([at], name=f"s{at}"), run) == Done(at)
+        assert done(Fake([at], name=f"s{at}"), run) == Succeeded(at)
     third = Fake([2], name="s2")
     with pytest.raises(Aborted) as caught:
         done(third, run, last={"output": "so far"}, captured="x")
@@ -597,7 +615,7 @@ def test_what_is_reached_ends_the_run_before_the_next_step_with_what_was_made() 
 
 
 def test_no_hook_lifts_a_limit() -> None:
-    assert "continue" not in MOMENTS["limit"].verbs
+    assert "continue" not in HOOK_EVENTS["limit"].verbs
     run = limited([calling("t", "limit")], Limits(steps=0), Tools(t={"verb": "continue"}))
     with pytest.raises(Aborted, match="limit of 0 steps"):
         done(Fake([1]), run)
@@ -611,9 +629,13 @@ def test_a_failure_by_a_limit_is_not_retried_by_a_hook() -> None:
 
 def test_the_steps_of_hooks_count_against_no_limit() -> None:
     run = limited([calling("t", "step_finished")], Limits(steps=3))
-    assert [done(Fake([at], name=f"s{at}"), run) for at in range(3)] == [Done(0), Done(1), Done(2)]
+    assert [done(Fake([at], name=f"s{at}"), run) for at in range(3)] == [
+        Succeeded(0),
+        Succeeded(1),
+        Succeeded(2),
+    ]
 
 
 def test_a_verdict_tells_who_says_what() -> None:
-    assert Verdict("skip", "", "x").said == "the hook 'x' says skip"
-    assert Verdict("skip", "late", "x").said == "the hook 'x' says skip: late"
+    assert HookDecision("skip", "", "x").said == "the hook 'x' says skip"
+    assert HookDecision("skip", "late", "x").said == "the hook 'x' says skip: late"

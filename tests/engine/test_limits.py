@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.engine.events import Stamped, StepFinished
+from plait.engine.events import EventRecord, StepFinished
 from plait.engine.journal import MemoryJournal
-from plait.engine.limits import COUNTED, NAMES, NO_LIMITS, Earlier, Limits, Reached, Spent, limits_of
-from plait.engine.outcome import Done, Failure, StepError
+from plait.engine.limits import (
+    COUNTED,
+    NAMES,
+    NO_LIMITS,
+    Budget,
+    LimitReached,
+    Limits,
+    PriorUsage,
+    parse_limits,
+)
+from plait.engine.outcome import Failure, StepError, Succeeded
 
 
 class Clock:
@@ -23,11 +32,11 @@ class Clock:
         return self.now
 
 
-def chain(*limits: Limits) -> list[Spent]:
+def chain(*limits: Limits) -> list[Budget]:
     """Each inside the one before it."""
-    made: list[Spent] = []
+    made: list[Budget] = []
     for number, one in enumerate(limits):
-        made.append(Spent(one, within=made[-1] if made else None, what=f"s{number}"))
+        made.append(Budget(one, within=made[-1] if made else None, what=f"s{number}"))
     return made
 
 
@@ -75,7 +84,7 @@ def test_what_is_left_is_the_least_of_all_around_and_reached_when_nothing_is(
 def test_threads_lose_nothing(amounts: list[list[int]]) -> None:
     outer, inner = chain(NO_LIMITS, NO_LIMITS)
 
-    def spend(mine: list[int], spent: Spent) -> None:
+    def spend(mine: list[int], spent: Budget) -> None:
         for amount in mine:
             spent.add(tokens=amount, turns=1)
 
@@ -94,7 +103,7 @@ def test_no_two_threads_take_the_last_of_a_limit() -> None:
     outer, inner = chain(Limits(steps=50), NO_LIMITS)
     refused: list[str] = []
 
-    def take(spent: Spent) -> None:
+    def take(spent: Budget) -> None:
         for _ in range(20):
             if (found := spent.take(steps=1)) is not None:
                 refused.append(found.code)
@@ -141,7 +150,7 @@ def test_a_depth_is_counted_from_whoever_limits_it(limits: list[int | None], rea
 
 def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> None:
     clock = Clock()
-    spent = Spent(Limits(seconds=10), clock=clock)
+    spent = Budget(Limits(seconds=10), clock=clock)
     spent.add(seconds=4)
     clock.now += 5
     assert (spent.used()["seconds"], spent.left("seconds"), spent.reached()) == (9, 1, None)
@@ -153,15 +162,15 @@ def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> N
 
 def test_the_seconds_of_one_inside_are_not_added_to_those_of_the_other() -> None:
     clock = Clock()
-    outer = Spent(Limits(seconds=10), clock=clock)
-    Spent(within=outer, clock=clock).add(seconds=100)
+    outer = Budget(Limits(seconds=10), clock=clock)
+    Budget(within=outer, clock=clock).add(seconds=100)
     assert outer.left("seconds") == 10
 
 
 def test_limits_are_read_from_a_map_and_written_to_one() -> None:
     said = {"turns": 3, "spend": 0.5, "tokens": None}
-    assert limits_of(said) == Limits(turns=3, spend=0.5)
-    assert limits_of(said).record() == {"turns": 3, "spend": 0.5}
+    assert parse_limits(said) == Limits(turns=3, spend=0.5)
+    assert parse_limits(said).record() == {"turns": 3, "spend": 0.5}
     assert set(NAMES) == {*COUNTED, "seconds", "depth"}
 
 
@@ -175,19 +184,19 @@ class Told:
         self.ends = ends
 
     def events(self, after: int = 0) -> Any:
-        return (Stamped(at, when, end) for at, (when, end) in enumerate(self.ends[after:], after + 1))
+        return (EventRecord(at, when, end) for at, (when, end) in enumerate(self.ends[after:], after + 1))
 
     def used_up(self, before: int) -> Any:
         return ((end.path, end.used) for _, end in self.ends[: before - 1] if end.used)
 
 
 def end(path: str, *, at: float = 0, took: float = 0, **used: float) -> tuple[float, StepFinished]:
-    return at, StepFinished(path, "shell", "", "", Done(None), took, used=used or None)
+    return at, StepFinished(path, "shell", "", "", Succeeded(None), took, used=used or None)
 
 
-def earlier(*ends: tuple[float, StepFinished], **given: int) -> Earlier:
+def earlier(*ends: tuple[float, StepFinished], **given: int) -> PriorUsage:
     journal: Any = Told(*ends)
-    return Earlier(journal, **given)
+    return PriorUsage(journal, **given)
 
 
 def test_what_earlier_lives_used_up_is_found_for_all_and_for_each_place() -> None:
@@ -236,8 +245,8 @@ def test_places_beside_each_other_add_up_to_what_they_are_inside_of(
 
 
 def test_what_earlier_lives_used_up_counts_where_it_is_counted_and_nowhere_else() -> None:
-    outer = Spent()
-    inner = Spent(within=outer)
+    outer = Budget()
+    inner = Budget(within=outer)
     inner.add_earlier(steps=2, tokens=3)
     assert (inner.used()["steps"], inner.used()["tokens"], outer.used()["steps"]) == (2, 3, 0)
 
@@ -265,7 +274,7 @@ def test_a_clock_that_jumps_makes_nothing_longer_than_it_was(ends: list[tuple[in
 def test_a_journal_of_memory_tells_it_as_well() -> None:
     journal = MemoryJournal()
     journal.append(end("a", steps=1)[1], end("b")[1])
-    assert Earlier(journal).inside("") == {"steps": 1}
+    assert PriorUsage(journal).inside("") == {"steps": 1}
 
 
 @pytest.mark.parametrize(
@@ -281,7 +290,7 @@ def test_a_journal_of_memory_tells_it_as_well() -> None:
 )
 def test_one_of_something_is_said_as_one(code: str, most: float, said: str) -> None:
     assert (
-        Reached(code, most, most, "the run")
+        LimitReached(code, most, most, "the run")
         .failure()
         .message.startswith(f"the run has reached its limit of {said} (")
     )

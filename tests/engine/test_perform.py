@@ -23,29 +23,29 @@ from plait.core.errors import (
 )
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
-from plait.engine.context import Run
+from plait.engine.context import RunContext
 from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import MemoryJournal
-from plait.engine.limits import Reached
+from plait.engine.limits import LimitReached
 from plait.engine.outcome import (
     NO_TIME_LEFT,
-    Done,
+    DeadlineExceeded,
     Failed,
     Failure,
     Interrupted,
+    LimitExceeded,
     Outcome,
-    OutOfLimit,
-    OutOfTime,
     Skip,
     Skipped,
     StepError,
-    expect_done,
+    Succeeded,
+    require_success,
 )
-from plait.engine.perform import Allowance, Turn, perform
-from plait.engine.step import PLAIN, Policy, Retry, Step, inside
-from plait.program.action_step import Handler, Work
-from plait.program.map import Values, foreach
-from plait.program.step_list import Sequence as Steps
+from plait.engine.perform import StepContext, StepTimer, perform
+from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step, iter_steps
+from plait.program.action_step import ActionStep, FailureHandler
+from plait.program.map import ValueSource, foreach
+from plait.program.step_list import StepList as Steps
 from plait.scope import Scope
 from program.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of
 from share import examples
@@ -61,15 +61,15 @@ class Fake:
     """A step that does what its answers say, one after the other; the last one again and again."""
 
     answers: Sequence[Json | BaseException]
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     name: str = "a"
     fingerprint: str = "f"
     inner: Sequence[Step] = ()
     kind: str = "fake"
     title: str = "a fake"
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[StepContext] = field(default_factory=list)
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         self.turns.append(turn)
         answer = self.answers[min(len(self.turns), len(self.answers)) - 1]
         if isinstance(answer, BaseException):
@@ -85,8 +85,8 @@ NO = StepError(Failure("no"))
 
 OUTCOMES: list[tuple[Json | BaseException, Outcome]] = [
     # what a step does                              what comes of it
-    ({"n": 1},                                      Done({"n": 1})),
-    (None,                                          Done(None)),
+    ({"n": 1},                                      Succeeded({"n": 1})),
+    (None,                                          Succeeded(None)),
     (Skip("nothing to do"),                         Skipped("nothing to do")),
     (StepError(Failure("no", "exit", 3)),           Failed(Failure("no", "exit", 3, path="a"))),
     (StepError(Failure("no", path="x/y")),          Failed(Failure("no", path="x/y"))),
@@ -134,7 +134,7 @@ def test_a_failure_is_recorded_without_what_cannot_be() -> None:
 
 def test_what_can_be_recorded_is_whatever_has_a_json_form() -> None:
     value = {"secret": Secret("s"), "tuple": (1, 2), "bytes": "\udcff", "long": 10**100}
-    assert performed(Fake([value])) == Done(value)
+    assert performed(Fake([value])) == Succeeded(value)
 
 
 @pytest.mark.parametrize("error", [TrustError("not trusted"), InternalError("our bug")])
@@ -157,7 +157,7 @@ def test_attempts_is_how_often_a_step_runs_at_most(attempts: int) -> None:
 def test_a_step_that_succeeds_is_not_tried_again() -> None:
     journal = MemoryJournal()
     one = Fake([NO, NO, "done"], Policy(tries(9)))
-    assert performed(one, new_run(journal=journal)) == Done("done")
+    assert performed(one, new_run(journal=journal)) == Succeeded("done")
     kinds = [type(event).__name__ for event in events_of(journal)]
     assert kinds == ["StepStarted", "StepRetrying"] * 2 + ["StepStarted", "StepFinished"]
 
@@ -221,24 +221,24 @@ def test_a_timeout_is_for_each_attempt() -> None:
 
 
 def test_the_time_of_a_step_stands_still_for_those_who_are_asked_and_counts_once() -> None:
-    outer = Allowance(50)
-    inner = Allowance(40, outer)
+    outer = StepTimer(50)
+    inner = StepTimer(40, outer)
     before = inner.end()
     with inner.standing():
         with inner.standing():
             time.sleep(0.02)
         assert inner.end() >= before + 0.02
     assert before + 0.02 <= inner.end() < before + 0.04
-    assert Allowance(90, outer).end() == outer.end() >= before + 10.02
+    assert StepTimer(90, outer).end() == outer.end() >= before + 10.02
 
 
 # ── replay ───────────────────────────────────────────────────────────────
 
 KNOWN: list[tuple[str, Sequence[Json | BaseException], Policy, bool]] = [
     # what                first life         policy                           runs again?
-    ("a value",           [{"n": 1}],        PLAIN,                           False),
-    ("nothing to do",     [Skip("no")],      PLAIN,                           False),
-    ("a failure",         [NO],              PLAIN,                           True),
+    ("a value",           [{"n": 1}],        DEFAULT_POLICY,                           False),
+    ("nothing to do",     [Skip("no")],      DEFAULT_POLICY,                           False),
+    ("a failure",         [NO],              DEFAULT_POLICY,                           True),
     ("a dead letter",     [NO],              Policy(failure_is_final=True),   False),
 ]  # fmt: skip
 
@@ -267,7 +267,7 @@ def test_a_step_whose_text_has_changed_is_refused_or_done_again_if_that_is_accep
         "or put the file back as it was"
     )
     assert changed.turns == []
-    assert performed(changed, new_run(journal=journal.reopened(), accept_changes=True)) == Done("new")
+    assert performed(changed, new_run(journal=journal.reopened(), accept_changes=True)) == Succeeded("new")
 
 
 def test_behind_a_step_that_was_done_anew_nothing_is_remembered() -> None:
@@ -286,7 +286,7 @@ def test_a_stop_records_nothing_and_a_resumed_run_does_the_step_again() -> None:
     run = new_run(journal=journal)
 
     class Stopped(Fake):
-        def run(self, turn: Turn) -> Json:
+        def run(self, turn: StepContext) -> Json:
             turn.run.stop.ask()
             raise ProcessError("ended", code="cancelled")
 
@@ -294,7 +294,7 @@ def test_a_stop_records_nothing_and_a_resumed_run_does_the_step_again() -> None:
         performed(Stopped([]), run)
     assert journal.recorded("a") is None
     assert not any(isinstance(event, StepFinished) for event in events_of(journal))
-    assert performed(Fake(["done"]), new_run(journal=journal.reopened())) == Done("done")
+    assert performed(Fake(["done"]), new_run(journal=journal.reopened())) == Succeeded("done")
 
 
 def test_nothing_begins_in_a_run_that_is_to_stop() -> None:
@@ -310,7 +310,7 @@ def test_a_stop_ends_the_pause_before_the_next_attempt() -> None:
     run = new_run()
 
     class StoppedLater(Fake):
-        def run(self, turn: Turn) -> Json:
+        def run(self, turn: StepContext) -> Json:
             turn.run.stop.ask()
             raise NO
 
@@ -334,7 +334,7 @@ def test_a_step_that_may_run_only_once_asks_instead_of_running_again() -> None:
         "fix: find out whether it did its work; then plait resume r1 --repeat a, or plait resume r1 --done a"
     )
     assert again.turns == []
-    assert performed(again, new_run(journal=journal.reopened(), repeat=["a"])) == Done("done")
+    assert performed(again, new_run(journal=journal.reopened(), repeat=["a"])) == Succeeded("done")
 
 
 def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> None:
@@ -343,9 +343,9 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
 
     def around(inner: Step) -> Step:
         class Around(Fake):
-            def run(self, turn: Turn) -> Json:
+            def run(self, turn: StepContext) -> Json:
                 outcome = turn.perform(inner)
-                return outcome.value if isinstance(outcome, Done) else None
+                return outcome.value if isinstance(outcome, Succeeded) else None
 
         return Around([], Policy(tries(3), failure_is_final=True), "b", inner=[inner])
 
@@ -356,7 +356,7 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
         with pytest.raises(InputError, match=r"\(b/a\) may run only once"):
             performed(around(again), new_run(journal=journal.reopened()))
     assert journal.recorded("b") is None
-    assert performed(around(again), new_run(journal=journal.reopened(), repeat=["b/a"])) == Done("done")
+    assert performed(around(again), new_run(journal=journal.reopened(), repeat=["b/a"])) == Succeeded("done")
 
 
 # ── the time of a whole ──────────────────────────────────────────────────
@@ -364,7 +364,7 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
 
 def test_a_step_for_which_there_is_no_time_is_neither_begun_nor_recorded() -> None:
     run, one = new_run(), Fake(["done"])
-    with pytest.raises(OutOfTime):
+    with pytest.raises(DeadlineExceeded):
         performed(one, run, deadline=time.monotonic() - 1)
     assert (one.turns, events_of(run.journal)) == ([], [])  # type: ignore[arg-type]
 
@@ -372,7 +372,7 @@ def test_a_step_for_which_there_is_no_time_is_neither_begun_nor_recorded() -> No
 class Slow(Fake):
     """Takes all the time that it has."""
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         while turn.time_left():
             pass
         return super().run(turn)
@@ -380,8 +380,8 @@ class Slow(Fake):
 
 LATE: list[tuple[Json | BaseException, Policy, Outcome | None]] = [
     # how a step ends for which its list has no time    policy                        what is recorded of it
-    ("done",                                    PLAIN,                          Done("done")),
-    (ProcessError("slow", code="timeout"),      PLAIN,                          Failed(Failure(NO_TIME_LEFT, "timeout", path="c/a"))),
+    ("done",                                    DEFAULT_POLICY,                          Succeeded("done")),
+    (ProcessError("slow", code="timeout"),      DEFAULT_POLICY,                          Failed(Failure(NO_TIME_LEFT, "timeout", path="c/a"))),
     (ProcessError("slow", code="timeout"),      Policy(failure_is_final=True),  None),
 ]  # fmt: skip
 
@@ -393,7 +393,7 @@ def test_a_whole_whose_time_is_over_fails_once_and_leaves_the_rest_for_later(
     first, second = Slow([answer], policy), Fake(["done"], name="b")
 
     class Whole(Fake):
-        def run(self, turn: Turn) -> Json:
+        def run(self, turn: StepContext) -> Json:
             turn.perform(first)
             turn.perform(second)
             return None
@@ -411,17 +411,17 @@ def test_a_step_that_is_done_once_and_was_cut_short_by_others_is_asked_about() -
     first = Slow([StepError(Failure("slow", "timeout"))], Policy(once=True))
 
     class Whole(Fake):
-        def run(self, turn: Turn) -> Json:
-            return expect_done(turn.perform(first))
+        def run(self, turn: StepContext) -> Json:
+            return require_success(turn.perform(first))
 
     journal = MemoryJournal()
     performed(Whole([], Policy(timeout=0.01), "c", inner=[first]), new_run(journal=journal))
     with pytest.raises(InputError, match="may run only once, was begun, and its end is not known"):
-        performed(Whole([], PLAIN, "c", inner=[first]), new_run(journal=journal.reopened()))
+        performed(Whole([], DEFAULT_POLICY, "c", inner=[first]), new_run(journal=journal.reopened()))
 
 
-def out_of_turns(outcome: Outcome | None = None) -> OutOfLimit:
-    end = OutOfLimit(Reached("turns", 2, 2, "the run"), "a")
+def out_of_turns(outcome: Outcome | None = None) -> LimitExceeded:
+    end = LimitExceeded(LimitReached("turns", 2, 2, "the run"), "a")
     end.outcome = outcome
     return end
 
@@ -432,9 +432,9 @@ PAID = Failed(Failure("cut", "limit", output={"usage": {"input": 3}}, path="a"))
 @pytest.mark.parametrize(
     ("policy", "paid", "recorded"),
     [
-        (PLAIN, None, None),
+        (DEFAULT_POLICY, None, None),
         (Policy(tries(5)), None, None),
-        (PLAIN, PAID, PAID),
+        (DEFAULT_POLICY, PAID, PAID),
         (Policy(failure_is_final=True), PAID, None),
         (Policy(failure_is_skipped=True), None, None),
     ],
@@ -443,7 +443,7 @@ def test_a_limit_of_somebody_around_it_is_no_outcome_of_a_step(
     policy: Policy, paid: Outcome | None, recorded: Outcome | None
 ) -> None:
     one, run = Fake([out_of_turns(paid)], policy), new_run()
-    with pytest.raises(OutOfLimit, match="the run has reached its limit of 2 turns"):
+    with pytest.raises(LimitExceeded, match="the run has reached its limit of 2 turns"):
         performed(one, run)
     known = run.journal.recorded("a")
     assert (None if known is None else known.outcome, len(one.turns)) == (recorded, 1)
@@ -454,7 +454,7 @@ def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> Non
     seen: list[list[Event]] = []
 
     class Looking(Fake):
-        def run(self, turn: Turn) -> Json:
+        def run(self, turn: StepContext) -> Json:
             seen.append(events_of(journal))
             return super().run(turn)
 
@@ -464,13 +464,13 @@ def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> Non
 
 def test_inside_names_every_step_of_a_flow_with_its_path() -> None:
     loop = foreach(
-        Values(text_of(["x"])), steps(step("do", Acting())), fingerprint="l", items_fingerprint="i"
+        ValueSource(text_of(["x"])), steps(step("do", Acting())), fingerprint="l", items_fingerprint="i"
     )
     flow = steps(
-        step("a", Acting(), on_failure=Handler(steps(step("mend", Acting()), name="on_failure"))),
+        step("a", Acting(), on_failure=FailureHandler(steps(step("mend", Acting()), name="on_failure"))),
         step("b", loop),
     )
-    assert [path for path, _ in inside(flow)] == [
+    assert [path for path, _ in iter_steps(flow)] == [
         "flow",
         "flow/a",
         "flow/a/run",
@@ -534,16 +534,16 @@ class Never:
         return False
 
 
-def built(plan: Plan, ledger: list[str]) -> Work:
+def built(plan: Plan, ledger: list[str]) -> ActionStep:
     says = text_of(f"{plan.name} ${{seen:-}} ${{item:-}} ${{last.output:-}}")
 
-    def answer(turn: Turn) -> Json:
+    def answer(turn: StepContext) -> Json:
         if turn.attempt <= plan.fails:
             raise StepError(Failure(f"{plan.name} fails", "exit", 7))
         return says.render(turn.scope)
 
     class Noting(Acting):
-        def run(self, turn: Turn) -> dict[str, Json]:
+        def run(self, turn: StepContext) -> dict[str, Json]:
             ledger.append(turn.path)
             return super().run(turn)
 
@@ -551,7 +551,7 @@ def built(plan: Plan, ledger: list[str]) -> Work:
     action: object = Noting(answer)
     if inner:
         action = foreach(
-            Values(text_of([f"i{number}" for number in range(plan.items)])),
+            ValueSource(text_of([f"i{number}" for number in range(plan.items)])),
             steps(*inner, name="do"),
             fingerprint=f"loop-{plan.name}",
             items_fingerprint="items",
@@ -564,7 +564,7 @@ def built(plan: Plan, ledger: list[str]) -> Work:
         policy=Policy(Retry(plan.attempts, "fixed", 0.0)),
         capture="seen" if plan.captures else None,
         when=Never() if plan.skipped else None,
-        on_failure=Handler(named("on_failure", plan.handler, ledger)) if plan.handler else None,
+        on_failure=FailureHandler(named("on_failure", plan.handler, ledger)) if plan.handler else None,
         on_success=named("on_success", plan.success, ledger) if plan.success else None,
         continue_on_error=plan.goes_on,
     )
@@ -646,8 +646,8 @@ def test_a_run_that_is_cut_anywhere_and_resumed_ends_as_if_it_had_not_been(
 def _without_times(outcome: Json) -> Json:
     """How long something took is not the same twice."""
     match outcome:
-        case Done(value):
-            return Done(_without_times(value))
+        case Succeeded(value):
+            return Succeeded(_without_times(value))
         case Failed(failure):
             return Failed(
                 Failure(
@@ -681,7 +681,7 @@ def test_a_retried_step_says_so_in_its_events() -> None:
     flow = steps(
         step("a", failing("no", times=1), policy=Policy(tries(2))), step("b", saying("${last.output}"))
     )
-    assert performed(flow, new_run(journal=journal)) == Done({"output": "at last", "captures": {}})
+    assert performed(flow, new_run(journal=journal)) == Succeeded({"output": "at last", "captures": {}})
     retrying = [event for event in events_of(journal) if isinstance(event, StepRetrying)]
     assert retrying == [StepRetrying("flow/a", 1, Failure("no", "exit", 1, path="flow/a"), 0.0, 2)]
 
@@ -691,17 +691,17 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
         name, kind, title, fingerprint, inner = "pay", "shell", "pay", "f", ()
         policy = Policy(once=True)
 
-        def run(self, turn: Turn) -> Json:  # noqa: ARG002 - the protocol's shape
+        def run(self, turn: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape
             raise GuardianError("the guardian has ended", code="guardian")
 
     journal = MemoryJournal()
-    first = Run("r", journal)
+    first = RunContext("r", journal)
     with pytest.raises(GuardianError):
-        perform(Lost(), Turn(first, "pay", Scope()))
+        perform(Lost(), StepContext(first, "pay", Scope()))
     first.close()
-    again = Run("r", journal.reopened())
+    again = RunContext("r", journal.reopened())
     with pytest.raises(InputError, match="may run only once"):
-        perform(Lost(), Turn(again, "pay", Scope()))
+        perform(Lost(), StepContext(again, "pay", Scope()))
     again.close()
 
 
@@ -726,9 +726,9 @@ HELD = "; before that 'a' failed: no room for big1"
 TRY_AGAIN = "make room; plait retry r1 --failed tries again what failed"
 LAST_FAILURES = [
     # held     policy        what is said     what to do
-    (False,    PLAIN,        UNHELD,          "make room"),
+    (False,    DEFAULT_POLICY,        UNHELD,          "make room"),
     (False,    DEAD_LETTER,  UNHELD,          "make room"),
-    (True,     PLAIN,        HELD,            "make room"),
+    (True,     DEFAULT_POLICY,        HELD,            "make room"),
     (True,     DEAD_LETTER,  HELD,            TRY_AGAIN),      # resuming would not
 ]  # fmt: skip
 

@@ -26,7 +26,7 @@ from plait.core.errors import ShellRefusedError, ValueRefusedError
 from plait.core.source import Source
 from plait.core.values import Json
 from plait.template.shell.binding import bind, plan
-from plait.template.shell.lexer import Dialect, Gap, Piece
+from plait.template.shell.lexer import Dialect, Piece, ValueSlot
 
 DIALECTS: dict[str, Dialect] = {"dash": "sh", "bash": "bash"}
 
@@ -153,7 +153,7 @@ def _script(command: _Command) -> tuple[list[Piece], list[int]]:
     numbers: list[int] = []
     for piece in command.pieces:
         if isinstance(piece, int):
-            pieces.append(Gap(len(numbers), 0, 1))
+            pieces.append(ValueSlot(len(numbers), 0, 1))
             numbers.append(piece)
         else:
             pieces.append(piece)

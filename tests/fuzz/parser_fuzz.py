@@ -26,7 +26,7 @@ from typing import Final
 
 from plait.core.errors import LimitError, PlaitError
 from plait.template import grammar
-from plait.template.nodes import Text, holes
+from plait.template.nodes import Text, placeholders
 from plait.template.profiles import PROFILES, profile_named
 
 KIB: Final = 1 << 10
@@ -180,7 +180,7 @@ def outcome(text: str, profile: str) -> str:
             end = part.end
     for flaw in parsed.flaws:
         assert 0 <= flaw.start < flaw.end <= len(text), flaw
-    for hole in holes(parsed.parts):
+    for hole in placeholders(parsed.parts):
         assert text[hole.start] in "${", hole
     return "parts" if end else "text"
 

@@ -28,7 +28,7 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.source import Source
 from plait.core.values import Json
 from plait.template.shell.binding import BoundScript, bind, plan
-from plait.template.shell.lexer import Dialect, Gap, Lexed, Piece, State, analyse
+from plait.template.shell.lexer import Dialect, Piece, ScriptAnalysis, State, ValueSlot, analyse
 
 DIALECTS: dict[str, Dialect] = {"dash": "sh", "bash": "bash"}
 PRINTF = shutil.which("printf") or "/usr/bin/printf"
@@ -463,7 +463,7 @@ class Author:
         index = len(self.case.values)
         start = len(self.case.template)
         self.case.template += f"${{v{index}}}"
-        self.case.pieces.append(Gap(index, start, len(self.case.template)))
+        self.case.pieces.append(ValueSlot(index, start, len(self.case.template)))
         self.case.values.append(value)
         return value if isinstance(value, str) else ""
 
@@ -519,14 +519,14 @@ class Tally:
         return bool(self.wrong or self.canaries)
 
 
-def forced_wrong(random: Random) -> Callable[[Iterable[Piece], Dialect], Lexed]:
+def forced_wrong(random: Random) -> Callable[[Iterable[Piece], Dialect], ScriptAnalysis]:
     """A lexer that says another state than the true one for every gap."""
 
     # States that a second look refuses at once would leave little to run: they come seldom.
     usual: list[State] = ["bare", "single", "double", "heredoc", "parameter", "quoted-parameter"]
     others: list[State] = ["dollar-single", "quoted-pattern", "arithmetic", "comment"]
 
-    def lexer(pieces: Iterable[Piece], dialect: Dialect) -> Lexed:
+    def lexer(pieces: Iterable[Piece], dialect: Dialect) -> ScriptAnalysis:
         lexed = analyse(list(pieces), dialect)
         places = []
         for place in lexed.places:

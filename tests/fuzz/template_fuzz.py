@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from plait.core.errors import PlaitError
 from plait.core.values import Secret
-from plait.template.sinks import as_env, as_header, as_json, as_text, as_url, as_words
+from plait.template.sinks import render_env, render_header, render_json, render_text, render_url, render_words
 from plait.template.template import Template, compile_template
 
 PROFILES: Final = ("prompt", "directive", "graph", "workflow", "config")
@@ -366,27 +366,27 @@ def in_a_tree(case: Case, template: Template) -> tuple[Any, Any]:  # noqa: ARG00
 
 
 def to_text(case: Case, template: Template) -> tuple[Any, Any]:
-    return as_text(template, case.values, env=case.env), case.expected(masked)
+    return render_text(template, case.values, env=case.env), case.expected(masked)
 
 
 def to_argv(case: Case, template: Template) -> tuple[Any, Any]:
-    return as_words(template, case.values, env=case.env), [case.expected(revealed)]
+    return render_words(template, case.values, env=case.env), [case.expected(revealed)]
 
 
 def to_env(case: Case, template: Template) -> tuple[Any, Any]:
-    return as_env(template, case.values, env=case.env), case.expected(revealed)
+    return render_env(template, case.values, env=case.env), case.expected(revealed)
 
 
 def to_header(case: Case, template: Template) -> tuple[Any, Any]:
     wanted = case.expected(revealed)
     if "\n" in wanted:
         return None, None
-    return as_header(template, case.values, env=case.env), wanted
+    return render_header(template, case.values, env=case.env), wanted
 
 
 def to_json(case: Case, template: Template) -> tuple[Any, Any]:  # noqa: ARG001
     tree = compile_template({"k": [case.template + "."]}, case.profile)
-    got = as_json(tree, case.values, env=case.env)
+    got = render_json(tree, case.values, env=case.env)
     return json.loads(got), {"k": [case.expected(revealed) + "."]}
 
 
@@ -394,7 +394,7 @@ def to_url(case: Case, template: Template) -> tuple[Any, Any]:  # noqa: ARG001
     if "\ud800" in case.expected(revealed):
         return None, None
     start = "https://host/path?q="
-    got = as_url(compile_template(start + case.template, case.profile), case.values, env=case.env)
+    got = render_url(compile_template(start + case.template, case.profile), case.values, env=case.env)
     return got, start + case.expected(lambda value: quote(revealed(value), safe=""))
 
 

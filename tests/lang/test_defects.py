@@ -26,9 +26,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.app.runs import Company, flow_runs, run_flow
+from plait.app.runs import RunObservers, flow_runs, run_flow
 from plait.core.errors import InputError
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.events import StepRetrying
 from plait.engine.outcome import Failed
 from runs.stories import Place, new_place
@@ -1199,7 +1199,7 @@ reduce:
   - shell: echo ${map.outputs[0]}, ${map.outputs[3]}, ${map.successful}
 """,
     )
-    stop = Stop()
+    stop = StopSignal()
 
     def ask_when_it_waits() -> None:
         until((place.root / "waiting").exists)
@@ -1207,7 +1207,7 @@ reduce:
 
     asking = Thread(target=ask_when_it_waits)
     asking.start()
-    stopped = run_flow(str(place.file), company=Company(stop=stop))
+    stopped = run_flow(str(place.file), company=RunObservers(stop=stop))
     asking.join()
     assert (stopped.status, stopped.exit_code) == ("interrupted", 130)
     assert ledger(place) == ["setup", "a", "b"]

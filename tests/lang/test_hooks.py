@@ -11,20 +11,20 @@ import jsonschema_rs
 import pytest
 
 from plait.app.hooks import begin
-from plait.app.runs import Company, Options, rehearse_flow, run_flow
+from plait.app.runs import Options, RunObservers, plan_run, run_flow
 from plait.app.toolbox import toolbox
 from plait.core.errors import InputError, TrustError
 from plait.engine.events import StepFinished
-from plait.engine.hooks import MOMENTS, NAMES
+from plait.engine.hooks import HOOK_EVENTS, NAMES
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from plait.lang.check import check_file
 from plait.lang.findings import RULES
 from plait.lang.hooks import load_hooks
 from plait.lang.workflow.read import load_workflow
 from plait.schema.hook_tables import HOOKS_FILE
 from plait.schema.json_schema import json_schema
-from plait.schema.reference import reference
+from plait.schema.reference import render_reference
 from program.fakes import new_run
 from runs.stories import Place, new_place
 
@@ -217,7 +217,7 @@ def test_the_schema_knows_what_the_reader_knows() -> None:
     assert not valid({"hooks": [{"id": "a", "event": "nothing", "verb": "skip"}]})
     assert not valid({"hooks": [{"id": "a", "event": "limit"}]})
     events = json_schema("hooks")["$defs"]["hook"]["properties"]["event"]["enum"]
-    assert events == list(MOMENTS)
+    assert events == list(HOOK_EVENTS)
 
 
 def test_the_schema_is_printed(place: Place) -> None:
@@ -232,11 +232,11 @@ def test_the_page_has_the_tables_of_events_names_and_fields() -> None:
         return " ".join(f"`{word}`" for word in words)
 
     rows = [
-        *(f"| `{m.name}` | {m.what} | {ticked(m.verbs)} | {ticked(m.names)} |" for m in MOMENTS.values()),
+        *(f"| `{m.name}` | {m.what} | {ticked(m.verbs)} | {ticked(m.names)} |" for m in HOOK_EVENTS.values()),
         *(f"| `{name}` | {what} | {ticked(fields)} |" for name, (what, fields) in NAMES.items()),
     ]
     assert [row for row in rows if row not in PAGE] == []
-    assert PAGE.partition("## All maps and their fields\n\n")[2].rstrip() == reference(HOOKS_FILE)
+    assert PAGE.partition("## All maps and their fields\n\n")[2].rstrip() == render_reference(HOOKS_FILE)
 
 
 # ── runs ─────────────────────────────────────────────────────────────────
@@ -421,7 +421,7 @@ def test_a_dry_run_shows_what_hooks_would_do_and_does_nothing(place: Place) -> N
         "hooks: [{id: t, event: step_started, action: {tool: note, params: {s: '${step.title}'}}}]\n"
         "steps: [{shell: touch ran}]\n",
     )
-    shown = rehearse_flow(str(place.file), Options())
+    shown = plan_run(str(place.file), Options())
     assert [(one.path, one.shown) for one in shown] == [
         ("steps/0/hook:t", 'note {"s":"touch ran"}'),
         ("steps/0", "touch ran"),
@@ -474,7 +474,7 @@ def test_a_user_is_asked_about_hooks_of_a_project_like_about_its_tools(place: Pl
         asked.append(str(question))
         return True
 
-    result = run_flow(str(place.file), company=Company(ask=ask))
+    result = run_flow(str(place.file), company=RunObservers(ask=ask))
     assert result.status == "done"
     assert len(asked) == 1
     assert "1 file in .ai/config" in asked[0]
@@ -562,7 +562,7 @@ map:
 def test_time_of_earlier_lives_counts(place: Place) -> None:
     path = place.write("flow.yaml", "limits: {seconds: 1m}\nsteps: [{shell: 'true'}]\n")
     journal = MemoryJournal()
-    journal.append(StepFinished("setup", "phase", "", "", Done(None), 59.5))
+    journal.append(StepFinished("setup", "phase", "", "", Succeeded(None), 59.5))
     run = new_run(journal=journal.reopened())
     begin(load_workflow(str(path)), run)
     assert run.spent is not None

@@ -11,7 +11,7 @@ from model.flow import places
 from model.making import edited, made
 from model.verdict import DEAD, Memory, Moment, broken_rules
 from model.world import Death, Life, Record, World
-from plait.engine.hands import Rehearsed
+from plait.engine.hands import PlannedStep
 
 MOVES = 4
 LATEST = 60
@@ -131,7 +131,7 @@ class _Teller:
         if life.result is not None and life.result.status == "done" and again.lines:
             self.found(f"a run that was done did {[line.path for line in again.lines]}")
 
-    def compare(self, shown: list[Rehearsed], life: Life) -> None:
+    def compare(self, shown: list[PlannedStep], life: Life) -> None:
         """What a dry run says, and what was then done."""
         remembered = {one.path for one in shown if one.remembered}
         for line in life.lines:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.story import lived
-from plait.engine.perform import Turn
+from plait.engine.perform import StepContext
 
 SEEDS = range(1000, 1008)
 KNOWN = [2, 3, 24, 66, 438, 1257, 1364]
@@ -26,14 +26,14 @@ def test_a_run_ends_as_if_it_had_neither_been_killed_nor_edited(tmp_path: Path, 
     assert story.found == [], story.told
 
 
-def forgets_what_was_before(turn: Turn, path: str) -> Turn:  # noqa: ARG001
+def forgets_what_was_before(turn: StepContext, path: str) -> StepContext:  # noqa: ARG001
     return turn
 
 
 def test_the_model_sees_a_step_remembered_behind_one_that_was_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Turn, "_behind", forgets_what_was_before)
+    monkeypatch.setattr(StepContext, "_behind", forgets_what_was_before)
     found = lived(tmp_path / "project", 3).found
     assert "merge/s0 was remembered, and reduce/s1 before it was done again" in found
 
@@ -41,18 +41,18 @@ def test_the_model_sees_a_step_remembered_behind_one_that_was_done_again(
 def test_the_model_sees_what_may_run_once_begun_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.engine.context.Run.ask_about", lambda *_: None)
+    monkeypatch.setattr("plait.engine.context.RunContext.ask_about", lambda *_: None)
     found = lived(tmp_path / "project", 2).found
     assert "begun again, its end was not known, and nobody was asked: map/item:s/s0" in found
 
 
 def test_the_model_sees_a_recorded_step_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.engine.context.Run.known", lambda *_: None)
+    monkeypatch.setattr("plait.engine.context.RunContext.known", lambda *_: None)
     found = [rule for seed in range(3) for rule in lived(tmp_path / str(seed), seed).found]
     assert any("again without need: " in rule for rule in found)
 
 
 def test_the_model_sees_that_nobody_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.app.resume.changed_since", lambda *_: {})
+    monkeypatch.setattr("plait.app.resume.changed_steps", lambda *_: {})
     found = [rule for seed in range(16, 20) for rule in lived(tmp_path / str(seed), seed).found]
     assert any(rule.startswith(("nobody was asked about ", "refused in the middle")) for rule in found)

@@ -11,7 +11,7 @@ from typing import Any
 from model.expected import Expected, expect
 from model.flow import PHASES, Flow, Place, places
 from model.world import Life, Record, World
-from plait.engine.paths import is_below
+from plait.engine.paths import is_at_or_below
 
 DEAD = "map/item:"
 BEHIND_MAP = tuple(f"{phase}/" for phase in PHASES[PHASES.index("map") + 1 :])
@@ -447,7 +447,7 @@ def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterato
     if (life.result.status == "done") != expected.done:
         yield f"the run is {life.result.status}: {failure}"
     for path, words in expected.files.items():
-        if any(is_below(one, path) for one in moment.world.said_done):
+        if any(is_at_or_below(one, path) for one in moment.world.said_done):
             continue  # nobody knows what it printed
         file = moment.world.root / f"out/{path}.txt"
         kept = file.read_text() if file.exists() else None

@@ -21,12 +21,12 @@ from unittest import mock
 
 from model.expected import said
 from model.flow import ITEMS, Flow, code_of, text
-from plait.adapters.process.process import Finished
+from plait.adapters.process.process import ProcessResult
 from plait.adapters.store.writer import Writer
-from plait.app.runs import FlowResult, rehearse_resume, resume_flow, retry_flow, run_flow
+from plait.app.runs import FlowResult, plan_resume, resume_flow, retry_flow, run_flow
 from plait.cli import runs, show
 from plait.core.errors import InputError
-from plait.engine.hands import Rehearsed
+from plait.engine.hands import PlannedStep
 
 ONCE = "may run only once, was begun, and its end is not known"
 
@@ -115,9 +115,9 @@ class World:
 
         return self._lived(work, death)
 
-    def rehearse(self) -> list[Rehearsed] | str:
+    def rehearse(self) -> list[PlannedStep] | str:
         try:
-            return rehearse_resume(self.run_id, project=str(self.root))
+            return plan_resume(self.run_id, project=str(self.root))
         except InputError as error:
             return str(error)
 
@@ -156,7 +156,7 @@ class World:
 
     @contextlib.contextmanager
     def _played(self, death: Death) -> Iterator[None]:
-        def say(bound: Any, *, env: Mapping[str, str], **_: object) -> Finished:
+        def say(bound: Any, *, env: Mapping[str, str], **_: object) -> ProcessResult:
             finished = self._say(bound, env)
             death.after_command()
             return finished
@@ -167,7 +167,7 @@ class World:
         ):
             yield
 
-    def _say(self, bound: Any, env: Mapping[str, str]) -> Finished:
+    def _say(self, bound: Any, env: Mapping[str, str]) -> ProcessResult:
         command, revision, *words = shlex.split(bound.shown)
         assert command == "say", bound.shown
         path = env["PLAIT_IDEMPOTENCY_KEY"].partition("/")[2]
@@ -175,7 +175,7 @@ class World:
         printed = said(path, revision, words, env)
         self.ledger.append(Line(path, printed, code))
         self.said_done.discard(path)
-        return Finished(code, None, printed.encode(), b"", 0.0, False)
+        return ProcessResult(code, None, printed.encode(), b"", 0.0, False)
 
     # ── what is recorded ─────────────────────────────────────────────────
 

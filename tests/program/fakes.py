@@ -6,30 +6,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.adapters.local import LocalThreads
-from plait.agents.messages import Answer, Ask, Offer, OnText, Provider, Usage
+from plait.adapters.local import LocalBackend
+from plait.agents.messages import ModelRequest, ModelResponse, OnText, Provider, TokenUsage, ToolOffer
 from plait.app.api import compile
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.source import Source
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, StepError
-from plait.engine.perform import Turn, perform
+from plait.engine.perform import StepContext, perform
 from plait.engine.step import Policy, Step
-from plait.program.action_step import Work
+from plait.program.action_step import ActionStep
 from plait.program.capture import Capture, Format
-from plait.program.ports import Ended, Inside
-from plait.program.step_list import Sequence as Steps
-from plait.program.step_list import sequence
+from plait.program.ports import ProcessResult, Subflow
+from plait.program.step_list import StepList as Steps
+from plait.program.step_list import step_list
 from plait.scope import Scope
 from plait.template.shell.binding import BoundScript
 from plait.template.template import Template
 from plait.tools.call import ToolResult
 from plait.tools.code_params import NO_CODE, CodeParams
-from plait.tools.invocation import RequestCall, Returned
+from plait.tools.invocation import PrimitiveResult, RequestCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class FakeHands:
 
     on_shell: Callable[[str], Finished] = lambda _: Finished()
     on_call: Callable[[str, Mapping[str, Json]], ToolResult] | None = None
-    on_request: Callable[[RequestCall], Returned] | None = None
+    on_request: Callable[[RequestCall], PrimitiveResult] | None = None
     files: dict[str, bytes] = field(default_factory=dict)
-    flows: dict[str, Callable[[Mapping[str, Json]], Inside]] = field(default_factory=dict)
+    flows: dict[str, Callable[[Mapping[str, Json]], Subflow]] = field(default_factory=dict)
     kept: dict[str, Json] = field(default_factory=dict)
     once: frozenset[str] = frozenset()
     model: Provider | None = None
@@ -77,8 +77,8 @@ class FakeHands:
         env: Mapping[str, str],
         stdin: bytes,  # noqa: ARG002
         timeout: float | None,
-        stop: Stop,  # noqa: ARG002
-    ) -> Ended:
+        stop: StopSignal,  # noqa: ARG002
+    ) -> ProcessResult:
         self.asked.append({"shell": bound.shown, "env": dict(env), "timeout": timeout})
         return self.on_shell(bound.shown)
 
@@ -87,13 +87,13 @@ class FakeHands:
         assert self.on_call is not None
         return self.on_call(tool_id, params)
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
         return self.flows[tool_id](params) if tool_id in self.flows else None
 
     def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
         """Whatever is called here is right."""
 
-    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:  # noqa: ARG002
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:  # noqa: ARG002
         return ()
 
     def code(self, tool_id: str) -> CodeParams:  # noqa: ARG002 - no tool here reads code
@@ -111,7 +111,7 @@ class FakeHands:
     def keep(self, key: str, value: Json) -> None:
         self.kept[key] = value
 
-    def request(self, call: RequestCall) -> Returned:
+    def request(self, call: RequestCall) -> PrimitiveResult:
         self.asked.append(call)
         assert self.on_request is not None
         return self.on_request(call)
@@ -140,7 +140,7 @@ class FakeHands:
         cwd: str,  # noqa: ARG002
         env: Mapping[str, str],  # noqa: ARG002
         timeout: float | None,  # noqa: ARG002
-        stop: Stop,  # noqa: ARG002
+        stop: StopSignal,  # noqa: ARG002
     ) -> Iterator[bytes]:
         yield self.on_shell(bound.shown).stdout
 
@@ -158,16 +158,18 @@ class FakeHands:
 @dataclass(slots=True)
 class FakeModel:
     said: str = "fine"
-    usage: Usage = Usage(2, 1, cost=0.5)
-    calls: list[Ask] = field(default_factory=list)
+    usage: TokenUsage = TokenUsage(2, 1, cost=0.5)
+    calls: list[ModelRequest] = field(default_factory=list)
     name: str = "fake"
     fingerprint: str = "fake"
 
-    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:  # noqa: ARG002
+    def ask(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:  # noqa: ARG002
         self.calls.append(ask)
-        return Answer(self.said, usage=self.usage, model="m-1")
+        return ModelResponse(self.said, usage=self.usage, model="m-1")
 
-    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002
         return usage.cost or 0.0
 
 
@@ -181,14 +183,14 @@ def new_run(
 ) -> WorkingRun:
     run = WorkingRun("r1", journal or MemoryJournal(), **options)
     run.hands = hands or FakeHands()
-    run.backend = LocalThreads()
+    run.backend = LocalBackend()
     run.folder = folder
     run.rehearsal = [] if rehearsing else None
     return run
 
 
-def turn_of(run: WorkingRun, values: Mapping[str, Json] | None = None, **fields: Any) -> Turn:
-    return Turn(run, "", Scope(values), **{"directory": "/project", **fields})
+def turn_of(run: WorkingRun, values: Mapping[str, Json] | None = None, **fields: Any) -> StepContext:
+    return StepContext(run, "", Scope(values), **{"directory": "/project", **fields})
 
 
 def performed(
@@ -222,10 +224,10 @@ def text_of(written: Json) -> Template:
 class Acting:
     """An action that does what a test says, and counts."""
 
-    answers: Callable[[Turn], Json] = lambda _: "out"
+    answers: Callable[[StepContext], Json] = lambda _: "out"
     ran: list[str] = field(default_factory=list)
 
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         self.ran.append(turn.path)
         return {"output": self.answers(turn), "stderr": "", "exit_code": 0, "duration": 0.0}
 
@@ -242,7 +244,7 @@ def failing(
     """An action that fails so many times, and then is done."""
     left = [times]
 
-    def answer(_: Turn) -> Json:
+    def answer(_: StepContext) -> Json:
         if left[0] <= 0:
             return "at last"
         left[0] -= 1
@@ -251,15 +253,15 @@ def failing(
     return Acting(answer)
 
 
-def step(name: str, action: Acting | Any | None, **fields: Any) -> Work:
+def step(name: str, action: Acting | Any | None, **fields: Any) -> ActionStep:
     given = {"kind": "shell", "title": name, "fingerprint": f"f-{name}", **fields}
     if isinstance(given.get("capture"), str):
         given["capture"] = Capture(given["capture"])
-    return Work(name=name, action=action, **given)
+    return ActionStep(name=name, action=action, **given)
 
 
-def steps(*works: Work, name: str = "flow") -> Steps:
-    return sequence(name, works)
+def steps(*works: ActionStep, name: str = "flow") -> Steps:
+    return step_list(name, works)
 
 
 def capture(name: str, format: Format = "string", **fields: Any) -> Capture:

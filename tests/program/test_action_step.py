@@ -9,13 +9,13 @@ import pytest
 
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.events import Noted
+from plait.engine.events import Note
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
-from plait.engine.perform import Turn
+from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
+from plait.engine.perform import StepContext
 from plait.engine.step import Policy, Retry
-from plait.program.action_step import Handler, Work
-from plait.program.actions.shell import Shell
+from plait.program.action_step import ActionStep, FailureHandler
+from plait.program.actions.shell import ShellAction
 from plait.scope import Scope
 from plait.template.shell.binding import BoundScript
 from program.fakes import (
@@ -36,7 +36,7 @@ from program.fakes import (
 
 
 def output_of(outcome: Outcome) -> Json:
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Succeeded), outcome
     return outcome.value["output"]
 
 
@@ -76,7 +76,7 @@ class Scripts(FakeHands):
 def test_a_script_is_bound_for_each_item_unless_nothing_is_bound(
     script: str, shown: list[str], times: int
 ) -> None:
-    hands, tried = Scripts(), step("a", Shell(text_of(script)))
+    hands, tried = Scripts(), step("a", ShellAction(text_of(script)))
     for n in (1, 2):
         performed(tried, new_run(hands), {"n": n})
     assert [bound.shown for bound in hands.asked] == shown
@@ -96,8 +96,8 @@ def test_a_condition_sees_what_was_captured_before_and_a_skipped_step_leaves_nam
 # ── handlers ─────────────────────────────────────────────────────────────
 
 
-def handler(*works: Work, **fields: Any) -> Handler:
-    return Handler(steps(*works, name="on_failure"), **fields)
+def handler(*works: ActionStep, **fields: Any) -> FailureHandler:
+    return FailureHandler(steps(*works, name="on_failure"), **fields)
 
 
 def test_a_handler_that_works_is_enough_and_knows_why_it_was_called() -> None:
@@ -115,7 +115,7 @@ def test_a_handler_sees_the_output_and_stderr_of_the_command_that_failed() -> No
     )
     mend = saying("${shell.output}|${shell.stderr}|${error.output}|${error.stderr}")
     flow = steps(
-        step("a", Shell(text_of("make test")), on_failure=handler(step("m", mend, capture="seen"))),
+        step("a", ShellAction(text_of("make test")), on_failure=handler(step("m", mend, capture="seen"))),
         step("b", saying("${seen}")),
     )
     assert output_of(performed(flow, new_run(hands))) == "found 3|bad|found 3|bad"
@@ -146,7 +146,7 @@ def test_a_handler_mends_and_the_step_is_tried_again(
     made = handler(step("mend", mend), attempts=attempts, fails_anyway=anyway)
     outcome = performed(step("a", action, on_failure=made))
     assert (len(action.ran), len(mend.ran)) == (ran, handled)
-    assert isinstance(outcome, Done if status == "done" else Failed)
+    assert isinstance(outcome, Succeeded if status == "done" else Failed)
 
 
 @pytest.mark.parametrize("anyway", [None, True])
@@ -155,7 +155,7 @@ def test_with_a_handler_too_attempts_is_how_often_the_action_runs(attempts: int,
     action, mend = failing(), Acting()
     made = handler(step("m", mend), fails_anyway=anyway)
     tried = step("a", action, policy=Policy(Retry(attempts, "fixed", 0.0)), on_failure=made)
-    assert isinstance(performed(tried), Failed if anyway else Done)
+    assert isinstance(performed(tried), Failed if anyway else Succeeded)
     assert (len(action.ran), len(mend.ran)) == (attempts, 1)
 
 
@@ -171,9 +171,9 @@ def test_on_success_runs_after_success_only_and_its_captures_reach_later_steps()
 
 EXIT_CODES = [
     # exit code   what ran                 outcome
-    (0,           ["zero"],                Done),
-    (2,           ["two"],                 Done),
-    (3,           ["on_failure"],          Done),
+    (0,           ["zero"],                Succeeded),
+    (2,           ["two"],                 Succeeded),
+    (3,           ["on_failure"],          Succeeded),
 ]  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def test_an_exit_code_with_steps_of_its_own_takes_them_and_not_on_failure(
     hands = FakeHands(lambda _: printed("", exit_code=code))
     made = step(
         "a",
-        Shell(text_of("x")),
+        ShellAction(text_of("x")),
         on_exit_code={
             0: steps(step("z", noting("zero")), name="zero"),
             2: steps(step("t", noting("two")), name="two"),
@@ -203,7 +203,7 @@ def test_an_exit_code_with_steps_of_its_own_takes_them_and_not_on_failure(
 def test_a_recovered_step_captures_how_its_action_ended() -> None:
     hands = FakeHands(lambda _: printed("half\n", exit_code=4))
     flow = steps(
-        step("a", Shell(text_of("x")), capture="n", on_failure=handler(step("m", Acting()))),
+        step("a", ShellAction(text_of("x")), capture="n", on_failure=handler(step("m", Acting()))),
         step("b", saying("${n} ${n.exit_code} ${n.success}")),
     )
     assert output_of(performed(flow, new_run(hands))) == "half 4 false"
@@ -243,8 +243,8 @@ def test_a_resumed_run_goes_on_from_a_failure_as_the_first_life_did() -> None:
 def test_env_and_working_dir_reach_the_process_and_later_steps_do_not_see_them() -> None:
     hands = FakeHands()
     flow = steps(
-        step("a", Shell(text_of("first")), env={"X": text_of("${v}!"), "Y": text_of("${X:-}")}),
-        step("b", Shell(text_of("second")), working_dir=text_of("sub/${v}")),
+        step("a", ShellAction(text_of("first")), env={"X": text_of("${v}!"), "Y": text_of("${X:-}")}),
+        step("b", ShellAction(text_of("second")), working_dir=text_of("sub/${v}")),
     )
     performed(flow, new_run(hands), {"v": "1"}, env={"BASE": "b"})
     first, second = (asked["env"] for asked in hands.asked)
@@ -255,7 +255,7 @@ def test_env_and_working_dir_reach_the_process_and_later_steps_do_not_see_them()
 def test_a_step_knows_its_names_and_its_attempt() -> None:
     said: list[Json] = []
 
-    def fail_once(turn: Turn) -> Json:
+    def fail_once(turn: StepContext) -> Json:
         said.append(text_of("${step.name} ${step.index} ${step.path} ${step.attempt}").render(turn.scope))
         return failing().run(turn) if turn.attempt == 1 else "ok"
 
@@ -270,7 +270,7 @@ def test_output_file_gets_all_of_an_output_that_is_too_long_to_be_kept(tmp_path:
     (tmp_path / "all").write_bytes(b"all of it")
     ended = Finished(b"all", truncated=True, stdout_truncated=True, stdout_file=str(tmp_path / "all"))
     hands = FakeHands(lambda _: ended)
-    performed(step("a", Shell(text_of("x")), output_file=text_of("out.txt")), new_run(hands))
+    performed(step("a", ShellAction(text_of("x")), output_file=text_of("out.txt")), new_run(hands))
     assert hands.files == {"out.txt": b"all of it"}
 
 
@@ -281,12 +281,12 @@ def test_output_file_does_not_get_a_part_of_an_output_that_was_lost(tmp_path: Pa
     lost: dict[str, Any] = {"stdout_file": file, "stdout_lost": "the disk is full"}
     ended = Finished(b"a", truncated=True, stdout_truncated=True, **lost)
     hands, journal = FakeHands(lambda _: ended), MemoryJournal()
-    made = step("a", Shell(text_of("x")), output_file=text_of("out.txt"))
+    made = step("a", ShellAction(text_of("x")), output_file=text_of("out.txt"))
     failure = failure_of(performed(made, new_run(hands, journal=journal)))
     assert failure.message == (
         "printed too much to be put into output_file: the disk is full; let the command itself write the file"
     )
-    notes = [told.event.message for told in journal.events() if isinstance(told.event, Noted)]
+    notes = [told.event.message for told in journal.events() if isinstance(told.event, Note)]
     assert notes == ["what it printed is not kept whole: the disk is full"]
     assert hands.files == {}
 
@@ -309,7 +309,7 @@ def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
     if "output_file" in asks:
         asks = {"output_file": text_of(asks["output_file"])}
     hands = FakeHands(lambda _: Finished(b"12345", b"12345" if not cut else b"", truncated=True, **cut))
-    failure = failure_of(performed(step("a", Shell(text_of("x")), **asks), new_run(hands)))
+    failure = failure_of(performed(step("a", ShellAction(text_of("x")), **asks), new_run(hands)))
     assert failure.message == f"printed more than 5 bytes, which cannot be {why}; write it to a file"
     assert hands.files == {}
 
@@ -317,7 +317,7 @@ def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
 @pytest.mark.parametrize(("stream", "is_cut"), [("stdout", {}), ("stderr", {"stdout_truncated": True})])
 def test_a_stream_that_was_not_cut_is_captured(stream: Any, is_cut: dict[str, Any]) -> None:
     hands = FakeHands(lambda _: Finished(b"12345", b"123" if is_cut else b"12345", truncated=True, **is_cut))
-    made = step("a", Shell(text_of("x")), capture=capture("seen", stream=stream))
+    made = step("a", ShellAction(text_of("x")), capture=capture("seen", stream=stream))
     outcome = performed(steps(made, step("b", saying("${seen}"))), new_run(hands))
     assert output_of(outcome) == ("123" if is_cut else "12345")
 
@@ -328,7 +328,7 @@ OUTSIDE = ["/etc", "..", "sub/../..", "../project2", "/project/../etc", "a\0b"]
 @pytest.mark.parametrize("named", OUTSIDE)
 def test_a_step_works_nowhere_outside_the_project(named: str) -> None:
     hands = FakeHands()
-    made = step("a", Shell(text_of("x")), working_dir=text_of("${v}"))
+    made = step("a", ShellAction(text_of("x")), working_dir=text_of("${v}"))
     failure = failure_of(performed(made, new_run(hands), {"v": named}))
     assert failure.message == (
         "flow.yaml:1:1: working_dir is outside the project\n"
@@ -347,14 +347,14 @@ def test_output_file_gets_the_output_whole() -> None:
 
 def test_a_step_has_the_time_that_is_left() -> None:
     hands = FakeHands()
-    performed(step("a", Shell(text_of("x")), policy=Policy(timeout=30)), new_run(hands))
+    performed(step("a", ShellAction(text_of("x")), policy=Policy(timeout=30)), new_run(hands))
     assert 25 < hands.asked[0]["timeout"] <= 30
 
 
 def test_secrets_in_what_a_command_prints_are_masked_before_they_are_recorded() -> None:
     hands = FakeHands(lambda _: printed("hunter2\n", stderr="x hunter2", exit_code=1))
     run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
-    failure = failure_of(performed(step("a", Shell(text_of("x"))), run))
+    failure = failure_of(performed(step("a", ShellAction(text_of("x"))), run))
     assert "hunter2" not in repr(failure)
     assert failure.message == "exit code 1: x ***"
 
@@ -373,7 +373,7 @@ SHELL_FAILURES = [
 def test_a_command_that_fails_says_how_and_its_last_lines(
     ended: Finished, message: str, kind: str, code: int
 ) -> None:
-    failure = failure_of(performed(step("a", Shell(text_of("x"))), new_run(FakeHands(lambda _: ended))))
+    failure = failure_of(performed(step("a", ShellAction(text_of("x"))), new_run(FakeHands(lambda _: ended))))
     assert (failure.message, failure.kind, failure.exit_code) == (message, kind, code)
 
 
@@ -381,8 +381,12 @@ def test_a_dry_run_shows_what_each_step_would_do_and_does_nothing() -> None:
     hands = FakeHands()
     run = new_run(hands, rehearsing=True)
     flow = steps(
-        step("a", Shell(text_of("echo ${v}")), capture="seen", output_file=text_of("f")),
-        step("b", Shell(text_of("echo ${v}")), on_failure=handler(step("m", Shell(text_of("mend"))))),
+        step("a", ShellAction(text_of("echo ${v}")), capture="seen", output_file=text_of("f")),
+        step(
+            "b",
+            ShellAction(text_of("echo ${v}")),
+            on_failure=handler(step("m", ShellAction(text_of("mend")))),
+        ),
     )
     performed(flow, run, {"v": "a b"})
     assert run.rehearsal is not None

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.core.values import Json
-from plait.engine.outcome import Done, StepError
+from plait.engine.outcome import StepError, Succeeded
 from plait.engine.step import Policy, Retry
-from plait.program.action_step import Handler
-from plait.program.actions.shell import Shell
-from plait.program.capture import Capture, Format, Stream, captured, stripped
+from plait.program.action_step import FailureHandler
+from plait.program.actions.shell import ShellAction
+from plait.program.capture import Capture, Format, Stream, capture_values, strip_newlines
 from program.fakes import (
     Acting,
     FakeHands,
@@ -63,13 +63,13 @@ FORMATS: list[tuple[Format, Json, Json]] = [
 
 @pytest.mark.parametrize(("format", "output", "value"), FORMATS)
 def test_an_output_is_kept_in_the_format_that_is_asked_for(format: Format, output: Json, value: Json) -> None:
-    kept = captured(Capture("n", format), {"output": output, "exit_code": 0})["n"]
+    kept = capture_values(Capture("n", format), {"output": output, "exit_code": 0})["n"]
     assert kept == value
     assert type(kept) is type(value)
 
 
 def test_a_boolean_that_is_not_said_is_whether_the_command_succeeded() -> None:
-    assert captured(Capture("n", "boolean"), {"output": "", "exit_code": 3})["n"] is False
+    assert capture_values(Capture("n", "boolean"), {"output": "", "exit_code": 3})["n"] is False
 
 
 REFUSED: list[tuple[Format, str, str]] = [
@@ -100,7 +100,7 @@ def test_an_output_of_another_format_fails_the_step_and_is_not_quoted(
     format: Format, output: str, message: str
 ) -> None:
     with pytest.raises(StepError) as caught:
-        captured(Capture("n", format), {"output": output, "exit_code": 0})
+        capture_values(Capture("n", format), {"output": output, "exit_code": 0})
     assert (caught.value.failure.message, caught.value.failure.kind) == (message, "capture")
 
 
@@ -108,7 +108,7 @@ def test_an_output_of_another_format_fails_the_step_and_is_not_quoted(
 def test_of_a_failed_step_an_output_of_another_format_is_null(
     format: Format, output: str, message: str
 ) -> None:
-    value, facts = captured(
+    value, facts = capture_values(
         Capture("n", format), {"output": output, "stderr": "why", "exit_code": 2}
     ).values()
     assert value is None, message
@@ -119,14 +119,14 @@ def test_of_a_failed_step_an_output_of_another_format_is_null(
 def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_format(attempts: int) -> None:
     hands = FakeHands(lambda _: printed("Traceback\n", stderr="bad\n", exit_code=3))
     mend = saying("<${n}> ${n.exit_code} ${n.success} ${n.stderr} ${n.output}")
-    handler = Handler(steps(step("m", mend, capture="mended"), name="on_failure"), attempts)
-    tried = step("a", Shell(text_of("x")), capture=Capture("n", "json"), on_failure=handler)
+    handler = FailureHandler(steps(step("m", mend, capture="mended"), name="on_failure"), attempts)
+    tried = step("a", ShellAction(text_of("x")), capture=Capture("n", "json"), on_failure=handler)
     flow = steps(tried, step("b", saying("${mended} | ${n.exit_code}")))
     outcome = performed(flow, new_run(hands))
     if attempts:  # it was mended in vain: the failure is that of the command
         assert failure_of(outcome).message == "exit code 3: bad"
     else:
-        assert isinstance(outcome, Done)
+        assert isinstance(outcome, Succeeded)
         assert outcome.value["output"] == "<> 3 false bad Traceback | 3"
     assert len(mend.ran) == 1
 
@@ -135,23 +135,25 @@ def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_forma
 def test_what_a_command_printed_is_known_although_it_has_another_format(handled: bool) -> None:
     hands = FakeHands(lambda _: printed("{bad\n", stderr="why\n"))
     seen = "<${n}> ${n.exit_code} ${n.success} ${n.stderr} ${n.output}"
-    handler = Handler(steps(step("m", saying(f"${{error.output}} {seen}"), capture="m"), name="on_failure"))
+    handler = FailureHandler(
+        steps(step("m", saying(f"${{error.output}} {seen}"), capture="m"), name="on_failure")
+    )
     tried = step(
         "a",
-        Shell(text_of("x")),
+        ShellAction(text_of("x")),
         capture=Capture("n", "json"),
         on_failure=handler if handled else None,
         continue_on_error=not handled,
     )
     outcome = performed(steps(tried, step("b", saying(f"${{m:-}} | {seen}"))), new_run(hands))
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     ended = "<> 0 false why {bad"
     assert outcome.value["output"] == (f"{{bad {ended} | {ended}" if handled else f" | {ended}")
 
 
 def test_the_failure_of_a_capture_carries_how_the_command_ended() -> None:
     hands = FakeHands(lambda _: printed("{bad\n", stderr="why\n"))
-    tried = step("a", Shell(text_of("x")), capture=Capture("n", "json"))
+    tried = step("a", ShellAction(text_of("x")), capture=Capture("n", "json"))
     ended = failure_of(performed(tried, new_run(hands))).as_ended()
     assert (ended["output"], ended["stderr"], ended["exit_code"]) == ("{bad\n", "why\n", 0)
 
@@ -162,12 +164,12 @@ STREAMS: list[tuple[Stream, str]] = [("stdout", "out"), ("stderr", "err"), ("bot
 @pytest.mark.parametrize(("stream", "value"), STREAMS)
 def test_a_capture_takes_the_stream_that_is_named(stream: Stream, value: str) -> None:
     ended = {"output": "out", "stderr": "err\n", "exit_code": 0}
-    assert captured(Capture("n", stream=stream), ended)["n"] == value
+    assert capture_values(Capture("n", stream=stream), ended)["n"] == value
 
 
 @given(st.text())
 def test_newlines_at_the_end_are_stripped_and_nothing_else(text: str) -> None:
-    kept = stripped(text)
+    kept = strip_newlines(text)
     assert text.startswith(kept)
     assert set(text[len(kept) :]) <= {"\n"}
     assert not kept.endswith("\n")
@@ -191,9 +193,9 @@ FACTS = [
 @pytest.mark.parametrize(("hole", "seen"), FACTS)
 def test_facts_stand_beside_a_captured_value(hole: str, seen: Json) -> None:
     hands = FakeHands(lambda _: printed("out\n", stderr="err\n"))
-    flow = steps(step("a", Shell(text_of("true")), capture="n"), step("b", saying(hole)))
+    flow = steps(step("a", ShellAction(text_of("true")), capture="n"), step("b", saying(hole)))
     outcome = performed(flow, new_run(hands))
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == seen
 
 
@@ -204,7 +206,7 @@ def test_facts_never_hide_a_field_of_json() -> None:
         step("b", saying("${r.success} ${r.exit_code} ${r.own} ${r.stderr:-none}")),
     )
     outcome = performed(flow)
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "no 99 1 "
 
 
@@ -212,7 +214,7 @@ def test_facts_that_are_not_kept_are_not_there() -> None:
     kept = Capture("n", facts=frozenset({"exit_code"}))
     flow = steps(step("a", saying("x"), capture=kept), step("b", saying("${n.exit_code} ${n.stderr:-gone}")))
     outcome = performed(flow)
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "0 gone"
 
 
@@ -221,6 +223,6 @@ def test_a_step_whose_output_cannot_be_captured_fails_and_may_be_retried() -> No
     number = Capture("n", "number")
     tried = step("a", Acting(lambda _: next(said)), capture=number, policy=Policy(Retry(2, "fixed", 0.0)))
     outcome = performed(steps(tried))
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["captures"]["n"] == 41
     assert failure_of(performed(steps(step("a", saying("x"), capture=number)))).kind == "capture"

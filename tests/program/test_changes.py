@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from plait.program.action_step import Handler
-from plait.program.changes import CHANGES, Tracker
-from plait.program.workflow import Workflow
+from plait.program.action_step import FailureHandler
+from plait.program.changes import CHANGES, ChangeTracker
+from plait.program.workflow import WorkflowProgram
 from program.fakes import Acting, FakeHands, new_run, saying, step, steps, turn_of
 from program.git_hand import GitHands, git, new_repository
 
@@ -27,8 +27,8 @@ EMPTY = {
 }  # fmt: skip
 
 
-def tracker(folder: Path, tmp_path: Path, project: Path | None = None) -> Tracker:
-    return Tracker(
+def tracker(folder: Path, tmp_path: Path, project: Path | None = None) -> ChangeTracker:
+    return ChangeTracker(
         GitHands(), str(tmp_path / "run"), str(project or folder), frozenset({"step", "workflow", "git"})
     )
 
@@ -316,7 +316,7 @@ def writing(folder: Path, **files: str) -> Acting:
     return Acting(write)
 
 
-def ran(flow: Workflow, folder: Path, tmp_path: Path, journal: MemoryJournal | None = None) -> Json:
+def ran(flow: WorkflowProgram, folder: Path, tmp_path: Path, journal: MemoryJournal | None = None) -> Json:
     run = new_run(GitHands(), journal, folder=str(tmp_path / "run"))
     try:
         value = flow.run(turn_of(run, directory=str(folder)))
@@ -331,7 +331,7 @@ ALL = frozenset({"step", "workflow", "git"})
 def test_a_step_sees_what_the_one_before_it_changed_and_what_the_run_did(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     said = "${step.files_added:json} ${step.name:-} ${workflow.files_changed:json} ${workflow.name:-none} ${git.branch}"
-    flow = Workflow(
+    flow = WorkflowProgram(
         "w",
         steps(
             step("one", writing(repository, b="1\n")),
@@ -347,8 +347,8 @@ def test_before_the_first_step_nothing_has_changed(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     said = "${step.files_added:json} ${step.commit_count} ${step.insertions}"
     for flow in (
-        Workflow("w", steps(step("one", saying(said))), tracks=ALL),
-        Workflow(
+        WorkflowProgram("w", steps(step("one", saying(said))), tracks=ALL),
+        WorkflowProgram(
             "w", setup=steps(step("one", saying("x"))), reduce=steps(step("two", saying(said))), tracks=ALL
         ),
     ):
@@ -357,7 +357,7 @@ def test_before_the_first_step_nothing_has_changed(tmp_path: Path) -> None:
 
 def test_each_merge_step_knows_what_those_before_it_added(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
-    flow = Workflow(
+    flow = WorkflowProgram(
         "w",
         merge=steps(
             step("one", writing(repository, b="1\n")),
@@ -376,10 +376,10 @@ def test_handlers_see_what_the_step_itself_changed_also_if_it_failed(tmp_path: P
         raise StepError(Failure("broken", "exit", 1))
 
     mend = step("mend", saying("${step.files_added:json} ${error.message}"), capture="seen")
-    flow = Workflow(
+    flow = WorkflowProgram(
         "w",
         steps(
-            step("one", Acting(write_and_fail), on_failure=Handler(steps(mend, name="on_failure"))),
+            step("one", Acting(write_and_fail), on_failure=FailureHandler(steps(mend, name="on_failure"))),
             step("two", saying("${seen}")),
         ),
         tracks=frozenset({"step"}),
@@ -396,7 +396,7 @@ def test_a_resumed_run_remembers_what_steps_changed_and_where_the_run_began(tmp_
             raise StepError(Failure("not yet"))
         return saying("${step.files_added:json} ${workflow.files_added:json}").answers(turn)
 
-    flow = Workflow(
+    flow = WorkflowProgram(
         "w", steps(step("one", writing(repository, b="1\n")), step("two", Acting(last))), tracks=ALL
     )
     journal = MemoryJournal()
@@ -410,7 +410,7 @@ def test_a_resumed_run_remembers_what_steps_changed_and_where_the_run_began(tmp_
 def test_a_flow_that_does_not_ask_starts_no_git(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     run = new_run(FakeHands(), folder=str(tmp_path / "run"))
-    flow = Workflow("w", steps(step("one", writing(repository, b="1\n"))))
+    flow = WorkflowProgram("w", steps(step("one", writing(repository, b="1\n"))))
     assert flow.run(turn_of(run, directory=str(repository)))["output"] == "written"
     run.close()
     assert not (tmp_path / "run").exists()

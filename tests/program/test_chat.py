@@ -7,41 +7,41 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from agents.scripted import Says, Scripted, ToolHands, says, wants
-from plait.agents.messages import Answer, Ask
-from plait.agents.session import Conversation
+from plait.agents.messages import ModelRequest, ModelResponse
+from plait.agents.session import AgentStep
 from plait.cli import logs
 from plait.core.values import Json
 from plait.engine.hands import WorkingRun
-from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Failure, Interrupted, OutOfLimit, StepError
-from plait.program.chat import Chat, Listen
-from plait.views.progress import fold
+from plait.engine.limits import Budget, Limits
+from plait.engine.outcome import Failure, Interrupted, LimitExceeded, StepError
+from plait.program.chat import Chat, ReadUserInput
+from plait.views.progress import replay_events
 from program.fakes import new_run, turn_of
 
-FIRST = Conversation("agent", "review", "look at it", "be kind", tools=("*",))
+FIRST = AgentStep("agent", "review", "look at it", "be kind", tools=("*",))
 
 
-def lines(*said: str) -> Listen:
+def lines(*said: str) -> ReadUserInput:
     rest = iter(said)
     return lambda _: next(rest, None)
 
 
-def heard(ask: Ask) -> list[tuple[str, str]]:
+def heard(ask: ModelRequest) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in ask.messages]
 
 
-def chatted(run: WorkingRun, listen: Listen, first: Conversation = FIRST) -> Json:
+def chatted(run: WorkingRun, listen: ReadUserInput, first: AgentStep = FIRST) -> Json:
     try:
         return Chat("review", first, listen).run(turn_of(run))
     finally:
         run.close()
 
 
-def stopping(run_of: list[WorkingRun], then: Iterable[Answer]) -> Says:
+def stopping(run_of: list[WorkingRun], then: Iterable[ModelResponse]) -> Says:
     """The person stops the first answer while the model speaks."""
     rest = iter(then)
 
-    def answer(_: Ask) -> Answer:
+    def answer(_: ModelRequest) -> ModelResponse:
         run = run_of[0]
         if run.stop.is_set() or not run.journal.was_started("say:2"):
             run.stop.ask("SIGINT")
@@ -71,14 +71,14 @@ def test_a_prompt_that_was_stopped_before_it_was_sent_is_known_as_well() -> None
 def test_an_answer_that_was_stopped_is_recorded_so_with_what_the_person_said() -> None:
     runs: list[WorkingRun] = []
 
-    def stopped(_: Ask) -> Answer:
+    def stopped(_: ModelRequest) -> ModelResponse:
         runs[0].stop.ask("SIGINT")
         raise Interrupted
 
     model = Scripted(says("hello"), stopped, says("here"))
     runs.append(new_run(ToolHands(model)))
     chatted(runs[0], lines("slowly please", "and now?"))
-    progress = fold(runs[0].journal.events())
+    progress = replay_events(runs[0].journal.events())
     assert [part.state for part in progress.parts.values()] == ["done", "failed", "done"]
     told = [line for line, _ in logs.lines(logs.entries(runs[0].journal.events(), None))]
     at = next(at for at, line in enumerate(told) if line.startswith("── say:2 "))
@@ -88,7 +88,7 @@ def test_an_answer_that_was_stopped_is_recorded_so_with_what_the_person_said() -
 
 
 def test_what_an_answer_called_before_it_failed_is_known_to_the_next() -> None:
-    def broken(_: Ask) -> Answer:
+    def broken(_: ModelRequest) -> ModelResponse:
         raise StepError(Failure("gone", "network"))
 
     model = Scripted(wants(("t/x", {"n": 1}), ("t/y", {}), text="wait"), broken, says("here"))
@@ -124,8 +124,8 @@ def test_a_call_that_was_stopped_has_a_result_for_the_model() -> None:
 def test_a_limit_of_a_chat_is_that_of_all_its_answers() -> None:
     model = Scripted(lambda _: says("here"))
     run = new_run(ToolHands(model))
-    run.spent = Spent(Limits(turns=2))
-    with pytest.raises(OutOfLimit, match="the run has reached its limit of 2 turns"):
+    run.spent = Budget(Limits(turns=2))
+    with pytest.raises(LimitExceeded, match="the run has reached its limit of 2 turns"):
         chatted(run, lines("two", "three", "four"))
     assert len(model.asks) == 2
 
@@ -133,7 +133,7 @@ def test_a_limit_of_a_chat_is_that_of_all_its_answers() -> None:
 def test_a_wish_to_stop_that_came_behind_an_answer_does_not_stop_the_next_one() -> None:
     runs: list[WorkingRun] = []
 
-    def late(_: Ask) -> Answer:
+    def late(_: ModelRequest) -> ModelResponse:
         runs[0].stop.ask("SIGINT")
         return says("all of it")
 

@@ -15,21 +15,20 @@ import plait
 from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.engine.hands import WorkingRun
-from plait.engine.hooks import Call as HookCall
-from plait.engine.hooks import Hook, Hooks
-from plait.engine.outcome import Done
-from plait.engine.perform import Turn, act, plans
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.action_step import Handler
-from plait.program.actions.shell import Shell
-from plait.program.block import UseBlock
-from plait.program.capture import Extracting
-from plait.program.changes import Watched
-from plait.program.graph.calls import Call
-from plait.program.graph.walk import Graph, Node
-from plait.program.map import Fan, Foreach
-from plait.program.step_list import Sequence as Steps
-from plait.program.step_list import sequence
+from plait.engine.hooks import Hook, HookCall, HookRunner
+from plait.engine.outcome import Succeeded
+from plait.engine.perform import StepContext, act, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.action_step import FailureHandler
+from plait.program.actions.shell import ShellAction
+from plait.program.block import BlockAction
+from plait.program.capture import ExtractingAction
+from plait.program.changes import ChangeCheckedAction
+from plait.program.graph.calls import NodeCall
+from plait.program.graph.walk import GraphProgram, NodeSpec
+from plait.program.map import ForeachAction, Map
+from plait.program.step_list import StepList as Steps
+from plait.program.step_list import step_list
 from program.fakes import FakeHands, new_run, performed, step, text_of, turn_of
 from program.test_map import Given
 from share import examples
@@ -46,10 +45,10 @@ class Forgetful:
     kind: str = "brand-new"
     title: str = "something new"
     fingerprint: str = "f"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         self.acts.append(turn.path)
         return {"output": "done", "stderr": "", "exit_code": 0, "duration": 0.0}
 
@@ -62,23 +61,23 @@ class Forgetful:
 
 def listed(name: str, steps: list[Any]) -> Steps:
     """A list of steps, whatever they are."""
-    return sequence(name, steps)
+    return step_list(name, steps)
 
 
 def in_hook(new: Forgetful) -> Callable[[WorkingRun], Any]:
-    def call(turn: Turn, *_: Any) -> dict[str, Json]:
+    def call(turn: StepContext, *_: Any) -> dict[str, Json]:
         return new.run(turn)
 
     def performs(run: WorkingRun) -> Any:
-        run.hooks = Hooks([Hook("h", "step_finished", (HookCall("new"),))], call=call)
-        return performed(step("s", Shell(text_of("true"))), run)
+        run.hooks = HookRunner([Hook("h", "step_finished", (HookCall("new"),))], call=call)
+        return performed(step("s", ShellAction(text_of("true"))), run)
 
     return performs
 
 
 def in_graph(new: Forgetful) -> Callable[[WorkingRun], Any]:
-    node = Node("a", "tool", "f", call=Call("team/new"))
-    graph = Graph("g", "a", {"a": node})
+    node = NodeSpec("a", "tool", "f", call=NodeCall("team/new"))
+    graph = GraphProgram("g", "a", {"a": node})
 
     def performs(run: WorkingRun) -> Any:
         run.hands = FakeHands(flows={"team/new": lambda _: new})
@@ -88,17 +87,17 @@ def in_graph(new: Forgetful) -> Callable[[WorkingRun], Any]:
 
 
 def in_ensemble(new: Forgetful) -> Callable[[WorkingRun], Any]:
-    from plait.program.tasks.model import Cast, Task
-    from plait.program.tasks.task_graph import assemble
-    from plait.program.tasks.text import Texts
+    from plait.program.tasks.model import EnsembleSpec, Task
+    from plait.program.tasks.task_graph import compile_ensemble
+    from plait.program.tasks.text import TaskTemplates
 
     def handler(*_: Any) -> str:
         new.acts.append("handler")
         return "done"
 
     tasks = (Task("do it", handler=handler), Task("and this", tool="team/new"))
-    cast = Cast("e", tasks, ids={id(task): f"t{at}" for at, task in enumerate(tasks)})
-    program = assemble(cast, Texts(cast, {}), {})
+    cast = EnsembleSpec("e", tasks, ids={id(task): f"t{at}" for at, task in enumerate(tasks)})
+    program = compile_ensemble(cast, TaskTemplates(cast, {}), {})
 
     def performs(run: WorkingRun) -> Any:
         run.hands = FakeHands(flows={"team/new": lambda _: new})
@@ -115,14 +114,14 @@ NESTED: dict[str, Callable[[Forgetful], Callable[[WorkingRun], Any]]] = {
     "itself": lambda new: as_step(new),
     "sequence": lambda new: as_step(listed("s", [new])),
     "action": lambda new: as_step(step("s", new)),
-    "action with changes": lambda new: as_step(step("s", Watched(new, False, "s", {}))),
-    "action with extracts": lambda new: as_step(step("s", Extracting(new, ()))),
+    "action with changes": lambda new: as_step(step("s", ChangeCheckedAction(new, False, "s", {}))),
+    "action with extracts": lambda new: as_step(step("s", ExtractingAction(new, ()))),
     "handler": lambda new: as_step(
-        step("s", None, on_failure=Handler(listed("on_failure", [new])), on_success=listed("on_success", [new]))
+        step("s", None, on_failure=FailureHandler(listed("on_failure", [new])), on_success=listed("on_success", [new]))
     ),
-    "block": lambda new: as_step(step("s", UseBlock(listed("block", [new]), None))),
-    "map": lambda new: as_step(Fan("map", Given(("a", "b")), listed("each", [new]), "f")),
-    "map of actions": lambda new: as_step(Fan("map", Given(("a",)), listed("each", [step("s", new)]), "f")),
+    "block": lambda new: as_step(step("s", BlockAction(listed("block", [new]), None))),
+    "map": lambda new: as_step(Map("map", Given(("a", "b")), listed("each", [new]), "f")),
+    "map of actions": lambda new: as_step(Map("map", Given(("a",)), listed("each", [step("s", new)]), "f")),
     "graph": in_graph,
     "ensemble": in_ensemble,
     "hook": in_hook,
@@ -144,7 +143,7 @@ def test_a_kind_that_knows_nothing_of_dry_runs_does_not_act_in_one(place: str) -
 def test_it_is_shown_as_something_that_would_run() -> None:
     run = new_run(rehearsing=True)
     outcome = performed(listed("s", [Forgetful()]), run)
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert [(one.path, one.kind, one.shown) for one in run.rehearsal or ()] == [
         ("s/new", "brand-new", "would run: something new")
     ]
@@ -154,19 +153,19 @@ def test_a_kind_that_is_made_of_another_plans_only_what_it_says_itself() -> None
     @dataclass(slots=True)
     class Planning(Forgetful):
         @plans
-        def run(self, turn: Turn) -> dict[str, Json]:
+        def run(self, turn: StepContext) -> dict[str, Json]:
             return {"planned": turn.run.is_dry}
 
     @dataclass(slots=True)
     class Derived(Planning):
-        def run(self, turn: Turn) -> dict[str, Json]:
+        def run(self, turn: StepContext) -> dict[str, Json]:
             self.acts.append(turn.path)
             return {}
 
     new = Derived()
     performed(new, new_run(rehearsing=True))
     assert new.acts == []
-    assert performed(Planning(), new_run(rehearsing=True)) == Done({"planned": True})
+    assert performed(Planning(), new_run(rehearsing=True)) == Succeeded({"planned": True})
 
 
 around = st.recursive(
@@ -183,15 +182,18 @@ def built(shape: Any, new: Forgetful) -> Step:
         case "step":
             return new
         case ("sequence", inner):
-            return step("q", UseBlock(listed("block", [built(inner, new), step("t", new)]), None))
+            return step("q", BlockAction(listed("block", [built(inner, new), step("t", new)]), None))
         case ("map", inner):
-            return step("m", Foreach(Fan("m", Given(("a",)), listed("each", [built(inner, new)]), "f")))
+            return step("m", ForeachAction(Map("m", Given(("a",)), listed("each", [built(inner, new)]), "f")))
         case ("block", inner):
-            return step("b", UseBlock(listed("block", [built(inner, new)]), None))
+            return step("b", BlockAction(listed("block", [built(inner, new)]), None))
         case ("success", inner):
             return step("o", None, on_success=listed("on_success", [built(inner, new)]))
         case ("watched", inner):
-            return step("w", Watched(UseBlock(listed("block", [built(inner, new)]), None), False, "w", {}))
+            return step(
+                "w",
+                ChangeCheckedAction(BlockAction(listed("block", [built(inner, new)]), None), False, "w", {}),
+            )
     raise AssertionError(shape)
 
 

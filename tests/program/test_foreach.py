@@ -10,12 +10,12 @@ import pytest
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failure, Outcome, StepError
+from plait.engine.outcome import Failure, Outcome, StepError, Succeeded
 from plait.engine.step import Policy, Retry
-from plait.program.action_step import Work
-from plait.program.actions.shell import Shell
+from plait.program.action_step import ActionStep
+from plait.program.actions.shell import ShellAction
 from plait.program.capture import Capture
-from plait.program.map import Command, Source, Values, foreach
+from plait.program.map import CommandSource, Source, ValueSource, foreach
 from program.fakes import (
     Acting,
     FakeHands,
@@ -32,9 +32,9 @@ from program.fakes import (
 )
 
 
-def loop(source: Source | Json, *works: Work, **fields: Any) -> Work:
-    if not isinstance(source, Values | Command):
-        source = Values(text_of(source))
+def loop(source: Source | Json, *works: ActionStep, **fields: Any) -> ActionStep:
+    if not isinstance(source, ValueSource | CommandSource):
+        source = ValueSource(text_of(source))
     action = foreach(
         source, steps(*works, name="do"), fingerprint="loop", items_fingerprint="items", **fields
     )
@@ -42,7 +42,7 @@ def loop(source: Source | Json, *works: Work, **fields: Any) -> Work:
 
 
 def output_of(outcome: Outcome) -> Json:
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Succeeded), outcome
     return outcome.value["output"]
 
 
@@ -71,14 +71,14 @@ def test_a_list_or_a_value_that_is_one_holds_the_items(
 
 def test_each_line_that_a_command_prints_is_an_item() -> None:
     hands = FakeHands(lambda _: printed("a b\n\nc\n"))
-    made = loop(Command(text_of("ls ${folder}")), step("s", saying("<${item}>")))
+    made = loop(CommandSource(text_of("ls ${folder}")), step("s", saying("<${item}>")))
     assert output_of(performed(made, new_run(hands), {"folder": "x y"})) == ["<a b>", "<c>"]
     assert hands.asked[0]["shell"] == "ls 'x y'"
 
 
 def test_a_command_that_fails_fails_the_step() -> None:
     hands = FakeHands(lambda _: printed("a\n", exit_code=2, stderr="no such folder"))
-    failure = failure_of(performed(loop(Command(text_of("ls x")), step("s", Acting())), new_run(hands)))
+    failure = failure_of(performed(loop(CommandSource(text_of("ls x")), step("s", Acting())), new_run(hands)))
     assert failure.message == "exit code 2: no such folder"
 
 
@@ -127,7 +127,7 @@ def test_the_first_failure_stops_the_loop_and_fails_the_step() -> None:
 
 def test_continue_on_error_runs_every_item_and_keeps_its_place() -> None:
     hands = FakeHands(lambda said: printed(f"{said}\n", exit_code=1 if "b" in said else 0))
-    made = loop(list("abc"), step("s", Shell(text_of("${item:raw}"))), continue_on_error=True)
+    made = loop(list("abc"), step("s", ShellAction(text_of("${item:raw}"))), continue_on_error=True)
     failure = failure_of(performed(made, new_run(hands)))
     assert failure.message == "1 of 3 items failed: exit code 1: b"
     assert (failure.exit_code, failure.as_ended()["output"]) == (1, ["a", "b", "c"])
@@ -145,7 +145,9 @@ def test_a_loop_with_a_failed_item_has_failed_and_its_list_may_go_on() -> None:
 
 def test_the_beginning_of_a_list_is_no_list() -> None:
     hands = FakeHands(lambda _: Finished(b"a\nb\n", truncated=True, stdout_truncated=True))
-    failure = failure_of(performed(loop(Command(text_of("names")), step("s", Acting())), new_run(hands)))
+    failure = failure_of(
+        performed(loop(CommandSource(text_of("names")), step("s", Acting())), new_run(hands))
+    )
     assert failure.message == "printed more than 4 bytes, which cannot be a list of items; write it to a file"
 
 
@@ -175,7 +177,7 @@ def test_a_resumed_loop_goes_on_with_the_items_it_had() -> None:
         return turn.scope.lookup("item")
 
     action = Acting(answer)
-    made = loop(Command(text_of("ls")), step("s", action))
+    made = loop(CommandSource(text_of("ls")), step("s", action))
     journal = MemoryJournal()
     failure_of(performed(made, new_run(hands, journal)))
     broken[0] = False
@@ -186,14 +188,16 @@ def test_a_resumed_loop_goes_on_with_the_items_it_had() -> None:
 def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
     hands = FakeHands()
     run = new_run(hands, rehearsing=True)
-    flow = steps(loop(["a", "b"], step("s", Shell(text_of("echo ${item}")))))
+    flow = steps(loop(["a", "b"], step("s", ShellAction(text_of("echo ${item}")))))
     performed(flow, run)
     command = new_run(hands, rehearsing=True)
-    performed(loop(Command(text_of("ls")), step("s", Shell(text_of("echo ${item}")))), command)
+    performed(loop(CommandSource(text_of("ls")), step("s", ShellAction(text_of("echo ${item}")))), command)
     assert [one.shown for one in run.rehearsal or ()] == ["echo a", "echo b"]
     assert [one.shown for one in command.rehearsal or ()] == ["ls", "echo ${item}"]
     unknown = new_run(hands, rehearsing=True)
-    performed(loop(Values(text_of("${found}")), step("s", Shell(text_of("echo ${item}")))), unknown)
+    performed(
+        loop(ValueSource(text_of("${found}")), step("s", ShellAction(text_of("echo ${item}")))), unknown
+    )
     assert [(one.path, one.shown) for one in unknown.rehearsal or ()] == [
         ("loop/each/item:*/s", "echo ${item}")
     ]
@@ -202,7 +206,10 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
 
 def test_a_dry_run_does_not_take_the_item_around_a_loop_for_one_of_its_own() -> None:
     run = new_run(FakeHands(), rehearsing=True)
-    inner = loop(Command(text_of("ls")), step("s", Shell(text_of("rm ${item} ${index}/${total} ${item_id}"))))
+    inner = loop(
+        CommandSource(text_of("ls")),
+        step("s", ShellAction(text_of("rm ${item} ${index}/${total} ${item_id}"))),
+    )
     performed(steps(loop(["a"], inner)), run)
     assert [one.shown for one in run.rehearsal or ()] == ["ls", "rm ${item} ${index}/${total} ${item_id}"]
 

@@ -14,15 +14,24 @@ from hypothesis import strategies as st
 from plait.core.errors import TrustError
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.backend import ItemWork
-from plait.engine.event_bus import Stop
-from plait.engine.events import Noted, Stamped, StepCounted
+from plait.engine.backend import WorkItem
+from plait.engine.event_bus import StopSignal
+from plait.engine.events import EventRecord, ItemsCounted, Note
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError, expect_done
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Retry, Step
-from plait.program.map import FEW, Circuit, ErrorPolicy, Fan, OnItemFailure, results, title_of
-from plait.program.workflow import Workflow
+from plait.engine.outcome import (
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    Skipped,
+    StepError,
+    Succeeded,
+    require_success,
+)
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
+from plait.program.map import FEW, CircuitBreaker, ErrorPolicy, Map, OnItemFailure, item_results, item_title
+from plait.program.workflow import WorkflowProgram
 from program.fakes import Acting, failure_of, new_run, performed, saying, step, steps, text_of, turn_of
 from share import examples
 
@@ -36,26 +45,26 @@ class Given:
     kind: str = "items"
     title: str = "items"
     fingerprint: str = "i"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
     @plans
-    def run(self, turn: Turn) -> Json:  # noqa: ARG002
+    def run(self, turn: StepContext) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 
-    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
-        return (ItemWork(order, f"k{order}", item) for order, item in enumerate(self.items))
+    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
+        return (WorkItem(order, f"k{order}", item) for order, item in enumerate(self.items))
 
 
-def fan(items: Sequence[Json], action: Any, **fields: Any) -> Fan:
+def fan(items: Sequence[Json], action: Any, **fields: Any) -> Map:
     made = {"parallel": 1, **fields}
-    return Fan("map", Given(tuple(items)), steps(step("s", action)), "f", **made)
+    return Map("map", Given(tuple(items)), steps(step("s", action)), "f", **made)
 
 
 def picky(*bad: Json) -> Acting:
     """Fails for these items."""
 
-    def answer(turn: Turn) -> Json:
+    def answer(turn: StepContext) -> Json:
         item = turn.scope.lookup("item")
         if item in bad:
             raise StepError(Failure(f"{item} is bad", "exit", 5))
@@ -65,7 +74,7 @@ def picky(*bad: Json) -> Acting:
 
 
 def counts(outcome: Outcome) -> tuple[Json, ...]:
-    value = outcome.value if isinstance(outcome, Done) else failure_of(outcome).output
+    value = outcome.value if isinstance(outcome, Succeeded) else failure_of(outcome).output
     return tuple(value[name] for name in ("total", "successful", "failed", "skipped"))
 
 
@@ -84,7 +93,7 @@ def test_what_becomes_of_a_failed_item_is_a_matter_of_policy(
     policy: OnItemFailure, bad: tuple[Json, ...], done: bool, counted: tuple[int, ...]
 ) -> None:
     outcome = performed(fan(range(4), picky(*bad), errors=ErrorPolicy(policy)))
-    assert isinstance(outcome, Done if done else Failed)
+    assert isinstance(outcome, Succeeded if done else Failed)
     assert counts(outcome) == counted
 
 
@@ -104,14 +113,14 @@ def test_attempts_and_what_follows_them_are_two_things(policy: OnItemFailure) ->
 def test_no_items_are_no_failure() -> None:
     outcome = performed(fan([], Acting()))
     assert counts(outcome) == (0, 0, 0, 0)
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["success_rate"] == 0
 
 
 def test_nothing_is_kept_of_a_fan_inside_an_item() -> None:
     """There may be a million of them."""
     run, inner = new_run(), fan([1, 2], Acting())
-    performed(fan(range(3), Acting(lambda turn: expect_done(turn.perform(inner)))), run)
+    performed(fan(range(3), Acting(lambda turn: require_success(turn.perform(inner)))), run)
     assert set(run.tallies) == {"map"}
 
 
@@ -146,18 +155,18 @@ def test_the_share_of_failures_is_judged_whenever_an_item_ends() -> None:
 
 
 def test_one_failure_after_the_other_makes_a_pause() -> None:
-    stop = Stop()
+    stop = StopSignal()
     noted: list[str] = []
 
-    def stop_at_a_note(stamped: Stamped) -> None:
-        if isinstance(stamped.event, Noted):
+    def stop_at_a_note(stamped: EventRecord) -> None:
+        if isinstance(stamped.event, Note):
             noted.append(stamped.event.message)
             stop.ask()  # the pause would take an hour
 
     run = new_run(watchers=[stop_at_a_note], stop=stop)
     action = picky(*range(9))
     with pytest.raises(Interrupted):
-        performed(fan(range(9), action, errors=ErrorPolicy(circuit=Circuit(3, 3600.0))), run)
+        performed(fan(range(9), action, errors=ErrorPolicy(circuit=CircuitBreaker(3, 3600.0))), run)
     assert noted == ["3 failures in a row: no new items for 3600 s"]
     assert len(action.ran) == 3
 
@@ -165,13 +174,13 @@ def test_one_failure_after_the_other_makes_a_pause() -> None:
 def test_a_pause_that_follows_a_pause_says_what_it_is_for() -> None:
     noted: list[str] = []
 
-    def note(stamped: Stamped) -> None:
-        if isinstance(stamped.event, Noted):
+    def note(stamped: EventRecord) -> None:
+        if isinstance(stamped.event, Note):
             noted.append(stamped.event.message)
 
-    bad, circuit = picky(*range(3), 4), Circuit(3, 0.001, successes=2)
+    bad, circuit = picky(*range(3), 4), CircuitBreaker(3, 0.001, successes=2)
     performed(fan(range(6), bad, errors=ErrorPolicy(circuit=circuit)), new_run(watchers=[note]))
-    performed(fan([0], bad, errors=ErrorPolicy(circuit=Circuit(1, 0.001))), new_run(watchers=[note]))
+    performed(fan([0], bad, errors=ErrorPolicy(circuit=CircuitBreaker(1, 0.001))), new_run(watchers=[note]))
     assert noted == [
         "3 failures in a row: no new items for 0.001 s",
         "a failure again after a pause: no new items for 0.001 s",
@@ -181,7 +190,7 @@ def test_a_pause_that_follows_a_pause_says_what_it_is_for() -> None:
 
 def test_a_pause_ends_with_the_time_of_the_map() -> None:
     began, action = time.monotonic(), picky(*range(9))
-    policy = ErrorPolicy(circuit=Circuit(1, 3600.0))
+    policy = ErrorPolicy(circuit=CircuitBreaker(1, 3600.0))
     outcome = performed(fan(range(9), action, errors=policy, policy=Policy(timeout=0.05)))
     assert failure_of(outcome).message == "took longer than 0.05 s"
     assert time.monotonic() - began < 60
@@ -192,7 +201,7 @@ def test_the_number_of_items_is_told_before_the_first_one_runs() -> None:
     journal = MemoryJournal()
     performed(fan([1, 2], Acting()), new_run(journal=journal))
     events = [stamped.event for stamped in journal.events()]
-    assert [event for event in events if isinstance(event, StepCounted)] == [StepCounted("map", 2)]
+    assert [event for event in events if isinstance(event, ItemsCounted)] == [ItemsCounted("map", 2)]
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -208,7 +217,7 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
     run = new_run()
     turn = turn_of(run)
     turn.perform(made)
-    found = list(results(turn.inner(made), made.items.read(None, turn)))
+    found = list(item_results(turn.inner(made), made.items.read(None, turn)))
     run.close()
     assert [one["item"] for one in found] == items
     assert [one["status"] for one in found] == ["failed" if item in bad else "success" for item in items]
@@ -217,7 +226,7 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
 
 def test_reduce_sees_what_became_of_the_items() -> None:
     said = "${map.successful}/${map.total} ${map.failed} ${map.success_rate} ${map.outputs:json} ${map.results[1].error}"
-    flow = Workflow(
+    flow = WorkflowProgram(
         "w", fan=fan([1, 2, 3, 4], picky(2)), reduce=steps(step("r", saying(said)), name="reduce")
     )
     run = new_run()
@@ -260,14 +269,14 @@ TITLES: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("item", "title"), TITLES)
 def test_a_person_recognises_an_item(item: Json, title: str) -> None:
-    assert title_of(item) == title
+    assert item_title(item) == title
 
 
 def test_no_more_items_run_at_once_than_allowed() -> None:
     now, most, lock = [0], [0], threading.Lock()
     turnstile = threading.Semaphore(0)
 
-    def answer(_: Turn) -> Json:
+    def answer(_: StepContext) -> Json:
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
@@ -310,7 +319,7 @@ def test_where_the_first_failure_stops_everything_resuming_tries_it_again() -> N
 
 
 def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
-    def answer(turn: Turn) -> Json:
+    def answer(turn: StepContext) -> Json:
         if turn.scope.lookup("item") == 1:
             turn.run.stop.ask()
         return "done"
@@ -327,7 +336,7 @@ def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
 
 
 def test_a_tool_nobody_trusts_ends_the_run_from_within_an_item() -> None:
-    def answer(_: Turn) -> Json:
+    def answer(_: StepContext) -> Json:
         raise TrustError("not trusted")
 
     action = Acting(answer)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from plait.core.json_schema import is_schema
 from plait.core.values import Json
-from plait.engine.outcome import Done, Failed, StepError
-from plait.engine.perform import Turn
-from plait.program.validate import Validation, read_result
+from plait.engine.outcome import Failed, StepError, Succeeded
+from plait.engine.perform import StepContext
+from plait.program.validate import Validation, parse_validation
 from program.fakes import (
     Acting,
     FakeHands,
@@ -30,8 +30,8 @@ from program.fakes import (
 
 
 def test_what_a_check_printed_is_without_the_newlines_at_its_end() -> None:
-    assert read_result("all is well\n\n").record(1)["raw_output"] == "all is well"
-    assert read_result('{"completion": 5}\n').record(1)["raw_output"] == '{"completion": 5}'
+    assert parse_validation("all is well\n\n").record(1)["raw_output"] == "all is well"
+    assert parse_validation('{"completion": 5}\n').record(1)["raw_output"] == '{"completion": 5}'
 
 
 def checks(*answers: Json) -> Acting:
@@ -71,7 +71,7 @@ def test_a_check_is_repeated_after_each_attempt_to_complete(
     made = validated(check, mend, threshold=threshold, attempts=attempts)
     outcome = performed(step("a", Acting(), validation=made))
     assert (len(check.ran), len(mend.ran)) == (checked, mended)
-    assert isinstance(outcome, Done if complete else Failed)
+    assert isinstance(outcome, Succeeded if complete else Failed)
 
 
 def test_what_stays_incomplete_fails_with_what_is_missing() -> None:
@@ -83,7 +83,7 @@ def test_what_stays_incomplete_fails_with_what_is_missing() -> None:
 
 def test_what_stays_incomplete_may_be_allowed() -> None:
     made = validated(checks({"completion": 40}), fails=False)
-    assert isinstance(performed(step("a", Acting(), validation=made)), Done)
+    assert isinstance(performed(step("a", Acting(), validation=made)), Succeeded)
 
 
 def test_the_steps_that_complete_know_what_the_check_found() -> None:
@@ -101,7 +101,7 @@ def test_the_steps_that_complete_know_what_the_check_found() -> None:
         step("b", saying("${mended} | ${validation.completion}")),
     )
     outcome = performed(flow)
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == '50 incomplete ["x"] 1 high 1 | 100'
 
 
@@ -109,7 +109,7 @@ def test_a_result_may_be_in_a_file() -> None:
     hands = FakeHands(files={"result.json": b'{"completion_percentage": 100}'})
     made = validated(checks("whatever"), result_file=text_of("${name}.json"))
     outcome = performed(step("a", Acting(), validation=made), new_run(hands), {"name": "result"})
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
 
 
 def test_a_result_file_that_is_not_there_fails_the_step() -> None:
@@ -136,7 +136,7 @@ def test_a_file_that_a_failed_check_did_not_write_does_not_hide_its_failure(
 ) -> None:
     hands = FakeHands(files={} if before is None else {"r.json": before})
 
-    def check(turn: Turn) -> Json:
+    def check(turn: StepContext) -> Json:
         if written is not None:
             hands.files["r.json"] = written
         return failing().run(turn) if fails else ""
@@ -144,7 +144,7 @@ def test_a_file_that_a_failed_check_did_not_write_does_not_hide_its_failure(
     made = validated(Acting(check), result_file=text_of("r.json"), fails=False)
     flow = steps(step("a", Acting(), validation=made), step("b", saying("${validation.completion}")))
     outcome = performed(flow, new_run(hands))
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == completion
 
 
@@ -157,7 +157,7 @@ def test_a_failed_check_that_writes_the_same_result_again_has_written_it(tmp_pat
     file.write_bytes(b'{"completion_percentage": 70}')
     os.utime(file, ns=(1, 1))
 
-    def check(turn: Turn) -> Json:
+    def check(turn: StepContext) -> Json:
         file.write_bytes(file.read_bytes())
         return failing().run(turn)
 
@@ -184,7 +184,7 @@ def test_an_agent_that_checks_has_to_give_a_result(kind: str, said: str, complet
     check = steps(step("c", checks(said), kind=kind), name="check")
     outcome = performed(step("a", Acting(), validation=Validation(check)))
     if complete:
-        assert isinstance(outcome, Done)
+        assert isinstance(outcome, Succeeded)
     else:
         assert failure_of(outcome).message == NO_RESULT
 
@@ -222,15 +222,15 @@ def test_a_result_that_does_not_fit_the_schema_that_is_expected_is_none(
     output: Json, failed: bool, why: str
 ) -> None:
     with pytest.raises(StepError) as caught:
-        read_result(output, failed=failed, promised=True, schema=SCHEMA)
+        parse_validation(output, failed=failed, promised=True, schema=SCHEMA)
     assert (caught.value.failure.message, caught.value.failure.kind) == (why, "incomplete")
 
 
 def test_a_result_that_fits_counts_and_a_check_that_failed_may_say_nothing() -> None:
     fit = '{"completion_percentage": 50, "gaps": {"a": 1}}'
-    assert read_result(fit, schema=SCHEMA).completion == 50
-    assert read_result(fit, failed=True, schema=SCHEMA).completion == 50
-    assert read_result("it crashed", failed=True, schema=SCHEMA).completion == 0
+    assert parse_validation(fit, schema=SCHEMA).completion == 50
+    assert parse_validation(fit, failed=True, schema=SCHEMA).completion == 50
+    assert parse_validation("it crashed", failed=True, schema=SCHEMA).completion == 0
 
 
 def test_a_step_whose_check_gives_another_result_than_is_expected_fails() -> None:
@@ -267,7 +267,7 @@ RESULTS: list[tuple[Json, bool, float, str]] = [
 
 @pytest.mark.parametrize(("output", "failed", "completion", "status"), RESULTS)
 def test_what_a_check_says(output: Json, failed: bool, completion: float, status: str) -> None:
-    found = read_result(output, failed=failed, threshold=80)
+    found = parse_validation(output, failed=failed, threshold=80)
     assert (found.completion, found.status) == (completion, status)
 
 
@@ -280,7 +280,7 @@ UNREADABLE = [
 @pytest.mark.parametrize("output", UNREADABLE)
 def test_a_result_that_cannot_be_read_is_never_complete(output: str) -> None:
     with pytest.raises(StepError, match="the check printed no result"):
-        read_result(output)
+        parse_validation(output)
 
 
 documents = st.recursive(
@@ -301,7 +301,7 @@ def test_any_output_is_a_share_or_is_refused(output: str, failed: bool) -> None:
 
 def completion_of(output: str, *, failed: bool) -> float | None:
     try:
-        found = read_result(output, failed=failed)
+        found = parse_validation(output, failed=failed)
     except StepError:
         return None
     assert found.record(1)["completion"] == found.completion
@@ -315,5 +315,5 @@ def test_a_check_that_fails_is_not_complete() -> None:
 
 def test_a_step_may_only_validate() -> None:
     check = checks({"completion": 100})
-    assert isinstance(performed(step("a", None, validation=validated(check))), Done)
+    assert isinstance(performed(step("a", None, validation=validated(check))), Succeeded)
     assert len(check.ran) == 1

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from agents.scripted import Says, Scripted, ToolHands, says, wants
-from plait.agents.messages import Answer, Ask
+from plait.agents.messages import ModelRequest, ModelResponse
 from plait.app.hooks import begin
 from plait.core.values import Json
 from plait.engine.event_bus import Watch
-from plait.engine.events import RunStarted, StepFinished, UsedBefore
+from plait.engine.events import EarlierUsage, RunStarted, StepFinished
 from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
-from plait.engine.limits import Spent
-from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
+from plait.engine.limits import Budget
+from plait.engine.outcome import Aborted, Failed, Outcome, StepError, Succeeded
 from plait.lang.directive.read import load_directive
 from plait.lang.load import load_flow
-from plait.lang.loaded import Loaded
-from plait.program.ports import Inside
+from plait.lang.loaded import LoadedFlow
+from plait.program.ports import Subflow
 from program.fakes import new_run, turn_of
 
 SUB = """\
@@ -43,7 +43,7 @@ class Hands(ToolHands):
         super().__init__(Scripted(model), {"log": lambda params: log(params.get("x")), **flows})
         self._top = top
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:  # noqa: ARG002
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
         if tool_id in FLOWS:
             return load_flow(str(self._top / f"{tool_id}.yaml"), environ={}).program
         if tool_id.startswith("directive:"):
@@ -65,7 +65,7 @@ def life(
     text: str,
     hands: Hands,
     journal: MemoryJournal,
-    spent: Spent | None = None,
+    spent: Budget | None = None,
     watchers: Iterable[Watch] = (),
 ) -> Outcome:
     """One life of a run, to its end."""
@@ -79,14 +79,14 @@ def life(
         run.spent = spent
     run.tell(RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases))
     if not is_first:
-        run.tell(UsedBefore(run.earlier.by_part()))
+        run.tell(EarlierUsage(run.earlier.by_part()))
     return performed(loaded, run)
 
 
-def performed(loaded: Loaded, run: WorkingRun) -> Outcome:
+def performed(loaded: LoadedFlow, run: WorkingRun) -> Outcome:
     """How a program ends that a run performs, which ends with it."""
     try:
-        return Done(loaded.program.run(turn_of(run)))
+        return Succeeded(loaded.program.run(turn_of(run)))
     except (StepError, Aborted) as error:
         return Failed(error.failure)
     finally:
@@ -103,7 +103,7 @@ def failures(journal: MemoryJournal) -> list[str]:
     return [end.path for end in ends if isinstance(end.outcome, Failed)]
 
 
-def steady(ask: Ask) -> Answer:
+def steady(ask: ModelRequest) -> ModelResponse:
     """A parent calls a child twice, a child calls a tool three times."""
     results = sum(message.role == "tool" for message in ask.messages)
     if ask.messages[0].text.startswith("parent"):

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from plait.app.runs import Company, FlowResult, Options, resume_flow, retry_flow, run_flow
+from plait.app.runs import FlowResult, Options, RunObservers, resume_flow, retry_flow, run_flow
 from plait.core.errors import InputError
-from plait.engine.events import Event, Noted, StepCounted, StepFinished
-from plait.engine.outcome import Done, Failed, Skipped
+from plait.engine.events import Event, ItemsCounted, Note, StepFinished
+from plait.engine.outcome import Failed, Skipped, Succeeded
 from plait.lang.check import check_file
 from plait.lang.findings import Finding
 
@@ -54,7 +54,7 @@ class Ran:
             and not isinstance(end.outcome, Skipped)
         }
 
-    def outcome(self, path: str) -> Done | Failed | Skipped:
+    def outcome(self, path: str) -> Succeeded | Failed | Skipped:
         return self.finished[path].outcome
 
     @property
@@ -75,11 +75,11 @@ class Ran:
 
     @property
     def notes(self) -> list[str]:
-        return [event.message for event in self.events if isinstance(event, Noted)]
+        return [event.message for event in self.events if isinstance(event, Note)]
 
     @property
     def counted(self) -> int:
-        return next(event.total for event in self.events if isinstance(event, StepCounted))
+        return next(event.total for event in self.events if isinstance(event, ItemsCounted))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Place:
             self.write("flow.yaml", flow)
         events: list[Event] = []
         result = run_flow(
-            str(self.file), Options(**options), company=Company([lambda told: events.append(told.event)])
+            str(self.file), Options(**options), company=RunObservers([lambda told: events.append(told.event)])
         )
         return Ran(result, events)
 
@@ -155,7 +155,7 @@ class Place:
             resume_flow(
                 run,
                 project=str(self.root),
-                company=Company([lambda told: events.append(told.event)]),
+                company=RunObservers([lambda told: events.append(told.event)]),
                 **options,
             ),
             events,
@@ -167,7 +167,7 @@ class Place:
             retry_flow(
                 run,
                 project=str(self.root),
-                company=Company([lambda told: events.append(told.event)]),
+                company=RunObservers([lambda told: events.append(told.event)]),
                 **options,
             ),
             events,
@@ -220,7 +220,7 @@ def _numbered(path: str, orders: Mapping[str, int]) -> str:
 
 def _output(end: StepFinished) -> Any:
     match end.outcome:
-        case Done(dict() as value):
+        case Succeeded(dict() as value):
             output = value.get("output")
         case Failed(failure):
             output = failure.as_ended().get("output")

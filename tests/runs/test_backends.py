@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from plait.adapters.local import LocalThreads, backend
+from plait.adapters.local import LocalBackend, backend
 from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.engine.backend import BACKENDS
-from plait.lang.common import backend_of
-from plait.schema import Said, problems
+from plait.lang.common import parse_backend
+from plait.schema import Fields, validate
 from plait.scope import Scope
 
 SAID = [
@@ -23,24 +23,24 @@ SAID = [
 
 @pytest.mark.parametrize(("text", "expected"), SAID)
 def test_a_map_names_its_backend_or_its_flow_does(text: str, expected: str) -> None:
-    assert backend_of(Said("flow", parse(text, "f.yaml"), Scope())) == expected  # type: ignore[arg-type]
+    assert parse_backend(Fields("flow", parse(text, "f.yaml"), Scope())) == expected  # type: ignore[arg-type]
 
 
 def test_every_backend_of_the_table_is_there_and_may_be_named_in_a_file() -> None:
     for name in BACKENDS:
         assert callable(backend(name).run_items)
-        assert problems(parse(f"map: {{backend: {name}, input: x, steps: [/a]}}", "f.yaml")) == []
+        assert validate(parse(f"map: {{backend: {name}, input: x, steps: [/a]}}", "f.yaml")) == []
 
 
 def test_a_backend_is_added_by_a_row() -> None:
-    assert isinstance(backend("more", known={"more": "plait.adapters.local:LocalThreads"}), LocalThreads)
+    assert isinstance(backend("more", known={"more": "plait.adapters.local:LocalThreads"}), LocalBackend)
 
 
 def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
         backend("locl")
     assert str(caught.value) == "there is no backend 'locl'\nfix: did you mean 'local'?"
-    [problem] = problems(parse("map: {backend: locl, input: x, steps: [/a]}", "f.yaml"))
+    [problem] = validate(parse("map: {backend: locl, input: x, steps: [/a]}", "f.yaml"))
     assert problem.what == "'backend' is one of local, dask, or dask://HOST:PORT"
 
 
@@ -59,4 +59,4 @@ def test_an_address_that_cannot_be_one_is_refused(name: str, said: str) -> None:
 
 
 def test_a_cluster_may_be_named_in_a_file_by_its_address() -> None:
-    assert problems(parse("map: {backend: 'dask://host:8786', input: x, steps: [/a]}", "f.yaml")) == []
+    assert validate(parse("map: {backend: 'dask://host:8786', input: x, steps: [/a]}", "f.yaml")) == []

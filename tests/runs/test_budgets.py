@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.scripted import Says, Scripted, ToolHands, says, wants
-from plait.agents.messages import Answer, Ask, Usage
-from plait.agents.session import Agency
+from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage
+from plait.agents.session import AgentScope
 from plait.app.hooks import begin
 from plait.core.values import Json
-from plait.engine.events import Event, Spoken, StepFinished
+from plait.engine.events import Event, ModelText, StepFinished
 from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
 from plait.lang.directive.read import load_directive
 from plait.lang.graph.read import load_graph
 from plait.lang.load import load_flow
-from plait.lang.loaded import Loaded
-from plait.program.ports import Inside
+from plait.lang.loaded import LoadedFlow
+from plait.program.ports import Subflow
 from program.fakes import new_run, turn_of
 from share import examples
 
@@ -77,7 +77,7 @@ class Effects:
         if at != self._dies_at:
             return
         if self._breaks and is_model:
-            output = {"usage": Usage(10, 5, cost=0.25).record(), "text": "ha"}
+            output = {"usage": TokenUsage(10, 5, cost=0.25).record(), "text": "ha"}
             raise StepError(Failure("the answer broke off", "network", output=output))
         raise Crash
 
@@ -95,7 +95,7 @@ class Hands(ToolHands):
         self._effects(is_model=False)
         return {"n": 1}
 
-    def _answer(self, ask: Ask) -> Answer:
+    def _answer(self, ask: ModelRequest) -> ModelResponse:
         self._effects(is_model=True)
         said, results = ask.messages[0].text, sum(one.role == "tool" for one in ask.messages)
         if said == "talk" and results == 0:
@@ -104,7 +104,7 @@ class Hands(ToolHands):
             return wants((("graph", "directive:talk")[results], {}))
         return says("done")
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:  # noqa: ARG002
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
         match tool_id:
             case "graph":
                 return load_graph(str(self._top / "graph.yaml"), environ={}).program
@@ -123,7 +123,7 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def lived(top: Path, host: str, journal: MemoryJournal, effects: Effects) -> tuple[WorkingRun, Loaded]:
+def lived(top: Path, host: str, journal: MemoryJournal, effects: Effects) -> tuple[WorkingRun, LoadedFlow]:
     """One life of a run, to its end or its death."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
@@ -203,8 +203,8 @@ def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any
     begin(loaded, run)
     seen: dict[str, Any] = {}
 
-    class Noting(dict[str, Agency]):
-        def __setitem__(self, path: str, agency: Agency) -> None:
+    class Noting(dict[str, AgentScope]):
+        def __setitem__(self, path: str, agency: AgentScope) -> None:
             seen[path] = agency.spent
             super().__setitem__(path, agency)
 
@@ -234,7 +234,7 @@ def test_agents_side_by_side_never_ask_more_than_is_left(top: Path) -> None:
     # If a question counted only with its answer, a third would come here.
     gathered = threading.Barrier(3, timeout=0.5)
 
-    def answer(ask: Ask) -> Answer:
+    def answer(ask: ModelRequest) -> ModelResponse:
         if ask.messages[0].text == "many":
             return wants(*[("directive:talk", {})] * 4) if len(ask.messages) == 1 else says("all")
         with suppress(threading.BrokenBarrierError):
@@ -294,7 +294,7 @@ def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
     run.hands.scripted = Scripted(says("word by word"))  # type: ignore[attr-defined]
     loaded.program.run(turn_of(run))
     run.close()
-    spoken = [event for event in heard if isinstance(event, Spoken)]
+    spoken = [event for event in heard if isinstance(event, ModelText)]
     assert [(one.path, one.text) for one in spoken] == [
         ("steps/0", "word "), ("steps/0", "by "), ("steps/0", "word ")
     ]  # fmt: skip

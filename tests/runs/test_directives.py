@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from plait.agents.turns import title_of
-from plait.app.runs import Company, FlowResult, Options, flow_runs, prompt_of, run_flow
+from plait.agents.turns import tool_call_title
+from plait.app.runs import FlowResult, Options, RunObservers, directive_prompt, flow_runs, run_flow
 from plait.app.tool_catalog import offers
 from plait.app.toolbox import toolbox
-from plait.cli.chat import Person
+from plait.cli.chat import ChatTerminal
 from plait.core.errors import InputError, TrustError
 from plait.core.values import json_text
-from plait.engine.events import Event, Spoken, Stamped, StepFinished, StepStarted
-from plait.engine.outcome import Done
+from plait.engine.events import Event, EventRecord, ModelText, StepFinished, StepStarted
+from plait.engine.outcome import Succeeded
 from runs.stories import Place, Ran, new_place
 
 NOTE = """\
@@ -70,7 +70,7 @@ def use(name: str, **arguments: Any) -> dict[str, Any]:
 
 def ran(place: Place, file: str, **options: Any) -> Ran:
     events: list[Event] = []
-    company = Company([lambda told: events.append(told.event)])
+    company = RunObservers([lambda told: events.append(told.event)])
     result = run_flow(
         str(place.root / file) if "." in file else file,
         Options(**options),
@@ -108,11 +108,11 @@ def test_its_prompt_can_be_printed_and_nothing_is_sent(place: Place) -> None:
     assert (said.returncode, said.stdout) == (0, "Look at {input:other}.\n")
     asked = place.plait("run", "review.md", "-i", "what=x", "--prompt-only", "--json")
     assert json.loads(asked.stdout)["inputs"] == {"what": "x"}
-    assert prompt_of(str(file), Options({"what": "y"})).body == "Look at y."
+    assert directive_prompt(str(file), Options({"what": "y"})).body == "Look at y."
     assert not (place.root / ".ai" / "state").exists()
     place.write("flow.yaml", "steps: [{shell: 'true'}]")
     with pytest.raises(InputError, match="this flow has no prompt of its own"):
-        prompt_of(str(place.file))
+        directive_prompt(str(place.file))
 
 
 def test_a_directive_of_a_space_is_found_by_its_id_and_judged_like_a_tool(place: Place) -> None:
@@ -269,11 +269,11 @@ class Talked:
 
 def talk(place: Place, said: str, *, is_there: bool = False) -> tuple[FlowResult, Talked]:
     out, err = io.StringIO(), io.StringIO()
-    person = Person(io.StringIO(said), out, err, is_there=is_there)
+    person = ChatTerminal(io.StringIO(said), out, err, is_there=is_there)
     result = run_flow(
         str(place.root / "review.md"),
         Options({"what": "it"}),
-        company=Company([person.watch], person.stop),
+        company=RunObservers([person.watch], person.stop),
         adapt=person.adapted,
     )
     person.leave(result)
@@ -303,13 +303,13 @@ def test_what_happens_while_a_person_decides_is_told_when_that_is_done() -> None
 
     class Keys(io.StringIO):
         def readline(self, *_: Any) -> str:  # type: ignore[override]  # of a stream of text
-            refused = Done({"output": "refused: no", "failed": True})
-            person.watch(Stamped(2, 0.0, StepFinished("b", "call", "t/y", "", refused, 0.1)))
+            refused = Succeeded({"output": "refused: no", "failed": True})
+            person.watch(EventRecord(2, 0.0, StepFinished("b", "call", "t/y", "", refused, 0.1)))
             err.write("y\n")  # as a terminal shows what is typed
             return "y\n"
 
-    person = Person(Keys(), out, err, is_there=True)
-    person.watch(Stamped(1, 0.0, StepStarted("a", "call", "t/x")))
+    person = ChatTerminal(Keys(), out, err, is_there=True)
+    person.watch(EventRecord(1, 0.0, StepStarted("a", "call", "t/x")))
     assert person.consent("t/x", {})
     assert err.getvalue() == "· t/x\n  t/x is not permitted: call it? y / N / always  y\n  refused: no\n"
 
@@ -327,18 +327,18 @@ def test_a_line_that_is_being_written_ends_before_a_person_is_asked() -> None:
             return super().write(text)
 
     err = Screen()
-    person = Person(io.StringIO("y\n"), out, err, is_there=True)
+    person = ChatTerminal(io.StringIO("y\n"), out, err, is_there=True)
     asking = threading.Thread(target=person.consent, args=("t/x", {}))
-    person.watch(Stamped(1, 0.0, StepStarted("a", "call", "t/x")))
-    person.watch(Stamped(2, 0.0, StepStarted("b", "call", "t/y")))
+    person.watch(EventRecord(1, 0.0, StepStarted("a", "call", "t/x")))
+    person.watch(EventRecord(2, 0.0, StepStarted("b", "call", "t/y")))
     asking.join(20)
     assert err.getvalue() == "· t/x\n· t/y\n  t/x is not permitted: call it? y / N / always  "
 
 
 def test_a_person_sees_all_of_a_long_call() -> None:
     err, params = io.StringIO(), {"command": f"echo {'x' * 500}; rm -r notes"}
-    person = Person(io.StringIO("n\n"), io.StringIO(), err, is_there=True)
-    person.watch(Stamped(1, 0.0, StepStarted("a", "call", title_of("t/x", params))))
+    person = ChatTerminal(io.StringIO("n\n"), io.StringIO(), err, is_there=True)
+    person.watch(EventRecord(1, 0.0, StepStarted("a", "call", tool_call_title("t/x", params))))
     assert not person.consent("t/x", params)
     assert f"t/x {json_text(params)} is not permitted" in err.getvalue()
 
@@ -350,8 +350,8 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("answer", "is_allowed"), ANSWERS)
 def test_what_a_person_says_about_a_call(answer: str, is_allowed: bool) -> None:
-    person = Person(io.StringIO(f"{answer}\n"), io.StringIO(), io.StringIO(), is_there=True)
-    person.watch(Stamped(1, 0.0, StepStarted("a", "call", "t/x")))
+    person = ChatTerminal(io.StringIO(f"{answer}\n"), io.StringIO(), io.StringIO(), is_there=True)
+    person.watch(EventRecord(1, 0.0, StepStarted("a", "call", "t/x")))
     assert person.consent("t/x", {}) == is_allowed
 
 
@@ -376,12 +376,12 @@ def test_stopping_an_answer_does_not_end_the_chat(place: Place) -> None:
     place.write("review.md", REVIEW)
     script(place, ("Look at it.", "Seen."), ("again", "Yes."))
     out, err = io.StringIO(), io.StringIO()
-    person = Person(io.StringIO("again\n"), out, err, is_there=False)
+    person = ChatTerminal(io.StringIO("again\n"), out, err, is_there=False)
     person.stop.ask("SIGINT")
     result = run_flow(
         str(place.root / "review.md"),
         Options({"what": "it"}),
-        company=Company([person.watch], person.stop),
+        company=RunObservers([person.watch], person.stop),
         adapt=person.adapted,
     )
     assert (result.status, out.getvalue(), err.getvalue()) == ("done", "Yes.\n", "✗ stopped\n")
@@ -389,14 +389,14 @@ def test_stopping_an_answer_does_not_end_the_chat(place: Place) -> None:
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal() -> None:
     out, err = io.StringIO(), io.StringIO()
-    person = Person(io.StringIO(), out, err, is_there=False)
+    person = ChatTerminal(io.StringIO(), out, err, is_there=False)
     events: list[Event] = [
-        Spoken("agent/turn:1", "\x1b[2Jhi\x07\n"),
+        ModelText("agent/turn:1", "\x1b[2Jhi\x07\n"),
         StepStarted("a", "call", "t\x1b]0;x\x07"),
-        StepFinished("a", "call", "t", "", Done({"output": "\x1b[31mno", "failed": True}), 0.1),
+        StepFinished("a", "call", "t", "", Succeeded({"output": "\x1b[31mno", "failed": True}), 0.1),
     ]
     for number, event in enumerate(events):
-        person.watch(Stamped(number, 0.0, event))
+        person.watch(EventRecord(number, 0.0, event))
     assert "\x1b[2J" not in out.getvalue()
     assert "\x07" not in out.getvalue() + err.getvalue()
 
@@ -411,8 +411,8 @@ def test_only_a_directive_can_be_talked_with(place: Place) -> None:
 
 
 def test_a_title_is_one_line() -> None:
-    assert title_of("a/b", {}) == "a/b"
-    assert len(title_of("a/b", {"x": "y" * 500})) == 100
+    assert tool_call_title("a/b", {}) == "a/b"
+    assert len(tool_call_title("a/b", {"x": "y" * 500})) == 100
 
 
 # ── what is offered ──────────────────────────────────────────────────────

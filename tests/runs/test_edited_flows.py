@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from plait.app.runs import Company, rehearse_resume, resume_flow
+from plait.app.runs import RunObservers, plan_resume, resume_flow
 from plait.core.errors import InputError
-from plait.engine.event_bus import Stop
-from plait.engine.events import ItemsRemembered, Stamped, StepFinished
+from plait.engine.event_bus import StopSignal
+from plait.engine.events import EventRecord, ItemsReplayed, StepFinished
 from plait.program import map as fan
 from runs.stories import Place, new_place
 
@@ -115,7 +115,7 @@ reduce: [{write_file: {path: counts, content: "${map.successful}"}}]
     cut(place, "resume", run, "--accept-changes")
     ran = place.resume(run)
     assert ran.result.counts["successful"] == many
-    (told,) = (event for event in ran.events if isinstance(event, ItemsRemembered))
+    (told,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
     done = [event for event in ran.events if isinstance(event, StepFinished) and event.kind == "item"]
     assert len(done) + told.done.count(1) == many
     assert told.done.count(1) == 150
@@ -253,7 +253,7 @@ def test_a_dry_run_refuses_the_answers_that_a_resumed_run_refuses(place: Place) 
         with pytest.raises(InputError) as refused:
             place.resume(run, **said)
         with pytest.raises(InputError) as dry:
-            rehearse_resume(run, project=str(place.root), **said)
+            plan_resume(run, project=str(place.root), **said)
         assert str(dry.value) == str(refused.value)
     assert "did you mean 'steps/q'?" in str(refused.value)
     repeated = place.plait("resume", run, "--dry-run", "--done", "steps/q").stdout.splitlines()
@@ -379,7 +379,7 @@ map:
     place.write("mended", "")
     place.retry(run)
     place.write("flow.yaml", flow.replace("ONE", "TWO").replace("[x, y]", "[y, x]"))
-    shown = rehearse_resume(run, project=str(place.root))
+    shown = plan_resume(run, project=str(place.root))
     assert [one.path for one in shown if one.remembered] == []
 
 
@@ -400,7 +400,7 @@ def test_what_followed_a_step_that_was_removed_is_done_again(
     run = place.done(flow).result.run
     place.write("flow.yaml", flow.replace(removed, ""))
     assert asked(place, run) == f"the file has changed since these steps were done: {named}"
-    shown = rehearse_resume(run, project=str(place.root))
+    shown = plan_resume(run, project=str(place.root))
     assert [one.path.rpartition("/")[2] for one in shown if one.kind == "shell" and not one.remembered] == [
         "c"
     ]
@@ -726,13 +726,13 @@ steps:
     run = place.done(flow).result.run
     place.write("flow.yaml", flow.replace("ONE", "TWO"))
     (place.root / "go").unlink()
-    stop = Stop()
+    stop = StopSignal()
 
-    def stop_behind_a(told: Stamped) -> None:
+    def stop_behind_a(told: EventRecord) -> None:
         if isinstance(told.event, StepFinished) and told.event.path == "steps/a":
             stop.ask()
 
-    company = Company([stop_behind_a], stop=stop)
+    company = RunObservers([stop_behind_a], stop=stop)
     result = resume_flow(run, project=str(place.root), accept_changes=True, company=company)
     assert result.status == "interrupted"
     place.write("go", "")

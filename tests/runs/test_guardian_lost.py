@@ -14,10 +14,10 @@ from lang.graph.graphs import trusted
 from plait.adapters.mcp import client as mcp
 from plait.adapters.process.jobs import WAS_STOPPED
 from plait.adapters.process.process import run
-from plait.app.runs import Company, resume_flow, run_flow
+from plait.app.runs import RunObservers, resume_flow, run_flow
 from plait.cli import main
 from plait.core.errors import GuardianError
-from plait.engine.events import Event, Noted, StepFinished
+from plait.engine.events import Event, Note, StepFinished
 from plait.engine.outcome import Failed
 from runs.stories import Place, new_place
 
@@ -50,7 +50,7 @@ def test_what_a_killed_guardian_cut_short_has_not_failed_and_is_done_again(tmp_p
     (tmp_path / ".ai").mkdir()
     (tmp_path / "f.yaml").write_text(flow)
     events: list[Event] = []
-    company = Company([lambda one: events.append(one.event)])
+    company = RunObservers([lambda one: events.append(one.event)])
     first = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), company=company)
     assert (first.status, first.exit_code) == ("failed", 1)
     assert first.failure is not None
@@ -72,10 +72,10 @@ def test_a_stopped_guardian_is_noticed_continued_and_said(tmp_path: Path) -> Non
     (tmp_path / "f.yaml").write_text("steps:\n  - shell: kill -STOP $PPID; echo ok\n")
     for _ in range(2):  # to each run by itself
         events: list[Event] = []
-        company = Company([lambda one, events=events: events.append(one.event)])  # type: ignore[misc]
+        company = RunObservers([lambda one, events=events: events.append(one.event)])  # type: ignore[misc]
         result = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), company=company)
         assert result.status == "done"
-        assert [one for one in events if isinstance(one, Noted)] == [Noted("", WAS_STOPPED, warning=True)]
+        assert [one for one in events if isinstance(one, Note)] == [Note("", WAS_STOPPED, warning=True)]
 
 
 # ── agents, servers, and what a model calls ──────────────────────────────

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from agents.scripted import Says, Scripted, says, wants
-from plait.agents.messages import Answer, Ask, Usage
+from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage
 from plait.core.values import Json
-from plait.engine.events import Noted, Stamped
-from plait.engine.hooks import Hooks
+from plait.engine.events import EventRecord, Note
+from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
-from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Done, Failed, Outcome
+from plait.engine.limits import Budget, Limits
+from plait.engine.outcome import Failed, Outcome, Succeeded
 from plait.lang.load import load_flow
 from plait.program.actions.tool import fill_and_call
 from plait.tools.call import ToolResult
-from plait.views.progress import fold
+from plait.views.progress import replay_events
 from program.fakes import new_run
 from runs.attempts import CHILD, SUB, Hands, failures, life, performed, said, steady
 
@@ -61,7 +61,7 @@ tasks: [{id: a, description: things, agent: alpha}]
 """
 
 
-def managed(ask: Ask) -> Answer:
+def managed(ask: ModelRequest) -> ModelResponse:
     results = sum(message.role == "tool" for message in ask.messages)
     if any(tool.name == "delegate" for tool in ask.tools):
         return wants(("delegate", {"worker": "alpha", "task": "work"})) if results < 2 else says("end")
@@ -104,7 +104,7 @@ def test_an_item_that_meets_a_limit_of_the_run_is_no_dead_letter(top: Path) -> N
     journal, hands = MemoryJournal(), Hands(top, steady)
     assert said(life(top, "f.yaml", flow % 6, hands, journal)).endswith("its limit of 6 steps (6 used)")
     done = life(top, "f.yaml", flow % 99, hands, journal)
-    assert isinstance(done, Done)
+    assert isinstance(done, Succeeded)
     assert hands.logged == ["a", "b", "c"] * 3
     assert failures(journal) == []
 
@@ -137,11 +137,11 @@ def test_a_call_cut_off_by_the_time_of_the_run_follows_no_edge_of_errors(top: Pa
         return LATE
 
     journal = MemoryJournal()
-    short = Spent(Limits(seconds=1), clock=clock)
+    short = Budget(Limits(seconds=1), clock=clock)
     ended = life(top, "g.yaml", SLOW, Hands(top, steady, slow), journal, short)
     assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 second (2 used)", [])
     hands = Hands(top, steady)
-    assert said(life(top, "g.yaml", SLOW, hands, journal, Spent())) == "done"
+    assert said(life(top, "g.yaml", SLOW, hands, journal, Budget())) == "done"
     assert hands.logged == ["f", "ok"]
 
 
@@ -242,7 +242,7 @@ def test_agents_side_by_side_take_a_step_before_they_call(top: Path) -> None:
             gathered.wait()
         return "logged"
 
-    def crowd(ask: Ask) -> Answer:
+    def crowd(ask: ModelRequest) -> ModelResponse:
         return says("done") if len(ask.messages) > 1 else wants(*(("log", {"x": n}) for n in range(4)))
 
     hands = Hands(top, crowd, log)
@@ -257,12 +257,12 @@ def test_agents_side_by_side_take_a_step_before_they_call(top: Path) -> None:
 def cut_at(turn: int, room: list[int]) -> Says:
     """A model whose answer to one question takes more tokens than `room` has."""
 
-    def answer(ask: Ask) -> Answer:
+    def answer(ask: ModelRequest) -> ModelResponse:
         results = sum(message.role == "tool" for message in ask.messages)
         wanted = ask.options.get("max_tokens")
         room.append(wanted or 0)
         if results == turn and isinstance(wanted, int) and wanted < 1000:
-            return says("half an ans", ending="length", usage=Usage(10, wanted, cost=0.25))
+            return says("half an ans", ending="length", usage=TokenUsage(10, wanted, cost=0.25))
         return steady(ask)
 
     return answer
@@ -312,9 +312,9 @@ def test_what_was_paid_for_an_answer_that_was_cut_off_counts(top: Path) -> None:
 def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed(top: Path) -> None:
     journal, hands = MemoryJournal(), Hands(top, steady)
 
-    def tight(ask: Ask) -> Answer:
+    def tight(ask: ModelRequest) -> ModelResponse:
         if ask.messages[0].text == "child" and ask.options["max_tokens"] < 1000:
-            return says("half", ending="length", usage=Usage(1, ask.options["max_tokens"]))
+            return says("half", ending="length", usage=TokenUsage(1, ask.options["max_tokens"]))
         return steady(ask)
 
     hands.scripted = Scripted(tight)
@@ -326,10 +326,10 @@ def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed
 
 @pytest.mark.parametrize("goes_on", ["false", "true"])
 def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(top: Path, goes_on: str) -> None:
-    def tight(ask: Ask) -> Answer:
+    def tight(ask: ModelRequest) -> ModelResponse:
         room = ask.options["max_tokens"]
         if room < 1000:
-            return says("half", ending="length", usage=Usage(1, room, cost=0.25))
+            return says("half", ending="length", usage=TokenUsage(1, room, cost=0.25))
         return says("whole")
 
     flow = (
@@ -350,9 +350,9 @@ def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(top: Pat
 def test_what_was_paid_for_a_plain_prompt_that_was_cut_off_is_never_forgotten(
     top: Path, goes_on: str, limit: str
 ) -> None:
-    def tight(ask: Ask) -> Answer:
+    def tight(ask: ModelRequest) -> ModelResponse:
         room = ask.options["max_tokens"]
-        return says("half", ending="length", usage=Usage(1, room, cost=0.6))
+        return says("half", ending="length", usage=TokenUsage(1, room, cost=0.6))
 
     flow = f"limits: {{{limit}}}\nsteps: [{{prompt: hello, continue_on_error: {goes_on}}}]\n"
     journal, hands = MemoryJournal(), Priced(top, tight)
@@ -381,7 +381,7 @@ def test_an_answer_that_fits_no_schema_is_asked_for_again(top: Path) -> None:
     assert said(life(top, "f.yaml", flow, hands, journal)) == (
         "the model gave no answer of the schema, 2 times: it is not JSON"
     )
-    assert isinstance(life(top, "f.yaml", flow, hands, journal), Done)
+    assert isinstance(life(top, "f.yaml", flow, hands, journal), Succeeded)
     assert hands.questions == 3
 
 
@@ -408,7 +408,7 @@ def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path
         + HIERARCHY.replace("agents:", "manager: {role: boss, max_delegations: 1}\nagents:") % 99
     )
 
-    def boss(ask: Ask) -> Answer:
+    def boss(ask: ModelRequest) -> ModelResponse:
         results = [message.text for message in ask.messages if message.role == "tool"]
         if not any(tool.name == "delegate" for tool in ask.tools):
             return says("worked")
@@ -418,7 +418,7 @@ def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path
         return wants(("delegate", {"worker": "alpha", "task": tasks[len(results)]}))
 
     done = life(top, "h.yaml", text, Hands(top, boss), MemoryJournal())
-    assert isinstance(done, Done)
+    assert isinstance(done, Succeeded)
     assert done.value["output"].split(" | ") == [
         "refused: it was not called: the hook 'no' says skip",
         "worked",
@@ -435,7 +435,7 @@ def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same
     )
     others = threading.Event()
 
-    def boss(ask: Ask) -> Answer:
+    def boss(ask: ModelRequest) -> ModelResponse:
         results = [message.text for message in ask.messages if message.role == "tool"]
         if not any(tool.name == "delegate" for tool in ask.tools):
             return says("worked")
@@ -448,7 +448,7 @@ def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same
         return {"verb": "skip"}
 
     done = life(top, "h.yaml", text, Hands(top, boss, gate), MemoryJournal())
-    assert isinstance(done, Done)
+    assert isinstance(done, Succeeded)
     assert done.value["output"].split(" | ") == [
         "refused: it was not called: the hook 'no' says skip",
         "worked",
@@ -464,7 +464,7 @@ def test_a_tool_with_the_name_of_the_managers_own_is_not_offered(top: Path) -> N
     assert said(life(top, "h.yaml", text, hands, journal)) == "done"
     (ask,) = hands.scripted.asks  # type: ignore[union-attr]
     assert [tool.name for tool in ask.tools] == ["delegate"]
-    assert [one.event.message for one in journal.events() if isinstance(one.event, Noted)] == [
+    assert [one.event.message for one in journal.events() if isinstance(one.event, Note)] == [
         "the tool 'delegate' is not offered: 'boss' has one of that name"
     ]
 
@@ -473,7 +473,7 @@ def test_a_manager_without_the_work_that_is_required_is_asked_again(top: Path) -
     text = HIERARCHY.replace("agents:", "manager: {role: boss, required: [alpha]}\nagents:") % 99
     lazy = [True]
 
-    def boss(ask: Ask) -> Answer:
+    def boss(ask: ModelRequest) -> ModelResponse:
         return says("I am done") if lazy.pop() else managed(ask)
 
     journal, hands = MemoryJournal(), Hands(top, lambda ask: boss(ask) if lazy else managed(ask))
@@ -485,9 +485,9 @@ def test_a_manager_without_the_work_that_is_required_is_asked_again(top: Path) -
 def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(top: Path) -> None:
     journal, hands = MemoryJournal(), Hands(top, steady)
     life(top, "p.md", PARENT % "turns: 5", hands, journal)
-    told: list[Stamped] = []
+    told: list[EventRecord] = []
     life(top, "p.md", PARENT % "turns: 99", hands, journal, watchers=[told.append])
-    assert fold(told).asked.turns == hands.questions == 11
+    assert replay_events(told).asked.turns == hands.questions == 11
 
 
 # ── earlier lives ────────────────────────────────────────────────────────
@@ -560,12 +560,12 @@ def test_no_attempt_begins_when_the_time_of_the_run_is_over_and_the_step_has_not
         return ToolResult("log", False, None, "no", (), {})
 
     journal, hands = MemoryJournal(), Hands(top, steady, failing)
-    short = Spent(Limits(seconds=1), clock=clock)
+    short = Budget(Limits(seconds=1), clock=clock)
     ended = life(top, "f.yaml", RETRIED % "", hands, journal, short)
     assert (said(ended), hands.logged) == ("the run has reached its limit of 1 second (2 used)", ["try"])
     assert failures(journal) == []
     hands = Hands(top, steady)
-    assert said(life(top, "f.yaml", RETRIED % "", hands, journal, Spent())) == "done"
+    assert said(life(top, "f.yaml", RETRIED % "", hands, journal, Budget())) == "done"
     assert hands.logged == ["try", "after"]
 
 
@@ -581,7 +581,7 @@ def test_a_pause_before_an_attempt_takes_no_longer_than_a_limit_lets(top: Path) 
 
 
 def timed_life(
-    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, spent: Spent
+    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, spent: Budget
 ) -> Outcome:
     """One life with the hooks of its file, in which time passes as a clock says."""
     (top / file).write_text(text)
@@ -589,7 +589,7 @@ def timed_life(
     run = new_run(hands, journal.reopened(), folder=str(top))
     run.spent = spent
     names: Json = {"run": {"id": "r"}}
-    run.hooks = Hooks(loaded.hooks, call=fill_and_call, names=names, spent=spent)
+    run.hooks = HookRunner(loaded.hooks, call=fill_and_call, names=names, spent=spent)
     return performed(loaded, run)
 
 
@@ -622,11 +622,11 @@ def test_a_gate_that_meets_a_limit_of_the_run_decides_nothing(
     top: Path, file: str, text: str, made: list[Json]
 ) -> None:
     journal, clock = MemoryJournal(), Clock()
-    short = Spent(Limits(seconds=1), clock=clock)
+    short = Budget(Limits(seconds=1), clock=clock)
     ended = timed_life(top, file, text, Hands(top, steady, late_hook(clock)), journal, short)
     assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 second (2 used)", [])
     hands = Hands(top, steady)
-    assert said(timed_life(top, file, text, hands, journal, Spent())) == "done"
+    assert said(timed_life(top, file, text, hands, journal, Budget())) == "done"
     assert hands.logged == made
 
 
@@ -644,15 +644,15 @@ def test_who_is_kept_by_a_limit_from_hearing_of_a_step_hears_of_it_later_and_the
     top: Path, file: str, text: str, made: list[Json]
 ) -> None:
     journal, clock = MemoryJournal(), Clock()
-    short = Spent(Limits(seconds=1), clock=clock)
+    short = Budget(Limits(seconds=1), clock=clock)
     first = Hands(top, steady, late_hook(clock))
     ended = timed_life(top, file, text, first, journal, short)
     assert said(ended) == "the run has reached its limit of 1 second (2 used)"
     hands = Hands(top, steady)
-    assert said(timed_life(top, file, text, hands, journal, Spent())) == "done"
+    assert said(timed_life(top, file, text, hands, journal, Budget())) == "done"
     assert hands.logged == made
     asked = first.questions + hands.questions
     assert asked == (4 if file == "c.md" else 0)
     third = Hands(top, steady)
-    assert said(timed_life(top, file, text, third, journal, Spent())) == "done"
+    assert said(timed_life(top, file, text, third, journal, Budget())) == "done"
     assert third.logged == []

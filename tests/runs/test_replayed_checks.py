@@ -11,10 +11,10 @@ import pytest
 from agents.scripted import failed
 from plait.core.values import Json
 from plait.engine.events import StepFinished
-from plait.engine.hooks import MOMENTS
+from plait.engine.hooks import HOOK_EVENTS
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, StepError, too_long
-from plait.views.progress import fold
+from plait.views.progress import replay_events
 from runs.attempts import Hands, life, said
 from runs.test_replayed_names import HOSTS, TOLD, chatty
 from share import every
@@ -91,7 +91,7 @@ class Asked(Hands):
 
 def text_of(host: str, event: str, hooks: str) -> tuple[str, str]:
     file, text = HOSTS[host]
-    result = "${result}" if "result" in MOMENTS[event].names else ""
+    result = "${result}" if "result" in HOOK_EVENTS[event].names else ""
     hooks = hooks.replace("EVENT", event).replace("RESULT", result).replace("KIND", event.rpartition("_")[2])
     return file, f"---\npermissions: [log]\n{hooks}---\n{text}" if file.endswith(".md") else hooks + text
 
@@ -120,7 +120,7 @@ def test_a_gate_that_could_not_answer_is_asked_again_until_it_can(
         assert said(life(tmp_path, file, text, hands, journal)) == "done"
         assert hands.heard == whole.heard
         assert without_repeats(hands.made) == whole.made, "nothing is missing, and nothing was done twice"
-        assert fold(journal.events()).asked.turns == whole.questions
+        assert replay_events(journal.events()).asked.turns == whole.questions
         assert said(life(tmp_path, file, text, hands, journal)) == "done"
         assert hands.heard == whole.heard
 

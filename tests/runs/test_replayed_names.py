@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from agents.scripted import says, wants
-from plait.agents.messages import Answer, Ask
+from plait.agents.messages import ModelRequest, ModelResponse
 from plait.core.errors import TrustError
 from plait.core.values import Json
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Interrupted, OutOfTime
-from plait.views.progress import fold
+from plait.engine.outcome import DeadlineExceeded, Interrupted
+from plait.views.progress import replay_events
 from runs.attempts import Hands, life, said
 from share import every
 
@@ -72,13 +72,13 @@ TOLD = [
 ENDS: list[Callable[[], BaseException]] = [
     KeyboardInterrupt,
     Interrupted,
-    OutOfTime,
+    DeadlineExceeded,
     lambda: TrustError("not trusted"),
 ]
 """How a life may end inside a hook, beside a limit and an abort."""
 
 
-def chatty(ask: Ask) -> Answer:
+def chatty(ask: ModelRequest) -> ModelResponse:
     results = sum(message.role == "tool" for message in ask.messages)
     return wants(("log", {"x": results})) if ask.tools and results < 2 else says("an answer")
 
@@ -134,7 +134,7 @@ def test_a_life_that_ends_inside_a_hook_loses_nothing_and_tells_it_later(
         assert said(life(top, file, text, hands, journal)) == "done"
         assert (hands.questions, hands.made) == (whole.questions, whole.made)
         assert hands.told == whole.told, "each once, and the same"
-        assert fold(journal.events()).asked.turns == whole.questions
+        assert replay_events(journal.events()).asked.turns == whole.questions
         assert said(life(top, file, text, hands, journal)) == "done"
         assert hands.told == whole.told
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from agents.scripted import USED, Says, Scripted, says, wants
-from plait.agents.messages import Answer, Ask
+from plait.agents.messages import ModelRequest, ModelResponse
 from plait.core.values import Json
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
 from plait.tools.call import ToolResult
-from plait.views.progress import Progress, fold
+from plait.views.progress import Progress, replay_events
 from runs.attempts import Hands, life, said
 
 JUDGE = "---\n---\njudge\n"
@@ -30,7 +30,7 @@ def top(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chatty(ask: Ask) -> Answer:
+def chatty(ask: ModelRequest) -> ModelResponse:
     """A judge judges, everybody else calls a tool three times if there is one."""
     if ask.messages[0].text.startswith("judge"):
         return says("fine")
@@ -121,7 +121,7 @@ nodes:
     journal = MemoryJournal()
     assert "not yet" in ended(top, "g.yaml", flow, hands, journal)
     assert ended(top, "g.yaml", flow, hands, journal) == "done"
-    assert fold(journal.events()).asked.record() == {"turns": 1, "tokens": 15, "cost": 0.25}
+    assert replay_events(journal.events()).asked.record() == {"turns": 1, "tokens": 15, "cost": 0.25}
 
 
 AGENT = """\
@@ -137,9 +137,9 @@ def test_what_a_hook_of_an_agent_asks_is_nothing_that_the_agent_used(top: Path) 
     assert ended(top, "f.yaml", AGENT, hands, journal) == "done"
     inside = [end.path for end in ends(journal) if end.used and "turns" in end.used]
     assert inside[-1].startswith("steps/0/agent/hook:j/")
-    from plait.engine.limits import Earlier
+    from plait.engine.limits import PriorUsage
 
-    assert Earlier(journal).inside("steps/0/agent") == {"turns": 4, "tokens": 60, "spend": 1.0, "steps": 3}
+    assert PriorUsage(journal).inside("steps/0/agent") == {"turns": 4, "tokens": 60, "spend": 1.0, "steps": 3}
 
 
 def ends(journal: MemoryJournal) -> list[StepFinished]:
@@ -153,7 +153,7 @@ def breaking(times: int) -> Says:
     """A model whose first answers break off, and are paid for."""
     left = [None] * times
 
-    def answer(ask: Ask) -> Answer:
+    def answer(ask: ModelRequest) -> ModelResponse:
         if left and not ask.messages[0].text.startswith("judge"):
             left.pop()
             raise StepError(BROKEN)
@@ -168,7 +168,7 @@ def test_answers_that_broke_off_are_counted_at_each_attempt_in_every_life(top: P
     assert ended(top, "f.yaml", flow % 9, hands, journal) == "it broke off"
     assert ended(top, "f.yaml", flow % 3, hands, journal).endswith("of 3 turns (3 used)")
     assert ended(top, "f.yaml", flow % 4, hands, journal) == "done"
-    assert fold(journal.events()).asked.turns == hands.questions == 4
+    assert replay_events(journal.events()).asked.turns == hands.questions == 4
 
 
 # ── what hooks are told ──────────────────────────────────────────────────
@@ -406,6 +406,6 @@ def test_every_view_of_every_life_says_what_was_asked_in_all(top: Path, host: st
             journal,
             watchers=[progress.add],
         )
-        assert progress.asked.record() == fold(journal.events()).asked.record()
+        assert progress.asked.record() == replay_events(journal.events()).asked.record()
         assert progress.asked.turns == hands.questions > 0
         assert sum(part.asked.turns for part in progress.parts.values()) == hands.questions

@@ -12,7 +12,7 @@ import pytest
 import plait
 from plait import Ensemble, EnsembleError, Task, TaskOutput
 from plait.app.runs import flow_runs, flow_store
-from plait.views.progress import fold
+from plait.views.progress import replay_events
 from runs.stories import Place, new_place
 
 NOTE = """\
@@ -241,7 +241,7 @@ def test_what_is_done_stays_done_when_the_time_of_the_flow_ends_inside_a_hook(
     assert place.text("notes").split().count("a") == ("Judge." not in text)
     assert place.text("notes").split()[-2:] == ["heard", "heard"]
     with flow_store(str(place.root)).open(late.result.run, write=False) as opened:
-        asked = fold(opened.journal.events()).asked.turns
+        asked = replay_events(opened.journal.events()).asked.turns
     assert asked == text.count("Judge.") + 2 * text.count("Talk.")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.scripted import says, wants
-from plait.agents.messages import Answer, Ask
+from plait.agents.messages import ModelRequest, ModelResponse
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
 from runs.attempts import Hands, life, said
@@ -41,7 +41,7 @@ class Breaking:
     def __init__(self, times: int) -> None:
         self.times = times
 
-    def __call__(self, ask: Ask) -> Answer:
+    def __call__(self, ask: ModelRequest) -> ModelResponse:
         results = sum(message.role == "tool" for message in ask.messages)
         if results < 2:
             return wants(("log", {"x": results}))
@@ -73,7 +73,7 @@ def test_nor_in_a_later_life(top: Path, file: str, text: str) -> None:
     assert (hands.logged, hands.questions) == ([0, 1], 7)
 
 
-def greedy(ask: Ask) -> Answer:
+def greedy(ask: ModelRequest) -> ModelResponse:
     """A model that wants nine calls, one after the other."""
     results = sum(message.role == "tool" for message in ask.messages)
     return wants(("log", {"x": results})) if results < 9 else says("done")
@@ -105,7 +105,7 @@ def test_limits_of_an_agent_count_all_its_attempts(top: Path) -> None:
     flow = f"steps: [{{prompt: {{text: work, tools: [log], limits: {{turns: 3}}}}, {RETRY}}}]\n"
     breaks = [True]
 
-    def model(ask: Ask) -> Answer:
+    def model(ask: ModelRequest) -> ModelResponse:
         results = sum(message.role == "tool" for message in ask.messages)
         if results == 2 and breaks:
             breaks.clear()
@@ -133,7 +133,7 @@ def test_an_agent_whose_time_was_up_goes_on_as_well(top: Path, text: str) -> Non
     """Its time is up while the model answers for the first time behind two calls."""
     late = [True]
 
-    def slow(ask: Ask) -> Answer:
+    def slow(ask: ModelRequest) -> ModelResponse:
         results = sum(message.role == "tool" for message in ask.messages)
         if results < 2:
             return wants(("log", {"x": results}))
@@ -153,7 +153,7 @@ def test_limits_count_attempts_whose_time_was_up(top: Path) -> None:
     flow = f"steps: [{{prompt: {{text: work, tools: [log], limits: {{turns: 3}}}}, timeout: 0.3, {RETRY}}}]\n"
     late = [True]
 
-    def slow(ask: Ask) -> Answer:
+    def slow(ask: ModelRequest) -> ModelResponse:
         results = sum(message.role == "tool" for message in ask.messages)
         if results == 2 and late:
             late.clear()

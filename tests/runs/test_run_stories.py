@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from plait.app import env_changes
-from plait.app.runs import Company, flow_runs, rehearse_resume, retry_flow
-from plait.app.services import RealHands
+from plait.app.runs import RunObservers, flow_runs, plan_resume, retry_flow
+from plait.app.services import LocalServices
 from plait.app.takeover import look_at, take_over
 from plait.core.errors import InputError, TrustError
-from plait.engine.event_bus import Stop
-from plait.engine.events import Stamped, StepStarted, StepTitled
+from plait.engine.event_bus import StopSignal
+from plait.engine.events import EventRecord, StepRenamed, StepStarted
 from plait.template.shell.binding import BoundScript
-from plait.template.sinks import as_shell
+from plait.template.sinks import bind_shell
 from plait.template.template import compile_template
 from runs.stories import Place, new_place
 
@@ -94,11 +94,11 @@ CHANGES: Sequence[tuple[dict[str, str], dict[str, str], str | None]] = [
 def test_what_has_changed_is_said_in_names(
     before: dict[str, str], now: dict[str, str], change: str | None
 ) -> None:
-    assert env_changes.change_of(env_changes.remembered(before), now) == change
+    assert env_changes.describe_change(env_changes.env_digest(before), now) == change
 
 
 def test_the_same_variables_look_different_in_every_run() -> None:
-    one, other = (env_changes.remembered({"PIN": "1234"})["digest"] for _ in range(2))
+    one, other = (env_changes.env_digest({"PIN": "1234"})["digest"] for _ in range(2))
     assert one != other
 
 
@@ -176,7 +176,7 @@ map:
         "skipped": 0,
         "success_rate": 25.0,
     }
-    reasons = {one.why for one in rehearse_resume(ran.result.run, project=str(place.root)) if one.why}
+    reasons = {one.why for one in plan_resume(ran.result.run, project=str(place.root)) if one.why}
     assert reasons == {"it was cut: the time of what it is part of was over"}
 
 
@@ -212,7 +212,10 @@ steps:
     }
     begun = [event.title for event in ran.events if isinstance(event, StepStarted)]
     assert "echo ${who} ${token}" in begun
-    assert [event.path for event in ran.events if isinstance(event, StepTitled)] == ["steps/0", "steps/2/run"]
+    assert [event.path for event in ran.events if isinstance(event, StepRenamed)] == [
+        "steps/0",
+        "steps/2/run",
+    ]
 
 
 def test_requests_and_agents_without_a_name_are_called_by_what_they_ask(place: Place) -> None:
@@ -320,13 +323,13 @@ def test_what_does_not_fit_on_the_disk_is_not_taken_for_the_whole(place: Place, 
 
 
 def bound(script: str) -> BoundScript:
-    return as_shell(compile_template(script), {})
+    return bind_shell(compile_template(script), {})
 
 
 def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_once(tmp_path: Path) -> None:
     notes: list[str] = []
-    stop = Stop()
-    hands = RealHands(
+    stop = StopSignal()
+    hands = LocalServices(
         str(tmp_path), str(tmp_path / "run"), stop, env={}, most_kept=45_000_000, note=notes.append
     )
 
@@ -472,13 +475,13 @@ MENDED = FOUR.replace("one-${item} >> ledger; test ${item} = a || test ${item} =
 
 def interrupted_retry(place: Place, run: str, **options: Any) -> None:
     """`plait retry`, ended while the last item is worked on."""
-    stop = Stop()
+    stop = StopSignal()
 
-    def watch(told: Stamped) -> None:
+    def watch(told: EventRecord) -> None:
         if isinstance(told.event, StepStarted) and told.event.path == "map/item:d/work":
             stop.ask()
 
-    company = Company([watch], stop)
+    company = RunObservers([watch], stop)
     assert retry_flow(run, project=str(place.root), company=company, **options).status == "interrupted"
     (place.root / "ledger").unlink()
     place.write("ready", "")
@@ -499,7 +502,7 @@ def test_a_retry_with_another_file_goes_on_with_that(place: Place) -> None:
     run = place.run(FOUR).result.run
     place.write("other.yaml", MENDED)
     interrupted_retry(place, run, file=str(place.root / "other.yaml"))
-    shown = rehearse_resume(run, project=str(place.root))
+    shown = plan_resume(run, project=str(place.root))
     assert [one.path for one in shown if not one.remembered] == ["map/item:d/work", "reduce/end"]
     assert place.resume(run).result.counts["successful"] == 4
     assert place.text("ledger").split() == ["two-d", "end"]

@@ -12,8 +12,8 @@ from lang.graph.graphs import graph_place, graph_tool, tool, trusted
 from plait.app.runs import flow_runs
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Outcome
-from plait.views.diagram.model import Arrow, Box, Picture, Stay, visits_of, with_way
+from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
+from plait.views.diagram.model import Diagram, DiagramEdge, DiagramNode, Visit, graph_visits, mark_visits
 from runs.stories import Place, Ran
 
 TELL = "{tool: demo/ledger, params: {line: '%s'}}"
@@ -474,9 +474,16 @@ def test_which_of_two_edges_between_the_same_nodes_was_followed_is_recorded(plac
 
 
 def test_the_drawing_of_a_run_counts_each_of_two_edges_and_the_way_of_an_error_for_itself() -> None:
-    arrows = (Arrow("a", "b", "n = 1"), Arrow("a", "end"), Arrow("a", "b"), Arrow("a", "b", style="error"))
-    picture = Picture("g", (Box("a", "tool"), Box("b", "gate"), Box("end", "gate")), arrows)
-    way: list[Stay] = [
+    arrows = (
+        DiagramEdge("a", "b", "n = 1"),
+        DiagramEdge("a", "end"),
+        DiagramEdge("a", "b"),
+        DiagramEdge("a", "b", style="error"),
+    )
+    picture = Diagram(
+        "g", (DiagramNode("a", "tool"), DiagramNode("b", "gate"), DiagramNode("end", "gate")), arrows
+    )
+    way: list[Visit] = [
         ("a", False, 3),
         ("b", False),
         ("a", False, 1),
@@ -484,17 +491,20 @@ def test_the_drawing_of_a_run_counts_each_of_two_edges_and_the_way_of_an_error_f
         ("a", False, 3),
         ("b", False),
     ]
-    taken = [arrow.taken for arrow in with_way(picture, way).arrows]
+    taken = [arrow.taken for arrow in mark_visits(picture, way).arrows]
     assert taken == [1, 0, 2, 0]
-    failing: list[Stay] = [("a", True), ("b", False), ("a", False), ("end", False)]
-    assert [arrow.taken for arrow in with_way(picture, failing).arrows] == [0, 1, 0, 1]
+    failing: list[Visit] = [("a", True), ("b", False), ("a", False), ("end", False)]
+    assert [arrow.taken for arrow in mark_visits(picture, failing).arrows] == [0, 1, 0, 1]
 
 
 def test_the_visits_of_a_journal_tell_the_edge() -> None:
     journal = MemoryJournal()
-    ends: list[tuple[str, Outcome]] = [("a", Done({"next": "b", "edge": 3})), ("b", Done({"next": "a"}))]
+    ends: list[tuple[str, Outcome]] = [
+        ("a", Succeeded({"next": "b", "edge": 3})),
+        ("b", Succeeded({"next": "a"})),
+    ]
     ends.append(("a@2", Failed(Failure("no"))))
     for order, (name, outcome) in enumerate(ends):
         journal.append(StepFinished(f"nodes/{name}", "tool", name, "", outcome, 0.0, order))
-    journal.append(StepFinished("nodes/hook:x", "hook", "x", "", Done({}), 0.0, 9))
-    assert visits_of(journal, "nodes") == [("a", False, 3), ("b", False, None), ("a", True, None)]
+    journal.append(StepFinished("nodes/hook:x", "hook", "x", "", Succeeded({}), 0.0, 9))
+    assert graph_visits(journal, "nodes") == [("a", False, 3), ("b", False, None), ("a", True, None)]

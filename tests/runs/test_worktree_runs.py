@@ -21,7 +21,7 @@ from plait.app.takeover import look_at, take_over
 from plait.cli import main
 from plait.core.documents import parse
 from plait.core.errors import InputError
-from plait.engine.events import Noted
+from plait.engine.events import Note
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose
 from program.git_hand import git, new_repository
@@ -77,7 +77,7 @@ def test_what_a_map_may_say_about_isolation(said: str, wrong: Sequence[str]) -> 
 
 def test_a_dry_run_says_where_items_would_work_and_makes_nothing(project: Path) -> None:
     path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n")
-    shown = [one.shown for one in flows.rehearse_flow(path)]
+    shown = [one.shown for one in flows.plan_run(path)]
     assert (
         shown[0] == "each item in a git worktree of its own, from HEAD; merged back in the order of the items"
     )
@@ -87,11 +87,11 @@ def test_a_dry_run_says_where_items_would_work_and_makes_nothing(project: Path) 
 def test_a_dry_run_goes_through_merge_steps_also_of_a_run_that_is_done(project: Path) -> None:
     merge = "merge: [{shell: 'git merge -q ${merge.source_branch} # ${merge.target_branch}'}]\n"
     path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n{merge}")
-    shown = [one.shown for one in flows.rehearse_flow(path)]
+    shown = [one.shown for one in flows.plan_run(path)]
     assert shown[-1] == "git merge -q ${merge.source_branch} # ${merge.target_branch}"
     run = flows.run_flow(path)
     assert run.status == "done", run.failure
-    assert all(one.remembered for one in flows.rehearse_resume(run.run, project=str(project)))
+    assert all(one.remembered for one in flows.plan_resume(run.run, project=str(project)))
 
 
 # ── runs ─────────────────────────────────────────────────────────────────
@@ -199,7 +199,7 @@ def test_why_a_worktree_stays_after_merge_steps_is_said(
     assert result.status == "done", result.failure
     branch = f"plait/{result.run}/merged"
     with flows.flow_store(str(project)).open(result.run, write=False) as opened:
-        notes = [one.event for one in opened.journal.events() if isinstance(one.event, Noted)]
+        notes = [one.event for one in opened.journal.events() if isinstance(one.event, Note)]
     [note] = [one.message for one in notes if one.path == "merge"]
     said, _, where = note.rpartition(" ")
     assert said == f"{why.replace('BRANCH', branch)}: the branch {branch} stays, and its worktree"
@@ -346,7 +346,7 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
     (project / ".ai/bad").unlink()
     git(project, "switch", "-q", "-c", "other")
     notes: list[str] = []
-    company = flows.Company([lambda told: notes.append(getattr(told.event, "message", ""))])
+    company = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
     assert flows.resume_flow(run.run, project=str(project), company=company).status == "done"
     said = "the project is at the branch other, and what the items did was merged into main"
     assert [note for note in notes if note] == [f"{said}: reduce goes on there, since it had begun"]
@@ -451,7 +451,7 @@ def test_reduce_and_merge_steps_see_what_a_retried_item_did(project: Path, commi
     assert failed.status == "failed"
     (project / ".ai/ok").write_text("")
     notes: list[str] = []
-    company = flows.Company([lambda told: notes.append(getattr(told.event, "message", ""))])
+    company = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
     again = flows.retry_flow(failed.run, project=str(project), company=company)
     assert again.status == "done", again.failure
     assert {"f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
@@ -514,7 +514,7 @@ def test_a_run_whose_items_have_places_stays_where_they_are(project: Path, kind:
     ways: list[Callable[[], object]] = [
         lambda: flows.retry_flow(run, project=str(now)),
         lambda: flows.resume_flow(run, project=str(now)),
-        lambda: flows.rehearse_resume(run, project=str(now)),
+        lambda: flows.plan_resume(run, project=str(now)),
     ]
     for way in ways:
         with pytest.raises(InputError, match="its items have places of their own there") as caught:

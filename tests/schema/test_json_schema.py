@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plait.core.documents import parse
 from plait.lang.check import check_file
-from plait.schema import WARNED, problems
+from plait.schema import WARNED, validate
 from plait.schema.json_schema import json_schema
 from share import examples
 
@@ -229,7 +229,7 @@ def test_the_schema_and_the_reader_of_the_format_agree_on_any_file(
     place: tuple[str | int, ...], value: Any, key: str | None
 ) -> None:
     flow = changed(place, value, key=key)
-    found = problems(parse(json.dumps(flow), "f.yaml"))
+    found = validate(parse(json.dumps(flow), "f.yaml"))
     assert SCHEMA.is_valid(flow) == (not [one for one in found if one.code not in WARNED]), [
         one.what for one in found
     ]
@@ -237,4 +237,4 @@ def test_the_schema_and_the_reader_of_the_format_agree_on_any_file(
 
 def test_the_good_file_is_good() -> None:
     assert SCHEMA.is_valid(GOOD)
-    assert problems(parse(json.dumps(GOOD), "f.yaml")) == []
+    assert validate(parse(json.dumps(GOOD), "f.yaml")) == []

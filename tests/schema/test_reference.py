@@ -18,22 +18,22 @@ from plait.schema import (
     COMMANDS,
     FILES,
     WARNED,
-    Each,
+    Fields,
     Kind,
-    Many,
-    Map,
+    ListOf,
+    MapOf,
     NoEffect,
     OneOf,
+    Record,
     Refused,
-    Said,
     all_forms,
-    form_of,
-    problems,
+    fields_by_spelling,
+    record_type,
     seconds,
-    spelt,
+    validate,
 )
 from plait.schema.json_schema import SCHEMA_DIALECT, json_schema
-from plait.schema.reference import reference
+from plait.schema.reference import render_reference
 from plait.scope import Scope
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "workflow.md"
@@ -42,7 +42,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "workflow.md"
 def found(text: str) -> list[str]:
     """`line code`, and the first quoted name."""
     rows = []
-    for problem in problems(parse(text, "f.yaml")):
+    for problem in validate(parse(text, "f.yaml")):
         name = problem.what.partition("'")[2].partition("'")[0]
         rows.append(f"{problem.place[1]} {problem.code} {name}".rstrip())
     return rows
@@ -133,9 +133,9 @@ def test_each_field_says_what_it_may_hold(text: str, expected: list[str]) -> Non
 
 
 def test_a_misspelt_command_is_not_also_missing() -> None:
-    [unknown] = problems(parse("- {shel: ls}", "f.yaml"))
+    [unknown] = validate(parse("- {shel: ls}", "f.yaml"))
     assert unknown.fix == "did you mean 'shell'?"
-    (longer,) = problems(parse("map: {input: [1], retry_config: {}, steps: [{shell: ls}]}", "f.yaml"))
+    (longer,) = validate(parse("map: {input: [1], retry_config: {}, steps: [{shell: ls}]}", "f.yaml"))
     assert longer.fix == "did you mean 'retry'?"
 
 
@@ -151,23 +151,23 @@ FURTHER_IN = [
 
 @pytest.mark.parametrize(("text", "fix"), FURTHER_IN)
 def test_a_field_that_belongs_further_in_is_told_where(text: str, fix: str) -> None:
-    assert problems(parse(text, "f.yaml"))[0].fix == fix
+    assert validate(parse(text, "f.yaml"))[0].fix == fix
 
 
 def test_what_would_not_fit_further_in_is_not_sent_there() -> None:
-    (problem,) = problems(parse(f"map: {{{MAP}, merge: [{{shell: ls}}]}}", "f.yaml"))
+    (problem,) = validate(parse(f"map: {{{MAP}, merge: [{{shell: ls}}]}}", "f.yaml"))
     assert problem.fix is not None
     assert problem.fix.startswith("a map has: ")
 
 
 def test_a_command_written_as_a_name_is_told_how_to_write_it() -> None:
-    [problem] = problems(parse("- {name: fix, args: [a]}", "f.yaml"))
+    [problem] = validate(parse("- {name: fix, args: [a]}", "f.yaml"))
     assert problem.fix == "say what it does; a command of an agent is written claude: /name …"
 
 
 def test_what_is_said_is_read_with_the_defaults_of_the_table() -> None:
     node = parse("{attempts: '${n}', max_delay: 1m, retry_on: timeout}", "f.yaml")
-    said = Said("retry", node, Scope({"n": 4}))  # type: ignore[arg-type]
+    said = Fields("retry", node, Scope({"n": 4}))  # type: ignore[arg-type]
     assert (said.whole("attempts"), said.seconds("max_delay"), said.seconds("initial_delay")) == (
         4,
         60.0,
@@ -187,7 +187,7 @@ def kinds_in(kind: Kind) -> list[Kind]:
     match kind:
         case OneOf(inner):
             return [kind, *(one for each in inner for one in kinds_in(each))]
-        case Each(inner) | Many(inner):
+        case MapOf(inner) | ListOf(inner):
             return [kind, *kinds_in(inner)]
     return [kind]
 
@@ -197,21 +197,23 @@ def test_the_tables_refer_only_to_what_exists_and_every_form_is_used() -> None:
         kind.form
         for root in [*FILES.values(), *(field.kind for form in all_forms() for field in form.fields)]
         for kind in kinds_in(root)
-        if isinstance(kind, Map)
+        if isinstance(kind, Record)
     }
     assert used == {form.name for form in all_forms()}
 
 
 def test_no_two_fields_of_a_form_share_a_spelling() -> None:
     for form in all_forms():
-        assert len(spelt(form.name)) == sum(len(field.spellings) for field in form.fields), form.name
+        assert len(fields_by_spelling(form.name)) == sum(len(field.spellings) for field in form.fields), (
+            form.name
+        )
 
 
 def test_commands_and_required_names_are_fields_of_their_forms() -> None:
     for form in all_forms():
         names = {field.name for field in form.fields}
         assert {*form.one_of, *form.some_of, *form.alone, *form.marks} <= names, form.name
-    assert set(COMMANDS) == set(form_of("step").one_of)
+    assert set(COMMANDS) == set(record_type("step").one_of)
 
 
 def test_every_field_says_what_it_means() -> None:
@@ -257,7 +259,7 @@ def test_the_schema_agrees_with_the_reader(schema: Any, text: str, expected: lis
 
 
 def test_the_schema_refuses_bad_files(schema: Any) -> None:
-    refused = [text for text, _ in BAD if problems(parse(text, "f.yaml"))]
+    refused = [text for text, _ in BAD if validate(parse(text, "f.yaml"))]
     assert len(refused) > 8
     assert [text for text in refused if schema.is_valid(parse(text, "f.yaml").data())] == []
 
@@ -274,4 +276,4 @@ def test_editors_are_told_what_a_field_means_and_its_default() -> None:
 
 def test_the_reference_page_has_the_tables_of_the_format() -> None:
     _, _, tables = PAGE.read_text("utf-8").partition("## All maps and their fields\n\n")
-    assert tables.rstrip() == reference()
+    assert tables.rstrip() == render_reference()

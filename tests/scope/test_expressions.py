@@ -19,7 +19,7 @@ from plait.scope.expressions import (
     compile_filter,
     compile_when,
     item_facts,
-    read_when,
+    parse_when,
     truth,
 )
 from plait.template.program import FACTS
@@ -213,16 +213,16 @@ def test_a_part_that_is_not_needed_is_not_asked() -> None:
 def test_a_when_may_be_a_condition(value: Json, names: dict[str, Json], holds: bool | None) -> None:
     if holds is None:
         with pytest.raises(ConditionError):
-            read_when(value)
+            parse_when(value)
         return
-    assert read_when(value).holds(names) is holds
-    assert read_when(value).holds(Scope(names)) is holds
+    assert parse_when(value).holds(names) is holds
+    assert parse_when(value).holds(Scope(names)) is holds
 
 
 def test_a_when_of_another_kind_is_refused() -> None:
     for value in (3, None, ["a"]):
         with pytest.raises(ConditionError, match="a 'when' is text, true or false, or a map"):
-            read_when(value)
+            parse_when(value)
 
 
 def test_facts_never_hide_a_field() -> None:

@@ -21,13 +21,20 @@ from plait.adapters.http import client as request
 from plait.core.errors import RequestError
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.tools.bind import Call, bind
+from plait.tools.bind import BindRequest, bind
 from plait.tools.chain import Chain, Chains
-from plait.tools.config import checked_params
+from plait.tools.config import validate_params
 from plait.tools.environment import FIXED, DotEnv, resolve_environment
 from plait.tools.headers import ItemCache
-from plait.tools.interpreters import Surroundings
-from plait.tools.invocation import FunctionCall, Invocation, Limits, ProcessCall, RequestCall, Returned
+from plait.tools.interpreters import SearchPaths
+from plait.tools.invocation import (
+    CallLimits,
+    FunctionCall,
+    Invocation,
+    PrimitiveResult,
+    ProcessCall,
+    RequestCall,
+)
 from plait.tools.spaces import Space, Spaces
 
 SYSTEM = str(Path(function.__file__).parent.parent / "system")
@@ -65,18 +72,18 @@ def bound(tool_id: str, params: Mapping[str, Json], project: Path, space: str = 
         chain,
         host=HOST,
         dotenv=DotEnv(),
-        around=Surroundings((str(project),), HOST, "/nonexistent"),
+        around=SearchPaths((str(project),), HOST, "/nonexistent"),
         context=context,
     )
-    params = checked_params(params, chain.tool)
-    return bind(Call(chain, params, context, environment, str(project), str(project)))
+    params = validate_params(params, chain.tool)
+    return bind(BindRequest(chain, params, context, environment, str(project), str(project)))
 
 
-def use(tool_id: str, project: Path, **params: Json) -> Returned:
+def use(tool_id: str, project: Path, **params: Json) -> PrimitiveResult:
     """Call a standard tool that is a function."""
     call = bound(tool_id, params, project)
     assert isinstance(call, FunctionCall)
-    return function.call(call)
+    return function.call_function(call)
 
 
 def printed(call: Invocation) -> str:
@@ -740,11 +747,13 @@ def test_a_fetched_address_is_data_and_local_ones_are_refused(tmp_path: Path) ->
     local = bound("core/http/fetch", {"address": "http://127.0.0.1:9/"}, tmp_path)
     assert isinstance(local, RequestCall)
     with pytest.raises(RequestError) as caught:
-        request.send(local)
+        request.send_request(local)
     assert caught.value.code == "address-refused"
 
 
 def test_a_tool_is_called_by_its_bytes(tmp_path: Path) -> None:
     code = Path(SYSTEM, "tools", "core", "file", "list.py").read_bytes()
-    call = FunctionCall("list.py", code, sha256(code).hexdigest(), "execute", {}, str(tmp_path), Limits(20.0))
-    assert function.call(call).data == {"entries": [], "complete": True}
+    call = FunctionCall(
+        "list.py", code, sha256(code).hexdigest(), "execute", {}, str(tmp_path), CallLimits(20.0)
+    )
+    assert function.call_function(call).data == {"entries": [], "complete": True}

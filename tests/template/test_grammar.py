@@ -14,19 +14,19 @@ from plait.template.grammar import MAX_DEPTH, MAX_FLAWS, MAX_TEXT, parse, parse_
 from plait.template.nodes import (
     Alternative,
     Computed,
-    ContextHole,
-    EnvHole,
+    ContextPlaceholder,
+    EnvPlaceholder,
     Extract,
     Filter,
     Format,
-    InputHole,
+    InputPlaceholder,
     Literal,
-    ParamHole,
+    ParamPlaceholder,
     Parts,
     Path,
-    PromptHole,
+    PromptPlaceholder,
     Text,
-    holes,
+    placeholders,
 )
 from plait.template.profiles import PROFILES
 from plait.template.template import compile_template
@@ -34,8 +34,8 @@ from plait.template.template import compile_template
 ALL = tuple(PROFILES)
 
 
-def context(start: int, end: int, *paths: Path, **more: Any) -> ContextHole:
-    return ContextHole(start, end, tuple(Alternative(path) for path in paths), **more)
+def context(start: int, end: int, *paths: Path, **more: Any) -> ContextPlaceholder:
+    return ContextPlaceholder(start, end, tuple(Alternative(path) for path in paths), **more)
 
 
 A, B = Path("a"), Path("b")
@@ -87,36 +87,36 @@ CONTEXT_PARTS: list[tuple[str, Parts]] = [
     ("${a:-$${b}}",         (context(0, 11, A, default=(Text("${b}"),)),)),
     ("${a:?}",              (context(0, 6, A, required=""),)),
     ("${a:? give ${b} }",   (context(0, 17, A, required="give ${b}"),)),
-    ("${a:json}",           (ContextHole(0, 9, (Alternative(A, (Format("json"),)),)),)),
-    ("${a:lines:json}",     (ContextHole(0, 15, (Alternative(A, (Format("lines"), Format("json"))),)),)),
-    ("${a:*.py}",           (ContextHole(0, 9, (Alternative(A, (Format("glob", "*.py"),)),)),)),
-    ("${a:src/*}",          (ContextHole(0, 10, (Alternative(A, (Format("glob", "src/*"),)),)),)),
-    ("${a:[ab].c}",         (ContextHole(0, 11, (Alternative(A, (Format("glob", "[ab].c"),)),)),)),
-    ("${a:json:-d}",        (ContextHole(0, 12, (Alternative(A, (Format("json"),)),), default=(Text("d"),)),)),
-    ("${'x'}",              (ContextHole(0, 6, (Alternative(Literal("x")),)),)),
-    ("${a || 'x y'}",       (ContextHole(0, 13, (Alternative(A), Alternative(Literal("x y")))),)),
-    ('${a || "x"}',         (ContextHole(0, 11, (Alternative(A), Alternative(Literal("x")))),)),
-    ("${a || 3}",           (ContextHole(0, 9, (Alternative(A), Alternative(Literal(3)))),)),
-    ("${a || -1.5e3}",      (ContextHole(0, 14, (Alternative(A), Alternative(Literal(-1500.0)))),)),
-    ("${a || true}",        (ContextHole(0, 12, (Alternative(A), Alternative(Literal(True)))),)),
-    ("${a || null}",        (ContextHole(0, 12, (Alternative(A), Alternative(Literal(None)))),)),
-    ("${true}",             (ContextHole(0, 7, (Alternative(Literal(True)),)),)),
+    ("${a:json}",           (ContextPlaceholder(0, 9, (Alternative(A, (Format("json"),)),)),)),
+    ("${a:lines:json}",     (ContextPlaceholder(0, 15, (Alternative(A, (Format("lines"), Format("json"))),)),)),
+    ("${a:*.py}",           (ContextPlaceholder(0, 9, (Alternative(A, (Format("glob", "*.py"),)),)),)),
+    ("${a:src/*}",          (ContextPlaceholder(0, 10, (Alternative(A, (Format("glob", "src/*"),)),)),)),
+    ("${a:[ab].c}",         (ContextPlaceholder(0, 11, (Alternative(A, (Format("glob", "[ab].c"),)),)),)),
+    ("${a:json:-d}",        (ContextPlaceholder(0, 12, (Alternative(A, (Format("json"),)),), default=(Text("d"),)),)),
+    ("${'x'}",              (ContextPlaceholder(0, 6, (Alternative(Literal("x")),)),)),
+    ("${a || 'x y'}",       (ContextPlaceholder(0, 13, (Alternative(A), Alternative(Literal("x y")))),)),
+    ('${a || "x"}',         (ContextPlaceholder(0, 11, (Alternative(A), Alternative(Literal("x")))),)),
+    ("${a || 3}",           (ContextPlaceholder(0, 9, (Alternative(A), Alternative(Literal(3)))),)),
+    ("${a || -1.5e3}",      (ContextPlaceholder(0, 14, (Alternative(A), Alternative(Literal(-1500.0)))),)),
+    ("${a || true}",        (ContextPlaceholder(0, 12, (Alternative(A), Alternative(Literal(True)))),)),
+    ("${a || null}",        (ContextPlaceholder(0, 12, (Alternative(A), Alternative(Literal(None)))),)),
+    ("${true}",             (ContextPlaceholder(0, 7, (Alternative(Literal(True)),)),)),
     ("${true.x}",           (context(0, 9, Path("true", ("x",))),)),
     ("${env.HOME}",         (context(0, 11, Path("env", ("HOME",))),)),
     ("${uuid}",             (context(0, 7, Path("uuid")),)),
-    ("${file:x.txt}",       (ContextHole(0, 13, (Alternative(Computed("file", (Text("x.txt"),))),)),)),
-    ("${file:${a}/b}",      (ContextHole(0, 14, (Alternative(Computed("file", (context(7, 11, A), Text("/b")))),)),)),
-    ("${file:x:-d}",        (ContextHole(0, 12, (Alternative(Computed("file", (Text("x"),))),), default=(Text("d"),)),)),
-    ("${file:x | trim}",    (ContextHole(0, 16, (Alternative(Computed("file", (Text("x"),))),), filters=(Filter("trim"),)),)),
-    ("${file:x || a}",      (ContextHole(0, 14, (Alternative(Computed("file", (Text("x"),))), Alternative(A))),)),
+    ("${file:x.txt}",       (ContextPlaceholder(0, 13, (Alternative(Computed("file", (Text("x.txt"),))),)),)),
+    ("${file:${a}/b}",      (ContextPlaceholder(0, 14, (Alternative(Computed("file", (context(7, 11, A), Text("/b")))),)),)),
+    ("${file:x:-d}",        (ContextPlaceholder(0, 12, (Alternative(Computed("file", (Text("x"),))),), default=(Text("d"),)),)),
+    ("${file:x | trim}",    (ContextPlaceholder(0, 16, (Alternative(Computed("file", (Text("x"),))),), filters=(Filter("trim"),)),)),
+    ("${file:x || a}",      (ContextPlaceholder(0, 14, (Alternative(Computed("file", (Text("x"),))), Alternative(A))),)),
     ("${file:-d}",          (context(0, 10, Path("file"), default=(Text("d"),)),)),
-    ("${file:./-d}",        (ContextHole(0, 12, (Alternative(Computed("file", (Text("./-d"),))),)),)),
+    ("${file:./-d}",        (ContextPlaceholder(0, 12, (Alternative(Computed("file", (Text("./-d"),))),)),)),
     ("${file}",             (context(0, 7, Path("file")),)),
-    ("${cmd:ls | wc -l}",   (ContextHole(0, 17, (Alternative(Computed("cmd", (Text("ls | wc -l"),))),)),)),
-    ("${date:%Y-%m-%d}",    (ContextHole(0, 16, (Alternative(Computed("date", (Text("%Y-%m-%d"),))),)),)),
-    ("${date:%H:%M}",       (ContextHole(0, 13, (Alternative(Computed("date", (Text("%H:%M"),))),)),)),
-    ("${json:k.0:from:a}",  (ContextHole(0, 18, (Alternative(Extract(Path("k", (0,)), A)),)),)),
-    ("${json:k:from:a.b}",  (ContextHole(0, 18, (Alternative(Extract(Path("k"), Path("a", ("b",)))),)),)),
+    ("${cmd:ls | wc -l}",   (ContextPlaceholder(0, 17, (Alternative(Computed("cmd", (Text("ls | wc -l"),))),)),)),
+    ("${date:%Y-%m-%d}",    (ContextPlaceholder(0, 16, (Alternative(Computed("date", (Text("%Y-%m-%d"),))),)),)),
+    ("${date:%H:%M}",       (ContextPlaceholder(0, 13, (Alternative(Computed("date", (Text("%H:%M"),))),)),)),
+    ("${json:k.0:from:a}",  (ContextPlaceholder(0, 18, (Alternative(Extract(Path("k", (0,)), A)),)),)),
+    ("${json:k:from:a.b}",  (ContextPlaceholder(0, 18, (Alternative(Extract(Path("k"), Path("a", ("b",)))),)),)),
     ("$${a}",               (Text("${a}"),)),
     ("$${a:-${b}} ${b}",    (Text("${a:-${b}} "), context(12, 16, B))),
     ("$${a",                (Text("${a"),)),
@@ -156,20 +156,20 @@ def test_a_shell_style_hole_is_read_in_a_workflow_alone(text: str, parts: Parts)
 
 
 INPUT: list[tuple[str, Parts]] = [
-    ("{input:k}",               (InputHole(0, 9, "k"),)),
-    ("{input:k?}",              (InputHole(0, 10, "k", optional=True),)),
-    ("{input:0_k}",             (InputHole(0, 11, "0_k"),)),
-    ("{input:k:}",              (InputHole(0, 10, "k", default=()),)),
-    ("{input:k:d}",             (InputHole(0, 11, "k", default=(Text("d"),)),)),
-    ("{input:k|d e}",           (InputHole(0, 13, "k", default=(Text("d e"),)),)),
-    ("{input:k:a:b|c}",         (InputHole(0, 15, "k", default=(Text("a:b|c"),)),)),
-    ("{input:k:{}}",            (InputHole(0, 12, "k", default=(Text("{}"),)),)),
-    ("{input:k:\\{\\}}",         (InputHole(0, 14, "k", default=(Text("{}"),)),)),
-    ("{input:k:\\}}",           (InputHole(0, 12, "k", default=(Text("}"),)),)),
-    ("{input:k:{input:j}}",     (InputHole(0, 19, "k", default=(InputHole(9, 18, "j"),)),)),
+    ("{input:k}",               (InputPlaceholder(0, 9, "k"),)),
+    ("{input:k?}",              (InputPlaceholder(0, 10, "k", optional=True),)),
+    ("{input:0_k}",             (InputPlaceholder(0, 11, "0_k"),)),
+    ("{input:k:}",              (InputPlaceholder(0, 10, "k", default=()),)),
+    ("{input:k:d}",             (InputPlaceholder(0, 11, "k", default=(Text("d"),)),)),
+    ("{input:k|d e}",           (InputPlaceholder(0, 13, "k", default=(Text("d e"),)),)),
+    ("{input:k:a:b|c}",         (InputPlaceholder(0, 15, "k", default=(Text("a:b|c"),)),)),
+    ("{input:k:{}}",            (InputPlaceholder(0, 12, "k", default=(Text("{}"),)),)),
+    ("{input:k:\\{\\}}",         (InputPlaceholder(0, 14, "k", default=(Text("{}"),)),)),
+    ("{input:k:\\}}",           (InputPlaceholder(0, 12, "k", default=(Text("}"),)),)),
+    ("{input:k:{input:j}}",     (InputPlaceholder(0, 19, "k", default=(InputPlaceholder(9, 18, "j"),)),)),
     ("{{input:k}}",             (Text("{input:k}"),)),
     ("{{input:k:{a}}}",         (Text("{input:k:{a}}"),)),
-    ("{{input:k} ",             (Text("{"), InputHole(1, 10, "k"), Text(" "))),
+    ("{{input:k} ",             (Text("{"), InputPlaceholder(1, 10, "k"), Text(" "))),
     ("{input:}",                (Text("{input:}"),)),
     ("{input: k}",              (Text("{input: k}"),)),
     ("{input:k }",              (Text("{input:k }"),)),
@@ -177,7 +177,7 @@ INPUT: list[tuple[str, Parts]] = [
     ("{input:k.j}",             (Text("{input:k.j}"),)),
     ("{input:k",                (Text("{input:k"),)),
     ("{Input:k}",               (Text("{Input:k}"),)),
-    ('{"a": "{input:k}"}',      (Text('{"a": "'), InputHole(7, 16, "k"), Text('"}'))),
+    ('{"a": "{input:k}"}',      (Text('{"a": "'), InputPlaceholder(7, 16, "k"), Text('"}'))),
 ]  # fmt: skip
 
 
@@ -213,32 +213,32 @@ BRACES: list[tuple[str, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BRACES)
-@pytest.mark.parametrize(("profile", "kind"), [("prompt", PromptHole), ("config", ParamHole)])
+@pytest.mark.parametrize(("profile", "kind"), [("prompt", PromptPlaceholder), ("config", ParamPlaceholder)])
 def test_a_brace_hole_is_read(profile: str, kind: Any, text: str, expected: list[Any]) -> None:
     wanted = tuple(Text(it) if isinstance(it, str) else kind(*it) for it in expected)
     assert parse(text, profile).parts == wanted
 
 
 ENV: list[tuple[str, Parts]] = [
-    ("${A}",                      (EnvHole(0, 4, "A"),)),
-    ("${A_1}",                    (EnvHole(0, 6, "A_1"),)),
-    ("${ A }",                    (EnvHole(0, 6, "A"),)),
-    ("${A:-}",                    (EnvHole(0, 6, "A", default=()),)),
-    ("${A:-d}",                   (EnvHole(0, 7, "A", default=(Text("d"),)),)),
-    ("${A:-${B:-c}}",             (EnvHole(0, 13, "A", default=(EnvHole(5, 12, "B", default=(Text("c"),)),)),)),
-    ("${U:-http://h/{id}}",       (EnvHole(0, 19, "U", default=(Text("http://h/"), ParamHole(14, 18, "id"))),)),
-    ('${X:-{"k":1}}',             (EnvHole(0, 13, "X", default=(Text('{"k":1}'),)),)),
-    ("${A:?say so}",              (EnvHole(0, 12, "A", required="say so"),)),
-    ("${A:-\\{b\\}}",             (EnvHole(0, 11, "A", default=(Text("{b}"),)),)),
-    ("${A:-\\{{b}}",              (EnvHole(0, 11, "A", default=(Text("{"), ParamHole(7, 10, "b"))),)),
+    ("${A}",                      (EnvPlaceholder(0, 4, "A"),)),
+    ("${A_1}",                    (EnvPlaceholder(0, 6, "A_1"),)),
+    ("${ A }",                    (EnvPlaceholder(0, 6, "A"),)),
+    ("${A:-}",                    (EnvPlaceholder(0, 6, "A", default=()),)),
+    ("${A:-d}",                   (EnvPlaceholder(0, 7, "A", default=(Text("d"),)),)),
+    ("${A:-${B:-c}}",             (EnvPlaceholder(0, 13, "A", default=(EnvPlaceholder(5, 12, "B", default=(Text("c"),)),)),)),
+    ("${U:-http://h/{id}}",       (EnvPlaceholder(0, 19, "U", default=(Text("http://h/"), ParamPlaceholder(14, 18, "id"))),)),
+    ('${X:-{"k":1}}',             (EnvPlaceholder(0, 13, "X", default=(Text('{"k":1}'),)),)),
+    ("${A:?say so}",              (EnvPlaceholder(0, 12, "A", required="say so"),)),
+    ("${A:-\\{b\\}}",             (EnvPlaceholder(0, 11, "A", default=(Text("{b}"),)),)),
+    ("${A:-\\{{b}}",              (EnvPlaceholder(0, 11, "A", default=(Text("{"), ParamPlaceholder(7, 10, "b"))),)),
     ("${a}",                      (Text("${a}"),)),
-    ("${model} {model}",          (Text("${model} "), ParamHole(9, 16, "model"))),
+    ("${model} {model}",          (Text("${model} "), ParamPlaceholder(9, 16, "model"))),
     ("${state.x}",                (Text("${state.x}"),)),
     ("${A.b}",                    (Text("${A.b}"),)),
     ("${A|{b}}",                  (Text("${A|{b}}"),)),
-    ("$A {A}",                    (Text("$A "), ParamHole(3, 6, "A"))),
+    ("$A {A}",                    (Text("$A "), ParamPlaceholder(3, 6, "A"))),
     ("$${A}",                     (Text("${A}"),)),
-    ("$${A:-{b}} {b}",            (Text("${A:-{b}} "), ParamHole(11, 14, "b"))),
+    ("$${A:-{b}} {b}",            (Text("${A:-{b}} "), ParamPlaceholder(11, 14, "b"))),
     ("${A",                       (Text("${A"),)),
 ]  # fmt: skip
 
@@ -373,7 +373,11 @@ def test_what_belongs_to_the_shell_is_kept_byte_for_byte(text: str, around: str)
 def test_what_belongs_to_the_shell_is_no_flaw(text: str) -> None:
     parsed = parse(text, "workflow")
     assert parsed.flaws == ()
-    assert [hole for hole in holes(parsed.parts) if not (isinstance(hole, ContextHole) and hole.bare)] == []
+    assert [
+        hole
+        for hole in placeholders(parsed.parts)
+        if not (isinstance(hole, ContextPlaceholder) and hole.bare)
+    ] == []
 
 
 @pytest.mark.parametrize("text", OTHERS)
@@ -633,9 +637,9 @@ def test_parsing_raises_nothing_but_our_errors(text: str, profile: str) -> None:
 @given(text=scraps)
 def test_spans_of_holes_are_the_text_of_the_holes(text: str) -> None:
     for profile in ALL:
-        for hole in holes(parse(text, profile).parts):
+        for hole in placeholders(parse(text, profile).parts):
             written = text[hole.start : hole.end]
-            bare = isinstance(hole, ContextHole) and hole.bare
+            bare = isinstance(hole, ContextPlaceholder) and hole.bare
             assert written.startswith("$" if bare else ("${", "{"))
             assert written.endswith("}") or bare
 

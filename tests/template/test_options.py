@@ -12,7 +12,7 @@ import pytest
 from fuzz.option_fuzz import fuzz
 from plait.core.errors import ValueRefusedError
 from plait.core.values import Json
-from plait.template.options import Argument, Program, known_programs, option_words
+from plait.template.options import Argument, Program, all_programs, option_words
 from plait.template.shell.binding import bind
 from share import WHOLE, every
 from template.shell.shell_cases import bound, planned
@@ -223,7 +223,7 @@ def test_random_commands_pass_no_value_as_an_option(shell: str) -> None:
 
 
 def test_the_fuzzer_finds_a_wrong_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = known_programs()
+    programs = all_programs()
     assert isinstance(programs, dict)
     monkeypatch.setitem(programs, "sort", Program("koStTn"))
     monkeypatch.setitem(programs, "tr", Program())
@@ -248,7 +248,7 @@ SKIPPED = frozenset({
 
 def _rows() -> list[tuple[tuple[str, ...], Program]]:
     rows: list[tuple[tuple[str, ...], Program]] = []
-    for name, program in known_programs().items():
+    for name, program in all_programs().items():
         if name in SKIPPED or shutil.which(name, path=PATH) is None:
             continue
         rows.append(((name,), program))

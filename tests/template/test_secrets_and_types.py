@@ -103,6 +103,6 @@ def test_a_missing_name_is_looked_for_where_its_kind_lives(
     ],
 )
 def test_what_nobody_gave_is_gone_by_whatever_road(tree: Json, expected: Json) -> None:
-    from plait.template.sinks import as_json_value
+    from plait.template.sinks import render_json_value
 
-    assert as_json_value(plait.compile(tree, profile="config"), {"n": 3}) == expected
+    assert render_json_value(plait.compile(tree, profile="config"), {"n": 3}) == expected

@@ -17,14 +17,14 @@ from plait.core.errors import InputError, LimitError, PlaitError, ValueRefusedEr
 from plait.core.values import Secret
 from plait.template.sinks import (
     NAMES,
-    as_argv,
-    as_env,
-    as_header,
-    as_json,
-    as_json_value,
-    as_text,
-    as_url,
-    as_words,
+    render_argv,
+    render_env,
+    render_header,
+    render_json,
+    render_json_value,
+    render_text,
+    render_url,
+    render_words,
     sink_named,
 )
 from plait.template.template import compile_template
@@ -33,7 +33,7 @@ SECRET = Secret("s3cr3t")
 
 
 def words(template: str, **values: Any) -> list[str]:
-    return as_words(compile_template(template), values)
+    return render_words(compile_template(template), values)
 
 
 def config(template: Any) -> Any:
@@ -78,7 +78,7 @@ def test_one_value_is_one_argument(template: str, values: dict[str, Any], expect
 
 def test_a_list_spreads_also_when_an_earlier_stage_filled_it() -> None:
     template = compile_template("${files...}").fill({"files": ["a", "b c"]}, stage=2)
-    assert as_words(template, {}) == ["a", "b c"]
+    assert render_words(template, {}) == ["a", "b c"]
 
 
 def test_an_argument_refuses_nul_and_says_which_hole() -> None:
@@ -86,14 +86,14 @@ def test_an_argument_refuses_nul_and_says_which_hole() -> None:
         "<template>:1:3: an argument cannot hold NUL\n1 | x ${a}\n  |   ^^^^\n"
         "fix: remove it from the value, or pass the value through a file or stdin"
     )
-    assert refusal("x ${a}", as_words, a="secret\0text") == expected
-    assert refusal("${a...}", as_words, a=["ok", "\0"]).startswith(
+    assert refusal("x ${a}", render_words, a="secret\0text") == expected
+    assert refusal("${a...}", render_words, a=["ok", "\0"]).startswith(
         "<template>:1:1: an argument cannot hold NUL"
     )
 
 
 def test_nul_in_the_text_of_the_author_is_refused_too() -> None:
-    assert "an argument cannot hold NUL" in refusal("x\0y", as_words)
+    assert "an argument cannot hold NUL" in refusal("x\0y", render_words)
 
 
 def test_a_thousand_times_ten_random_byte_strings_reach_a_process_unchanged() -> None:
@@ -103,7 +103,7 @@ def test_a_thousand_times_ten_random_byte_strings_reach_a_process_unchanged() ->
     plain, part = compile_template("${v}"), compile_template("--x=${v}")
     for start in range(0, len(values), 2_500):
         batch = [os.fsdecode(value) for value in values[start : start + 2_500]]
-        argv = [word for text in batch for word in as_argv([plain, part], {"v": text})]
+        argv = [word for text in batch for word in render_argv([plain, part], {"v": text})]
         printed = subprocess.run(
             [sys.executable, "-I", "-c", show, *argv], capture_output=True, check=True, timeout=60
         )
@@ -139,7 +139,7 @@ URLS = [
 def test_a_value_is_encoded_for_its_part_of_the_url(
     template: str, values: dict[str, Any], expected: str
 ) -> None:
-    assert as_url(config(template), values) == expected
+    assert render_url(config(template), values) == expected
 
 
 ORIGINS = ["{x}", "{x}/path", "https://{x}/", "https://{x}", "https://h{x}/", "https://u:{x}@h/", "{x}://h/", "https:{x}",
@@ -148,7 +148,7 @@ ORIGINS = ["{x}", "{x}/path", "https://{x}/", "https://{x}", "https://h{x}/", "h
 
 @pytest.mark.parametrize("template", ORIGINS)
 def test_scheme_and_host_do_not_come_from_a_value(template: str) -> None:
-    message = refusal(template, as_url, "config", x="evil.com")
+    message = refusal(template, render_url, "config", x="evil.com")
     assert "the scheme and host of a URL may not come from a value" in message
     assert "evil" not in message
 
@@ -157,12 +157,12 @@ def test_scheme_and_host_do_not_come_from_a_value(template: str) -> None:
 @pytest.mark.parametrize("value", ["", ".", ".."])
 def test_a_segment_that_would_move_is_refused(template: str, value: str) -> None:
     assert "a path segment of a URL may not be empty, '.' or '..'" in refusal(
-        template, as_url, "config", x=value
+        template, render_url, "config", x=value
     )
 
 
 def test_bytes_that_are_no_text_are_refused_in_a_url() -> None:
-    assert "a URL holds text, not bytes" in refusal("https://h/{x}", as_url, "config", x="\udc80")
+    assert "a URL holds text, not bytes" in refusal("https://h/{x}", render_url, "config", x="\udc80")
 
 
 DECLARED = [
@@ -174,7 +174,7 @@ DECLARED = [
 @pytest.mark.parametrize(("base", "expected"), DECLARED)
 def test_a_declared_url_may_be_given(base: str, expected: str) -> None:
     template = config("{base}/v1/{x}")
-    assert as_url(template, {"base": base, "x": "a/b"}, host_from_value=True) == expected
+    assert render_url(template, {"base": base, "x": "a/b"}, host_from_value=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ def test_a_declared_url_may_be_given(base: str, expected: str) -> None:
 )  # fmt: skip
 def test_a_declared_url_is_still_a_url(base: str) -> None:
     with pytest.raises(ValueRefusedError, match="not an http or https URL without user name"):
-        as_url(config("{base}/x"), {"base": base}, host_from_value=True)
+        render_url(config("{base}/x"), {"base": base}, host_from_value=True)
 
 
 def test_only_the_first_value_may_be_the_declared_url() -> None:
     with pytest.raises(ValueRefusedError, match="may not come from a value"):
-        as_url(config("{base}{x}/"), {"base": "https://h", "x": ".evil.com"}, host_from_value=True)
+        render_url(config("{base}{x}/"), {"base": "https://h", "x": ".evil.com"}, host_from_value=True)
 
 
 @given(value=st.text(min_size=1).filter(lambda text: text not in (".", "..")))
@@ -195,7 +195,7 @@ def test_a_value_stays_inside_its_segment(value: str) -> None:
     from urllib.parse import unquote, urlsplit
 
     try:
-        url = as_url(config("https://h/a/{x}/b?q={x}"), {"x": value})
+        url = render_url(config("https://h/a/{x}/b?q={x}"), {"x": value})
     except ValueRefusedError:
         value.encode("utf-8", "surrogateescape")
         assert not value.isascii()
@@ -211,7 +211,7 @@ def test_a_value_stays_inside_its_segment(value: str) -> None:
 
 @pytest.mark.parametrize(("char", "name"), [("\r", "CR"), ("\n", "LF"), ("\0", "NUL")])
 def test_a_header_refuses_what_would_end_it(char: str, name: str) -> None:
-    message = refusal("Bearer ${t}", as_header, t=f"token{char}X-Evil: 1")
+    message = refusal("Bearer ${t}", render_header, t=f"token{char}X-Evil: 1")
     assert message == (
         f"<template>:1:8: a header cannot hold {name}\n1 | Bearer ${{t}}\n  |        ^^^^\n"
         "fix: remove it from the value, or pass the value through a file or stdin"
@@ -220,12 +220,12 @@ def test_a_header_refuses_what_would_end_it(char: str, name: str) -> None:
 
 def test_a_header_and_a_variable_reveal_the_secret_they_need() -> None:
     template = compile_template("Bearer ${t}")
-    assert as_header(template, {"t": SECRET}) == as_env(template, {"t": SECRET}) == "Bearer s3cr3t"
+    assert render_header(template, {"t": SECRET}) == render_env(template, {"t": SECRET}) == "Bearer s3cr3t"
 
 
 def test_a_variable_of_the_environment_refuses_nul_alone() -> None:
-    assert as_env(compile_template("${a}"), {"a": "x\r\ny"}) == "x\r\ny"
-    assert "an environment variable cannot hold NUL" in refusal("${a}", as_env, a="\0")
+    assert render_env(compile_template("${a}"), {"a": "x\r\ny"}) == "x\r\ny"
+    assert "an environment variable cannot hold NUL" in refusal("${a}", render_env, a="\0")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_variable_of_the_environment_refuses_nul_alone() -> None:
 )
 def test_text_never_reveals_a_secret(template: str) -> None:
     values = {"s": SECRET, "l": [SECRET], "m": {"k": SECRET}}
-    shown = as_text(compile_template(template), values) + repr(compile_template(template).render(values))
+    shown = render_text(compile_template(template), values) + repr(compile_template(template).render(values))
     assert "s3cr3t" not in shown.lower()
     assert "***" in shown
 
@@ -270,19 +270,19 @@ BODIES: list[tuple[Any, dict[str, Any], Any]] = [
 def test_an_entry_that_is_one_unresolved_parameter_is_gone(
     template: Any, values: dict[str, Any], expected: Any
 ) -> None:
-    assert as_json_value(config(template), values) == expected
-    assert json.loads(as_json(config(template), values)) == expected
+    assert render_json_value(config(template), values) == expected
+    assert json.loads(render_json(config(template), values)) == expected
 
 
 def test_json_is_written_once_and_reveals() -> None:
     template = config({"q": 'say "{x}"', "s": "{s}", "é": "{n}"})
-    assert as_json(template, {"x": '"}', "s": SECRET, "n": 10**20}) == (
+    assert render_json(template, {"x": '"}', "s": SECRET, "n": 10**20}) == (
         '{"q":"say \\"\\"}\\"","s":"s3cr3t","é":100000000000000000000}'
     )
 
 
 def test_other_profiles_keep_what_is_missing_in_json() -> None:
-    assert as_json(compile_template({"a": "${x}"}), {}) == '{"a":"${x}"}'
+    assert render_json(compile_template({"a": "${x}"}), {}) == '{"a":"${x}"}'
 
 
 # ── all of them ──────────────────────────────────────────────────────────
@@ -297,19 +297,19 @@ def test_the_names_of_the_sinks() -> None:
     )
 
 
-@pytest.mark.parametrize("sink", [as_words, as_header, as_env, as_url])
+@pytest.mark.parametrize("sink", [render_words, render_header, render_env, render_url])
 def test_a_sink_for_one_text_refuses_a_tree(sink: Any) -> None:
     with pytest.raises(InputError, match="a single text is needed here"):
         sink(compile_template(["${a}"]), {})
 
 
-@pytest.mark.parametrize("sink", [as_words, as_header, as_env, as_text, as_json])
+@pytest.mark.parametrize("sink", [render_words, render_header, render_env, render_text, render_json])
 def test_strict_holds_in_every_sink(sink: Any) -> None:
     with pytest.raises(PlaitError, match="nothing here is named 'a'"):
         sink(compile_template("x ${a}"), {}, strict=True)
 
 
-@pytest.mark.parametrize("sink", [as_words, as_header, as_env, as_text, as_json])
+@pytest.mark.parametrize("sink", [render_words, render_header, render_env, render_text, render_json])
 def test_many_holes_for_one_large_value_meet_a_limit_in_every_sink(sink: Any) -> None:
     for value in ("x" * (1 << 20), ["x" * (1 << 20)]):
         with pytest.raises(LimitError, match="longer than 16,777,216 characters"):
@@ -319,11 +319,11 @@ def test_many_holes_for_one_large_value_meet_a_limit_in_every_sink(sink: Any) ->
 def test_a_tree_that_names_one_large_value_often_is_not_written_out() -> None:
     tree = compile_template(["${a}"] * 1_000)
     with pytest.raises(LimitError, match="longer than 16,777,216 characters"):
-        as_json(tree, {"a": "x" * (1 << 20)})
+        render_json(tree, {"a": "x" * (1 << 20)})
     with pytest.raises(LimitError):
-        as_json(tree, {"a": [1] * 100_000})
+        render_json(tree, {"a": [1] * 100_000})
 
 
 def test_a_url_of_very_many_values_is_built_in_one_pass() -> None:
-    url = as_url(config("https://h/" + "/{x}" * 30_000), {"x": "a"})
+    url = render_url(config("https://h/" + "/{x}" * 30_000), {"x": "a"})
     assert len(url) == len("https://h/") + 60_000

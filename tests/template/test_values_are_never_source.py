@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fuzz.template_fuzz import CHECKS, PROFILES, Case, Piece, check, random_case, run
 from plait.core.values import Secret
-from plait.template.sinks import as_argv, as_json, as_text, as_url
+from plait.template.sinks import render_argv, render_json, render_text, render_url
 from plait.template.template import Template, compile_template
 from share import examples
 
@@ -130,24 +130,28 @@ def test_an_empty_default_beside_a_hole_does_not_make_the_hole_a_whole_value() -
 def test_sinks_put_a_value_in_place_and_do_not_read_it(value: str) -> None:
     values = {"v": value, "a": "A", "b": "B", "inputs": {"c": "C"}}
     words = [compile_template(word) for word in ("${v}", "-x=${v}", "$v")]
-    assert as_argv(words, values) == [value, f"-x={value}", value]
-    assert as_text(compile_template("${v}"), values) == value
+    assert render_argv(words, values) == [value, f"-x={value}", value]
+    assert render_text(compile_template("${v}"), values) == value
 
 
 @given(value=hostile_texts)
 def test_json_holds_the_value_as_one_string(value: str) -> None:
     import json
 
-    body = as_json(compile_template({"k": "{v}", "n": ["<{v}>"]}, "config"), {"v": value, "a": "A", "b": "B"})
+    body = render_json(
+        compile_template({"k": "{v}", "n": ["<{v}>"]}, "config"), {"v": value, "a": "A", "b": "B"}
+    )
     assert json.loads(body) == {"k": value, "n": [f"<{value}>"]}
 
 
 def test_a_url_holds_the_value_encoded_and_not_read() -> None:
     template = compile_template("https://h/{v}?q={v}", "config")
-    assert as_url(template, {"v": "{a}${B}", "a": "A"}) == "https://h/%7Ba%7D%24%7BB%7D?q=%7Ba%7D%24%7BB%7D"
+    assert (
+        render_url(template, {"v": "{a}${B}", "a": "A"}) == "https://h/%7Ba%7D%24%7BB%7D?q=%7Ba%7D%24%7BB%7D"
+    )
 
 
 def test_a_secret_is_not_read_either() -> None:
     values = {"s": Secret("${a}"), "a": "A"}
-    assert as_argv([compile_template("-p${s}")], values) == ["-p${a}"]
+    assert render_argv([compile_template("-p${s}")], values) == ["-p${a}"]
     assert compile_template("-p${s}").render(values) == "-p***"

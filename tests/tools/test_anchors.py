@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from plait.core.errors import InputError
-from plait.tools.anchors import Anchored, dependencies, find_anchor, library
+from plait.tools.anchors import ActiveAnchor, dependencies, find_anchor, library
 from plait.tools.chain import Chain
-from plait.tools.items import Anchor, Header, Item, VerifyDeps
+from plait.tools.items import Anchor, Header, ToolFile, VerifyDeps
 from plait.tools.spaces import Space
 
 
@@ -21,9 +21,9 @@ def put(top: Path, *places: str) -> None:
         path.touch()
 
 
-def item(top: Path, place: str, header: Header | None = None) -> Item:
+def item(top: Path, place: str, header: Header | None = None) -> ToolFile:
     path = str(top / "space" / "tools" / place)
-    return Item(
+    return ToolFile(
         "tool",
         place.rpartition(".")[0],
         Space("project", str(top / "space")),
@@ -34,7 +34,7 @@ def item(top: Path, place: str, header: Header | None = None) -> Item:
     )
 
 
-def anchored(top: Path, **keys: Any) -> Anchored | None:
+def anchored(top: Path, **keys: Any) -> ActiveAnchor | None:
     runtime = item(top, "my/runtime.yaml", Header(anchor=Anchor(**keys)))
     return find_anchor(Chain((item(top, "pkg/tool.py"), runtime), "x"), str(top))
 

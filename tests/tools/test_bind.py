@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from plait.core.errors import InputError, LimitError, PlaitError, ShellRefusedError, ValueRefusedError
 from plait.core.records import replace
 from plait.core.values import Secret
-from plait.tools.bind import Call, bind
+from plait.tools.bind import BindRequest, bind
 from plait.tools.chain import Chain
 from plait.tools.environment import Environment, EnvValue
-from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall, Retry
-from plait.tools.items import Header, Item
+from plait.tools.invocation import FunctionCall, HttpRetry, Invocation, McpCall, ProcessCall, RequestCall
+from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
 
 HOST = {"CITY": "Bonn", "API_KEY": "hunter2", "BASE": "https://api.example/v1"}
@@ -32,12 +32,14 @@ def bound(
     path: str | None = None,
     **context: str,
 ) -> Invocation:
-    item = Item("tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", Header(config=config))
+    item = ToolFile(
+        "tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", Header(config=config)
+    )
     chain = Chain((item,), f"core/primitives/{primitive}")
     environment = ENVIRONMENT
     if path is not None:
         environment = replace(ENVIRONMENT, child={"PATH": EnvValue(path, "fixed")})
-    return bind(Call(chain, params or {}, {"project_path": "/p", **context}, environment, "/p", "/p"))
+    return bind(BindRequest(chain, params or {}, {"project_path": "/p", **context}, environment, "/p", "/p"))
 
 
 def process(
@@ -485,9 +487,9 @@ def test_a_parameter_is_no_option_of_the_program(config: dict[str, Any], value: 
 def test_a_parameter_may_be_declared_as_an_option() -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "x-option": True}}}
     header = Header(config={"command": "mytool", "args": ["{x}"]}, config_schema=schema)
-    item = Item("tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", header)
+    item = ToolFile("tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", header)
     chain = Chain((item,), "core/primitives/subprocess")
-    call = bind(Call(chain, {"x": "-v"}, {}, ENVIRONMENT, "/p", "/p"))
+    call = bind(BindRequest(chain, {"x": "-v"}, {}, ENVIRONMENT, "/p", "/p"))
     assert isinstance(call, ProcessCall)
     assert call.argv == ("mytool", "-v")
 
@@ -536,7 +538,7 @@ def test_a_request_is_filled_by_its_sinks() -> None:
         ("content-type", "application/json"),
     )
     assert json.loads(call.body or b"") == {"id": "a/b", "key": "hunter2", "text": "k=hunter2"}
-    assert call.retry == Retry(3, "linear", 1, statuses=(503,), any_method=True)
+    assert call.retry == HttpRetry(3, "linear", 1, statuses=(503,), any_method=True)
 
 
 BODIES: list[tuple[Any, bytes | None, str | None]] = [

@@ -16,8 +16,8 @@ import plait
 from plait.app import api as app
 from plait.app.toolbox import project_root
 from plait.core.secret_names import looks_secret
-from plait.tools.call import Toolbox, call_tool, dry_run, prepare
-from plait.tools.chain import FILE, IDENTITY, TARGET, Chains, hold, place_of, settled, witness
+from plait.tools.call import Toolbox, call_tool, plan_call, prepare
+from plait.tools.chain import FILE, IDENTITY, TARGET, Chains, old_enough, unchanged, watched_path, witness
 from plait.tools.headers import ItemCache
 from plait.tools.invocation import FunctionCall, ProcessCall
 from plait.tools.spaces import Space, Spaces
@@ -323,7 +323,7 @@ def test_a_dry_run_and_a_call_share_the_road_and_not_the_secrets(here: Project) 
         secrets=["WORD"],
     )
     tools = of(here)
-    shown = [dry_run(tools, "my/env", {}) for _ in range(4)]
+    shown = [plan_call(tools, "my/env", {}) for _ in range(4)]
     assert all(each == shown[0] for each in shown)
     assert "hunter2" not in str(shown)
     assert tools.ready.get("my/env", dry=True, now=ahead()) is not None
@@ -386,32 +386,32 @@ def test_a_witness_holds_until_what_it_saw_changes(tmp_path: Path) -> None:
     file.write_text("one")
     looks = [(FILE, str(file)), (TARGET, str(folder)), (IDENTITY, str(folder)), (FILE, str(tmp_path / "no"))]
     seen = [witness(look, path) for look, path in looks]
-    assert [hold([each]) for each in seen] == [True] * 4
+    assert [unchanged([each]) for each in seen] == [True] * 4
     file.write_text("two")
-    assert [hold([each]) for each in seen] == [False, True, True, True]
+    assert [unchanged([each]) for each in seen] == [False, True, True, True]
     (folder / "new").touch()
-    assert [hold([each]) for each in seen] == [False, False, True, True]
+    assert [unchanged([each]) for each in seen] == [False, False, True, True]
     folder.rename(tmp_path / "no")
     folder.mkdir()
-    assert [hold([each]) for each in seen] == [False, False, False, False]
+    assert [unchanged([each]) for each in seen] == [False, False, False, False]
 
 
 def test_where_no_file_is_the_nearest_folder_tells_when_one_comes(tmp_path: Path) -> None:
     missing = tmp_path / "a" / "b" / "file"
-    assert place_of(str(missing)) == (TARGET, str(tmp_path))
-    before = witness(*place_of(str(missing)))
+    assert watched_path(str(missing)) == (TARGET, str(tmp_path))
+    before = witness(*watched_path(str(missing)))
     missing.parent.mkdir(parents=True)
-    assert not hold([before])
-    assert place_of(str(missing)) == (TARGET, str(missing.parent))
+    assert not unchanged([before])
+    assert watched_path(str(missing)) == (TARGET, str(missing.parent))
     missing.touch()
-    assert place_of(str(missing)) == (FILE, str(missing))
+    assert watched_path(str(missing)) == (FILE, str(missing))
 
 
 def test_only_what_changed_a_while_ago_is_settled(tmp_path: Path) -> None:
     seen = [witness(TARGET, str(tmp_path)), witness(FILE, str(tmp_path / "no"))]
-    assert not settled(seen, time.time())
-    assert settled(seen, ahead())
-    assert settled([witness(IDENTITY, str(tmp_path))], time.time())
+    assert not old_enough(seen, time.time())
+    assert old_enough(seen, ahead())
+    assert old_enough([witness(IDENTITY, str(tmp_path))], time.time())
 
 
 def test_a_project_that_is_named_by_a_link_is_the_one_it_leads_to_now(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ import pytest
 import plait
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Secret
-from plait.tools.call import call_tool, dry_run
+from plait.tools.call import call_tool, plan_call
 from plait.tools.chain import Chains
 from plait.tools.headers import ItemCache
-from plait.tools.invocation import Invocation, ProcessCall, RequestCall, Returned
+from plait.tools.invocation import Invocation, PrimitiveResult, ProcessCall, RequestCall
 from plait.tools.spaces import Space
 from plait.tools.trust import manifest
 from plait.tools.trust.decisions import Trust
@@ -114,7 +114,7 @@ def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
     here = project().trust()
     canary = here.root / "canary"
 
-    def forbidden(invocation: Invocation) -> Returned:
+    def forbidden(invocation: Invocation) -> PrimitiveResult:
         raise AssertionError(f"a dry run has carried out {invocation}")
 
     def ask(_: Any) -> str:
@@ -126,7 +126,7 @@ def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
         config={"command": "${RUBY}"},
         env_config={"interpreter": {"type": "command", "var": "RUBY", "resolve_cmd": ["touch", str(canary)]}},
     )
-    shown = dry_run(replace(here.toolbox, perform=forbidden, ask=ask), "my/tool", {})
+    shown = plan_call(replace(here.toolbox, perform=forbidden, ask=ask), "my/tool", {})
     assert shown["env"]["RUBY"] == "tool: command, not run"
     assert not canary.exists()
 
@@ -345,10 +345,10 @@ def test_many_threads_see_a_tool_change_as_a_whole(project: MakeProject) -> None
 
     seen: list[ProcessCall] = []
 
-    def keep(invocation: Invocation) -> Returned:
+    def keep(invocation: Invocation) -> PrimitiveResult:
         assert isinstance(invocation, ProcessCall)
         seen.append(invocation)
-        return Returned(True, None)
+        return PrimitiveResult(True, None)
 
     toolbox = replace(
         here.toolbox,
@@ -410,10 +410,10 @@ def test_a_secret_that_an_author_puts_into_a_request_is_masked_in_the_answer(pro
         config={"url": "https://tracker.example/", "auth": {"type": "bearer", "token": "${TRACKER_TOKEN}"}},
     )
 
-    def echo(invocation: Invocation) -> Returned:
+    def echo(invocation: Invocation) -> PrimitiveResult:
         call = invocation
         assert isinstance(call, RequestCall)
-        return Returned(
+        return PrimitiveResult(
             True, {"headers": [list(pair) for pair in call.headers]}, metadata={"seen": "t0ken-t0ken"}
         )
 
@@ -446,7 +446,7 @@ def test_the_command_that_approves_a_server_shows_no_secret(project: MakeProject
         config={"server": {"url": "https://m.example/{key}/{zone}"}, "tool_name": "add"},
     )
 
-    def refuse(invocation: Invocation) -> Returned:  # noqa: ARG001 - the protocol's name
+    def refuse(invocation: Invocation) -> PrimitiveResult:  # noqa: ARG001 - the protocol's name
         raise TrustError("not approved", fix="type: plait trust mcp s add", code="mcp-unapproved")
 
     tools = replace(here.toolbox, perform=refuse)
@@ -664,7 +664,7 @@ def test_what_a_header_calls_secret_is_shown_nowhere(project: MakeProject) -> No
     params = {"code": "op3n-sesame", "city": "Bonn"}
     result = call_tool(here.toolbox, "t", params)
     assert result.data["said"] == "*** *** Bonn"
-    told = json.dumps([result.record(), dry_run(here.toolbox, "t", params)])
+    told = json.dumps([result.record(), plan_call(here.toolbox, "t", params)])
     assert "op3n" not in told
     assert "s3cret-of-host" not in told
     assert result.data["coded"].count("***") == 1

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.core.errors import InputError, PlaitError
-from plait.core.safe_files import Stamp
+from plait.core.safe_files import FileStamp
 from plait.tools import chain as chain_module
 from plait.tools.chain import Chain, Chains
 from plait.tools.headers import ItemCache
-from plait.tools.items import Header, Item
-from plait.tools.spaces import Found, Space, Spaces
+from plait.tools.items import Header, ToolFile
+from plait.tools.spaces import Space, Spaces, ToolLocation
 from share import examples
 
 
@@ -60,8 +60,8 @@ def test_a_file_without_executor_is_no_primitive(tmp_path: Path) -> None:
 
 
 def test_the_digest_tells_chains_apart() -> None:
-    def one(digest: str) -> Item:
-        return Item("tool", "a", Space("project", "/p"), "/p/a", b"", digest, Header())
+    def one(digest: str) -> ToolFile:
+        return ToolFile("tool", "a", Space("project", "/p"), "/p/a", b"", digest, Header())
 
     digests = {
         Chain(items, "x").digest
@@ -77,7 +77,7 @@ def test_a_change_while_a_file_is_read_is_seen_next_time(tmp_path: Path) -> None
     class Meddling(ItemCache):
         """Somebody writes the file right after we have read it."""
 
-        def get(self, found: Found) -> Item:
+        def get(self, found: ToolLocation) -> ToolFile:
             item = super().get(found)
             path.write_text(json.dumps({"executor_id": "core/primitives/subprocess", "version": "2"}))
             return item
@@ -99,7 +99,7 @@ def test_only_so_many_chains_are_remembered(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_stamp_tells_every_field_apart() -> None:
-    stamps = {Stamp(*(int(n == field) for n in range(5))) for field in range(5)}
+    stamps = {FileStamp(*(int(n == field) for n in range(5))) for field in range(5)}
     assert len(stamps) == 5
 
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from plait.core.errors import InputError, ValueRefusedError
 from plait.core.values import Secret
 from plait.tools.chain import Chain
-from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, checked_params, deep_merge
-from plait.tools.items import Header, Item
+from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, deep_merge, validate_params
+from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
 
 SPACE = Space("project", "/p")
 
 
-def item(**keys: Any) -> Item:
-    return Item("tool", "t", SPACE, "/p/t.yaml", b"", "", Header(**keys))
+def item(**keys: Any) -> ToolFile:
+    return ToolFile("tool", "t", SPACE, "/p/t.yaml", b"", "", Header(**keys))
 
 
 def config(
@@ -155,7 +155,7 @@ SCHEMA = {
 
 def test_defaults_are_applied_at_any_depth_and_the_caller_keeps_his_map() -> None:
     given_params = {"week": 1, "deep": {}}
-    assert checked_params(given_params, item(config_schema=SCHEMA)) == {
+    assert validate_params(given_params, item(config_schema=SCHEMA)) == {
         "week": 1,
         "format": "text",
         "deep": {"level": 3},
@@ -165,7 +165,7 @@ def test_defaults_are_applied_at_any_depth_and_the_caller_keeps_his_map() -> Non
 
 def test_all_violations_come_at_once_without_a_value() -> None:
     with pytest.raises(InputError) as caught:
-        checked_params(
+        validate_params(
             {"week": "hunter2", "format": "hunter2", "tags": ["a", 5], "zz": "hunter2"},
             item(config_schema=SCHEMA),
         )
@@ -182,7 +182,7 @@ def test_all_violations_come_at_once_without_a_value() -> None:
 
 def test_a_missing_parameter_is_named() -> None:
     with pytest.raises(InputError) as caught:
-        checked_params({}, item(config_schema=SCHEMA))
+        validate_params({}, item(config_schema=SCHEMA))
     assert (
         str(caught.value)
         == "/p/t.yaml: 't': 'week' is required\nfix: look at 'plait tools show t' for its parameters"
@@ -200,25 +200,25 @@ def test_a_missing_parameter_is_named() -> None:
 )
 def test_a_schema_that_is_none_is_told(schema: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
-        checked_params({"a": 1}, item(config_schema=schema))
+        validate_params({"a": 1}, item(config_schema=schema))
     assert caught.value.code == "bad-schema"
 
 
 def test_a_secret_is_text_to_a_schema_and_stays_secret() -> None:
     schema = {"properties": {"token": {"type": "string", "minLength": 3}}}
-    assert checked_params({"token": Secret("abc")}, item(config_schema=schema)) == {"token": Secret("abc")}
+    assert validate_params({"token": Secret("abc")}, item(config_schema=schema)) == {"token": Secret("abc")}
     with pytest.raises(InputError) as caught:
-        checked_params({"token": Secret("ab")}, item(config_schema=schema))
+        validate_params({"token": Secret("ab")}, item(config_schema=schema))
     assert caught.value.what == "'t': token: does not meet 'minLength' of the schema"
 
 
 @pytest.mark.parametrize("value", [b"bytes", {1, 2}, object(), float("nan")])
 def test_what_is_no_json_is_refused(value: Any) -> None:
     with pytest.raises(ValueRefusedError):
-        checked_params({"x": value}, item(config_schema={"type": "object"}))
+        validate_params({"x": value}, item(config_schema={"type": "object"}))
 
 
 def test_without_a_schema_everything_passes_as_a_copy() -> None:
     given_params = {"a": 1}
-    checked = checked_params(given_params, item())
+    checked = validate_params(given_params, item())
     assert (checked, checked is given_params) == ({"a": 1}, False)

@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 
 import plait
-from plait.adapters.mcp.client import McpClients, PinFile
+from plait.adapters.mcp.client import ApprovalFile, McpClients
 from plait.app.toolbox import toolbox
 from plait.core.errors import DocumentError, InputError, TrustError
 from plait.tools.call import call_tool
 from plait.tools.chain import Chains
 from plait.tools.headers import ItemCache
-from plait.tools.invocation import Invocation, McpCall, Returned
+from plait.tools.invocation import Invocation, McpCall, PrimitiveResult
 from plait.tools.trust.decisions import Trust
 from plait.tools.trust.signatures import sign_detached
 from tools.projects import ECHO, KEY, STRANGER, Project, new_project, python_tool
@@ -721,10 +721,10 @@ def test_d40_an_mcp_tool_is_called_like_any_other(project: MakeProject) -> None:
     )
     assert here.dry("my/add", a=2, b=3)["server"] == [sys.executable, TINY]
     with McpClients(
-        PinFile(str(here.user / "pins.json")), approve=lambda offered: offered.tool == "add"
+        ApprovalFile(str(here.user / "pins.json")), approve=lambda offered: offered.tool == "add"
     ) as clients:
 
-        def perform(invocation: Invocation) -> Returned:
+        def perform(invocation: Invocation) -> PrimitiveResult:
             assert isinstance(invocation, McpCall)
             return clients.call(invocation)
 

@@ -19,8 +19,8 @@ from plait.tools.environment import (
     read_dotenv,
     resolve_environment,
 )
-from plait.tools.interpreters import Surroundings
-from plait.tools.items import EnvConfig, Header, Interpreter, Item
+from plait.tools.interpreters import SearchPaths
+from plait.tools.items import EnvConfig, Header, Interpreter, ToolFile
 from plait.tools.spaces import Space
 
 
@@ -28,7 +28,7 @@ def chain(*configs: EnvConfig | None) -> Chain:
     """A tool and its runtimes."""
     space = Space("project", "/p")
     items = [
-        Item("tool", f"t{index}", space, f"/p/t{index}.yaml", b"", "", Header(env_config=config))
+        ToolFile("tool", f"t{index}", space, f"/p/t{index}.yaml", b"", "", Header(env_config=config))
         for index, config in enumerate(configs)
     ]
     return Chain(tuple(items), "core/primitives/subprocess")
@@ -41,7 +41,7 @@ def resolved(
         chain(*configs),
         host=host or {},
         dotenv=read_dotenv(dotenv, []),
-        around=Surroundings((), host or {}, "/home"),
+        around=SearchPaths((), host or {}, "/home"),
         context=context,
     )
 
@@ -177,12 +177,12 @@ def test_a_password_in_a_url_and_whatever_a_header_declares_are_secret() -> None
     config = EnvConfig(passes=tuple(host), env={"COPY": "${HARMLESS}", "ALSO": "x"})
     space = Space("project", "/p")
     header = Header(env_config=config, secrets=("HARMLESS", "ALSO"))
-    tool = Item("tool", "t", space, "/p/t.yaml", b"", "", header)
+    tool = ToolFile("tool", "t", space, "/p/t.yaml", b"", "", header)
     environment = resolve_environment(
         Chain((tool,), "core/primitives/subprocess"),
         host=host,
         dotenv=DotEnv(),
-        around=Surroundings((), host, "/home"),
+        around=SearchPaths((), host, "/home"),
         context={},
     )
     hidden = {"DATABASE_URL", "HARMLESS", "COPY", "ALSO"}

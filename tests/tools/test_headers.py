@@ -16,29 +16,29 @@ from hypothesis import strategies as st
 
 from plait.core import documents
 from plait.core.errors import DocumentError, LimitError
-from plait.core.safe_files import Stamp
+from plait.core.safe_files import FileStamp
 from plait.core.values import Json
 from plait.tools import headers as readers
 from plait.tools.headers import ItemCache, read_item
-from plait.tools.items import Header, Item
-from plait.tools.spaces import EXTENSIONS, Found, Space, Spaces
+from plait.tools.items import Header, ToolFile
+from plait.tools.spaces import EXTENSIONS, Space, Spaces, ToolLocation
 from plait.tools.trust import manifest
 from share import examples
 
-STAMP = Stamp(device=1, inode=2, size=3, modified=4, changed=5)
+STAMP = FileStamp(device=1, inode=2, size=3, modified=4, changed=5)
 
 
 @dataclass(frozen=True)
-class InMemory(Found):
+class InMemory(ToolLocation):
     """A file that is not on a disk."""
 
     data: bytes = b""
 
-    def read(self) -> tuple[bytes, Stamp]:
+    def read(self) -> tuple[bytes, FileStamp]:
         return self.data, self.stamp
 
 
-def item(extension: str, contents: str | bytes, *, kind: str = "tool") -> Item:
+def item(extension: str, contents: str | bytes, *, kind: str = "tool") -> ToolFile:
     data = contents if isinstance(contents, bytes) else contents.encode()
     return read_item(InMemory("t", Space("project", "/p"), f"t{extension}", STAMP, data), kind=kind)
 
@@ -451,7 +451,7 @@ any_bytes = (
 @given(extension=st.sampled_from(EXTENSIONS), data=any_bytes)
 def test_any_bytes_are_an_item_or_an_error_with_a_place(extension: str, data: bytes) -> None:
     match read_or_refused(extension, data):
-        case Item(data=read):
+        case ToolFile(data=read):
             assert read == data
         case error:
             assert all(str(problem.where).startswith(f"/p/t{extension}") for problem in error.problems)
@@ -475,13 +475,13 @@ shapes = st.recursive(
 @given(said=st.dictionaries(st.sampled_from(sorted(Header.__dataclass_fields__)), shapes, max_size=4))
 def test_a_header_of_any_shape_is_typed_or_refused(said: dict[str, object]) -> None:
     match read_or_refused(".yaml", json.dumps(said).encode()):
-        case Item(header=header):
+        case ToolFile(header=header):
             assert header.executor_id == said.get("executor_id")
         case error:
             assert error.problems
 
 
-def read_or_refused(extension: str, data: bytes) -> Item | DocumentError | LimitError:
+def read_or_refused(extension: str, data: bytes) -> ToolFile | DocumentError | LimitError:
     try:
         return item(extension, data)
     except (DocumentError, LimitError) as error:
@@ -537,7 +537,7 @@ LATER = 1 << 62
 """A time at which every file of a test was written long ago."""
 
 
-def tool(project: Path, name: str, contents: str) -> Found:
+def tool(project: Path, name: str, contents: str) -> ToolLocation:
     path = project / ".ai" / "tools" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(contents, "utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import InputError
-from plait.tools.interpreters import Surroundings, locate
+from plait.tools.interpreters import SearchPaths, locate
 from plait.tools.items import Interpreter
 
 
@@ -21,9 +21,9 @@ def program(path: Path, *, mode: int = 0o755) -> str:
     return str(path)
 
 
-def around(top: Path, **options: Any) -> Surroundings:
+def around(top: Path, **options: Any) -> SearchPaths:
     host = {"PATH": f"{top}/bin", **options.pop("host", {})}
-    return Surroundings((str(top / "project"),), host, str(top / "home"), **options)
+    return SearchPaths((str(top / "project"),), host, str(top / "home"), **options)
 
 
 def local(**options: Any) -> Interpreter:
@@ -97,7 +97,7 @@ def test_relative_folders_of_the_path_do_not_count(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path / "here")
     find = Interpreter("system_binary", "RUBY", binary="ruby", fallback="ruby")
     with pytest.raises(InputError):
-        locate(find, Surroundings((), {"PATH": f".:{os.pathsep}here"}, "/"), where="t")
+        locate(find, SearchPaths((), {"PATH": f".:{os.pathsep}here"}, "/"), where="t")
 
 
 MANAGED = [

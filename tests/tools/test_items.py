@@ -18,7 +18,7 @@ from plait.tools.items import (
     Header,
     Interpreter,
     VerifyDeps,
-    header_of,
+    parse_header,
 )
 
 SOURCE = Source("t.yaml", "key: value\n")
@@ -26,7 +26,7 @@ HERE = Span(SOURCE, 0, 3)
 
 
 def header(**keys: Any) -> Header:
-    return header_of({key: Entry(value, HERE) for key, value in keys.items()})
+    return parse_header({key: Entry(value, HERE) for key, value in keys.items()})
 
 
 READ = [

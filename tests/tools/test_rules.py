@@ -9,18 +9,20 @@ import pytest
 from plait.core.errors import InputError
 from plait.core.source import Source, Span
 from plait.tools.chain import Chain
-from plait.tools.items import Constraint, Entry, Header, Item, header_of
-from plait.tools.rules import judge, short_id, validate
+from plait.tools.items import Constraint, Entry, Header, ToolFile, parse_header
+from plait.tools.rules import check_pairs, short_id, validate
 from plait.tools.spaces import Space, SpaceName
 
 HERE = Span(Source("tool.yaml", ""), 0, 0)
 
 
-def item(item_id: str, space: SpaceName = "project", **keys: Any) -> Item:
-    return Item("tool", item_id, Space(space, f"/{space}"), f"/{space}/{item_id}", b"", "", Header(**keys))
+def item(item_id: str, space: SpaceName = "project", **keys: Any) -> ToolFile:
+    return ToolFile(
+        "tool", item_id, Space(space, f"/{space}"), f"/{space}/{item_id}", b"", "", Header(**keys)
+    )
 
 
-def chain(*items: Item) -> Chain:
+def chain(*items: ToolFile) -> Chain:
     return Chain(items, "core/primitives/subprocess")
 
 
@@ -54,18 +56,20 @@ def test_all_problems_of_all_pairs_come_together() -> None:
 
 
 def test_a_bundle_counts_as_system() -> None:
-    bundled = Item("tool", "b", Space("system", "/bundle", "extra"), "/bundle/b", b"", "", Header())
-    assert all(pair.space_ok for pair in judge(chain(item("a", "system"), bundled)))
+    bundled = ToolFile("tool", "b", Space("system", "/bundle", "extra"), "/bundle/b", b"", "", Header())
+    assert all(pair.space_ok for pair in check_pairs(chain(item("a", "system"), bundled)))
 
 
 def test_a_version_that_is_none_is_refused_and_not_let_through() -> None:
-    pair = judge(chain(item("a", version="new"), item("b", child_constraints={"a": Constraint("1")})))[0]
+    pair = check_pairs(chain(item("a", version="new"), item("b", child_constraints={"a": Constraint("1")})))[
+        0
+    ]
     assert (pair.version_ok, pair.record()["version_ok"]) == (False, False)
     assert pair.problems[0].code == "bad-version"
 
 
 def test_a_constraint_on_another_child_says_nothing() -> None:
-    assert judge(chain(item("a", version="0"), item("b", child_constraints={"z": Constraint("1")})))[
+    assert check_pairs(chain(item("a", version="0"), item("b", child_constraints={"z": Constraint("1")})))[
         0
     ].version_ok
 
@@ -100,9 +104,9 @@ CONSTRAINTS = [
 def test_a_constraint_holds_for_all_for_an_id_and_for_a_pattern(
     said: dict[str, Any], is_allowed: bool
 ) -> None:
-    header = header_of({"child_constraints": Entry(said, HERE)})
+    header = parse_header({"child_constraints": Entry(said, HERE)})
     parent = item("run/time", child_constraints=header.child_constraints)
-    (pair, *_) = judge(chain(item("team/tool", version="1.5"), parent))
+    (pair, *_) = check_pairs(chain(item("team/tool", version="1.5"), parent))
     assert pair.version_ok == is_allowed
 
 
@@ -122,7 +126,7 @@ INPUTS = [
 
 @pytest.mark.parametrize(("inputs", "is_needed"), INPUTS)
 def test_only_inputs_that_are_required_have_to_be_given(inputs: Any, is_needed: bool) -> None:
-    header = header_of({"inputs": Entry(inputs, HERE)})
+    header = parse_header({"inputs": Entry(inputs, HERE)})
     parent = item("b", inputs=header.inputs)
-    assert judge(chain(item("a", outputs=("z",)), parent))[0].io_ok != is_needed
-    assert judge(chain(item("a", outputs=("a",)), parent))[0].io_ok
+    assert check_pairs(chain(item("a", outputs=("z",)), parent))[0].io_ok != is_needed
+    assert check_pairs(chain(item("a", outputs=("a",)), parent))[0].io_ok

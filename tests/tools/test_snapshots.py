@@ -16,20 +16,28 @@ import pytest
 
 from attack import swap_attack
 from plait.core.errors import InputError
-from plait.tools.anchors import Anchored
-from plait.tools.items import Anchor, Header, Item, digest_of
+from plait.tools.anchors import ActiveAnchor
+from plait.tools.items import Anchor, Header, ToolFile, file_digest
 from plait.tools.snapshots import ABANDONED, Room, Snapshots
 from plait.tools.spaces import Space
 
 
-def item(top: Path, place: str, data: bytes) -> Item:
-    return Item(
-        "tool", place, Space("project", str(top)), str(top / "tools" / place), data, digest_of(data), Header()
+def item(top: Path, place: str, data: bytes) -> ToolFile:
+    return ToolFile(
+        "tool",
+        place,
+        Space("project", str(top)),
+        str(top / "tools" / place),
+        data,
+        file_digest(data),
+        Header(),
     )
 
 
-def anchored(top: Path, folder: str) -> Anchored:
-    return Anchored(Anchor(mode="always"), str(top / "tools" / folder), "", item(top, "runtime.yaml", b""))
+def anchored(top: Path, folder: str) -> ActiveAnchor:
+    return ActiveAnchor(
+        Anchor(mode="always"), str(top / "tools" / folder), "", item(top, "runtime.yaml", b"")
+    )
 
 
 def files_below(folder: str) -> dict[str, bytes]:

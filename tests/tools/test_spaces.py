@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from plait.core import documents
 from plait.core.errors import InputError
-from plait.tools.spaces import EXTENSIONS, MAX_ID, Space, SpaceName, Spaces, normal_id, renamed
+from plait.tools.spaces import EXTENSIONS, MAX_ID, Space, SpaceName, Spaces, current_id, normalize_id
 from plait.tools.trust.manifest import SYSTEM
 
 NAMES: tuple[SpaceName, ...] = ("project", "user", "system")
@@ -40,13 +40,13 @@ BAD = [
 
 @pytest.mark.parametrize("item_id", GOOD)
 def test_an_id_has_one_spelling(item_id: str) -> None:
-    assert normal_id(item_id) == item_id.removeprefix("tool:")
+    assert normalize_id(item_id) == item_id.removeprefix("tool:")
 
 
 @pytest.mark.parametrize("item_id", BAD)
 def test_what_is_no_id_is_refused(item_id: str) -> None:
     with pytest.raises(InputError) as caught:
-        normal_id(item_id)
+        normalize_id(item_id)
     assert caught.value.code == "bad-id"
 
 
@@ -62,7 +62,7 @@ def test_an_id_is_what_its_pattern_says(length: int) -> None:
 
 def is_id(text: str) -> bool:
     try:
-        return normal_id(text) == text
+        return normalize_id(text) == text
     except InputError:
         return False
 
@@ -75,10 +75,10 @@ def is_id(text: str) -> bool:
 @example("a/..")
 def test_no_id_can_leave_a_space(text: str) -> None:
     try:
-        plain = normal_id(text)
+        plain = normalize_id(text)
     except InputError:
         return
-    for name in (plain, renamed(text)):
+    for name in (plain, current_id(text)):
         joined = os.path.normpath(os.path.join("/space/tools", name))
         assert joined == f"/space/tools/{name}"
 
@@ -97,7 +97,7 @@ RENAMED = [
 
 @pytest.mark.parametrize(("seed", "ours"), RENAMED)
 def test_ids_of_the_seed_resolve_to_ours(seed: str, ours: str) -> None:
-    assert renamed(seed) == ours
+    assert current_id(seed) == ours
 
 
 def test_the_extensions_are_those_that_a_reader_knows() -> None:

@@ -23,7 +23,7 @@ from plait.tools import anchors
 from plait.tools.call import Toolbox, call_tool, digest_of_tool
 from plait.tools.chain import Chains
 from plait.tools.headers import ItemCache
-from plait.tools.trust.lockfile import Lock
+from plait.tools.trust.lockfile import Lockfile
 from tools.projects import STRANGER, Project, new_project, python_tool
 
 
@@ -214,7 +214,7 @@ def test_a_lock_holds_for_what_lies_beside_a_tool(here: Project) -> None:
     here.write(".ai/tools/my/helper.py", "WORD = 'one'\n")
     here.trust()
     tools = here.toolbox
-    held = replace(tools, trust=tools.trust.held_to(Lock.of(str(here.root))))
+    held = replace(tools, trust=tools.trust.held_to(Lockfile.of(str(here.root))))
     assert call_tool(held, "my/tool", {}).data == "one"
     here.write(".ai/tools/my/helper.py", "WORD = 'two'\n")
     with pytest.raises(plait.PlaitError) as caught:

@@ -14,19 +14,21 @@ from lang.graph.graphs import graph_place
 from plait.core.documents import parse
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.views.diagram.model import (
-    Arrow,
-    Box,
-    Picture,
-    laid_out,
-    picture_of,
-    tasks_of,
-    with_tasks,
-    with_way,
+    Diagram,
+    DiagramEdge,
+    DiagramNode,
+    make_diagram,
+    mark_tasks,
+    mark_visits,
+    task_visits,
 )
-from plait.views.diagram.svg import as_svg
-from plait.views.diagram.text import as_text
+from plait.views.diagram.model import (
+    layout as laid_out,
+)
+from plait.views.diagram.svg import render_svg
+from plait.views.diagram.text import render_text
 from share import examples
 
 LOOP = """\
@@ -39,12 +41,12 @@ nodes:
 """
 
 
-def picture(text: str) -> Picture:
-    return picture_of(parse(text, "flow.yaml"), "flow")
+def picture(text: str) -> Diagram:
+    return make_diagram(parse(text, "flow.yaml"), "flow")
 
 
-def drawn(one: Picture) -> list[str]:
-    return [line for line, _ in as_text(one)]
+def drawn(one: Diagram) -> list[str]:
+    return [line for line, _ in render_text(one)]
 
 
 def test_a_graph_is_drawn_for_a_terminal() -> None:
@@ -63,7 +65,7 @@ def test_a_graph_is_drawn_for_a_terminal() -> None:
 
 def test_the_way_of_a_run_is_marked_and_counted() -> None:
     way = [("draft", False), ("check", False), ("draft", False), ("check", False), ("done", True)]
-    assert drawn(with_way(picture(LOOP), way)) == [
+    assert drawn(mark_visits(picture(LOOP), way)) == [
         "flow",
         "● draft  tool demo/add   2 visits",
         "  ├──▶ check ×2",
@@ -78,7 +80,7 @@ def test_the_way_of_a_run_is_marked_and_counted() -> None:
 
 def test_the_way_for_everything_else_says_so_in_every_form() -> None:
     assert [arrow.label for arrow in picture(LOOP).arrows if arrow.to == "draft"] == ["otherwise"]
-    assert ">otherwise</text>" in as_svg(picture(LOOP))
+    assert ">otherwise</text>" in render_svg(picture(LOOP))
 
 
 NAMED = [LOOP, "steps: [{shell: a}]\n", "tasks: [{id: a, description: d}]\n"]
@@ -130,7 +132,7 @@ def test_workflows_and_ensembles_are_drawn_too(
 
 
 def finished(path: str, title: str, outcome: Outcome | None = None) -> StepFinished:
-    return StepFinished(path, "agent", title, "", outcome or Done({}), 0.1)
+    return StepFinished(path, "agent", title, "", outcome or Succeeded({}), 0.1)
 
 
 def test_the_tasks_that_were_done_and_the_work_of_a_manager_are_marked() -> None:
@@ -146,7 +148,7 @@ def test_the_tasks_that_were_done_and_the_work_of_a_manager_are_marked() -> None
     managed = picture(
         "workflow: hierarchical\nagents: {w: {role: writer}}\ntasks: [{id: a, description: d, agent: w}]"
     )
-    assert drawn(with_tasks(managed, tasks_of(journal))) == [
+    assert drawn(mark_tasks(managed, task_visits(journal))) == [
         "flow",
         "● manager  task delegates: a   1 visit",
         "  └──▶ writer ×2",
@@ -159,22 +161,22 @@ def test_the_tasks_that_were_done_and_the_work_of_a_manager_are_marked() -> None
         finished("tasks/map:m/item:1", "m"),
         finished("tasks/loop:x/round:1/task:b", "b"),
     )
-    assert tasks_of(other) == [("a", False), ("m", False), ("m", False), ("b", False)]
+    assert task_visits(other) == [("a", False), ("m", False), ("m", False), ("b", False)]
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> Picture:
+def pictures(draw: st.DrawFn) -> Diagram:
     count = draw(st.integers(1, 14))
     names = [f"n{at}" for at in range(count)]
     pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=25))
     labels = draw(st.lists(st.sampled_from(["", "<&>'\"", "state.x = 1"]), min_size=25, max_size=25))
-    arrows = [Arrow(one, other, label) for (one, other), label in zip(pairs, labels, strict=False)]
-    return Picture('a <picture> & "more"', tuple(Box(name, "tool") for name in names), tuple(arrows))
+    arrows = [DiagramEdge(one, other, label) for (one, other), label in zip(pairs, labels, strict=False)]
+    return Diagram('a <picture> & "more"', tuple(DiagramNode(name, "tool") for name in names), tuple(arrows))
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(made=pictures())
-def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_place(made: Picture) -> None:
+def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_place(made: Diagram) -> None:
     layout = laid_out(made)
     level = {name: at for at, layer in enumerate(layout.layers) for name in layer}
     assert sum(len(layer) for layer in layout.layers) == len(level)
@@ -189,8 +191,8 @@ def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_p
 
 @settings(max_examples=examples(40), deadline=None)
 @given(made=pictures())
-def test_a_picture_is_whole_xml_without_scripts_and_its_boxes_do_not_overlap(made: Picture) -> None:
-    written = as_svg(made)
+def test_a_picture_is_whole_xml_without_scripts_and_its_boxes_do_not_overlap(made: Diagram) -> None:
+    written = render_svg(made)
     root = ElementTree.fromstring(written)
     assert "script" not in written
     space = "{http://www.w3.org/2000/svg}"
@@ -231,8 +233,8 @@ nodes:
 
 
 def test_the_head_of_an_arrow_has_the_colour_of_its_line() -> None:
-    lines = as_svg(
-        with_way(picture(LOOP), [("draft", False), ("check", False), ("done", False)])
+    lines = render_svg(
+        mark_visits(picture(LOOP), [("draft", False), ("check", False), ("done", False)])
     ).splitlines()
     heads = {
         re.sub("<.*?>", "", line): match[1]
@@ -248,7 +250,7 @@ def test_the_head_of_an_arrow_has_the_colour_of_its_line() -> None:
 
 
 def test_what_is_written_at_an_arrow_covers_every_line() -> None:
-    svg = as_svg(picture(LOOP))
+    svg = render_svg(picture(LOOP))
     at, last = svg.index(">on error<"), svg.rindex('class="edge')
     assert at > last
     assert re.search(r'<rect class="page" [^>]*/>\n<text class="label"[^>]*>on error<', svg)

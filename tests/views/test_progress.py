@@ -12,50 +12,52 @@ from hypothesis import strategies as st
 
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.backend import ItemWork
-from plait.engine.event_bus import Stop
+from plait.engine.backend import WorkItem
+from plait.engine.event_bus import StopSignal
 from plait.engine.events import (
     Event,
-    Noted,
+    EventRecord,
+    ItemsCounted,
     RunEnded,
     RunStarted,
-    Stamped,
-    StepCounted,
     StepFinished,
-    StepForgotten,
+    StepInvalidated,
     StepRetrying,
     StepStarted,
 )
+from plait.engine.events import (
+    Note as Noted,
+)
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import (
-    Done,
     Failed,
     Failure,
     Interrupted,
     Outcome,
     Skipped,
     StepError,
-    handled_in_vain,
+    Succeeded,
+    with_handler_failure,
 )
-from plait.engine.perform import Turn
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.map import Fan
-from plait.program.step_list import sequence
-from plait.program.workflow import Workflow
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.map import Map
+from plait.program.step_list import step_list
+from plait.program.workflow import WorkflowProgram
 from plait.scope import Scope
 from plait.views.news import PartBegan, PartCounted, PartEnded, Retrying, StepBegan, StepEnded
 from plait.views.parts import MOST_KEPT, FailedStep, Note
-from plait.views.progress import Progress, fold, told
+from plait.views.progress import Progress, describe_failure, replay_events
 from program.fakes import new_run, step
 from share import examples
 
 PHASES = (("setup", 2), ("map", 1), ("reduce", 3))
-OK = Done({"output": "", "exit_code": 0})
+OK = Succeeded({"output": "", "exit_code": 0})
 BROKEN = Failure("exit code 2: warning: old\nE999 at line 14", "exit", 2)
 
 
-def begun(path: str, at: float = 0.0, *, title: str = "", order: int = 0, attempt: int = 1) -> Stamped:
-    return Stamped(0, at, StepStarted(path, "any", title or path, attempt, order))
+def begun(path: str, at: float = 0.0, *, title: str = "", order: int = 0, attempt: int = 1) -> EventRecord:
+    return EventRecord(0, at, StepStarted(path, "any", title or path, attempt, order))
 
 
 def ended(
@@ -68,25 +70,25 @@ def ended(
     replayed: bool = False,
     duration: float = 1.0,
     kind: str = "any",
-) -> Stamped:
+) -> EventRecord:
     event = StepFinished(path, kind, title or path, "f", outcome, duration, order, replayed)
-    return Stamped(0, at, event)
+    return EventRecord(0, at, event)
 
 
-def said(event: Event, at: float = 0.0) -> Stamped:
-    return Stamped(0, at, event)
+def said(event: Event, at: float = 0.0) -> EventRecord:
+    return EventRecord(0, at, event)
 
 
-def opened(at: float = 0.0, *, resumed: bool = False) -> Stamped:
+def opened(at: float = 0.0, *, resumed: bool = False) -> EventRecord:
     return said(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", resumed, PHASES), at)
 
 
-def counted(total: int, at: float = 0.0, path: str = "map") -> Iterator[Stamped]:
+def counted(total: int, at: float = 0.0, path: str = "map") -> Iterator[EventRecord]:
     """A fan that has found its items."""
     yield begun(path, at)
     yield begun(f"{path}/items", at)
     yield ended(f"{path}/items", at)
-    yield said(StepCounted(path, total), at)
+    yield said(ItemsCounted(path, total), at)
 
 
 def tally(progress: Progress, part: str = "map") -> tuple[int | None, int, int, int]:
@@ -98,7 +100,7 @@ def tally(progress: Progress, part: str = "map") -> tuple[int | None, int, int, 
 
 
 def test_a_run_that_has_begun_shows_its_parts_in_order_with_the_number_of_their_steps() -> None:
-    progress = fold([opened(5.0)])
+    progress = replay_events([opened(5.0)])
     assert (progress.run, progress.flow, progress.file, progress.project) == (
         "7f3a",
         "fix",
@@ -114,7 +116,7 @@ def test_a_run_that_has_begun_shows_its_parts_in_order_with_the_number_of_their_
 
 
 def test_a_part_runs_counts_its_steps_and_ends_with_its_duration() -> None:
-    progress = fold([opened(), begun("setup", 1.0), begun("setup/0", 1.0), ended("setup/0", 2.0)])
+    progress = replay_events([opened(), begun("setup", 1.0), begun("setup/0", 1.0), ended("setup/0", 2.0)])
     part = progress.parts["setup"]
     assert (part.state, part.group.done, part.time(4.0)) == ("running", 1, 3.0)
     progress.add(ended("setup", 5.0, duration=4.0))
@@ -122,14 +124,16 @@ def test_a_part_runs_counts_its_steps_and_ends_with_its_duration() -> None:
 
 
 def test_a_part_that_was_not_announced_is_added_at_the_end() -> None:
-    progress = fold([opened(), begun("merge"), ended("merge", outcome=Skipped("nothing to do"))])
+    progress = replay_events([opened(), begun("merge"), ended("merge", outcome=Skipped("nothing to do"))])
     assert list(progress.parts) == ["setup", "map", "reduce", "merge"]
     assert progress.parts["merge"].state == "skipped"
 
 
 def test_a_run_that_has_ended_says_how_and_shows_nothing_running() -> None:
     failure = Failure("no", path="setup/0")
-    progress = fold([opened(), begun("setup"), said(RunEnded("interrupted", failure, facts={"a": 1}), 9.0)])
+    progress = replay_events(
+        [opened(), begun("setup"), said(RunEnded("interrupted", failure, facts={"a": 1}), 9.0)]
+    )
     assert (progress.status, progress.ended, progress.failure) == ("interrupted", 9.0, failure)
     assert (progress.facts, progress.running_count, progress.time(50.0)) == ({"a": 1}, 0, 9.0)
 
@@ -138,7 +142,7 @@ def test_a_run_that_has_ended_says_how_and_shows_nothing_running() -> None:
 
 
 def test_items_are_counted_by_what_became_of_them_and_the_step_that_found_them_is_none() -> None:
-    progress = fold(
+    progress = replay_events(
         [
             opened(),
             *counted(4),
@@ -155,23 +159,27 @@ def test_items_are_counted_by_what_became_of_them_and_the_step_that_found_them_i
 
 
 def test_an_item_that_ends_twice_counts_once_as_it_ended_last() -> None:
-    progress = fold([opened(), *counted(2), ended("map/item:a", outcome=Failed(BROKEN)), ended("map/item:a")])
+    progress = replay_events(
+        [opened(), *counted(2), ended("map/item:a", outcome=Failed(BROKEN)), ended("map/item:a")]
+    )
     assert tally(progress) == (2, 1, 0, 0)
 
 
 def test_a_failed_item_that_is_retried_is_no_longer_a_failure() -> None:
     letter = ended("map/item:a", outcome=Failed(BROKEN), order=1)
-    progress = fold([opened(), *counted(3), ended("map/item:b"), letter])
+    progress = replay_events([opened(), *counted(3), ended("map/item:b"), letter])
     assert (progress.failure_count, [one.path for one in progress.failures]) == (1, ["map/item:a"])
-    progress.add(said(StepForgotten("map", "items are retried", below=False)))
-    progress.add(said(StepForgotten("map/item:a", "retried", below=False)))
+    progress.add(said(StepInvalidated("map", "items are retried", below=False)))
+    progress.add(said(StepInvalidated("map/item:a", "retried", below=False)))
     assert (tally(progress), progress.failure_count) == ((3, 1, 0, 0), 0)
     assert progress.parts["map"].state == "waiting"
 
 
 def test_a_part_that_is_forgotten_with_all_below_begins_from_nothing() -> None:
-    progress = fold([opened(), *counted(2), ended("map/item:a", outcome=Failed(BROKEN)), ended("map")])
-    progress.add(said(StepForgotten("map", "changed")))
+    progress = replay_events(
+        [opened(), *counted(2), ended("map/item:a", outcome=Failed(BROKEN)), ended("map")]
+    )
+    progress.add(said(StepInvalidated("map", "changed")))
     assert (tally(progress), progress.failure_count, progress.parts["map"].state) == (
         (2, 0, 0, 0),
         0,
@@ -180,14 +188,14 @@ def test_a_part_that_is_forgotten_with_all_below_begins_from_nothing() -> None:
 
 
 def test_a_step_that_is_forgotten_is_to_be_done_again() -> None:
-    progress = fold([opened(), begun("setup"), ended("setup/0", order=0), ended("setup/1", order=1)])
-    progress.add(said(StepForgotten("setup/1", "changed")))
+    progress = replay_events([opened(), begun("setup"), ended("setup/0", order=0), ended("setup/1", order=1)])
+    progress.add(said(StepInvalidated("setup/1", "changed")))
     assert progress.parts["setup"].group.done == 1
 
 
 def test_a_fan_that_was_remembered_without_its_items_shows_what_it_says_of_them() -> None:
-    value = Done({"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75})
-    progress = fold([opened(resumed=True), ended("map", outcome=value, replayed=True, kind="fan")])
+    value = Succeeded({"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75})
+    progress = replay_events([opened(resumed=True), ended("map", outcome=value, replayed=True, kind="fan")])
     assert tally(progress) == (48, 45, 2, 1)
     assert progress.parts["map"].replayed
 
@@ -196,13 +204,13 @@ def test_a_fan_that_was_remembered_without_its_items_shows_what_it_says_of_them(
 def test_numbers_that_look_like_those_of_items_make_no_items(kind: str) -> None:
     output: Json = {"total": 3, "successful": 2, "failed": 1}
     failed = Failed(Failure("1 of 3 items failed", path="setup/0/map", output=output))
-    for outcome in (failed, Done(output)):
-        progress = fold([opened(), begun("setup"), ended("setup", outcome=outcome, kind=kind)])
+    for outcome in (failed, Succeeded(output)):
+        progress = replay_events([opened(), begun("setup"), ended("setup", outcome=outcome, kind=kind)])
         assert progress.items is None
 
 
 def test_a_remembered_list_of_steps_counts_as_done_in_full() -> None:
-    progress = fold([opened(resumed=True), ended("setup", replayed=True)])
+    progress = replay_events([opened(resumed=True), ended("setup", replayed=True)])
     assert progress.steps == (2, 5 + 1)  # the map is not known as a fan yet: its step counts
 
 
@@ -218,8 +226,8 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
         ended("map/item:a", 2.0),
         begun("map/item:b", 2.0, order=1),
     ]
-    second = [opened(10.0, resumed=True), begun("map", 10.0), said(StepCounted("map", 3), 10.0)]
-    progress = fold([*first, *second])
+    second = [opened(10.0, resumed=True), begun("map", 10.0), said(ItemsCounted("map", 3), 10.0)]
+    progress = replay_events([*first, *second])
     assert progress.running_count == 0
     assert (progress.lives, progress.started, progress.since) == (2, 0.0, 10.0)
     assert progress.parts["setup"].state == "done"
@@ -231,20 +239,20 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
 
 def test_what_failed_and_was_done_in_a_later_life_is_no_longer_a_failure() -> None:
     first = [opened(), begun("setup"), begun("setup/0"), ended("setup/0", outcome=Failed(BROKEN))]
-    assert [failed.path for failed in fold(first).failures] == ["setup/0"]
-    again = fold([*first, opened(resumed=True), begun("setup"), begun("setup/0"), ended("setup/0")])
+    assert [failed.path for failed in replay_events(first).failures] == ["setup/0"]
+    again = replay_events([*first, opened(resumed=True), begun("setup"), begun("setup/0"), ended("setup/0")])
     assert (list(again.failures), again.failure_count) == ([], 0)
 
 
 def test_looking_for_the_items_again_counts_as_no_item() -> None:
     again = [opened(resumed=True), *counted(2)]
-    progress = fold([opened(), *counted(2), ended("map/item:a"), *again])
+    progress = replay_events([opened(), *counted(2), ended("map/item:a"), *again])
     assert tally(progress) == (2, 1, 0, 0)
 
 
 def test_replayed_items_count_as_done_and_not_for_the_rate() -> None:
     replayed = [ended(f"map/item:{n}", 0.5, order=n, replayed=True) for n in range(30)]
-    progress = fold([opened(resumed=True), *counted(40), *replayed])
+    progress = replay_events([opened(resumed=True), *counted(40), *replayed])
     group = progress.parts["map"].group
     assert (group.done, group.replayed, group.rate(1.0), group.time_left(1.0)) == (30, 30, None, None)
     for n in range(30, 34):
@@ -256,7 +264,7 @@ def test_replayed_items_count_as_done_and_not_for_the_rate() -> None:
 
 
 def test_the_rate_is_that_of_the_last_half_minute() -> None:
-    progress = fold([opened(), *counted(100_000)])
+    progress = replay_events([opened(), *counted(100_000)])
     group = progress.parts["map"].group
     order = iter(range(100_000))
     for second in range(200):
@@ -267,14 +275,14 @@ def test_the_rate_is_that_of_the_last_half_minute() -> None:
 
 def test_a_rate_below_one_in_half_a_minute_takes_earlier_finishes_in() -> None:
     finishes = [ended(f"map/item:{n}", 60.0 * (n + 1), order=n) for n in range(5)]
-    progress = fold([opened(), *counted(10), *finishes])
+    progress = replay_events([opened(), *counted(10), *finishes])
     group = progress.parts["map"].group
     assert group.rate(300.0) == pytest.approx(1 / 60)
     assert group.time_left(300.0) == pytest.approx(300.0)
 
 
 def test_the_rate_falls_while_nothing_ends() -> None:
-    progress = fold([opened(), *counted(10), ended("map/item:a", 1.0)])
+    progress = replay_events([opened(), *counted(10), ended("map/item:a", 1.0)])
     group = progress.parts["map"].group
     assert [group.rate(now) for now in (1.0, 2.0, 4.0)] == [1.0, 0.5, 0.25]
 
@@ -283,7 +291,7 @@ def test_the_rate_falls_while_nothing_ends() -> None:
 
 
 def test_a_running_item_says_what_it_is_at_since_when_and_in_which_attempt() -> None:
-    progress = fold(
+    progress = replay_events(
         [
             opened(),
             *counted(2),
@@ -306,14 +314,16 @@ def test_a_running_item_says_what_it_is_at_since_when_and_in_which_attempt() -> 
 
 
 def test_what_was_inside_a_step_that_has_ended_no_longer_runs() -> None:
-    progress = fold([opened(), *counted(1), begun("map/item:a"), begun("map/item:a/0"), ended("map/item:a")])
+    progress = replay_events(
+        [opened(), *counted(1), begun("map/item:a"), begun("map/item:a/0"), ended("map/item:a")]
+    )
     assert progress.running(progress.parts["map"]) == []
     progress.add(begun("map/item:b"))
     assert progress.running_count == 1
 
 
 def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_told() -> None:
-    progress = fold(
+    progress = replay_events(
         [
             opened(),
             begun("setup"),
@@ -336,34 +346,34 @@ def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_to
 
 
 def test_an_item_that_is_begun_again_is_neither_done_nor_failed() -> None:
-    def item(name: str, order: int, outcome: Outcome) -> Stamped:
-        return Stamped(0, 0.0, StepFinished(f"map/item:{name}", "item", name, "f", outcome, 0.1, order))
+    def item(name: str, order: int, outcome: Outcome) -> EventRecord:
+        return EventRecord(0, 0.0, StepFinished(f"map/item:{name}", "item", name, "f", outcome, 0.1, order))
 
     events = [
         opened(0.0),
         begun("map"),
-        Stamped(0, 0.0, StepCounted("map", 2)),
+        EventRecord(0, 0.0, ItemsCounted("map", 2)),
         item("a", 0, OK),
         item("b", 1, Failed(BROKEN)),
         opened(1.0, resumed=True),
         begun("map"),
-        Stamped(0, 1.0, StepCounted("map", 2)),
+        EventRecord(0, 1.0, ItemsCounted("map", 2)),
     ]
-    progress = fold(events)
+    progress = replay_events(events)
     assert (progress.parts["map"].group.done, progress.parts["map"].group.failed) == (1, 1)
-    progress = fold([*events, begun("map/item:a", order=0), begun("map/item:b", order=1)])
+    progress = replay_events([*events, begun("map/item:a", order=0), begun("map/item:b", order=1)])
     assert (progress.parts["map"].group.done, progress.parts["map"].group.failed) == (0, 0)
     assert list(progress.failures) == []
 
 
 def test_items_that_are_chosen_anew_begin_with_nothing() -> None:
-    choice = Stamped(0, 1.0, StepFinished("map/items", "items", "the items", "f", OK, 0.1))
-    progress = fold(
+    choice = EventRecord(0, 1.0, StepFinished("map/items", "items", "the items", "f", OK, 0.1))
+    progress = replay_events(
         [
             opened(0.0),
             begun("map"),
-            Stamped(0, 0.0, StepCounted("map", 2)),
-            Stamped(0, 0.0, StepFinished("map/item:a", "item", "a", "f", Failed(BROKEN), 0.1, 0)),
+            EventRecord(0, 0.0, ItemsCounted("map", 2)),
+            EventRecord(0, 0.0, StepFinished("map/item:a", "item", "a", "f", Failed(BROKEN), 0.1, 0)),
             opened(1.0, resumed=True),
             begun("map"),
             choice,
@@ -389,12 +399,14 @@ def test_each_event_gives_the_news_it_brings() -> None:
     assert progress.add(ended("setup")) == (PartEnded(part),)
     assert progress.add(said(Noted("setup", "look"))) == (Note("setup", "look"),)
     progress.add(begun("map"))
-    assert progress.add(said(StepCounted("map", 2))) == (PartCounted(progress.parts["map"]),)
+    assert progress.add(said(ItemsCounted("map", 2))) == (PartCounted(progress.parts["map"]),)
 
 
 def test_a_failure_is_told_once_where_a_person_knows_it() -> None:
     inner = Failure("exit code 1", "exit", 1, path="map/item:a/0")
-    progress = fold([opened(), *counted(1), begun("map/item:a", title="src/a.py"), begun("map/item:a/0")])
+    progress = replay_events(
+        [opened(), *counted(1), begun("map/item:a", title="src/a.py"), begun("map/item:a/0")]
+    )
     assert progress.add(ended("map/item:a/0", outcome=Failed(inner))) == ()
     failed, _ = progress.add(ended("map/item:a", 7.0, Failed(inner), title="src/a.py"))
     assert failed == FailedStep("map/item:a", "any", "src/a.py", "exit 1", (), 7.0)
@@ -403,7 +415,7 @@ def test_a_failure_is_told_once_where_a_person_knows_it() -> None:
 
 def test_a_part_that_gives_up_itself_is_told() -> None:
     enough = Failure("3 items failed, and max_failures is 3", "stopped", path="map")
-    progress = fold([opened(), *counted(9)])
+    progress = replay_events([opened(), *counted(9)])
     failed, _ = progress.add(ended("map", outcome=Failed(enough)))
     assert isinstance(failed, FailedStep)
     assert (failed.title, failed.how, failed.lines) == (
@@ -423,16 +435,16 @@ TOLD = [
     (Failure("1\n2\n\n3\n4\n5\n6 \n", "failed"),           ("failed", ("2", "3", "4", "5", "6"))),
     (Failure("1\n2\n3\n4\n5\n6", "refused"),                ("refused", ("1", "2", "3", "4", "5"))),
     (Failure("x" * 5000, "failed"),                        ("failed", ("x" * 400,))),
-    (handled_in_vain(Failure("exit code 2: a\nb", "exit", 2), "on_failure", Failure("1\n2\n3\n4\n5\n6")),
+    (with_handler_failure(Failure("exit code 2: a\nb", "exit", 2), "on_failure", Failure("1\n2\n3\n4\n5\n6")),
      ("exit 2", ("a", "b", "2", "3", "4", "5", "6"))),
-    (handled_in_vain(Failure("exit code 2", "exit", 2), "on_failure", Failure("exit code 7: c", "exit", 7)),
+    (with_handler_failure(Failure("exit code 2", "exit", 2), "on_failure", Failure("exit code 7: c", "exit", 7)),
      ("exit 2", ("on_failure failed as well: exit code 7: c",))),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("failure", "words"), TOLD)
 def test_a_failure_in_few_words(failure: Failure, words: tuple[str, tuple[str, ...]]) -> None:
-    assert told(failure) == words
+    assert describe_failure(failure) == words
 
 
 ONE_LINE = [
@@ -443,7 +455,7 @@ ONE_LINE = [
     (Failure("Traceback\nValueError: no", "failed"),                       "ValueError: no"),
     (Failure("the command ended with 3\nfix: run it by hand", "exit"),     "the command ended with 3"),
     (Failure("fix: it", "failed"),                                         ""),
-    (handled_in_vain(Failure("exit code 2: a", "exit", 2), "on_failure", Failure("c")), "a"),
+    (with_handler_failure(Failure("exit code 2: a", "exit", 2), "on_failure", Failure("c")), "a"),
 ]  # fmt: skip
 
 
@@ -451,7 +463,7 @@ ONE_LINE = [
 def test_in_one_line_an_error_of_ours_says_what_is_wrong_and_a_program_its_last_word(
     failure: Failure, line: str
 ) -> None:
-    progress = fold([opened()])
+    progress = replay_events([opened()])
     failed, _ = progress.add(ended("map", outcome=Failed(failure)))
     assert isinstance(failed, FailedStep)
     assert failed.line == line
@@ -462,7 +474,7 @@ def test_in_one_line_an_error_of_ours_says_what_is_wrong_and_a_program_its_last_
 
 def test_a_great_many_items_take_little_memory_and_keep_the_last_failures() -> None:
     many = 10_000
-    progress = fold([opened(), *counted(many)])
+    progress = replay_events([opened(), *counted(many)])
     tracemalloc.start()
     for n in range(many):
         path = f"map/item:{n}"
@@ -482,7 +494,7 @@ def test_a_great_many_items_take_little_memory_and_keep_the_last_failures() -> N
 
 NAMES = st.sampled_from(["setup", "map", "map/a", "map/b", "map/a/0", "map/a/0/c", "x", "x/y/z"])
 OUTCOMES = st.sampled_from(
-    [OK, Failed(BROKEN), Skipped("no"), Done({"total": 3, "successful": 1, "failed": 1})]
+    [OK, Failed(BROKEN), Skipped("no"), Succeeded({"total": 3, "successful": 1, "failed": 1})]
 )
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(RunStarted("r", "f", "p", "q", True, PHASES)),
@@ -492,8 +504,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         NAMES, st.just("k"), st.text(), st.just("f"), OUTCOMES, st.floats(0, 9), st.integers(0, 5), st.booleans(),
     ),
     st.builds(StepRetrying, NAMES, st.integers(1, 3), st.just(BROKEN), st.floats(0, 9)),
-    st.builds(StepCounted, NAMES, st.integers(0, 6)),
-    st.builds(StepForgotten, NAMES, st.just("w"), st.booleans()),
+    st.builds(ItemsCounted, NAMES, st.integers(0, 6)),
+    st.builds(StepInvalidated, NAMES, st.just("w"), st.booleans()),
     st.builds(Noted, NAMES, st.text()),
     st.just(RunEnded("failed", BROKEN)),
 )  # fmt: skip
@@ -501,7 +513,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 @given(events=st.lists(EVENTS, max_size=40))
 def test_whatever_the_events_are_the_numbers_make_sense(events: list[Event]) -> None:
-    progress = fold(Stamped(n, float(n), event) for n, event in enumerate(events))
+    progress = replay_events(EventRecord(n, float(n), event) for n, event in enumerate(events))
     for part in progress.parts.values():
         group = part.group
         assert min(group.done, group.failed, group.skipped, group.left, group.replayed) >= 0
@@ -517,7 +529,7 @@ def test_the_order_in_which_items_end_does_not_matter(seed: int, outcomes: list[
         ended(f"map/item:{order}", 1.0, kinds[letter], order=order) for order, letter in enumerate(outcomes)
     ]
     random.Random(seed).shuffle(finishes)
-    progress = fold([opened(), *counted(len(outcomes)), *finishes])
+    progress = replay_events([opened(), *counted(len(outcomes)), *finishes])
     assert tally(progress) == (len(outcomes), *(outcomes.count(letter) for letter in "dfs"))
 
 
@@ -533,23 +545,23 @@ class Numbers:
     kind: str = "items"
     title: str = "items"
     fingerprint: str = "f"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: Turn) -> Json:  # noqa: ARG002
+    def run(self, turn: StepContext) -> Json:  # noqa: ARG002
         return {"count": self.many}
 
-    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
-        return (ItemWork(number, str(number), number) for number in range(self.many))
+    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
+        return (WorkItem(number, str(number), number) for number in range(self.many))
 
 
 class Odd:
     """Fails for odd numbers, and wants the run to stop at one of them."""
 
-    def __init__(self, stop: Stop, stop_at: int | None) -> None:
+    def __init__(self, stop: StopSignal, stop_at: int | None) -> None:
         self.stop, self.stop_at = stop, stop_at
 
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         number = turn.scope.lookup("item")
         assert isinstance(number, int)
         if number == self.stop_at:
@@ -566,13 +578,15 @@ def _discard(news: object) -> None:
 
 def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
     """One life of a run, as somebody saw it who watched."""
-    live, stop = Progress(), Stop()
+    live, stop = Progress(), StopSignal()
     run = new_run(journal=journal, stop=stop, watchers=[lambda one: _discard(live.add(one))])
-    each = sequence("each", [step("0", Odd(stop, stop_at))])
-    fan = Fan("map", Numbers(many), each, "f", parallel=1)
-    run.emit(RunStarted("r1", "fix", "f", "p", not journal.is_fresh(), Workflow("fix", fan=fan).phases))
+    each = step_list("each", [step("0", Odd(stop, stop_at))])
+    fan = Map("map", Numbers(many), each, "f", parallel=1)
+    run.emit(
+        RunStarted("r1", "fix", "f", "p", not journal.is_fresh(), WorkflowProgram("fix", fan=fan).phases)
+    )
     try:
-        Workflow("fix", fan=fan, map_lists=frozenset()).run(Turn(run, "", Scope({})))
+        WorkflowProgram("fix", fan=fan, map_lists=frozenset()).run(StepContext(run, "", Scope({})))
         run.emit(RunEnded("done"))
     except Interrupted:
         run.emit(RunEnded("interrupted"))
@@ -587,23 +601,23 @@ def test_who_watches_and_who_reads_the_journal_later_see_the_same(many: int, sto
     journal = MemoryJournal()
     done, failed = (many + 1) // 2, many // 2
     first = lived(journal, many, stop_at)
-    assert tally(first) == tally(fold(journal.events()))
+    assert tally(first) == tally(replay_events(journal.events()))
     if first.status == "interrupted":
         assert first.items == (stop_at, many)
         second = lived(journal.reopened(), many, None)
         assert second.parts["map"].group.replayed == stop_at
         assert tally(second) == (many, done, failed, 0)
-    later = fold(journal.events())
+    later = replay_events(journal.events())
     assert (tally(later), later.status) == ((many, done, failed, 0), "done")
     assert [one.title for one in later.failures] == [str(number) for number in range(1, many, 2)]
 
 
 def test_an_answer_that_another_attempt_remembers_is_counted_once() -> None:
-    def answered(path: str, *, replayed: bool = False) -> Stamped:
+    def answered(path: str, *, replayed: bool = False) -> EventRecord:
         used = {"turns": 1.0, "tokens": 10.0}
         return said(StepFinished(path, "turn", path, "f", OK, 1.0, replayed=replayed, used=used))
 
-    progress = fold([opened(), begun("nodes"), begun("nodes/a"), begun("nodes/a/agent")])
+    progress = replay_events([opened(), begun("nodes"), begun("nodes/a"), begun("nodes/a/agent")])
     for event in (
         answered("nodes/a/agent/turn:1"),
         ended("nodes/a/agent", outcome=Failed(Failure("broken"))),

@@ -8,13 +8,13 @@ import pytest
 
 from plait.adapters.store import Runs
 from plait.adapters.store.reader import Reader
-from plait.app.runs import Company, Options, find_run, resume_flow, retry_flow, run_flow
-from plait.cli.logs import chosen, entries
-from plait.cli.show import Tries, _Outline, lines, record
+from plait.app.runs import Options, RunObservers, find_run, resume_flow, retry_flow, run_flow
+from plait.cli.logs import entries, find_paths
+from plait.cli.show import AttemptCounts, _Outline, lines, record
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
-from plait.engine.events import Stamped, StepFinished, StepForgotten, StepStarted
-from plait.engine.outcome import Done
+from plait.engine.event_bus import StopSignal
+from plait.engine.events import EventRecord, StepFinished, StepInvalidated, StepStarted
+from plait.engine.outcome import Succeeded
 from plait.views.progress import Progress
 
 FLOW = """\
@@ -31,7 +31,7 @@ reduce: [{shell: 'echo ${map.successful}'}]
 def shown(project: Path, *, whole: bool, short: bool = False) -> tuple[Json, list[str]]:
     runs, name = find_run(None, str(project))
     with runs.open(name, write=False) as opened:
-        progress, tries = Progress(), Tries()
+        progress, tries = Progress(), AttemptCounts()
         journal = _Outline(opened.journal, whole=whole, short=short)
         for stamped in journal.events():
             progress.add(stamped)
@@ -103,14 +103,14 @@ def test_what_is_asked_of_a_long_journal_does_not_grow_with_its_failures(
 def test_many_that_are_forgotten_at_once_are_forgotten_in_their_order(tmp_path: Path) -> None:
     with Runs(str(tmp_path)).create({}) as opened:
         ended = [
-            StepFinished(f"map/item:{n}{rest}", "item", "", "f", Done(n), 0.0, n)
+            StepFinished(f"map/item:{n}{rest}", "item", "", "f", Succeeded(n), 0.0, n)
             for n in range(4)
             for rest in ("/0", "")
         ]
         opened.journal.append(
-            *ended, StepForgotten("map/item:0", ""), StepForgotten("map/item:1", "", below=False)
+            *ended, StepInvalidated("map/item:0", ""), StepInvalidated("map/item:1", "", below=False)
         )
-        opened.journal.append(ended[1], StepForgotten("map/item:3", ""))
+        opened.journal.append(ended[1], StepInvalidated("map/item:3", ""))
         found = {path: opened.journal.recorded(path) is not None for path in (one.path for one in ended)}
         assert [path for path, is_known in found.items() if not is_known] == [
             "map/item:0/0", "map/item:1", "map/item:3/0", "map/item:3",
@@ -163,13 +163,13 @@ def test_an_item_that_ended_in_two_lives_of_a_run_is_counted_once(
 
 def interrupted(project: Path, run: str | None = None) -> str:
     """A life of a run that ends while the last item is worked on; the next one does changed items again."""
-    stop = Stop()
+    stop = StopSignal()
 
-    def watch(told: Stamped) -> None:
+    def watch(told: EventRecord) -> None:
         if isinstance(told.event, StepStarted) and told.event.path == "map/item:9/0":
             stop.ask()
 
-    company = Company([watch], stop)
+    company = RunObservers([watch], stop)
     if run is None:
         result = run_flow(str(project / "flow.yaml"), Options(), company=company)
     else:
@@ -187,8 +187,8 @@ def test_a_step_that_is_searched_for_has_the_logs_that_it_has_anyway(project: Pa
     runs, run = find_run(None, str(project))
     with runs.open(run, write=False) as opened:
         journal, reader = opened.journal, opened.journal.reader
-        wanted = chosen(journal, name, run)
-        assert sorted(chosen(journal, name, run, search=reader)) == sorted(wanted)
+        wanted = find_paths(journal, name, run)
+        assert sorted(find_paths(journal, name, run, search=reader)) == sorted(wanted)
         found = list(entries(reader.events_at(wanted), wanted))
         assert found == list(entries(journal.events(), wanted))
         assert found

@@ -24,34 +24,34 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from plait.app.runs import Company, FlowResult
+from plait.app.runs import FlowResult, RunObservers
 from plait.cli import logs, main, runs, show
-from plait.cli.run import given_inputs, stopping_by_signal, view_for, watched
+from plait.cli.run import parse_inputs, run_with_view, stopping_by_signal, view_for
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.events import (
     Event,
-    Noted,
+    EventRecord,
+    ItemsCounted,
+    Note,
     RunEnded,
     RunStarted,
-    Stamped,
     Status,
-    StepCounted,
     StepFinished,
+    StepRenamed,
     StepRetrying,
     StepStarted,
-    StepTitled,
 )
-from plait.engine.hands import Rehearsed
+from plait.engine.hands import PlannedStep
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 from plait.views import text as lines
-from plait.views.format import clean, clean_block, clock, json_line, speed
+from plait.views.format import clean_block, clock, json_line, one_line, speed
 from plait.views.live import ASCII, LiveView, frame
-from plait.views.plan import show_rehearsal
-from plait.views.progress import fold
+from plait.views.plan import show_plan
+from plait.views.progress import replay_events
 from plait.views.text import JsonView, PlainView, QuietView, View, summary
 
 Capsys = pytest.CaptureFixture[str]
@@ -78,8 +78,8 @@ def over(path: str, kind: str, title: str, outcome: Outcome, order: int = 0, too
     return StepFinished(path, kind, title, "f", outcome, took, order)
 
 
-def out(text: str) -> Done:
-    return Done({"output": text, "stderr": "", "exit_code": 0, "duration": 0.1})
+def out(text: str) -> Succeeded:
+    return Succeeded({"output": text, "stderr": "", "exit_code": 0, "duration": 0.1})
 
 
 STORY: Sequence[tuple[float, Event]] = [
@@ -89,9 +89,9 @@ STORY: Sequence[tuple[float, Event]] = [
     (2.0, over("setup/0", "shell", "measure", out("42\n"), 0, 2.0)),
     (2.0, begun("setup/1", "shell", "only on Mondays", 1)),
     (2.0, over("setup/1", "shell", "only on Mondays", Skipped("its condition does not hold"), 1, 0.0)),
-    (3.0, over("setup", "phase", "setup", Done({"output": "42", "captures": {}}), 0, 3.0)),
+    (3.0, over("setup", "phase", "setup", Succeeded({"output": "42", "captures": {}}), 0, 3.0)),
     (3.0, begun("map", "fan", "map", 1)),
-    (3.0, StepCounted("map", 3)),
+    (3.0, ItemsCounted("map", 3)),
     (3.0, begun("map/item:a", "item", "src/a.py", 0)),
     (3.0, begun("map/item:a/0", "shell", "make lint FILE=src/a.py")),
     (3.0, begun("map/item:b", "item", "src/old.py", 1)),
@@ -101,23 +101,23 @@ STORY: Sequence[tuple[float, Event]] = [
     (7.0, over("map/item:b/0", "shell", "make lint FILE=src/old.py", Failed(BROKEN), 0, 4.0)),
     (7.0, over("map/item:b", "item", "src/old.py", Failed(BROKEN), 1, 4.0)),
     (14.0, over("map/item:a/0", "shell", "make lint FILE=src/a.py", out("fine\n"), 0, 11.0)),
-    (14.0, over("map/item:a", "item", "src/a.py", Done({"output": "fine", "captures": {}}), 0, 11.0)),
+    (14.0, over("map/item:a", "item", "src/a.py", Succeeded({"output": "fine", "captures": {}}), 0, 11.0)),
     (14.0, begun("map/item:c", "item", "src/c.py", 2)),
     (14.0, begun("map/item:c/0", "shell", "make lint FILE=src/c.py")),
 ]  # fmt: skip
 END: Sequence[tuple[float, Event]] = [
     (15.0, over("map/item:c/0", "shell", "make lint FILE=src/c.py", out(""), 0, 1.0)),
-    (15.0, over("map/item:c", "item", "src/c.py", Done({"output": "", "captures": {}}), 2, 1.0)),
-    (15.0, over("map", "fan", "map", Done({"total": 3, "successful": 2, "failed": 1, "skipped": 0}), 1, 12.0)),
+    (15.0, over("map/item:c", "item", "src/c.py", Succeeded({"output": "", "captures": {}}), 2, 1.0)),
+    (15.0, over("map", "fan", "map", Succeeded({"total": 3, "successful": 2, "failed": 1, "skipped": 0}), 1, 12.0)),
     (15.0, begun("reduce", "phase", "reduce", 2)),
-    (15.0, Noted("reduce", "'tidy' failed, and the flow goes on: x\nand more")),
-    (75.0, over("reduce", "phase", "reduce", Done({"output": "", "captures": {}}), 2, 60.0)),
+    (15.0, Note("reduce", "'tidy' failed, and the flow goes on: x\nand more")),
+    (75.0, over("reduce", "phase", "reduce", Succeeded({"output": "", "captures": {}}), 2, 60.0)),
     (75.0, RunEnded("done", facts={"files": ["report.md"], "cost": 0.125})),
 ]  # fmt: skip
 
 
-def stamped(story: Sequence[tuple[float, Event]]) -> list[Stamped]:
-    return [Stamped(number, at, event) for number, (at, event) in enumerate(story, 1)]
+def stamped(story: Sequence[tuple[float, Event]]) -> list[EventRecord]:
+    return [EventRecord(number, at, event) for number, (at, event) in enumerate(story, 1)]
 
 
 def seen(view: View, story: Sequence[tuple[float, Event]], result: Ended | None = None) -> None:
@@ -166,16 +166,16 @@ def test_a_run_in_plain_lines() -> None:
 
 def test_a_note_about_an_item_names_it() -> None:
     stream = io.StringIO()
-    seen(PlainView(stream), [*STORY, (14.0, Noted("map/item:c", "'tidy' failed, and the flow goes on: x"))])
+    seen(PlainView(stream), [*STORY, (14.0, Note("map/item:c", "'tidy' failed, and the flow goes on: x"))])
     assert stream.getvalue().splitlines()[-1] == "note: src/c.py: 'tidy' failed, and the flow goes on: x"
 
 
 def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
     stream = io.StringIO()
-    items = [(n / 10, over(f"map/item:{n}", "item", str(n), Done(), n)) for n in range(1, 500)]
+    items = [(n / 10, over(f"map/item:{n}", "item", str(n), Succeeded(), n)) for n in range(1, 500)]
     seen(
         PlainView(stream),
-        [*STORY[:1], (0.0, begun("map", "fan", "map")), (0.0, StepCounted("map", 500)), *items],
+        [*STORY[:1], (0.0, begun("map", "fan", "map")), (0.0, ItemsCounted("map", 500)), *items],
     )
     said = [line for line in stream.getvalue().splitlines() if re.match(r"map: \d+/500", line)]
     assert said == [
@@ -189,7 +189,7 @@ def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
 def test_failures_beyond_fifty_are_counted_and_not_printed() -> None:
     stream = io.StringIO()
     failures = [(1.0, over(f"map/item:{n}", "item", f"n{n}", Failed(Failure("no")), n)) for n in range(60)]
-    counted = [(0.0, begun("map", "fan", "map")), (0.0, StepCounted("map", 99))]
+    counted = [(0.0, begun("map", "fan", "map")), (0.0, ItemsCounted("map", 99))]
     view = PlainView(stream)
     seen(view, [*STORY[:1], *counted, *failures], Ended(exit_code=1))
     printed = stream.getvalue().splitlines()
@@ -203,7 +203,7 @@ def hostile(name: str) -> list[tuple[float, Event]]:
     return [
         (0.0, RunStarted(name, name, name, name, False, ((name.replace("/", ""), 1),))),
         (0.0, begun("map", "fan", name)),
-        (0.0, StepCounted("map", 3)),
+        (0.0, ItemsCounted("map", 3)),
         (0.0, begun("map/item:x", name, name)),
         (0.0, begun("map/item:x/0", name, name)),
         (0.0, StepRetrying("map/item:x/0", 1, failure, 1.0)),
@@ -213,7 +213,7 @@ def hostile(name: str) -> list[tuple[float, Event]]:
         (0.0, begun("setup", name, name)),
         (0.0, begun("setup/0", name, name)),
         (0.0, over("setup/0", name, name, Skipped(name))),
-        (0.0, Noted("setup", name)),
+        (0.0, Note("setup", name)),
     ]
 
 
@@ -225,7 +225,9 @@ def test_nothing_that_a_run_says_can_drive_a_terminal(name: str) -> None:
     seen(PlainView(plain), story, result)
     seen(QuietView(quiet), story, result)
     seen(JsonView(as_json), story, result)
-    drawn = "\n".join(line.plain for line in frame(fold(stamped(story)), now=1.0, width=80, height=24))
+    drawn = "\n".join(
+        line.plain for line in frame(replay_events(stamped(story)), now=1.0, width=80, height=24)
+    )
     for shown in (plain.getvalue(), quiet.getvalue(), as_json.getvalue(), drawn):
         assert shown.replace("\n", "").isprintable()
 
@@ -293,7 +295,10 @@ def test_a_json_line_reads_back_as_it_was(text: str) -> None:
 def picture(
     width: int, height: int = 30, *, now: float = 15.0, story: Sequence[tuple[float, Event]] = STORY
 ) -> list[str]:
-    return [line.plain.rstrip() for line in frame(fold(stamped(story)), now=now, width=width, height=height)]
+    return [
+        line.plain.rstrip()
+        for line in frame(replay_events(stamped(story)), now=now, width=width, height=height)
+    ]
 
 
 def test_the_picture_of_a_run() -> None:
@@ -319,7 +324,7 @@ def test_a_narrow_terminal_gets_less_and_never_more_than_fits() -> None:
 @given(width=st.integers(1, 200), height=st.integers(1, 40), running=st.integers(0, 60))
 def test_the_picture_fits_into_any_terminal(width: int, height: int, running: int) -> None:
     items = [(14.0, begun(f"map/item:{n}", "item", "日本語" * (n % 9) + "x", n)) for n in range(running)]
-    drawn = frame(fold(stamped([*STORY, *items])), now=20.0, width=width, height=height)
+    drawn = frame(replay_events(stamped([*STORY, *items])), now=20.0, width=width, height=height)
     assert len(drawn) <= height
     assert all(cell_len(line.plain) <= max(width - 1, 10) for line in drawn)
 
@@ -369,7 +374,10 @@ def test_a_map_that_has_no_items_yet_looks_for_them() -> None:
 
 def test_what_finds_the_items_is_no_step_that_anybody_is_told_of() -> None:
     stream = io.StringIO()
-    found = [(1.0, over("map/items", "items", "the items", Done({"count": 1}))), (1.0, StepCounted("map", 1))]
+    found = [
+        (1.0, over("map/items", "items", "the items", Succeeded({"count": 1}))),
+        (1.0, ItemsCounted("map", 1)),
+    ]
     seen(PlainView(stream), [*LOOKING, *found])
     assert stream.getvalue() == "fix: run 7f3a, /p/fix.yaml\nmap: started\nmap: 1 item\n"
 
@@ -402,13 +410,13 @@ def test_what_runs_is_shown_with_its_values_as_soon_as_they_are_known() -> None:
         (14.0, begun("map/item:d", "item", "src/d.py", 3)),
         (14.0, begun("map/item:d/0", "shell", "lint ${item}")),
         (14.0, action),
-        (14.0, StepTitled("map/item:d/0/run", "lint src/d.py")),
+        (14.0, StepRenamed("map/item:d/0/run", "lint src/d.py")),
     ]
     assert "src/d.py   shell  lint src/d.py " in picture(100, story=[*STORY, *titled])[4]
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
-    drawn = frame(fold(stamped(STORY)), now=15.0, width=80, height=30, signs=ASCII)
+    drawn = frame(replay_events(stamped(STORY)), now=15.0, width=80, height=30, signs=ASCII)
     assert "#" in drawn[2].plain
     assert "█" not in drawn[2].plain
 
@@ -500,7 +508,7 @@ def test_what_a_terminal_shows_of_two_ctrl_c_does_not_break_the_picture() -> Non
 
 
 def last_lines(result: Ended, story: Sequence[tuple[float, Event]] = STORY) -> list[str]:
-    return [text for text, _ in summary(fold(stamped(story)), result)]
+    return [text for text, _ in summary(replay_events(stamped(story)), result)]
 
 
 def test_a_run_that_was_stopped_says_what_is_recorded_and_how_to_go_on() -> None:
@@ -535,7 +543,7 @@ def test_a_run_that_went_on_after_a_failure_says_both_and_asks_for_nothing() -> 
         (0.0, begun("setup", "phase", "setup")),
         (1.0, over("setup/0", "shell", "tidy", Failed(failure))),
         (2.0, over("setup/1", "shell", "measure", out("42\n"), 1)),
-        (2.0, over("setup", "phase", "setup", Done({"output": "42", "captures": {}}))),
+        (2.0, over("setup", "phase", "setup", Succeeded({"output": "42", "captures": {}}))),
         (2.0, RunEnded("done")),
     ]
     assert last_lines(Ended(), story) == [
@@ -564,7 +572,7 @@ def test_failed_items_and_a_step_that_failed_behind_them_are_tried_again_in_two_
 
 def test_items_that_a_run_had_no_time_for_are_counted() -> None:
     failure = Failure("took longer than 15 s", "timeout")
-    more = [(15.0, StepCounted("map", 9)), *STORY[9:], (15.0, RunEnded("failed", failure))]
+    more = [(15.0, ItemsCounted("map", 9)), *STORY[9:], (15.0, RunEnded("failed", failure))]
     assert last_lines(Ended(status="failed", failure=failure, exit_code=1), [*STORY[:9], *more])[:2] == [
         "✗ failed after 0:15   map: 9 items, 1 done, 1 failed, 1 cut short, 6 not started   2 of 3 steps   1 retry",
         "  took longer than 15 s",
@@ -605,7 +613,7 @@ STOPPING = [
 def test_what_is_said_when_a_run_is_to_stop(
     story: list[tuple[float, Event]], at_once: bool, line: str
 ) -> None:
-    assert lines.stopping_line(fold(stamped(story)), at_once=at_once) == line
+    assert lines.stopping_line(replay_events(stamped(story)), at_once=at_once) == line
 
 
 CLOCKS = [
@@ -630,7 +638,7 @@ def test_a_rate_as_people_read_it(rate: float, text: str) -> None:
 
 
 def test_what_a_program_wrote_for_a_terminal_is_text_without_it() -> None:
-    assert clean("\x1b[1;31mred\x1b[0m\x1b]0;t\x07\tx") == "red x"
+    assert one_line("\x1b[1;31mred\x1b[0m\x1b]0;t\x07\tx") == "red x"
     assert clean_block("10%\r20%\rdone\r\nnext\x08") == "10%\n20%\ndone\nnext�"
 
 
@@ -670,7 +678,7 @@ def _heeded() -> Iterator[None]:
 def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals, code: int) -> None:
     view = Noting()
 
-    def start(*, company: Company) -> FlowResult:
+    def start(*, company: RunObservers) -> FlowResult:
         stop = company.stop
         os.kill(os.getpid(), number)
         assert view.heard.wait(10)
@@ -679,7 +687,7 @@ def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals,
         return FlowResult("r", "interrupted", Failure(stop.why, "stopped"))
 
     before = signal.getsignal(number)
-    assert watched(start, view) == code
+    assert run_with_view(start, view) == code
     assert view.told == [False]
     assert signal.getsignal(number) is before
 
@@ -689,19 +697,19 @@ def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals,
 def test_json_says_the_exit_code_of_the_process(number: signal.Signals, code: int) -> None:
     printed = io.StringIO()
 
-    def start(*, company: Company) -> FlowResult:
+    def start(*, company: RunObservers) -> FlowResult:
         os.kill(os.getpid(), number)
         assert company.stop.wait(10)
         return FlowResult("r", "interrupted", Failure(company.stop.why, "stopped"))
 
-    assert watched(start, lines.JsonView(printed)) == code
+    assert run_with_view(start, lines.JsonView(printed)) == code
     assert json.loads(printed.getvalue().splitlines()[-1])["exit_code"] == code
 
 
 @pytest.mark.usefixtures("_heeded")
 def test_the_second_signal_is_at_once() -> None:
     view = Noting()
-    stop = Stop()
+    stop = StopSignal()
     with stopping_by_signal(stop, view) as heard:
         for _ in range(2):
             view.heard.clear()
@@ -714,18 +722,18 @@ def test_the_second_signal_is_at_once() -> None:
 def test_a_run_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
     view = Noting()
 
-    def start(*, company: Company) -> Ended:  # noqa: ARG001 - the protocol's shape
+    def start(*, company: RunObservers) -> Ended:  # noqa: ARG001 - the protocol's shape
         os.kill(os.getpid(), signal.SIGTERM)
         assert view.heard.wait(10)
         return Ended()
 
-    assert watched(start, view) == 0
+    assert run_with_view(start, view) == 0
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stopping_by_signal(Stop(), Noting()) as heard:
+        with stopping_by_signal(StopSignal(), Noting()) as heard:
             os.kill(os.getpid(), signal.SIGHUP)
         assert heard == []
     finally:
@@ -734,7 +742,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:
     codes: list[int] = []
-    thread = Thread(target=lambda: codes.append(watched(lambda **_: Ended(exit_code=1), Noting())))
+    thread = Thread(target=lambda: codes.append(run_with_view(lambda **_: Ended(exit_code=1), Noting())))
     thread.start()
     thread.join(10)
     assert codes == [1]
@@ -743,22 +751,22 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
 def test_what_raises_leaves_signals_as_they_were() -> None:
     before = signal.getsignal(signal.SIGINT)
 
-    def start(*, company: Company) -> Ended:  # noqa: ARG001 - the protocol's shape
+    def start(*, company: RunObservers) -> Ended:  # noqa: ARG001 - the protocol's shape
         raise InputError("no such file")
 
     with pytest.raises(InputError):
-        watched(start, Noting())
+        run_with_view(start, Noting())
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -> None:
     found = [
-        Rehearsed("setup/0", "shell", "measure", remembered=True),
-        Rehearsed("setup/1", "shell", "git commit -m 'it'\nls\n", why="it had failed"),
-        Rehearsed("setup/2", "shell", "publish", skipped="its condition does not hold"),
-        Rehearsed("map/item:a/0", "tool", "team/report\x1b[2J"),
+        PlannedStep("setup/0", "shell", "measure", remembered=True),
+        PlannedStep("setup/1", "shell", "git commit -m 'it'\nls\n", why="it had failed"),
+        PlannedStep("setup/2", "shell", "publish", skipped="its condition does not hold"),
+        PlannedStep("map/item:a/0", "tool", "team/report\x1b[2J"),
     ]
-    assert show_rehearsal(found, as_json=False) == 0
+    assert show_plan(found, as_json=False) == 0
     assert capsys.readouterr().out == (
         "setup/0   shell   measure   (remembered)\n"
         "setup/1   shell   git commit -m 'it'   (again: it had failed)\n"
@@ -766,7 +774,7 @@ def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -
         "setup/2   shell   publish   (skipped: its condition does not hold)\n"
         "map/item:a/0   tool   team/report\n"
     )
-    assert show_rehearsal(found, as_json=True) == 0
+    assert show_plan(found, as_json=True) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()][1] == {
         "path": "setup/1",
         "kind": "shell",
@@ -814,7 +822,7 @@ def test_the_view_is_what_the_output_can_take(
 def test_inputs_are_text_unless_they_are_said_to_be_json_and_win_over_the_file(tmp_path: Path) -> None:
     for name, text in (("in.json", '{"a": 1, "b": 2}'), ("in.yaml", "a: 1\nb: 2\n")):
         (tmp_path / name).write_text(text)
-        given_ = given_inputs(str(tmp_path / name), ["b=1.10", "c:=[1]", "d=x=y"])
+        given_ = parse_inputs(str(tmp_path / name), ["b=1.10", "c:=[1]", "d=x=y"])
         assert given_ == {"a": 1, "b": "1.10", "c": [1], "d": "x=y"}
 
 
@@ -896,8 +904,8 @@ def journal_of(story: Sequence[tuple[float, Event]]) -> MemoryJournal:
     return journal
 
 
-def tries_of(story: Sequence[tuple[float, Event]]) -> show.Tries:
-    tries = show.Tries()
+def tries_of(story: Sequence[tuple[float, Event]]) -> show.AttemptCounts:
+    tries = show.AttemptCounts()
     for _, event in story:
         tries.add(event)
     return tries
@@ -905,7 +913,7 @@ def tries_of(story: Sequence[tuple[float, Event]]) -> show.Tries:
 
 def test_show_says_what_happened() -> None:
     story = [*STORY, *END]
-    progress = fold(stamped(story))
+    progress = replay_events(stamped(story))
     said = [
         text for text, _ in show.lines("7f3a", "done", progress, journal_of(story), tries_of(story), now=99.0)
     ]
@@ -930,7 +938,7 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
     said = [
         text
         for text, _ in show.lines(
-            "7f3a", "interrupted", fold(stamped(STORY)), journal_of(STORY), tries_of(STORY), now=99.0
+            "7f3a", "interrupted", replay_events(stamped(STORY)), journal_of(STORY), tries_of(STORY), now=99.0
         )
     ]
     assert said[0] == "● fix-worst  run 7f3a  interrupted"
@@ -941,7 +949,7 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
 
 def test_show_for_programs_has_every_failure() -> None:
     story = [*STORY, *END]
-    record = show.record("7f3a", "done", fold(stamped(story)), journal_of(story), tries_of(story))
+    record = show.record("7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story))
     setup, fan, _ = record["phases"]
     assert [(step["path"], step["status"]) for step in setup["steps"]] == [
         ("setup/0", "done"),
@@ -954,7 +962,7 @@ def test_show_for_programs_has_every_failure() -> None:
 
 def logged(story: Sequence[tuple[float, Event]], item: str | None = None) -> list[str]:
     journal = journal_of(story)
-    wanted = None if item is None else logs.chosen(journal, item, "7f3a")
+    wanted = None if item is None else logs.find_paths(journal, item, "7f3a")
     return [text for text, _ in logs.lines(logs.entries(journal.events(), wanted))]
 
 
@@ -993,7 +1001,7 @@ def test_an_item_whose_start_is_not_recorded_is_known_by_its_end() -> None:
     story = [
         *STORY[:9],
         (4.0, over("map/item:a/0", "shell", "make lint", out("fine\n"))),
-        (4.0, over("map/item:a", "item", "src/a.py", Done({"output": "fine", "captures": {}}))),
+        (4.0, over("map/item:a", "item", "src/a.py", Succeeded({"output": "fine", "captures": {}}))),
     ]
     assert logged(story)[-2:] == ["── map/item:a/0   src/a.py › make lint   done   0:01", "fine"]
 
@@ -1020,7 +1028,7 @@ def test_an_unknown_item_suggests_the_nearest() -> None:
 
 
 def test_a_step_and_the_attempt_inside_it_print_once() -> None:
-    value = Done({"output": "hello\n", "stderr": "careful\n", "exit_code": 0})
+    value = Succeeded({"output": "hello\n", "stderr": "careful\n", "exit_code": 0})
     story = [
         *STORY[:2],
         (0.0, begun("setup/0", "shell", "greet")),
@@ -1054,8 +1062,8 @@ ROUNDS: Sequence[tuple[float, Event]] = [
     (0.0, begun("setup/0/each/item:0", "item", "a")),
     (0.0, begun("setup/0/each/item:0/0", "shell", "lint a")),
     (0.0, over("setup/0/each/item:0/0", "shell", "lint a", out("fine\n"))),
-    (0.0, over("setup/0/each/item:0", "item", "a", Done({"output": "fine", "captures": {}}))),
-    (0.0, over("setup/0/each", "fan", "foreach", Done({"total": 1, "successful": 1, "failed": 0}))),
+    (0.0, over("setup/0/each/item:0", "item", "a", Succeeded({"output": "fine", "captures": {}}))),
+    (0.0, over("setup/0/each", "fan", "foreach", Succeeded({"total": 1, "successful": 1, "failed": 0}))),
 ]  # fmt: skip
 RESUMED = (1.0, RunStarted("7f3a", "fix-worst", "/p/fix-worst.yaml", "/p", True))
 
@@ -1064,7 +1072,9 @@ RESUMED = (1.0, RunStarted("7f3a", "fix-worst", "/p/fix-worst.yaml", "/p", True)
 def test_what_the_rounds_of_a_step_printed_is_not_printed_again_by_the_step(
     between: list[tuple[float, Event]],
 ) -> None:
-    whole = over("setup/0", "foreach", "each file", Done({"output": ["fine"], "stderr": "", "exit_code": 0}))
+    whole = over(
+        "setup/0", "foreach", "each file", Succeeded({"output": ["fine"], "stderr": "", "exit_code": 0})
+    )
     assert logged([*ROUNDS, *between, (1.0, whole)]) == [
         "── setup/0/each/item:0/0   a › lint a   done   0:01",
         "fine",
@@ -1081,14 +1091,14 @@ def test_a_step_whose_rounds_failed_says_why_and_not_what_they_printed() -> None
 
 
 def test_output_that_is_not_kept_is_said_to_be_missing() -> None:
-    value = Done({"output": "a", "exit_code": 0, "truncated": True})
+    value = Succeeded({"output": "a", "exit_code": 0, "truncated": True})
     story = [*STORY[:3], (0.0, over("setup/0", "shell", "x", value))]
     assert logged(story)[-1] == "… more was printed, and is not kept"
 
 
 def test_a_file_that_has_not_all_of_an_output_is_not_called_the_whole() -> None:
     files = {"output_file": "/o", "output_lost": "the disk is full", "stderr_file": "/e"}
-    value = Done({"output": "a", "exit_code": 0, "truncated": True, **files})
+    value = Succeeded({"output": "a", "exit_code": 0, "truncated": True, **files})
     story = [*STORY[:3], (0.0, over("setup/0", "shell", "x", value))]
     assert logged(story)[-2:] == [
         "… a longer part, not the whole (the disk is full), is in /o",
@@ -1110,7 +1120,10 @@ def test_show_says_how_many_attempts_a_step_took() -> None:
     tries = tries_of(tried)
     assert [tries.of(f"setup/{n}") for n in range(3)] == [2, 3, 1]
     said = [
-        text for text, _ in show.lines("7", "done", fold(stamped(tried)), journal_of(tried), tries, now=9.0)
+        text
+        for text, _ in show.lines(
+            "7", "done", replay_events(stamped(tried)), journal_of(tried), tries, now=9.0
+        )
     ]
     assert "      ✓ measure   2 attempts   0:01" in said
     assert "      ✓ tidy   0:01" in said
@@ -1136,7 +1149,7 @@ def test_what_a_step_printed_cannot_drive_a_terminal() -> None:
 
 
 def test_the_whole_of_a_long_output_is_named() -> None:
-    value = Done({"output": "a", "exit_code": 0, "output_file": "/p/logs/x"})
+    value = Succeeded({"output": "a", "exit_code": 0, "output_file": "/p/logs/x"})
     assert (
         logged([*STORY[:3], (0.0, over("setup/0", "shell", "x", value))])[-1] == "… the whole is in /p/logs/x"
     )

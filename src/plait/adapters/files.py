@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from plait.core.errors import InputError, LimitError
 from plait.core.hints import Final
-from plait.core.machine import expect_room
+from plait.core.machine import raise_machine_limit
 
 MAX_FILE: Final = 64 << 20
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,8 +36,8 @@ def read_file(root: str, path: str, *, directory: str) -> bytes:
         ):
             data = file.read(MAX_FILE + 1)
     except OSError as error:
-        expect_room(error)
-        raise _refused(path, error, "read") from None
+        raise_machine_limit(error)
+        raise _file_error(path, error, "read") from None
     if len(data) > MAX_FILE:
         raise LimitError(
             f"'{path}' is larger than {MAX_FILE:,} bytes",
@@ -62,8 +62,8 @@ def write_file(
         with _folder(root, folders, create=create_dirs) as folder:
             _put(folder, name, data, mode)
     except OSError as error:
-        expect_room(error)
-        raise _refused(path, error, "written") from None
+        raise_machine_limit(error)
+        raise _file_error(path, error, "written") from None
     return os.path.join(root, *folders, name)
 
 
@@ -109,7 +109,7 @@ def _put(folder: int, name: str, data: bytes | memoryview, mode: int | None) -> 
             while left:
                 left = left[os.write(handle, left) :]
             if mode is None:
-                mode = _mode_of(folder, name)
+                mode = _file_mode(folder, name)
             if mode is not None:
                 os.fchmod(handle, mode)
             os.fsync(handle)
@@ -123,7 +123,7 @@ def _put(folder: int, name: str, data: bytes | memoryview, mode: int | None) -> 
     os.fsync(folder)
 
 
-def _mode_of(folder: int, name: str) -> int | None:
+def _file_mode(folder: int, name: str) -> int | None:
     """A file that is replaced keeps its permissions."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
@@ -131,7 +131,7 @@ def _mode_of(folder: int, name: str) -> int | None:
         return None
 
 
-def _refused(path: str, error: OSError, done: str) -> InputError:
+def _file_error(path: str, error: OSError, done: str) -> InputError:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         why, fix = "a link, or a file where a folder should be, is in the way", "name a plain file below it"
     elif error.errno == errno.ENOENT and done == "written":

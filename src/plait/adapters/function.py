@@ -31,19 +31,19 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from types import ModuleType, TracebackType
 
-from plait.adapters.tool_folder import compiled, imports_of
+from plait.adapters.tool_folder import compile_code, sibling_imports
 from plait.core.errors import GuardianError, InputError, MachineError, PlaitError, ValueRefusedError
 from plait.core.hints import Any, Final, NoReturn, TextIO, cast
 from plait.core.records import dataclass, field
-from plait.core.values import Json, detached
-from plait.tools.invocation import FunctionCall, Returned
+from plait.core.values import Json, deep_copy
+from plait.tools.invocation import FunctionCall, PrimitiveResult
 
 MAX_IDLE: Final = 4
 IDLE_SECONDS: Final = 2.0
 MAX_FRAMES: Final = 3
 
 
-def call(call: FunctionCall) -> Returned:
+def call_function(call: FunctionCall) -> PrimitiveResult:
     """Run the function to its end, or to the end of its time."""
     started = time.monotonic()
     log = _Log(call.limits.max_output)
@@ -64,7 +64,7 @@ def call(call: FunctionCall) -> Returned:
         outcome = cast(_Outcome, job.result)
         if outcome.cut_short is not None:
             raise outcome.cut_short
-    return Returned(
+    return PrimitiveResult(
         success=outcome.error is None,
         data=outcome.data,
         error=outcome.error,
@@ -96,7 +96,7 @@ def _too_long(call: FunctionCall) -> str:
 def _outcome(call: FunctionCall, log: _Log, catcher: _Catcher) -> _Outcome:
     _current.log = log
     try:
-        outcome = _attempted(call)
+        outcome = _call_outcome(call)
     finally:
         taken = catcher.leave(log)
         _current.log = None
@@ -106,9 +106,9 @@ def _outcome(call: FunctionCall, log: _Log, catcher: _Catcher) -> _Outcome:
     return outcome
 
 
-def _attempted(call: FunctionCall) -> _Outcome:
+def _call_outcome(call: FunctionCall) -> _Outcome:
     try:
-        return _judged(_result(call))
+        return _make_outcome(_result(call))
     except KeyboardInterrupt:
         raise
     except (GuardianError, MachineError) as error:
@@ -121,8 +121,8 @@ def _attempted(call: FunctionCall) -> _Outcome:
 
 def _result(call: FunctionCall) -> Json:
     module = _fresh_module(call)
-    with imports_of(call, module):
-        exec(compiled(call.path, call.code), module.__dict__)
+    with sibling_imports(call, module):
+        exec(compile_code(call.path, call.code), module.__dict__)
         function = getattr(module, call.function, None)
         if not callable(function):
             raise InputError(
@@ -131,10 +131,10 @@ def _result(call: FunctionCall) -> Json:
                 f"define {call.function}(params, project_path), or name another in config.function",
                 code="no-function",
             )
-        return _settled(function(_copied(dict(call.params)), call.project_path))
+        return _await_result(function(_copy_value(dict(call.params)), call.project_path))
 
 
-def _settled(result: Any) -> Json:
+def _await_result(result: Any) -> Json:
     if not hasattr(result, "__await__"):
         return result
     from plait.adapters.mcp.client import run_to_end  # all that is asynchronous stands there
@@ -142,10 +142,10 @@ def _settled(result: Any) -> Json:
     return run_to_end(result)
 
 
-def _judged(result: Json) -> _Outcome:
+def _make_outcome(result: Json) -> _Outcome:
     """The result as plain data, detached from the tool's own objects; `success: false` in it is a failure."""
     try:
-        data = detached(result)
+        data = deep_copy(result)
     except ValueRefusedError as error:
         return _Outcome(error=f"the function returned something that is not JSON: {error.what}")
     if isinstance(data, dict) and data.get("success") is False:
@@ -154,12 +154,12 @@ def _judged(result: Json) -> _Outcome:
     return _Outcome(data)
 
 
-def _copied(value: Json) -> Json:
+def _copy_value(value: Json) -> Json:
     """A tool may change its parameters; the caller's stay as they are."""
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_copied(item) for item in value]
+        return [_copy_value(item) for item in value]
     return value
 
 

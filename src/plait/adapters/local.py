@@ -6,22 +6,22 @@ import threading
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from plait.core.errors import InputError, listed, nearest
+from plait.core.errors import InputError, closest_name, format_names
 from plait.core.machine import machine_error
-from plait.engine.backend import ADDRESS, BACKENDS, Backend, Fanned, Finished, ItemWork, Perform
+from plait.engine.backend import ADDRESS, BACKENDS, Backend, Finished, MapRun, Perform, WorkItem
 
 
-class LocalThreads:
+class LocalBackend:
     """Each thread takes the next item when it has finished one: nothing waits in a queue."""
 
     def run_items(
         self,
-        items: Iterator[ItemWork],
+        items: Iterator[WorkItem],
         perform: Perform,
         finished: Finished,
         *,
         parallel: int,
-        fanned: Fanned | None = None,
+        fanned: MapRun | None = None,
     ) -> None:
         crew = _Crew(items, perform, finished)
         if parallel == 1:
@@ -59,7 +59,7 @@ def _start(threads: list[threading.Thread]) -> int:
 
 
 class _Crew:
-    def __init__(self, items: Iterator[ItemWork], perform: Perform, finished: Finished) -> None:
+    def __init__(self, items: Iterator[WorkItem], perform: Perform, finished: Finished) -> None:
         self._items = items
         self._perform = perform
         self._finished = finished
@@ -76,7 +76,7 @@ class _Crew:
         except BaseException as error:  # raised again by the thread that waits for all
             self.error = self.error or error
 
-    def _next(self) -> ItemWork | None:
+    def _next(self) -> WorkItem | None:
         with self._taking:
             return next(self._items, None) if self.error is None else None
 
@@ -85,8 +85,8 @@ def backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
     """The backend of that name, at the address behind it; what it needs is loaded only then."""
     kind, at, address = name.partition(ADDRESS)
     if kind not in known:
-        close = nearest(kind, known)
-        fix = f"did you mean '{close}'?" if close else f"there are: {listed(known)}"
+        close = closest_name(kind, known)
+        fix = f"did you mean '{close}'?" if close else f"there are: {format_names(known)}"
         raise InputError(f"there is no backend '{name}'", fix=fix, code="unknown-backend")
     module, _, attribute = known[kind].partition(":")
     make = getattr(import_module(module), attribute)

@@ -27,13 +27,13 @@ MAX_COMPILED: Final = 256
 
 
 @lru_cache(MAX_COMPILED)
-def compiled(path: str, code: bytes) -> CodeType:
+def compile_code(path: str, code: bytes) -> CodeType:
     # Found by the bytes themselves: a digest that does not fit them could name other code.
     return compile(code, path, "exec", dont_inherit=True)
 
 
 @contextmanager
-def imports_of(call: FunctionCall, module: ModuleType) -> Iterator[None]:
+def sibling_imports(call: FunctionCall, module: ModuleType) -> Iterator[None]:
     """Let a module of this call import what lies beside it; afterwards nothing of it is left."""
     root = module.__name__  # which the tool may change
     if call.beside:
@@ -114,4 +114,4 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__.update(__file__=self._file.file, __builtins__=self._names)
-        exec(compiled(self._file.path, self._file.code), module.__dict__)
+        exec(compile_code(self._file.path, self._file.code), module.__dict__)

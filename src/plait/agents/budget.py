@@ -11,16 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.agents.messages import Answer, Ask, OnText, Provider, Usage
+from plait.agents.messages import ModelRequest, ModelResponse, OnText, Provider, TokenUsage
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import Stop
-from plait.engine.limits import Aside, Reached, Spent
+from plait.engine.event_bus import StopSignal
+from plait.engine.limits import Budget, LimitReached, Reservation
 from plait.engine.outcome import Failure, Interrupted, StepError
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
 
 
 BYTES_OF_A_TOKEN: Final = 3
@@ -29,7 +29,7 @@ TOKENS_OF_A_MESSAGE: Final = 4
 """For the marks around it."""
 
 
-def question_tokens(ask: Ask) -> int:
+def estimate_request_tokens(ask: ModelRequest) -> int:
     """About as many tokens as a question takes."""
     said = [ask.system, *(message.text for message in ask.messages)]
     said += [json_text(use.arguments) for message in ask.messages for use in message.uses]
@@ -39,20 +39,20 @@ def question_tokens(ask: Ask) -> int:
     return _tokens(said) + TOKENS_OF_A_MESSAGE * len(ask.messages)
 
 
-def answer_tokens(answer: Answer) -> int:
+def estimate_response_tokens(answer: ModelResponse) -> int:
     """About as many tokens as an answer, or half of one, took; none, if nothing was said."""
     if answer.blocks is not None:  # all of it, with what the model thought
         return _tokens([json_text(answer.blocks)])
     return _tokens([answer.text, *(json_text([use.name, use.arguments]) for use in answer.uses)])
 
 
-def with_estimate(answer: Answer, ask: Ask, *, broke_off: bool = False) -> Usage:
+def estimate_usage(answer: ModelResponse, ask: ModelRequest, *, broke_off: bool = False) -> TokenUsage:
     """What an answer took, with an estimate of what its server did not count.
 
     Of one that broke off a server has counted what there was at the beginning, if anything.
     """
-    usage, said = answer.usage, answer_tokens(answer)
-    question = usage.input or question_tokens(ask)
+    usage, said = answer.usage, estimate_response_tokens(answer)
+    question = usage.input or estimate_request_tokens(ask)
     output = max(usage.output, said) if broke_off else usage.output or said
     estimated = question + output - usage.tokens
     return replace(usage, input=question, output=output, estimated=estimated) if estimated else usage
@@ -74,32 +74,38 @@ Charge: TypeAlias = Callable[..., None]
 """Told what was used up, for the record."""
 
 
-class Bill:
+class TurnBudget:
     """What becomes of a question for which a turn was taken; whoever took it looks at this afterwards."""
 
-    def __init__(self, spent: Spent, charge: Charge, *, is_taken: bool = True) -> None:
+    def __init__(self, spent: Budget, charge: Charge, *, is_taken: bool = True) -> None:
         self.spent = spent
         self._charge = charge
         self.is_taken = is_taken
         """Is there a turn for it?  If not, one is taken when it is asked."""
         self.is_paid = False
         """Was it asked, and counted?"""
-        self.reached: Reached | None = None
+        self.reached: LimitReached | None = None
         """The limit because of which it was not asked, or its answer was cut off."""
 
     def ask(
-        self, provider: Provider, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None
-    ) -> Answer:
+        self,
+        provider: Provider,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None,
+    ) -> ModelResponse:
         """The answer; StepError as of a provider, and of kind `limit` if too little is left."""
         self._take_another_turn()
         clock = _Clock(timeout, stop)
         ask, aside = self._allowed(provider, ask, clock)
-        used: Usage | None = None
+        used: TokenUsage | None = None
         try:
             answer = provider.ask(ask, timeout=clock.left(), stop=stop, on_text=on_text)
             used = answer.usage
         except StepError as error:
-            used = paid_for(error.failure.output)
+            used = usage_without_answer(error.failure.output)
             raise
         finally:
             self.is_paid = True
@@ -114,14 +120,14 @@ class Bill:
             self.is_taken = False
             self.spent.add(turns=-1)
 
-    def _settle(self, aside: Aside, usage: Usage | None) -> None:
+    def _settle(self, aside: Reservation, usage: TokenUsage | None) -> None:
         """What was taken from the budgets is what is recorded; of a question without an answer nothing."""
-        used = {} if usage is None else paid(usage)
+        used = {} if usage is None else usage_amounts(usage)
         aside.settle(**{**used, "turns": used.get("turns", 0) - 1})
         if usage is not None:
             self._charge(**used, estimated=usage.estimated)
 
-    def over(self, failure: Failure, turn: Turn) -> Reached | None:
+    def over(self, failure: Failure, turn: StepContext) -> LimitReached | None:
         """The limit because of which there is no answer; None if that has another reason."""
         is_late = failure.kind == "timeout" and not turn.is_over()
         return self.spent.reach("seconds") if is_late else self.reached
@@ -134,7 +140,9 @@ class Bill:
             raise self._refused(reached)
         self.is_taken = True
 
-    def _allowed(self, provider: Provider, ask: Ask, clock: _Clock) -> tuple[Ask, Aside]:
+    def _allowed(
+        self, provider: Provider, ask: ModelRequest, clock: _Clock
+    ) -> tuple[ModelRequest, Reservation]:
         """The question with the room that its answer has."""
         if not self.spent.is_limited(*MEASURED):
             return ask, self._aside({}, {}, clock)
@@ -145,28 +153,28 @@ class Bill:
             found.short = None
         return replace(ask, options={**ask.options, "max_tokens": room}), found
 
-    def _aside(self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock) -> Aside:
+    def _aside(self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock) -> Reservation:
         found = self.spent.set_aside(most, least, clock.expect_time)
-        if isinstance(found, Reached):
+        if isinstance(found, LimitReached):
             raise self._refused(found)
         return found
 
-    def _refused(self, reached: Reached) -> StepError:
+    def _refused(self, reached: LimitReached) -> StepError:
         self.reached = reached
         return StepError(reached.failure())
 
 
-def _used_all(answer: Answer, ask: Ask) -> bool:
+def _used_all(answer: ModelResponse, ask: ModelRequest) -> bool:
     """Was it cut off by the room that it was given, and not by some bound of the server's?"""
     room, used = ask.options.get("max_tokens"), answer.usage.output
     is_counted = used and not answer.usage.estimated
     return answer.ending == "length" and (not is_counted or used >= NEARLY_ALL * float(room or 0))
 
 
-def paid_for(output: Json) -> Usage | None:
+def usage_without_answer(output: Json) -> TokenUsage | None:
     """What was paid, although there is no answer."""
     usage = output.get("usage") if isinstance(output, Mapping) else None
-    return Usage(**usage) if isinstance(usage, Mapping) else None
+    return TokenUsage(**usage) if isinstance(usage, Mapping) else None
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
@@ -175,7 +183,7 @@ def paid_for(output: Json) -> Usage | None:
 class _Clock:
     """The time for a question, in which it may also wait for others."""
 
-    def __init__(self, seconds: float | None, stop: Stop) -> None:
+    def __init__(self, seconds: float | None, stop: StopSignal) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = stop
 
@@ -215,13 +223,13 @@ class _Costs:
         return max(1, int(min(room, self.room)))
 
 
-def _costs(provider: Provider, ask: Ask, *, is_priced: bool) -> _Costs:
-    question, wanted = question_tokens(ask), ask.options.get("max_tokens")
+def _costs(provider: Provider, ask: ModelRequest, *, is_priced: bool) -> _Costs:
+    question, wanted = estimate_request_tokens(ask), ask.options.get("max_tokens")
     room = wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0 else ROOM
     if not is_priced:
         return _Costs(question, room, 0.0, 0.0)
-    price = provider.price(ask.model, Usage(question))
-    whole = provider.price(ask.model, Usage(question, room))
+    price = provider.price(ask.model, TokenUsage(question))
+    whole = provider.price(ask.model, TokenUsage(question, room))
     if price is None or whole is None:
         raise StepError(Failure(_no_price(provider.name, ask.model), "refused"))
     return _Costs(question, room, price, (whole - price) / room)
@@ -236,6 +244,6 @@ def _no_price(provider: str, model: str | None) -> str:
     )
 
 
-def paid(usage: Usage) -> dict[str, float]:
+def usage_amounts(usage: TokenUsage) -> dict[str, float]:
     """What a question has used up."""
     return {"turns": usage.calls, "tokens": usage.tokens, "spend": usage.cost or 0.0}

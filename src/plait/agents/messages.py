@@ -14,7 +14,7 @@ from plait.core.digests import sha256_hex
 from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -26,7 +26,7 @@ OnText: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolRequest:
     """A model asks for a call of a tool."""
 
     id: str
@@ -43,7 +43,7 @@ class ToolUse:
 class Message:
     role: Role
     text: str = ""
-    uses: tuple[ToolUse, ...] = ()
+    uses: tuple[ToolRequest, ...] = ()
     """Of an assistant."""
     answers: str = ""
     """Of a tool: the id of the use that this is the answer to."""
@@ -54,7 +54,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ToolOffer:
     """A tool that a model may ask for."""
 
     name: str
@@ -65,14 +65,14 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ModelRequest:
     """A question, with all that was said before it."""
 
     messages: tuple[Message, ...]
     system: str = ""
     model: str | None = None
     """A name or a tier of the provider; None: the one that it is configured with."""
-    tools: tuple[Offer, ...] = ()
+    tools: tuple[ToolOffer, ...] = ()
     schema: Mapping[str, Json] | None = None
     """The answer has to be JSON of this schema."""
     options: Mapping[str, Json] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     input: int = 0
     output: int = 0
     cached: int = 0
@@ -98,9 +98,9 @@ class Usage:
     def tokens(self) -> int:
         return self.input + self.output
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, other: TokenUsage) -> TokenUsage:
         known = [one.cost for one in (self, other) if one.cost is not None]
-        return Usage(
+        return TokenUsage(
             self.input + other.input,
             self.output + other.output,
             self.cached + other.cached,
@@ -120,14 +120,14 @@ class Usage:
         }
 
 
-NOTHING_USED = Usage(calls=0, cost=None)
+NO_USAGE = TokenUsage(calls=0, cost=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelResponse:
     text: str = ""
-    uses: tuple[ToolUse, ...] = ()
-    usage: Usage = Usage()
+    uses: tuple[ToolRequest, ...] = ()
+    usage: TokenUsage = TokenUsage()
     model: str = ""
     ending: Ending = "end"
     data: Json = None
@@ -152,14 +152,16 @@ class Answer:
         }
 
     @classmethod
-    def of(cls, record: Mapping[str, Json]) -> Answer:
+    def of(cls, record: Mapping[str, Json]) -> ModelResponse:
         """The answer that was recorded."""
         uses = record.get("uses")
         usage = record.get("usage")
         return cls(
             str(record.get("text") or ""),
-            tuple(ToolUse(**use) for use in uses if isinstance(use, dict)) if isinstance(uses, list) else (),
-            Usage(**usage) if isinstance(usage, dict) else Usage(),
+            tuple(ToolRequest(**use) for use in uses if isinstance(use, dict))
+            if isinstance(uses, list)
+            else (),
+            TokenUsage(**usage) if isinstance(usage, dict) else TokenUsage(),
             str(record.get("model") or ""),
             record.get("ending") or "end",
             record.get("data"),
@@ -177,7 +179,9 @@ class Provider(Protocol):
     def fingerprint(self) -> str:
         """Digest of how it is configured, without keys; a recorded answer counts only for the same."""
 
-    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+    def ask(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:
         """The whole answer; `on_text` hears its text as it comes.
 
         Raises StepError, of kind network, server_error, rate_limit, timeout, refused or bad_answer;
@@ -185,13 +189,13 @@ class Provider(Protocol):
         stop is `Interrupted`.
         """
 
-    def price(self, model: str | None, usage: Usage) -> float | None:
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:
         """What so much costs, if that is known."""
 
 
-def total(usages: Sequence[Usage]) -> Usage:
+def sum_usage(usages: Sequence[TokenUsage]) -> TokenUsage:
     """What several answers took together."""
-    whole = NOTHING_USED
+    whole = NO_USAGE
     for usage in usages:
         whole = whole + usage
     return whole
@@ -209,12 +213,12 @@ NOBODY: Final = (
 )
 
 
-def provider_key(provider: str | Provider | None) -> Json:
+def provider_fingerprint(provider: str | Provider | None) -> Json:
     """What tells one provider from another, in a fingerprint."""
     return provider if isinstance(provider, str | None) else [provider.name, provider.fingerprint]
 
 
-def beside_room(options: Mapping[str, Json]) -> Json:
+def options_fingerprint(options: Mapping[str, Json]) -> Json:
     """What of the options an answer depends on; its room is a limit: a run may go on with more of it."""
     return {name: value for name, value in options.items() if name != "max_tokens"}
 

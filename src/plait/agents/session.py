@@ -15,46 +15,46 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from plait.agents.budget import CUT_OFF, Bill
+from plait.agents.budget import CUT_OFF, TurnBudget
 from plait.agents.messages import (
     ASKING,
     NOBODY,
-    Answer,
-    Ask,
     Message,
-    Offer,
+    ModelRequest,
+    ModelResponse,
     Provider,
-    ToolUse,
-    beside_room,
+    ToolOffer,
+    ToolRequest,
     digest,
-    provider_key,
-    total,
+    options_fingerprint,
+    provider_fingerprint,
+    sum_usage,
 )
-from plait.agents.structured_output import Judged, judged, judged_data
-from plait.agents.tool_access import Permissions, id_of, matches_any
-from plait.agents.turns import Question, Use, fingerprint_of, title_of
+from plait.agents.structured_output import StructuredResult, check_structured, parse_structured
+from plait.agents.tool_access import Permissions, matches_any, tool_id_for
+from plait.agents.turns import ModelTurn, ToolCallTurn, tool_call_title, tool_request_fingerprint
 from plait.core.errors import TrustError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, json_text
-from plait.engine.backend import ItemWork
-from plait.engine.hands import out_of_limit, working
+from plait.engine.backend import WorkItem
+from plait.engine.hands import limit_error, working
 from plait.engine.hooks import step_names
-from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
+from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
 from plait.engine.outcome import (
-    Done,
     Failed,
     Failure,
+    LimitExceeded,
     Outcome,
-    OutOfLimit,
     Skipped,
     StepError,
+    Succeeded,
 )
-from plait.engine.perform import Turn, behind_all, plans
-from plait.engine.step import PLAIN, Policy, Step
+from plait.engine.perform import StepContext, join_contexts, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
 
 if TYPE_CHECKING:
-    from plait.agents.turns import Consent, OwnTool
+    from plait.agents.turns import Consent, SessionTool
 
 if TYPE_CHECKING:
     from plait.engine.hands import WorkingRun
@@ -64,7 +64,7 @@ MOST_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class AgentStep:
     """A step that talks with a model until it has an answer."""
 
     counts_itself = True
@@ -84,7 +84,7 @@ class Conversation:
     limits: Limits = NO_LIMITS
     options: Mapping[str, Json] = field(default_factory=dict)
     fingerprint: str = ""
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     max_output_retries: int = 2
     """How often the model is told what is wrong with its answer, before that is a failure."""
     kind: str = "agent"
@@ -93,9 +93,9 @@ class Conversation:
     before: tuple[Message, ...] = ()
     """What was said before the prompt."""
     consent: Consent | None = None
-    own: tuple[OwnTool, ...] = ()
+    own: tuple[SessionTool, ...] = ()
     """Tools that nobody else has."""
-    lacking: Callable[[Turn], str | None] | None = None
+    lacking: Callable[[StepContext], str | None] | None = None
     """What is not done yet, when the model thinks that it is at the end."""
 
     def __post_init__(self) -> None:
@@ -109,13 +109,13 @@ class Conversation:
     def essence(self) -> Json:
         """What an answer depends on; limits do not belong to it: a run may go on with higher ones."""
         return [
-            provider_key(self.provider),
+            provider_fingerprint(self.provider),
             self.model,
             self.system,
             self.prompt,
             list(self.tools),
             None if self.schema is None else dict(self.schema),
-            beside_room(self.options),
+            options_fingerprint(self.options),
             [_record(message) for message in self.before],
             *([dict(tool.offer.schema), tool.offer.description] for tool in self.own),
         ]
@@ -123,14 +123,14 @@ class Conversation:
     goes_on = "inner"
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         run = working(turn.run)
         if run.rehearsal is not None:
             self.rehearse(turn)
             return {}
-        return Talk(self, turn).to_the_end()
+        return AgentSession(self, turn).to_the_end()
 
-    def rehearse(self, turn: Turn) -> None:
+    def rehearse(self, turn: StepContext) -> None:
         """Say what the model would be told, and which tools it would be offered."""
         run = working(turn.run)
         if self.system:
@@ -150,26 +150,26 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Agency:
+class AgentScope:
     """What an agent may do and spend, for those that are inside it."""
 
     permissions: Permissions
-    spent: Spent
+    spent: Budget
 
 
-class Talk:
+class AgentSession:
     """One conversation while it goes on."""
 
-    def __init__(self, said: Conversation, turn: Turn) -> None:
+    def __init__(self, said: AgentStep, turn: StepContext) -> None:
         run = working(turn.run)
         above = _agency_above(run, turn.path)
         self.said = said
         self.turn = turn
         self.run = run
         self.permissions = Permissions(said.tools, None if above is None else above.permissions)
-        self.spent = Spent()
+        self.spent = Budget()
         self.messages: list[Message] = [*said.before, Message("user", run.mask(said.prompt))]
-        self.answers: list[Answer] = []
+        self.answers: list[ModelResponse] = []
         self._performed = 0
         self._bad_answers = 0
 
@@ -177,11 +177,11 @@ class Talk:
         path, limits = self.turn.path, self.said.limits
         goes_on = self.turn.replaying
         with self.run.spending(path, limits, f"'{self.said.title}'", goes_on=goes_on) as self.spent:
-            self.run.agents[path] = Agency(self.permissions, self.spent)
+            self.run.agents[path] = AgentScope(self.permissions, self.spent)
             try:
                 self._expect_depth()
                 return self._ended()
-            except OutOfLimit as end:
+            except LimitExceeded as end:
                 end.failure = replace(end.failure, output=self.record(end.reached.code))
                 raise
             finally:
@@ -196,7 +196,7 @@ class Talk:
         missing = [self._result(at, use) for at, use in enumerate(uses, 1) if use.id not in heard]
         return [*self.messages, *missing]
 
-    def _result(self, number: int, use: ToolUse) -> Message:
+    def _result(self, number: int, use: ToolRequest) -> Message:
         """Of a call of the last answer, if there is one."""
         known = self.run.journal.recorded(f"{self.turn.path}/turn:{len(self.answers)}.call:{number}")
         if known is not None:
@@ -205,8 +205,8 @@ class Talk:
 
     def record(self, ended: str = "end") -> dict[str, Json]:
         """What has come of it until now."""
-        last = self.answers[-1] if self.answers else Answer()
-        usage = total([answer.usage for answer in self.answers])
+        last = self.answers[-1] if self.answers else ModelResponse()
+        usage = sum_usage([answer.usage for answer in self.answers])
         return {
             "output": last.text if self.said.schema is None else last.data,
             "text": last.text,
@@ -240,17 +240,17 @@ class Talk:
             raise StepError(Failure(NOBODY, "refused"))
         return provider
 
-    def _offers(self) -> tuple[Offer, ...]:
+    def _offers(self) -> tuple[ToolOffer, ...]:
         own = {tool.offer.name: tool.offer for tool in self.said.own}
         others = self._offered_by_hands()
         for name in own.keys() & {offer.name for offer in others}:
-            tool_id, whose = id_of(name, others), self.said.title
+            tool_id, whose = tool_id_for(name, others), self.said.title
             self.run.note(
                 self.turn.path, f"the tool '{tool_id}' is not offered: '{whose}' has one of that name"
             )
         return (*own.values(), *(offer for offer in others if offer.name not in own))
 
-    def _offered_by_hands(self) -> tuple[Offer, ...]:
+    def _offered_by_hands(self) -> tuple[ToolOffer, ...]:
         if not self.said.tools and self.said.consent is None:
             return ()
         found = self.run.hands.offers(self.said.tools)
@@ -258,20 +258,20 @@ class Talk:
             return tuple(offer for offer in found if self.permissions.allow(offer.tool_id))
         return (*found, *_others(self.run, found))
 
-    def _asked(self, provider: Provider, offers: tuple[Offer, ...]) -> Answer:
+    def _asked(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
         number = len(self.answers) + 1
         path = f"{self.turn.path}/turn:{number}"
-        bill = Bill(self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path))
+        bill = TurnBudget(self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path))
         # Taken before it is asked: of agents side by side no two have the last question.
         if bill.is_taken and (reached := self.spent.take(*ASKING, turns=1)) is not None:
             raise self._limit(reached)
-        question = Question(
+        question = ModelTurn(
             name=f"turn:{number}",
             title=f"turn {number}",
             fingerprint=digest(
                 [provider.name, provider.fingerprint, self._offered(offers), self.said.essence()]
             ),
-            ask=Ask(
+            ask=ModelRequest(
                 tuple(self.messages),
                 self.run.mask(self.said.system),
                 self.said.model,
@@ -290,15 +290,15 @@ class Talk:
             outcome = self._perform(question)
         finally:
             bill.give_back()
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, Succeeded):
             raise self._unanswered(outcome, bill)
-        answer = Answer.of(outcome.value)
+        answer = ModelResponse.of(outcome.value)
         self.answers.append(answer)
         if not bill.is_paid:
             self._accept_remembered(answer)
         return answer
 
-    def _accept_remembered(self, answer: Answer) -> None:
+    def _accept_remembered(self, answer: ModelResponse) -> None:
         """An earlier life asked, and that is counted; what is of use may have changed since."""
         if (useless := self._useless(answer)) is not None:
             raise StepError(replace(useless, output=self.record(useless.kind)))
@@ -310,10 +310,10 @@ class Talk:
         known = self.run.journal.recorded(path)
         return known is not None and not isinstance(known.outcome, Failed)
 
-    def _offered(self, offers: Sequence[Offer]) -> Json:
+    def _offered(self, offers: Sequence[ToolOffer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
-    def _unanswered(self, outcome: Failed | Skipped, bill: Bill) -> StepError | OutOfLimit:
+    def _unanswered(self, outcome: Failed | Skipped, bill: TurnBudget) -> StepError | LimitExceeded:
         if isinstance(outcome, Skipped):  # in a life that recorded it so
             said = f"the model was not asked: {outcome.why}"
             return StepError(Failure(said, "refused", output=self.record("skipped")))
@@ -322,14 +322,14 @@ class Talk:
         if (over := bill.over(failure, self.turn)) is not None:
             return self._limit(over)
         if "ending" in output:
-            self.answers.append(Answer.of(output))
+            self.answers.append(ModelResponse.of(output))
         raw = output.get("text")
         partial = {**self.record(failure.kind), **({"text": raw} if isinstance(raw, str) else {})}
         return StepError(replace(failure, output=partial))
 
     # ── answers that are none ────────────────────────────────────────────
 
-    def _useless(self, answer: Answer) -> Failure | None:
+    def _useless(self, answer: ModelResponse) -> Failure | None:
         """Why the conversation ends with an answer in vain; a run that goes on asks for another one.
 
         An answer that was cut off is none, and calls that were cut off are not made.
@@ -356,12 +356,16 @@ class Talk:
         tries = f"{bad} time{'' if bad == 1 else 's'}"
         return Failure(f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer")
 
-    def _judged(self, answer: Answer) -> Judged:
+    def _judged(self, answer: ModelResponse) -> StructuredResult:
         """What an answer says, and what of it does not meet the schema."""
         schema = self.said.schema
         if schema is None:
-            return Judged(answer.data)
-        return judged(answer.text, schema) if answer.data is None else judged_data(answer.data, schema)
+            return StructuredResult(answer.data)
+        return (
+            parse_structured(answer.text, schema)
+            if answer.data is None
+            else check_structured(answer.data, schema)
+        )
 
     def _send_back(self, wrong: Sequence[str]) -> None:
         self._bad_answers += 1
@@ -374,7 +378,7 @@ class Talk:
 
     # ── calls ────────────────────────────────────────────────────────────
 
-    def _call(self, uses: Sequence[ToolUse], offers: tuple[Offer, ...]) -> None:
+    def _call(self, uses: Sequence[ToolRequest], offers: tuple[ToolOffer, ...]) -> None:
         """Call the tools, several at a time; the model hears of their results in its own order."""
         room, reached = self._take_steps(len(uses))
         calls = [self._use(number, use, offers) for number, use in enumerate(uses[:room], 1)]
@@ -386,7 +390,7 @@ class Talk:
         if reached is not None:
             raise self._limit(reached)
 
-    def _take_steps(self, wanted: int) -> tuple[int, Reached | None]:
+    def _take_steps(self, wanted: int) -> tuple[int, LimitReached | None]:
         """How many calls may be made, taken before they are made; and the limit, if that is fewer."""
         for taken in range(wanted):
             path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
@@ -396,41 +400,41 @@ class Talk:
                 return taken, reached
         return wanted, None
 
-    def _use(self, number: int, use: ToolUse, offers: tuple[Offer, ...]) -> Use:
-        tool_id = id_of(use.name, offers) or ""
+    def _use(self, number: int, use: ToolRequest, offers: tuple[ToolOffer, ...]) -> ToolCallTurn:
+        tool_id = tool_id_for(use.name, offers) or ""
         once = bool(tool_id) and matches_any(self.said.once, tool_id)
-        return Use(
+        return ToolCallTurn(
             name=f"turn:{len(self.answers)}.call:{number}",
-            title=self.run.mask(title_of(tool_id or use.name, use.arguments)),
-            fingerprint=fingerprint_of(use),
+            title=self.run.mask(tool_call_title(tool_id or use.name, use.arguments)),
+            fingerprint=tool_request_fingerprint(use),
             use=use,
             tool_id=tool_id,
             offers=offers,
             permissions=self.permissions,
             consent=self.said.consent,
-            policy=replace(PLAIN, once=True) if once else PLAIN,
+            policy=replace(DEFAULT_POLICY, once=True) if once else DEFAULT_POLICY,
             context=partial(self._context, len(self.answers)),
             own=next((tool for tool in self.said.own if tool.offer.tool_id == tool_id), None),
         )
 
-    def _perform_all(self, calls: Sequence[Use]) -> list[Outcome]:
+    def _perform_all(self, calls: Sequence[ToolCallTurn]) -> list[Outcome]:
         if len(calls) < 2:
             return [self._perform(call) for call in calls]
         outcomes: dict[int, Outcome] = {}
-        turns: dict[int, Turn] = {}
+        turns: dict[int, StepContext] = {}
         first, at_first = self._performed, self.turn
 
-        def perform(work: ItemWork) -> Outcome:
+        def perform(work: WorkItem) -> Outcome:
             outcome, turns[work.order] = at_first.perform_next(calls[work.order], first + work.order)
             return outcome
 
-        def finished(work: ItemWork, outcome: Outcome) -> None:
+        def finished(work: WorkItem, outcome: Outcome) -> None:
             outcomes[work.order] = outcome
 
-        works = (ItemWork(order, call.name, None) for order, call in enumerate(calls))
+        works = (WorkItem(order, call.name, None) for order, call in enumerate(calls))
         self.run.backend.run_items(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
         self._performed += len(calls)
-        self.turn = behind_all(at_first, turns.values())
+        self.turn = join_contexts(at_first, turns.values())
         return [outcomes[order] for order in range(len(calls))]
 
     def _perform(self, step: Step) -> Outcome:
@@ -449,8 +453,8 @@ class Talk:
             hooks.reach(self.turn, reached, self._context(1))
         raise StepError(reached.failure(self.record("depth")))
 
-    def _limit(self, reached: Reached) -> OutOfLimit:
-        return out_of_limit(reached, self.turn, self._context(max(1, len(self.answers))))
+    def _limit(self, reached: LimitReached) -> LimitExceeded:
+        return limit_error(reached, self.turn, self._context(max(1, len(self.answers))))
 
     def _context(self, turn: int) -> dict[str, Json]:
         """What hooks know of it."""
@@ -474,9 +478,9 @@ class Talk:
 # ── a call ───────────────────────────────────────────────────────────────
 
 
-def _answer_to(use: ToolUse, outcome: Outcome) -> Message:
+def _answer_to(use: ToolRequest, outcome: Outcome) -> Message:
     match outcome:
-        case Done(dict() as value):
+        case Succeeded(dict() as value):
             return Message("tool", str(value.get("output")), answers=use.id, failed=bool(value.get("failed")))
         case Skipped(why):
             return Message("tool", f"it was not called: {why}", answers=use.id, failed=True)
@@ -491,7 +495,7 @@ def _record(message: Message) -> Json:
     return [message.role, message.text, uses, message.answers, message.failed]
 
 
-def _agency_above(run: WorkingRun, path: str) -> Agency | None:
+def _agency_above(run: WorkingRun, path: str) -> AgentScope | None:
     """That of the nearest agent which this path is inside of."""
     while path:
         path = path.rpartition("/")[0]
@@ -500,7 +504,7 @@ def _agency_above(run: WorkingRun, path: str) -> Agency | None:
     return None
 
 
-def _others(run: WorkingRun, found: Sequence[Offer]) -> Sequence[Offer]:
+def _others(run: WorkingRun, found: Sequence[ToolOffer]) -> Sequence[ToolOffer]:
     """What a person may still permit, as far as it may run at all."""
     known = {offer.tool_id for offer in found}
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from plait.agents.tool_access import faults
+from plait.agents.tool_access import schema_errors
 from plait.core.errors import ValueRefusedError
 from plait.core.hints import Final
 from plait.core.records import dataclass
@@ -24,7 +24,7 @@ _FENCED: Final = re.compile(r"```[^\n`]*\n(.*)\n?```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class StructuredResult:
     data: Json = None
     wrong: tuple[str, ...] = ()
 
@@ -37,7 +37,7 @@ class Judged:
         return self.wrong != (NO_JSON,)
 
 
-def judged(text: str, schema: Mapping[str, Json]) -> Judged:
+def parse_structured(text: str, schema: Mapping[str, Json]) -> StructuredResult:
     """What an answer says, and what of it does not meet the schema; ValueError if the schema is none."""
     written = text.strip()
     fenced = _FENCED.fullmatch(written)
@@ -46,8 +46,8 @@ def judged(text: str, schema: Mapping[str, Json]) -> Judged:
             data = read_json(candidate)
         except ValueError:
             continue
-        return judged_data(data, schema)
-    return Judged(None, (NO_JSON,))
+        return check_structured(data, schema)
+    return StructuredResult(None, (NO_JSON,))
 
 
 def _only_block(text: str) -> str:
@@ -59,9 +59,9 @@ def _only_block(text: str) -> str:
     return "\n".join(lines[fences[0] + 1 : fences[1]])
 
 
-def judged_data(data: Json, schema: Mapping[str, Json]) -> Judged:
+def check_structured(data: Json, schema: Mapping[str, Json]) -> StructuredResult:
     """The same of what is data already."""
-    return Judged(data, tuple(faults(data, schema)))
+    return StructuredResult(data, tuple(schema_errors(data, schema)))
 
 
 def read_json(written: str) -> Json:
@@ -70,12 +70,12 @@ def read_json(written: str) -> Json:
         data = json_value(written)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not is_plain(data):
+    if not is_json_safe(data):
         raise ValueError("not plain")
     return data
 
 
-def is_plain(data: Json) -> bool:
+def is_json_safe(data: Json) -> bool:
     """Can it be written down and read again, by anybody?"""
     if _is_deep(data):
         return False

@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from plait.agents.messages import Offer
+from plait.agents.messages import ToolOffer
 from plait.core.digests import sha256_hex
-from plait.core.errors import InputError, nearest
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import Final
 from plait.core.json_schema import surely_meets, validator
 from plait.core.records import dataclass
 from plait.core.values import Json, text
-from plait.tools.config import place_in, violated
-from plait.tools.spaces import normal_id
+from plait.tools.config import describe_violation, place_in
+from plait.tools.spaces import normalize_id
 
 DIRECTIVE: Final = "directive:"
 _TOOL: Final = "tool:"
@@ -35,7 +35,7 @@ class Permissions:
     """Those of the agent that this one is inside of."""
 
     def allow(self, tool_id: str) -> bool:
-        wanted = plain_id(tool_id)
+        wanted = normalize_tool_id(tool_id)
         if wanted is None or not matches_any(self.patterns, wanted):
             return False
         return self.within is None or self.within.allow(wanted)
@@ -46,11 +46,11 @@ def matches_any(patterns: Iterable[str], tool_id: str) -> bool:
     return any(_names(pattern.removeprefix(_TOOL), tool_id) for pattern in patterns)
 
 
-def plain_id(tool_id: str) -> str | None:
+def normalize_tool_id(tool_id: str) -> str | None:
     """An id in its one spelling, so that no other spelling slips by; None if it is none."""
     prefix = DIRECTIVE if tool_id.startswith(DIRECTIVE) else ""
     try:
-        return prefix + normal_id(tool_id.removeprefix(DIRECTIVE))
+        return prefix + normalize_id(tool_id.removeprefix(DIRECTIVE))
     except InputError:
         return None
 
@@ -101,19 +101,19 @@ def wire_name(tool_id: str) -> str:
     return f"{readable}_-{sha256_hex(tool_id.encode())[:_DIGEST]}"
 
 
-def id_of(name: str, offers: Iterable[Offer]) -> str | None:
+def tool_id_for(name: str, offers: Iterable[ToolOffer]) -> str | None:
     """The tool that was offered under a name."""
     return next((offer.tool_id for offer in offers if offer.name == name), None)
 
 
-def offer_of(tool_id: str, description: str, schema: Mapping[str, Json] | None) -> Offer:
-    return Offer(wire_name(tool_id), description.strip() or tool_id, schema or ANYTHING, tool_id)
+def make_offer(tool_id: str, description: str, schema: Mapping[str, Json] | None) -> ToolOffer:
+    return ToolOffer(wire_name(tool_id), description.strip() or tool_id, schema or ANYTHING, tool_id)
 
 
-def not_offered(name: str, offers: Iterable[Offer]) -> str:
+def not_offered_message(name: str, offers: Iterable[ToolOffer]) -> str:
     """What a model is told that asks for a tool which it was not offered."""
     names = [offer.name for offer in offers]
-    guess = nearest(name, names)
+    guess = closest_name(name, names)
     known = f"did you mean {guess}? " if guess else ""
     there = f"there are: {', '.join(names)}" if names else "there are no tools"
     return f"there is no tool of this name that you may call; {known}{there}"
@@ -122,13 +122,16 @@ def not_offered(name: str, offers: Iterable[Offer]) -> str:
 # ── what does not fit a schema ───────────────────────────────────────────
 
 
-def faults(value: Json, schema: Mapping[str, Json]) -> list[str]:
+def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
     """What of a value does not meet a schema, without the value; ValueError if the schema is none."""
     if surely_meets(value, schema):
         return []
     asked = validator(json.dumps(schema))
     try:
-        found = [f"{place_in(error.instance_path)}{violated(error)}" for error in asked.iter_errors(value)]
+        found = [
+            f"{place_in(error.instance_path)}{describe_violation(error)}"
+            for error in asked.iter_errors(value)
+        ]
     except UnicodeEncodeError:
         return ["it holds half a character"]
     return found[:MOST_SAID] + ([f"and {len(found) - MOST_SAID} more"] if len(found) > MOST_SAID else [])
@@ -137,7 +140,7 @@ def faults(value: Json, schema: Mapping[str, Json]) -> list[str]:
 # ── what a tool gave, for a model to read ────────────────────────────────
 
 
-def told_to_model(output: Json) -> str:
+def format_tool_result(output: Json) -> str:
     """A result as text: text as it is, other data as JSON; what is too long is cut, and says so."""
     whole = text(output)
     if len(whole) <= MAX_RESULT:

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.agents.messages import FIRST, Answer, Usage, digest
-from plait.agents.tool_access import faults, not_offered, told_to_model
+from plait.agents.messages import FIRST, ModelResponse, TokenUsage, digest
+from plait.agents.tool_access import format_tool_result, not_offered_message, schema_errors
 from plait.core.errors import NO_OUTCOMES, PlaitError
 from plait.core.hints import TYPE_CHECKING
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, json_text
-from plait.engine.context import Run
-from plait.engine.events import Spoken
-from plait.engine.outcome import Done, Failed, Failure, Skip, StepError, expect_done
-from plait.engine.replay import QUESTIONS
-from plait.engine.step import PLAIN
-from plait.program.actions.tool import called
+from plait.engine.context import RunContext
+from plait.engine.events import ModelText
+from plait.engine.outcome import Failed, Failure, Skip, StepError, Succeeded, require_success
+from plait.engine.replay import QUESTION_CODES
+from plait.engine.step import DEFAULT_POLICY
+from plait.program.actions.tool import call_tool_step
 
 if TYPE_CHECKING:
-    from plait.agents.budget import Bill
-    from plait.agents.messages import Ask, Offer, Provider, ToolUse
+    from plait.agents.budget import TurnBudget
+    from plait.agents.messages import ModelRequest, Provider, ToolOffer, ToolRequest
     from plait.agents.tool_access import Permissions
     from plait.core.hints import Final
     from plait.engine.journal import Journal
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Policy, Step
 
 
-class Speaking:
+class TextStream:
     """The words of one answer."""
 
-    def __init__(self, run: Run, path: str) -> None:
+    def __init__(self, run: RunContext, path: str) -> None:
         self._run, self._path = run, path
         self._held = ""
         # A secret could come in two pieces, neither of which looks like one.
@@ -49,7 +49,7 @@ class Speaking:
 
     def _tell(self, text: str) -> None:
         if text:
-            self._run.tell(Spoken(self._path, self._run.mask(text)))
+            self._run.tell(ModelText(self._path, self._run.mask(text)))
 
 
 TITLE_LENGTH: Final = 100
@@ -59,42 +59,42 @@ Consent = Callable[[str, Mapping[str, Json]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTool:
+class SessionTool:
     """A tool of one conversation alone; `call` gives what the model gets to read, or raises StepError."""
 
-    offer: Offer
-    call: Callable[[Turn, Mapping[str, Json]], Json]
+    offer: ToolOffer
+    call: Callable[[StepContext, Mapping[str, Json]], Json]
     ruled: Callable[[str, bool], None] = lambda _path, _is_allowed: None
     """Told of every call, before it is made or when it is not to be: its path, and whether it may be made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelTurn:
     """A step that asks a model once; its value is the answer."""
 
     name: str
     title: str
     fingerprint: str
-    ask: Ask
+    ask: ModelRequest
     provider: Provider
-    bill: Bill
-    judge: Callable[[Answer], Failure | None]
+    bill: TurnBudget
+    judge: Callable[[ModelResponse], Failure | None]
     """Why an answer is of no use: it was paid for, and does not count as given."""
     context: Callable[[], Mapping[str, Json]]
     """What hooks know of it at a moment, what is used up by then included."""
     timeout: float | None = None
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     kind: str = "turn"
 
     @property
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         run = turn.run
         self._expect_allowed(turn)
         limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
-        speaking = Speaking(run, turn.path)
+        speaking = TextStream(run, turn.path)
         try:
             timeout = min(limits, default=None)
             answer = self.bill.ask(
@@ -103,15 +103,17 @@ class Question:
         except StepError as error:
             answer = _bad_answer(error, run.mask)
         speaking.finish()
-        record = masked({**answer.record(), **self._asked()}, run.mask)
+        record = mask_value({**answer.record(), **self._asked()}, run.mask)
         useless = self.judge(answer)
-        outcome = Done(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
+        outcome = (
+            Succeeded(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
+        )
         if run.hooks is not None:
             told = {**self.context(), "result": record}
             run.hooks.tell_behind(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
-        return expect_done(outcome)
+        return require_success(outcome)
 
-    def _expect_allowed(self, turn: Turn) -> None:
+    def _expect_allowed(self, turn: StepContext) -> None:
         """A hook may keep the model from being asked; that is no end that a run which goes on remembers."""
         if turn.run.hooks is None:
             return
@@ -129,39 +131,39 @@ class Question:
         return {"asked": {name: text for name, text in asked.items() if text}}
 
 
-def _bad_answer(error: StepError, mask: Callable[[str], str]) -> Answer:
+def _bad_answer(error: StepError, mask: Callable[[str], str]) -> ModelResponse:
     """What the model said, although it does not meet the schema: it was paid for, and is answered."""
     match error.failure:
         case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
             ending: Json = facts.get("ending", "end")
-            return Answer(text, (), Usage(**usage), str(facts.get("model", "")), ending)
+            return ModelResponse(text, (), TokenUsage(**usage), str(facts.get("model", "")), ending)
     raise StepError(replace(error.failure, message=mask(error.failure.message))) from error
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ToolCallTurn:
     """A step that calls a tool for a model, or says why it does not."""
 
     name: str
     title: str
     fingerprint: str
-    use: ToolUse
+    use: ToolRequest
     tool_id: str
     """Empty if no such tool was offered."""
-    offers: tuple[Offer, ...]
+    offers: tuple[ToolOffer, ...]
     permissions: Permissions
     context: Callable[[], Mapping[str, Json]]
     """As that of a question."""
     consent: Consent | None = None
-    policy: Policy = PLAIN
-    own: OwnTool | None = None
+    policy: Policy = DEFAULT_POLICY
+    own: SessionTool | None = None
     kind: str = "call"
 
     @property
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         refused = self._refused_and_told(turn)
         if refused is not None:
             return self._failed("refused", refused)
@@ -174,21 +176,25 @@ class Use:
         except NO_OUTCOMES:
             raise
         except PlaitError as error:
-            if error.code in QUESTIONS or error.code == "cancelled":
+            if error.code in QUESTION_CODES or error.code == "cancelled":
                 raise
             result = self._failed("refused", turn.run.mask(str(error)))
         else:
-            result = {"output": told_to_model(value.get("output")), "failed": False, "tool": self.tool_id}
+            result = {
+                "output": format_tool_result(value.get("output")),
+                "failed": False,
+                "tool": self.tool_id,
+            }
         if turn.run.hooks is not None:
             turn.run.hooks.tell_behind(turn, "tool_result", {**self._facts(), "result": result})
         return result
 
-    def _called(self, turn: Turn) -> Mapping[str, Json]:
+    def _called(self, turn: StepContext) -> Mapping[str, Json]:
         if self.own is not None:
             return {"output": self.own.call(turn, self._arguments())}
-        return called(turn, self.tool_id, self._arguments())
+        return call_tool_step(turn, self.tool_id, self._arguments())
 
-    def _refused_and_told(self, turn: Turn) -> str | None:
+    def _refused_and_told(self, turn: StepContext) -> str | None:
         is_allowed = False
         try:
             refused = self._refused(turn)
@@ -198,15 +204,15 @@ class Use:
                 self.own.ruled(turn.path, is_allowed)
         return refused
 
-    def _refused(self, turn: Turn) -> str | None:
+    def _refused(self, turn: StepContext) -> str | None:
         """Why the tool is not called."""
         if not self.tool_id:
-            return not_offered(self.use.name, self.offers)
+            return not_offered_message(self.use.name, self.offers)
         if not isinstance(self.use.arguments, Mapping):
             return "the arguments are not a JSON object"
         schema = next(offer.schema for offer in self.offers if offer.tool_id == self.tool_id)
         try:
-            wrong = faults(self.use.arguments, schema)
+            wrong = schema_errors(self.use.arguments, schema)
         except ValueError:
             wrong = ["the schema of the tool is none"]
         if wrong:
@@ -215,7 +221,7 @@ class Use:
             return f"'{self.tool_id}' may not be called here"
         return self._forbidden(turn)
 
-    def _forbidden(self, turn: Turn) -> str | None:
+    def _forbidden(self, turn: StepContext) -> str | None:
         """What hooks have against it."""
         hooks = turn.run.hooks
         verdict = None if hooks is None else hooks.fire("tool_call", turn, self._facts())
@@ -235,33 +241,33 @@ class Use:
         return {**self.context(), "tool": self.tool_id, "params": self.use.arguments}
 
     def _failed(self, kind: str, message: str) -> dict[str, Json]:
-        said = told_to_model(f"{kind}: {message}")
+        said = format_tool_result(f"{kind}: {message}")
         return {"output": said, "failed": True, "tool": self.tool_id or self.use.name, "kind": kind}
 
     def _failed_by(self, failure: Failure) -> dict[str, Json]:
         output = failure.output.get("output") if isinstance(failure.output, Mapping) else None
-        printed = f"\n{told_to_model(output)}" if output not in (None, "", [], {}) else ""
+        printed = f"\n{format_tool_result(output)}" if output not in (None, "", [], {}) else ""
         return self._failed(failure.kind, failure.message + printed)
 
 
-def fingerprint_of(use: ToolUse) -> str:
+def tool_request_fingerprint(use: ToolRequest) -> str:
     return digest([use.name, use.arguments])
 
 
-def use_at(journal: Journal, path: str) -> dict[str, Json] | None:
+def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
     """An empty result of the call at a path, for those who say that it is done; None if there is no call."""
     above, dot, number = path.rpartition(".call:")
     known = journal.recorded(above) if dot and number.isdecimal() else None
-    if known is None or not isinstance(known.outcome, Done):
+    if known is None or not isinstance(known.outcome, Succeeded):
         return None
-    uses = Answer.of(known.outcome.value).uses
+    uses = ModelResponse.of(known.outcome.value).uses
     if not 0 < int(number) <= len(uses):
         return None
     use = uses[int(number) - 1]
     return {"output": "", "failed": False, "tool": use.name}
 
 
-def title_of(tool: str, arguments: Json) -> str:
+def tool_call_title(tool: str, arguments: Json) -> str:
     """A call on one line."""
     said = json_text(arguments) if arguments not in ({}, None) else ""
     whole = f"{tool} {said}".strip()

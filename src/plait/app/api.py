@@ -17,7 +17,7 @@ from plait.core.records import dataclass
 from plait.core.values import Json
 
 if TYPE_CHECKING:
-    from plait.adapters.process.process import Finished
+    from plait.adapters.process.process import ProcessResult
     from plait.core.source import Source
     from plait.scope import Scope
     from plait.template.shell.binding import BoundScript
@@ -60,7 +60,7 @@ def render(
     env: Mapping[str, str] | None = None,
 ) -> Json:
     """Fill a template: a string, or every string of a list or map."""
-    compiled = _compiled(template, profile)
+    compiled = _compile_cached(template, profile)
     if values is None:
         values = {}
     if strict is False and env is None:
@@ -68,12 +68,12 @@ def render(
     return compiled.render(values, strict=strict, env=env)
 
 
-def _compiled(template: Json, profile: str) -> Template:
+def _compile_cached(template: Json, profile: str) -> Template:
     """A template from the cache, if it is small enough to be kept there."""
     if not isinstance(profile, str):
         return compile(template, profile=profile)  # which says what is wrong with it
     if isinstance(template, str):
-        known = _compiled_text if len(template) <= MAX_CACHED else compile
+        known = _compile_text if len(template) <= MAX_CACHED else compile
         return known(template, profile=profile)
     import marshal
 
@@ -81,16 +81,16 @@ def _compiled(template: Json, profile: str) -> Template:
         key = marshal.dumps(template, 2)  # equal trees have equal bytes, and no others have
     except ValueError:  # other types than those of JSON: let `compile` look at them
         return compile(template, profile=profile)
-    return _compiled_tree(key, profile) if len(key) <= MAX_CACHED else compile(template, profile=profile)
+    return _compile_tree(key, profile) if len(key) <= MAX_CACHED else compile(template, profile=profile)
 
 
 @lru_cache(maxsize=512)
-def _compiled_text(template: str, profile: str) -> Template:
+def _compile_text(template: str, profile: str) -> Template:
     return compile(template, profile=profile)
 
 
 @lru_cache(maxsize=128)
-def _compiled_tree(key: bytes, profile: str) -> Template:
+def _compile_tree(key: bytes, profile: str) -> Template:
     import marshal
 
     return compile(marshal.loads(key), profile=profile)
@@ -111,19 +111,19 @@ def render_to(
     sink = sinks.sink_named(sink)
     if sink == "argv" and isinstance(template, list):
         templates = [compile(word, profile=profile) for word in template]
-        return sinks.as_argv(templates, values, strict=strict, env=env)
+        return sinks.render_argv(templates, values, strict=strict, env=env)
     compiled = compile(template, profile=profile)
     match sink:
         case "value":
             return compiled.render(values, strict=strict, env=env)
         case "argv":
-            return sinks.as_words(compiled, values, strict=strict, env=env)
+            return sinks.render_words(compiled, values, strict=strict, env=env)
         case "shell":
-            return sinks.as_shell(compiled, values, strict=strict, env=env).shown
+            return sinks.bind_shell(compiled, values, strict=strict, env=env).shown
         case _:
             put = {
-                "text": sinks.as_text, "json": sinks.as_json, "url": sinks.as_url,
-                "header": sinks.as_header, "env": sinks.as_env,
+                "text": sinks.render_text, "json": sinks.render_json, "url": sinks.render_url,
+                "header": sinks.render_header, "env": sinks.render_env,
             }[sink]  # fmt: skip
             return put(compiled, values, strict=strict, env=env)
 
@@ -142,19 +142,19 @@ def sh(
 
     After a timeout the `ended` of the ProcessError is what it had printed until then.
     """
-    from plait.adapters.process.process import Finished
+    from plait.adapters.process.process import ProcessResult
     from plait.core.errors import ProcessError
 
-    bound = bound_script(template, values, shell=shell, strict=strict)
+    bound = bind_script(template, values, shell=shell, strict=strict)
     try:
         return _shell_result(_in_shell(bound, shell, cwd, env, timeout), bound)
     except ProcessError as error:
-        if isinstance(error.ended, Finished):
+        if isinstance(error.ended, ProcessResult):
             error.ended = _shell_result(error.ended, bound)
         raise
 
 
-def _shell_result(finished: Finished, bound: BoundScript) -> ShellResult:
+def _shell_result(finished: ProcessResult, bound: BoundScript) -> ShellResult:
     return ShellResult(
         finished.stdout.decode("utf-8", "surrogateescape"),
         finished.stderr.decode("utf-8", "surrogateescape"),
@@ -175,7 +175,7 @@ def sh_through(
     strict: bool = False,
 ) -> int:
     """Like `sh`, on our own standard streams: output appears as it is written, and none of it is kept."""
-    bound = bound_script(template, values, shell=shell, strict=strict)
+    bound = bind_script(template, values, shell=shell, strict=strict)
     return _in_shell(bound, shell, cwd, env, timeout, passthrough=True).exit_code
 
 
@@ -187,15 +187,15 @@ def _in_shell(
     timeout: float | None,
     *,
     passthrough: bool = False,
-) -> Finished:
+) -> ProcessResult:
     from plait.adapters.process.process import run_shell
 
-    _expect_run_options(cwd, env, timeout)
+    _require_run_options(cwd, env, timeout)
     environment = dict(os.environ) if env is None else env
     return run_shell(bound, shell=shell, cwd=cwd, env=environment, timeout=timeout, passthrough=passthrough)
 
 
-def _expect_run_options(cwd: object, env: object, timeout: object) -> None:
+def _require_run_options(cwd: object, env: object, timeout: object) -> None:
     from os import PathLike
 
     from plait.core.errors import InputError
@@ -215,7 +215,7 @@ def _expect_run_options(cwd: object, env: object, timeout: object) -> None:
             raise InputError(rule, fix="look at help(plait.sh)", code="wrong-type")
 
 
-def bound_script(
+def bind_script(
     template: str,
     values: Mapping[str, Json] | Scope | None = None,
     *,
@@ -223,12 +223,12 @@ def bound_script(
     strict: bool = False,
 ) -> BoundScript:
     """The script that `sh` would run, and the environment that carries its values."""
-    from plait.core.errors import InputError, nearest
-    from plait.template.sinks import as_shell
+    from plait.core.errors import InputError, closest_name
+    from plait.template.sinks import bind_shell
 
     dialects: dict[str, Dialect] = {"sh": "sh", "dash": "sh", "bash": "bash"}
     if shell not in dialects:
-        guess = nearest(str(shell), dialects)
+        guess = closest_name(str(shell), dialects)
         raise InputError(
             f"there is no shell '{shell}' here",
             fix=(f"did you mean '{guess}'? " if guess else "") + "shells: sh, dash, bash",
@@ -236,7 +236,7 @@ def bound_script(
         )
     if not isinstance(template, str):
         raise InputError("shell text is a string", fix="pass one string", code="wrong-type")
-    return as_shell(
+    return bind_shell(
         compile(template), {} if values is None else values, strict=strict, dialect=dialects[shell]
     )
 
@@ -250,9 +250,9 @@ def resolve_prompt(text: str | None, inputs: Mapping[str, Json] | None) -> str |
 
 def escape_shell_value(value: Json) -> str:
     """A value as a person would quote it, to show a command.  It does not run commands."""
-    from plait.template.sinks import shown_shell_value
+    from plait.template.sinks import quote_for_display
 
-    return shown_shell_value(value)
+    return quote_for_display(value)
 
 
 def matches(document: Json, condition: Json) -> bool:
@@ -280,7 +280,7 @@ def call(
     if tools.chains.get(tool_id).primitive == FLOW:
         return _call_flow(tool_id, params or {}, project, dry_run=dry_run)
     if dry_run:
-        return steps.dry_run(tools, tool_id, params or {})
+        return steps.plan_call(tools, tool_id, params or {})
     return steps.call_tool(tools, tool_id, params or {}, in_clear=True).record()
 
 
@@ -291,9 +291,9 @@ def _call_flow(
 
     where = None if project is None else os.fspath(project)
     if dry_run:
-        shown = flows.rehearse_call(tool_id, params, project=where)
+        shown = flows.plan_flow_call(tool_id, params, project=where)
         if (fatal := next((one for one in shown if one.fatal), None)) is not None:
-            raise flows.would_fail(fatal.fails)
+            raise flows.would_fail_error(fatal.fails)
         return {
             "status": "validation_passed",
             "item_id": tool_id,

@@ -16,19 +16,19 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from plait.agents.messages import NOTHING_USED, Provider, Usage, total
+from plait.agents.messages import NO_USAGE, Provider, TokenUsage, sum_usage
 from plait.core.errors import EnsembleError, InputError, PlaitError, Problem, ValueRefusedError
 from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, json_text
-from plait.engine.events import RunStarted, Stamped, StepFinished
+from plait.engine.events import EventRecord, RunStarted, StepFinished
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.outcome import Done, Failed, Outcome, to_record
-from plait.lang.ensemble.check import problems_of
-from plait.program.tasks.handlers import is_only_known_here, qualified
+from plait.engine.outcome import Failed, Outcome, Succeeded, to_record
+from plait.lang.ensemble.check import check_ensemble_spec
+from plait.program.tasks.handlers import is_process_local, qualified_name
 from plait.program.tasks.model import (
-    Cast,
+    EnsembleSpec,
     Loop,
     Manager,
     MapReduce,
@@ -36,23 +36,23 @@ from plait.program.tasks.model import (
     Strategy,
     Task,
     TaskOutput,
-    as_limits,
-    expect_type,
+    require_type,
+    to_limits,
 )
-from plait.program.tasks.task import output_of
-from plait.program.tasks.task_graph import Assembled, assemble
-from plait.program.tasks.text import Texts
+from plait.program.tasks.task import make_task_output
+from plait.program.tasks.task_graph import EnsembleProgram, compile_ensemble
+from plait.program.tasks.text import TaskTemplates
 from plait.program.tasks.units import TASKS
 
 if TYPE_CHECKING:
     from plait.app.runs import FlowResult
     from plait.engine.hooks import Hook
     from plait.lang.analysis.tool_calls import ToolCall
-    from plait.lang.loaded import Loaded
+    from plait.lang.loaded import LoadedFlow
 
 _PLAIN: Final = frozenset({str, int, bool, type(None), Secret})
 """What is data without a second look."""
-Watch = Callable[[Stamped], None]
+Watch = Callable[[EventRecord], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class EnsembleOutput:
     """Of the last task."""
     task_outputs: tuple[TaskOutput, ...]
     """In the order of the tasks; of a manager in that of its delegations."""
-    usage: Usage
+    usage: TokenUsage
     duration: float
     run: str | None
     """The id of its run; None if it was not recorded anywhere."""
@@ -121,23 +121,23 @@ class Ensemble:
     inputs: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
     """What a run is given if it is not given something else."""
     project: str | os.PathLike[str] | None = field(default=None, kw_only=True)
-    _cast: Cast = field(init=False, repr=False)
-    _texts: Texts = field(init=False, repr=False)
+    _cast: EnsembleSpec = field(init=False, repr=False)
+    _texts: TaskTemplates = field(init=False, repr=False)
     _hooks: tuple[Hook, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """InputError with everything that is wrong with it."""
-        _set(self, "tasks", _listed(self.tasks, Task, "the tasks of an ensemble"))
-        _set(self, "loops", _listed(self.loops, Loop, "the loops of an ensemble"))
-        _set(self, "map", _listed(self.map, MapReduce, "the map of an ensemble"))
-        _set(self, "limits", as_limits(self.limits))
-        expect_type(self.manager, Manager, "the manager of an ensemble", optional=True)
+        _set(self, "tasks", _to_tuple(self.tasks, Task, "the tasks of an ensemble"))
+        _set(self, "loops", _to_tuple(self.loops, Loop, "the loops of an ensemble"))
+        _set(self, "map", _to_tuple(self.map, MapReduce, "the map of an ensemble"))
+        _set(self, "limits", to_limits(self.limits))
+        require_type(self.manager, Manager, "the manager of an ensemble", optional=True)
         cast = _cast(self)
-        problems = problems_of(cast)
+        problems = check_ensemble_spec(cast)
         if problems:
             raise InputError.together(problems)
         _set(self, "_cast", cast)
-        _set(self, "_texts", Texts(cast))
+        _set(self, "_texts", TaskTemplates(cast))
         _set(self, "_hooks", _read_hooks(self.hooks))
 
     @property
@@ -163,7 +163,7 @@ class Ensemble:
 
         `resume` goes on with an earlier run: what is recorded is not done again.
         """
-        from plait.app.runs import Company, made_inputs, run_made
+        from plait.app.runs import RunObservers, program_inputs, run_program
 
         where = self._place(project)
         given = self._given(inputs)
@@ -171,16 +171,16 @@ class Ensemble:
             if where is None:
                 fix = "name its project: run(resume=…, project='…')"
                 raise InputError("only a run of a project can be resumed", fix=fix, code="no-project")
-            given = {**made_inputs(resume, where), **given}
+            given = {**program_inputs(resume, where), **given}
         program = self._program(given)
         try:
-            result, events = run_made(
-                _loaded(program, given, where or os.getcwd()),
+            result, events = run_program(
+                _make_flow(program, given, where or os.getcwd()),
                 given,
                 project=where,
                 resume=resume,
                 accept_changes=accept_changes,
-                company=Company(watchers=() if watch is None else (watch,)),
+                company=RunObservers(watchers=() if watch is None else (watch,)),
             )
         except InputError as error:
             raise _in_python(error, program.cast) from None
@@ -207,7 +207,7 @@ class Ensemble:
         named = self.project if project is None else project
         return nearest_project(os.getcwd()) if named is None else project_root(named)
 
-    def _program(self, given: Mapping[str, Json]) -> Assembled:
+    def _program(self, given: Mapping[str, Json]) -> EnsembleProgram:
         """With providers of its own: what a list of answers has given in one run it gives in the next."""
         made: dict[int, Provider] = {}
         cast = self._cast
@@ -220,18 +220,18 @@ class Ensemble:
         own = _provider(self.provider, made)
         if own is not None:
             cast = replace(cast, provider=own)
-        return assemble(
-            cast, self._texts, given, limits=as_limits(self.limits), hooks=self._hooks, providers=asked
+        return compile_ensemble(
+            cast, self._texts, given, limits=to_limits(self.limits), hooks=self._hooks, providers=asked
         )
 
 
-def _in_python(error: InputError, cast: Cast) -> PlaitError:
+def _in_python(error: InputError, cast: EnsembleSpec) -> PlaitError:
     """What is asked before a run goes on, for somebody who answers in Python."""
     if error.code != "changed":
         return error
     fix = "run(resume=…, accept_changes=True) does them again, and all that follows them"
     handlers = {cast.id_of(task): task.handler for task in cast.tasks if task.handler is not None}
-    doubtful = [name for name, handler in handlers.items() if is_only_known_here(handler)]
+    doubtful = [name for name, handler in handlers.items() if is_process_local(handler)]
     if doubtful:
         named = ", ".join(f"'{name}'" for name in doubtful)
         fix += (
@@ -256,7 +256,7 @@ def _set(record: object, name: str, value: object) -> None:
     object.__setattr__(record, name, value)
 
 
-def _listed(value: object, kind: type, what: str) -> tuple[Any, ...]:
+def _to_tuple(value: object, kind: type, what: str) -> tuple[Any, ...]:
     if isinstance(value, kind):
         return (value,)
     if (
@@ -270,9 +270,9 @@ def _listed(value: object, kind: type, what: str) -> tuple[Any, ...]:
     )
 
 
-def _cast(ensemble: Ensemble) -> Cast:
+def _cast(ensemble: Ensemble) -> EnsembleSpec:
     tasks = _all_tasks(ensemble)
-    return Cast(
+    return EnsembleSpec(
         ensemble.name,
         tasks,
         tuple(ensemble.loops),
@@ -283,7 +283,7 @@ def _cast(ensemble: Ensemble) -> Cast:
         ensemble.max_parallel,
         ensemble.provider if isinstance(ensemble.provider, str) else None,
         ensemble.model,
-        ids_of(tasks),
+        task_ids(tasks),
     )
 
 
@@ -296,7 +296,7 @@ def _all_tasks(ensemble: Ensemble) -> tuple[Task, ...]:
     return (*ensemble.tasks, *{id(task): task for task in named if id(task) not in known}.values())
 
 
-def ids_of(tasks: Sequence[Task]) -> dict[int, str]:
+def task_ids(tasks: Sequence[Task]) -> dict[int, str]:
     """By the identity of a task what it is called: by its name, or its place; never two the same."""
     ids: dict[int, str] = {}
     taken: set[str] = set()
@@ -317,9 +317,9 @@ def _read_hooks(hooks: Sequence[Mapping[str, Json]]) -> tuple[Hook, ...]:
     if not hooks:
         return ()
     from plait.core import documents
-    from plait.lang.hooks import checked_hooks
+    from plait.lang.hooks import load_hook_list
 
-    return checked_hooks(documents.parse(json_text([dict(hook) for hook in hooks]), "hooks"))
+    return load_hook_list(documents.parse(json_text([dict(hook) for hook in hooks]), "hooks"))
 
 
 def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
@@ -327,43 +327,45 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
     if given is None or isinstance(given, str):
         return None
     if id(given) not in made:
-        from plait.agents.providers.scripted import Authored, scripted
+        from plait.agents.providers.scripted import AuthorProvider, scripted_provider
 
         if hasattr(given, "ask"):
-            made[id(given)] = Authored(given)
+            made[id(given)] = AuthorProvider(given)
         elif not callable(given) and not isinstance(given, Sequence):
             fix = "pass a name, a function of the question, or a list of answers"
             raise InputError("this is no provider", fix=fix, code="wrong-type")
         else:
-            made[id(given)] = scripted(given, name=qualified(given) if callable(given) else "list")
+            made[id(given)] = scripted_provider(
+                given, name=qualified_name(given) if callable(given) else "list"
+            )
     return made[id(given)]
 
 
-def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Loaded:
+def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str) -> LoadedFlow:
     """With the hooks of user and project, like every flow; TrustError if those may not be used."""
-    from plait.app.hooks import with_layers
-    from plait.lang.environment import Surroundings
-    from plait.lang.hooks import tools_of
-    from plait.lang.loaded import Loaded
+    from plait.app.hooks import add_space_hooks
+    from plait.lang.environment import FlowEnvironment
+    from plait.lang.hooks import hook_tools
+    from plait.lang.loaded import LoadedFlow
 
-    loaded = Loaded(
+    loaded = LoadedFlow(
         program,
         _script(),
         project,
         given,
-        Surroundings({}, {}, {}),
+        FlowEnvironment({}, {}, {}),
         {},
-        uses={**tools_of(program.hooks), **dict(_uses(program.cast))},
+        uses={**hook_tools(program.hooks), **dict(_uses(program.cast))},
         calls=tuple(_calls(program.cast)),
         kind="ensemble",
         limits=program.limits,
         hooks=program.hooks,
         environ=os.environ,
     )
-    return with_layers(loaded, project, None, running=True)
+    return add_space_hooks(loaded, project, None, running=True)
 
 
-def _calls(cast: Cast) -> Iterator[ToolCall]:
+def _calls(cast: EnsembleSpec) -> Iterator[ToolCall]:
     from plait.lang.analysis.tool_calls import ToolCall
     from plait.template.template import compile_template
 
@@ -372,7 +374,7 @@ def _calls(cast: Cast) -> Iterator[ToolCall]:
             yield ToolCall(task.tool, compile_template(task.params, "graph"))
 
 
-def _uses(cast: Cast) -> Iterator[tuple[str, Span]]:
+def _uses(cast: EnsembleSpec) -> Iterator[tuple[str, Span]]:
     """The tools that tasks and agents name one by one: each is there and may run, before anything does."""
     agents = [task.agent for task in cast.tasks if task.agent is not None]
     patterns = [
@@ -394,7 +396,7 @@ def _script() -> str:
 
 
 def _output(
-    program: Assembled, result: FlowResult, events: Sequence[Stamped], *, kept: bool
+    program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord], *, kept: bool
 ) -> EnsembleOutput:
     outputs = tuple(_outputs(program, result, events))
     done = [one for one in outputs if one.status == "done"]
@@ -406,15 +408,17 @@ def _output(
         sum(event.duration for event in whole if not event.replayed),
         result.run if kept else None,
         result.status,
-        trace_of(program, result, events),
+        make_trace(program, result, events),
         program.cast.ids,
     )
 
 
-def _outputs(program: Assembled, result: FlowResult, events: Sequence[Stamped]) -> Iterator[TaskOutput]:
+def _outputs(
+    program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord]
+) -> Iterator[TaskOutput]:
     value = result.value if result.failure is None else result.failure.output
     told = value.get("tasks") if isinstance(value, Mapping) else None
-    values: Mapping[str, Json] = told if isinstance(told, Mapping) else _recorded(events)
+    values: Mapping[str, Json] = told if isinstance(told, Mapping) else _outputs_from_events(events)
     tasks = {program.cast.id_of(task): program.filled.task(task) for task in program.cast.tasks}
     order = [*tasks] if program.cast.strategy != "hierarchical" else [*values]
     for name in order:
@@ -424,7 +428,7 @@ def _outputs(program: Assembled, result: FlowResult, events: Sequence[Stamped]) 
 
 
 def _one_output(name: str, task: Task, value: Mapping[str, Json]) -> TaskOutput:
-    one = output_of(name, task, Done(value))
+    one = make_task_output(name, task, Succeeded(value))
     return replace(
         one,
         status=value.get("status", "done"),
@@ -434,32 +438,39 @@ def _one_output(name: str, task: Task, value: Mapping[str, Json]) -> TaskOutput:
     )
 
 
-def _recorded(events: Sequence[Stamped]) -> dict[str, Json]:
+def _outputs_from_events(events: Sequence[EventRecord]) -> dict[str, Json]:
     """By id what tasks gave, of a run that was cut off before it could say so."""
     found: dict[str, Json] = {}
     for path, outcome in _ends(events):
         _, is_task, name = path.rpartition("/task:")
-        if is_task and "/" not in name and isinstance(outcome, Done) and isinstance(outcome.value, Mapping):
+        if (
+            is_task
+            and "/" not in name
+            and isinstance(outcome, Succeeded)
+            and isinstance(outcome.value, Mapping)
+        ):
             found[name] = outcome.value
     return found
 
 
-def _ends(events: Sequence[Stamped]) -> Iterator[tuple[str, Outcome]]:
+def _ends(events: Sequence[EventRecord]) -> Iterator[tuple[str, Outcome]]:
     for stamped in events:
         if isinstance(stamped.event, StepFinished):
             yield stamped.event.path, stamped.event.outcome
 
 
-def _used(events: Sequence[Stamped]) -> Usage:
+def _used(events: Sequence[EventRecord]) -> TokenUsage:
     """What models were paid, in all lives of the run, also for answers that were of no use."""
     usages = []
     for stamped in events:
         match stamped.event:
-            case StepFinished(kind="turn", outcome=Done(dict() as value)):
+            case StepFinished(kind="turn", outcome=Succeeded(dict() as value)):
                 usages.append(value.get("usage"))
             case StepFinished(kind="turn", outcome=Failed(failure)) if isinstance(failure.output, Mapping):
                 usages.append(failure.output.get("usage"))
-    return total([Usage(**one) for one in usages if isinstance(one, Mapping)]) if usages else NOTHING_USED
+    return (
+        sum_usage([TokenUsage(**one) for one in usages if isinstance(one, Mapping)]) if usages else NO_USAGE
+    )
 
 
 def _error(result: FlowResult, output: EnsembleOutput) -> PlaitError:
@@ -478,7 +489,9 @@ def _error(result: FlowResult, output: EnsembleOutput) -> PlaitError:
 # ── trace ────────────────────────────────────────────────────────────────
 
 
-def trace_of(program: Assembled, result: FlowResult, events: Sequence[Stamped]) -> dict[str, Json]:
+def make_trace(
+    program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord]
+) -> dict[str, Json]:
     """All that happened, of what the journal holds: so it is masked as that is."""
     lives = [one for one in events if isinstance(one.event, RunStarted)]
     failure = result.failure
@@ -490,19 +503,19 @@ def trace_of(program: Assembled, result: FlowResult, events: Sequence[Stamped]) 
         "started": lives[0].at if lives else None,
         "ended": events[-1].at if events else None,
         "lives": len(lives),
-        "inputs": {name: _shown(value) for name, value in program.filled.inputs.items()},
+        "inputs": {name: _display_value(value) for name, value in program.filled.inputs.items()},
         "failure": None if failure is None else {"kind": failure.kind, "message": failure.message},
-        "steps": [_traced(one) for one in events if isinstance(one.event, StepFinished)],
+        "steps": [_step_trace(one) for one in events if isinstance(one.event, StepFinished)],
         "notes": [one.event.message for one in events if hasattr(one.event, "message")],
         "usage": _used(events).record(),
     }
 
 
-def _shown(value: Json) -> Json:
+def _display_value(value: Json) -> Json:
     return str(value) if isinstance(value, Secret) else value
 
 
-def _traced(stamped: Stamped) -> dict[str, Json]:
+def _step_trace(stamped: EventRecord) -> dict[str, Json]:
     event = stamped.event
     assert isinstance(event, StepFinished)
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from plait.core.errors import Problem, listed
+from plait.core.errors import Problem, format_names
 from plait.core.hints import Final
 from plait.core.values import Json, json_text
 
@@ -18,7 +18,7 @@ ROUNDS: Final = 50_000
 SALT_BYTES: Final = 16
 
 
-def remembered(filed: Mapping[str, str], *, salt: bytes | None = None) -> dict[str, Json]:
+def env_digest(filed: Mapping[str, str], *, salt: bytes | None = None) -> dict[str, Json]:
     """What a run keeps of its env files."""
     if not filed:
         return {}
@@ -26,7 +26,7 @@ def remembered(filed: Mapping[str, str], *, salt: bytes | None = None) -> dict[s
     return {"names": sorted(filed), "salt": salt.hex(), "digest": _digest(filed, salt)}
 
 
-def change_of(known: Json, filed: Mapping[str, str]) -> str | None:
+def describe_change(known: Json, filed: Mapping[str, str]) -> str | None:
     """What has changed, in names; None if nothing has."""
     before = known if isinstance(known, Mapping) else {}
     names = frozenset(before.get("names", ()))
@@ -35,14 +35,14 @@ def change_of(known: Json, filed: Mapping[str, str]) -> str | None:
         *(f"{name} is gone" for name in sorted(names - filed.keys())),
     ]
     kept = {name: filed[name] for name in names & filed.keys()}
-    return "; ".join([listed(others)] * bool(others) + [*_other_values(before, kept)]) or None
+    return "; ".join([format_names(others)] * bool(others) + [*_other_values(before, kept)]) or None
 
 
 def _other_values(before: Mapping[str, Json], kept: Mapping[str, str]) -> Iterator[str]:
     """What is known of the variables that are still there."""
     if not kept:
         return
-    named = listed(sorted(kept))
+    named = format_names(sorted(kept))
     if len(kept) < len(before["names"]):  # the digest is of all of them, and one is gone
         have = "has another value" if len(kept) == 1 else "have other values"
         yield f"whether {named} {have} cannot be known"
@@ -50,7 +50,7 @@ def _other_values(before: Mapping[str, Json], kept: Mapping[str, str]) -> Iterat
         yield f"{named} has another value" if len(kept) == 1 else f"at least one of {named} has another value"
 
 
-def problem_of(change: str) -> Problem:
+def env_change_problem(change: str) -> Problem:
     return Problem(
         f"the env files have changed since the run began: {change}",
         None,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from plait.agents.tool_access import DIRECTIVE
 from plait.core.documents import Mapping as MappingNode
 from plait.core.documents import Node
-from plait.core.errors import PlaitError, Problem, nearest
+from plait.core.errors import PlaitError, Problem, closest_name
 from plait.core.hints import TYPE_CHECKING
 from plait.core.projects import is_project
 from plait.core.records import replace
@@ -26,13 +26,13 @@ from plait.lang.findings import Finding, Severity
 if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
     from plait.tools.call import Toolbox
-    from plait.tools.items import Item
+    from plait.tools.items import ToolFile
 
 
 def findings_around(path: str, kind: str | None, document: Node | None) -> Iterable[Finding]:
     """All findings of what a file names; of the file of a tool, all of the tool."""
     if kind == "tool":
-        yield from (_placed(finding, path, document) for finding in _of_tool_file(path))
+        yield from (_with_position(finding, path, document) for finding in _of_tool_file(path))
     yield from _of_calls(path, document)
     yield from _of_models(path, kind, document)
 
@@ -59,7 +59,7 @@ def _of_tool_file(path: str) -> Iterator[Finding]:
         yield from map(Finding, error.problems)
 
 
-def _placed(finding: Finding, path: str, document: Node | None) -> Finding:
+def _with_position(finding: Finding, path: str, document: Node | None) -> Finding:
     """With its place in the file, where it is about a key of a YAML file."""
     problem = finding.problem
     if isinstance(problem.where, Span) and isinstance(document, MappingNode):
@@ -79,19 +79,19 @@ def _placed(finding: Finding, path: str, document: Node | None) -> Finding:
     return finding
 
 
-def _item(tools: Toolbox, tool_id: str, path: str) -> Item:
+def _item(tools: Toolbox, tool_id: str, path: str) -> ToolFile:
     """The tool in a file, whether or not its id leads there."""
-    from plait.core.safe_files import stamp_beneath
+    from plait.core.safe_files import stamp_below
     from plait.tools.headers import read_item
-    from plait.tools.spaces import Found, Space
+    from plait.tools.spaces import Space, ToolLocation
 
     folder, name = os.path.split(path)
     space = replace(tools.spaces.spaces[0], root=folder)
     assert isinstance(space, Space)
-    stamp = stamp_beneath(folder, name)
+    stamp = stamp_below(folder, name)
     if stamp is None:
         raise _no_file(path)
-    return read_item(Found(tool_id, space, name, stamp))
+    return read_item(ToolLocation(tool_id, space, name, stamp))
 
 
 def _no_file(path: str) -> PlaitError:
@@ -100,13 +100,13 @@ def _no_file(path: str) -> PlaitError:
     return InputError("there is no such file", path, "name a file that is there", code="no-file")
 
 
-def _without_effect(item: Item) -> Iterator[Finding]:
+def _without_effect(item: ToolFile) -> Iterator[Finding]:
     """Keys that look as if they declared parameters, and that nothing reads."""
-    from plait.tools.headers import said_in
+    from plait.tools.headers import header_values
 
     if item.header.config_schema is not None:
         return
-    said = said_in(item.path)
+    said = header_values(item.path)
     for key in ("input_schema", "parameters"):
         if isinstance(said.get(key), dict | list):
             what = f"'{key}' is not read, so no parameter is checked"
@@ -119,7 +119,7 @@ def _without_effect(item: Item) -> Iterator[Finding]:
 
 def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
     """What is wrong with every call of a tool in a file: the tool, its parameters, values in its code."""
-    from plait.app.subflows import code_of
+    from plait.app.subflows import find_code_params
     from plait.app.toolbox import project_of_file
     from plait.lang.analysis.tool_calls import calls_in_file, code_findings
 
@@ -139,7 +139,7 @@ def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
             problems = [one for one in error.problems if has_tools or one.code != "unknown-tool"]
             where = call.node.span if call.node is not None else path
             yield from (Finding(replace(one, where=one.where or where)) for one in problems)
-    yield from code_findings(calls, lambda tool_id: code_of(tools, tool_id))
+    yield from code_findings(calls, lambda tool_id: find_code_params(tools, tool_id))
 
 
 def _is_elsewhere(tool_id: str) -> bool:
@@ -148,10 +148,10 @@ def _is_elsewhere(tool_id: str) -> bool:
 
 
 def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
-    from plait.app.subflows import elements_of
+    from plait.app.subflows import chain_items
     from plait.tools.tool_check import call_problems, chain_problems
 
-    item, *_ = elements_of(tools, call.tool_id)
+    item, *_ = chain_items(tools, call.tool_id)
     schema = _schema(tools, call.tool_id, item)
     in_params = list(_of_params(call, schema)) if schema is not None and call.is_whole else []
     yield from in_params
@@ -165,13 +165,13 @@ def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
             yield Finding(replace(problem, what=what, where=_place(call, ())))
 
 
-def _schema(tools: Toolbox, tool_id: str, item: Item) -> Mapping[str, Json] | None:
+def _schema(tools: Toolbox, tool_id: str, item: ToolFile) -> Mapping[str, Json] | None:
     """What a tool or a flow takes; None if anything."""
     if tool_id.startswith(DIRECTIVE):
-        from plait.core.documents import decoded
+        from plait.core.documents import decode_text
         from plait.lang.directive.read import read_directive
 
-        return read_directive(decoded(item.data, item.path), item.path).input_schema()
+        return read_directive(decode_text(item.data, item.path), item.path).input_schema()
     from plait.app.subflows import schema_of_flow
 
     return item.header.config_schema or schema_of_flow(tools.chains.get(tool_id))
@@ -186,7 +186,7 @@ def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
     for one in violations(params, schema):
         if one.code == "bad-schema":
             continue  # it is a problem of the tool, and said as such
-        guesses = [guess for name in one.unexpected if (guess := nearest(name, properties))]
+        guesses = [guess for name in one.unexpected if (guess := closest_name(name, properties))]
         fix = f"did you mean '{guesses[0]}'?" if guesses else f"see 'plait tools show {call.tool_id}'"
         what = f"'{call.tool_id}': {place_in(one.path)}{one.what}"
         where = _place(call, (*one.path, *one.unexpected[:1]))
@@ -194,7 +194,7 @@ def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
     if schema.keys() & {"additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref"}:
         return
     for name in params.keys() - properties.keys() if properties else ():
-        guess = nearest(name, properties)
+        guess = closest_name(name, properties)
         fix = f"did you mean '{guess}'?" if guess else f"it takes {', '.join(properties)}"
         what = f"'{name}' is not among the parameters of '{call.tool_id}'"
         yield Finding(Problem(what, _place(call, (name,)), fix, code="unknown-parameter"), "warning")
@@ -218,11 +218,11 @@ def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
 def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[Finding]:
     from plait.agents.providers.registry import provider_problems
     from plait.app.toolbox import project_of_file
-    from plait.lang.analysis.models import asked_models
+    from plait.lang.analysis.models import find_models
 
     project = project_of_file(path)
     try:
-        asked = list(asked_models(path, kind, document, project=project))
+        asked = list(find_models(path, kind, document, project=project))
     except PlaitError:
         return  # what is wrong with the file is said where it is checked
     if not asked:

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 
 from plait.app import env_changes
 from plait.app.toolbox import project_of_file
-from plait.core.errors import InputError, JournalError, listed
+from plait.core.errors import InputError, JournalError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
 from plait.lang.kinds import CHAT
 
 if TYPE_CHECKING:
-    from plait.adapters.store import Opened
-    from plait.lang.loaded import Loaded
-    from plait.tools.trust.decisions import Ask as AskTrust
+    from plait.adapters.store import OpenRun
+    from plait.lang.loaded import LoadedFlow
+    from plait.tools.trust.decisions import AskTrust
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Options:
         }
 
 
-class Flow:
+class FlowSource:
     """A file, how it is to be run, and where."""
 
     def __init__(self, path: str, options: Options, project: str | None, *, tool: str | None = None) -> None:
@@ -55,13 +55,13 @@ class Flow:
     @classmethod
     def of(
         cls,
-        opened: Opened,
+        opened: OpenRun,
         max_parallel: int | None,
         file: str | None = None,
         *,
         backend: str | None = None,
         inputs: Mapping[str, Json] | None = None,
-    ) -> Flow:
+    ) -> FlowSource:
         facts = opened.facts
         if not {"file", "project"} <= facts.keys():
             raise JournalError(
@@ -89,7 +89,7 @@ class Flow:
             kept["max_parallel"] = max_parallel
         if backend is not None:
             kept["backend"] = backend
-        kept["inputs"] = {**(kept.get("inputs") or {}), **_given_again(opened, inputs or {})}
+        kept["inputs"] = {**(kept.get("inputs") or {}), **_read_secret_inputs(opened, inputs or {})}
         path, project = place_now(str(facts["file"]), _project_then(opened), opened.project)
         tool = facts.get("tool")
         called = tool if isinstance(tool, str) and not file else None
@@ -97,13 +97,13 @@ class Flow:
         flow.started = str(facts.get("started", ""))
         return flow
 
-    def load(self, *, lenient: bool = False, ask: AskTrust | None = None) -> Loaded:
-        from plait.app.hooks import with_layers
+    def load(self, *, lenient: bool = False, ask: AskTrust | None = None) -> LoadedFlow:
+        from plait.app.hooks import add_space_hooks
 
         loaded = self._load(lenient=lenient, ask=ask)
-        return with_layers(loaded, self.project, ask, running=not lenient)
+        return add_space_hooks(loaded, self.project, ask, running=not lenient)
 
-    def _load(self, *, lenient: bool, ask: AskTrust | None) -> Loaded:
+    def _load(self, *, lenient: bool, ask: AskTrust | None) -> LoadedFlow:
         from plait.lang.load import load_flow
 
         options = self.options
@@ -120,7 +120,7 @@ class Flow:
             environ=os.environ,
         )
 
-    def _load_tool(self, tool_id: str, *, lenient: bool, ask: AskTrust | None) -> Loaded:
+    def _load_tool(self, tool_id: str, *, lenient: bool, ask: AskTrust | None) -> LoadedFlow:
         from plait.app.subflows import load_tool
         from plait.app.toolbox import toolbox
 
@@ -139,7 +139,7 @@ class Flow:
             )
         return loaded
 
-    def facts(self, loaded: Loaded) -> dict[str, Json]:
+    def facts(self, loaded: LoadedFlow) -> dict[str, Json]:
         # A secret is not kept with the run, also if that means that it has to be given again.
         given = self.options.inputs
         withheld = sorted(_with_secrets(given, loaded))
@@ -149,10 +149,10 @@ class Flow:
             "started": self.started,
             "options": replace(self.options, inputs=kept).record(),
             **({"withheld": withheld} if withheld else {}),
-            "env_files": env_changes.remembered(loaded.surroundings.filed),
+            "env_files": env_changes.env_digest(loaded.surroundings.filed),
         }
 
-    def source(self, loaded: Loaded) -> dict[str, Json]:
+    def source(self, loaded: LoadedFlow) -> dict[str, Json]:
         """Where its text comes from, and what that is."""
         return {
             "tool": self.tool,
@@ -163,14 +163,14 @@ class Flow:
         }
 
 
-def keep_backend(opened: Opened, backend: str | None) -> None:
+def keep_backend(opened: OpenRun, backend: str | None) -> None:
     """A cluster that is gone stays gone: whoever puts a run elsewhere need not say so again."""
     options = opened.facts.get("options")
     if backend is not None and isinstance(options, Mapping) and options.get("backend") != backend:
         opened.amend(options={**options, "backend": backend})
 
 
-def expect_places(flow: Flow, loaded: Loaded, opened: Opened) -> None:
+def require_worktrees_in_place(flow: FlowSource, loaded: LoadedFlow, opened: OpenRun) -> None:
     """The places of items are where the project was when they were made: git knows them there."""
     before, fan = _project_then(opened), loaded.program.fan
     is_isolated = fan is not None and fan.isolation is not None and opened.journal.has_begun(fan.name)
@@ -186,7 +186,7 @@ def expect_places(flow: Flow, loaded: Loaded, opened: Opened) -> None:
     )
 
 
-def _project_then(opened: Opened) -> str:
+def _project_then(opened: OpenRun) -> str:
     """Where its project was; one that is recorded as somebody wrote it is where it is."""
     project = str(opened.facts["project"])
     return project if os.path.isabs(project) else opened.project
@@ -200,48 +200,52 @@ def place_now(file: str, project: str, now: str) -> tuple[str, str]:
     return (file if inside.startswith(os.pardir) else os.path.join(now, inside)), now
 
 
-def _with_secrets(given: Mapping[str, Json], loaded: Loaded) -> Iterator[str]:
+def _with_secrets(given: Mapping[str, Json], loaded: LoadedFlow) -> Iterator[str]:
     """The inputs that are declared to be secret, or hold a declared secret, in whatever usual form."""
-    from plait.core.masking import Masker, masked
+    from plait.core.masking import Masker, mask_value
 
     mask = Masker(loaded.secret_texts()).mask
     for name, value in given.items():
-        if isinstance(loaded.parameters.get(name), Secret) or masked(value, mask) != value:
+        if isinstance(loaded.parameters.get(name), Secret) or mask_value(value, mask) != value:
             yield name
 
 
-GIVEN: Final = "PLAIT_INPUT_"
+INPUT_ENV_PREFIX: Final = "PLAIT_INPUT_"
 """Before the name of a secret input: the variable from which a resumed run takes it."""
 
 
-def _given_again(opened: Opened, inputs: Mapping[str, Json]) -> dict[str, Json]:
+def _read_secret_inputs(opened: OpenRun, inputs: Mapping[str, Json]) -> dict[str, Json]:
     """The secret inputs of a run, told anew; InputError if it cannot go on with what it gets."""
     said = opened.facts.get("withheld")
     withheld = [str(name) for name in said] if isinstance(said, list) else []
     others = [name for name in inputs if name not in withheld]
     if others:
-        what = f"run {opened.id} has its inputs already: {listed(others)}"
+        what = f"run {opened.id} has its inputs already: {format_names(others)}"
         raise InputError(what, fix="begin a new run with other inputs: plait run …", code="input-kept")
-    told = {name: os.environ[GIVEN + name] for name in withheld if GIVEN + name in os.environ}
+    told = {
+        name: os.environ[INPUT_ENV_PREFIX + name]
+        for name in withheld
+        if INPUT_ENV_PREFIX + name in os.environ
+    }
     given = {**told, **inputs}
     missing = [name for name in withheld if name not in given]
     if missing:
-        variables = " ".join(f"{GIVEN}{name}=…" for name in missing)
+        variables = " ".join(f"{INPUT_ENV_PREFIX}{name}=…" for name in missing)
         raise InputError(
-            f"run {opened.id} was given secrets, which are not kept with it: {listed(missing)}",
+            f"run {opened.id} was given secrets, which are not kept with it: {format_names(missing)}",
             fix=f"give them again: {variables} plait resume {opened.id}",
             code="secret-input",
         )
     return given
 
 
-def flow_named(path: str, options: Options, project: str | None) -> Flow:
+def find_flow(path: str, options: Options, project: str | None) -> FlowSource:
     """The flow in a file; or, where there is no such file, the directive with such an id."""
-    from plait.agents.tool_access import DIRECTIVE, plain_id
+    from plait.agents.tool_access import DIRECTIVE, normalize_tool_id
 
-    wanted = plain_id(DIRECTIVE + path.removeprefix(DIRECTIVE))
+    wanted = normalize_tool_id(DIRECTIVE + path.removeprefix(DIRECTIVE))
     if os.path.lexists(path) or wanted is None:
-        return Flow(os.path.abspath(path), options, project)
+        return FlowSource(os.path.abspath(path), options, project)
     from plait.app.toolbox import toolbox
     from plait.tools.spaces import DIRECTIVES
 
@@ -250,5 +254,5 @@ def flow_named(path: str, options: Options, project: str | None) -> Flow:
     if found is None:
         if path.startswith(DIRECTIVE):
             raise spaces.missing(path.removeprefix(DIRECTIVE), folder=DIRECTIVES)
-        return Flow(os.path.abspath(path), options, project)
-    return Flow(found.path, options, spaces.project or os.getcwd(), tool=wanted)
+        return FlowSource(os.path.abspath(path), options, project)
+    return FlowSource(found.path, options, spaces.project or os.getcwd(), tool=wanted)

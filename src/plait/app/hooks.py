@@ -14,31 +14,31 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.hands import working
-from plait.engine.outcome import Aborted, Failure, OutOfLimit, OutOfTime, StepError, too_long
-from plait.engine.perform import Turn, act
+from plait.engine.outcome import Aborted, DeadlineExceeded, Failure, LimitExceeded, StepError, too_long
+from plait.engine.perform import StepContext, act
 
 if TYPE_CHECKING:
-    from plait.engine.context import Run
+    from plait.engine.context import RunContext
     from plait.engine.hands import WorkingRun
-    from plait.engine.hooks import Hook, Hooks
+    from plait.engine.hooks import Hook, HookRunner
     from plait.engine.limits import Limits
-    from plait.lang.loaded import Loaded
-    from plait.program.ports import Inside
+    from plait.lang.loaded import LoadedFlow
+    from plait.program.ports import Subflow
     from plait.program.program import Program
-    from plait.tools.trust.decisions import Ask as AskTrust
+    from plait.tools.trust.decisions import AskTrust
 
 
-def with_layers(loaded: Loaded, project: str, ask: AskTrust | None, *, running: bool) -> Loaded:
+def add_space_hooks(loaded: LoadedFlow, project: str, ask: AskTrust | None, *, running: bool) -> LoadedFlow:
     """The flow with the hooks of the user and of the project as well; TrustError if those may not be used."""
     from plait.app.toolbox import user_space
 
     roots = (os.path.join(project, ".ai"), user_space())
     if not any(os.path.lexists(os.path.join(root, "config", "hooks.yaml")) for root in roots):
         return loaded
-    from plait.lang.hooks import tools_of
+    from plait.lang.hooks import hook_tools
 
     hooks = _of_spaces(project, ask, running=running)
-    uses = {**tools_of(hooks), **loaded.uses}
+    uses = {**hook_tools(hooks), **loaded.uses}
     return replace(loaded, hooks=(*hooks, *loaded.hooks), uses=uses)
 
 
@@ -59,15 +59,15 @@ def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Ho
     )
 
 
-def begin(loaded: Loaded, run: WorkingRun) -> None:
+def begin(loaded: LoadedFlow, run: WorkingRun) -> None:
     """Give a run its limits and its hooks; one that has neither is not slowed down by them."""
-    from plait.engine.limits import Spent
+    from plait.engine.limits import Budget
 
     limited = bool(loaded.limits.record())
-    run.spent = Spent(_limits_around(loaded))
+    run.spent = Budget(_limits_around(loaded))
     if not (limited or loaded.hooks):
         return
-    from plait.engine.hooks import Hooks
+    from plait.engine.hooks import HookRunner
     from plait.program.actions.tool import fill_and_call
 
     if limited and not run.fresh:
@@ -76,29 +76,29 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
         # Before the first step: of steps side by side some are remembered later than others take new ones.
         run.spent.add_earlier(**run.earlier.inside(""))
     names = _names(loaded, run.id)
-    run.hooks = Hooks(loaded.hooks, call=fill_and_call, names=names, spent=run.spent)
+    run.hooks = HookRunner(loaded.hooks, call=fill_and_call, names=names, spent=run.spent)
 
 
-def _limits_around(loaded: Loaded) -> Limits:
+def _limits_around(loaded: LoadedFlow) -> Limits:
     """The limits of a run; those of a directive are its agent's, and hold for what hooks ask, too."""
     if not loaded.hooks or loaded.kind != "directive":
         return loaded.limits
-    own = _limits_of(loaded)
+    own = _flow_limits(loaded)
     # Only what hooks use up: time and depth begin with the agent, and steps of hooks count nowhere.
     return replace(loaded.limits, turns=own.turns, tokens=own.tokens, spend=own.spend)
 
 
-def _limits_of(loaded: Loaded) -> Limits:
+def _flow_limits(loaded: LoadedFlow) -> Limits:
     """The limits that a file sets, whoever of it has them."""
     if loaded.kind != "directive":
         return loaded.limits
-    from plait.program.program import Directed
+    from plait.program.program import DirectiveProgram
 
-    assert isinstance(loaded.program, Directed), "its kind says so"
+    assert isinstance(loaded.program, DirectiveProgram), "its kind says so"
     return loaded.program.limits
 
 
-def _names(loaded: Loaded, run: str) -> dict[str, Json]:
+def _names(loaded: LoadedFlow, run: str) -> dict[str, Json]:
     """What hooks of a flow know of it."""
     from plait.lang.kinds import CHAT
 
@@ -106,27 +106,29 @@ def _names(loaded: Loaded, run: str) -> dict[str, Json]:
     return {
         "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),
-        "limits": _limits_of(loaded).record(),
+        "limits": _flow_limits(loaded).record(),
         "directive": loaded.program.name if asks else None,
-        "model": _named_model(loaded) if asks else None,
+        "model": _directive_model(loaded) if asks else None,
     }
 
 
-def _named_model(loaded: Loaded) -> str | None:
+def _directive_model(loaded: LoadedFlow) -> str | None:
     """The model that a directive names, whether it is run or talked with."""
-    from plait.agents.session import Conversation
+    from plait.agents.session import AgentStep
 
-    return next((step.model for step in loaded.program.inner if isinstance(step, Conversation)), None)
+    return next((step.model for step in loaded.program.inner if isinstance(step, AgentStep)), None)
 
 
-def started(program: Program, turn: Turn, hooks: Hooks | None) -> Json:
+def fire_run_started(program: Program, turn: StepContext, hooks: HookRunner | None) -> Json:
     """What a program comes to, if no hook is against it."""
     if hooks is not None:
         hooks.expect("run_started", turn)
     return act(program, turn)
 
 
-def ended(program: Program, turn: Turn, hooks: Hooks | None, value: Json, failure: Failure | None) -> Json:
+def fire_run_ended(
+    program: Program, turn: StepContext, hooks: HookRunner | None, value: Json, failure: Failure | None
+) -> Json:
     """Tell how a run has ended: that it has failed each time, that it is done once; the value."""
     if hooks is None:
         return value
@@ -143,15 +145,15 @@ def ended(program: Program, turn: Turn, hooks: Hooks | None, value: Json, failur
     return value
 
 
-def _last_end(program: Program, turn: Turn) -> int:
+def _last_end(program: Program, turn: StepContext) -> int:
     """The number of the event with which the last part of a program ended."""
     if turn.run.fresh:
         return 0
-    from plait.engine.journal import number_of
+    from plait.engine.journal import record_number
 
     above = f"{turn.path}/" if turn.path else ""
     ends = (turn.run.journal.last_end(above + name) for name, _ in program.phases)
-    return max(map(number_of, ends), default=0)
+    return max(map(record_number, ends), default=0)
 
 
 def _error(failure: Failure) -> dict[str, Json]:
@@ -163,7 +165,7 @@ def _error(failure: Failure) -> dict[str, Json]:
 # ── flows inside others ──────────────────────────────────────────────────
 
 
-def called_inside(loaded: Loaded) -> Inside:
+def make_subflow(loaded: LoadedFlow) -> Subflow:
     """A flow as it is called like a tool: with its own hooks and secrets, and in its own time."""
     is_special = loaded.hooks or loaded.timeout is not None or loaded.secret_texts()
     return _Called(loaded) if is_special else loaded.program
@@ -171,13 +173,13 @@ def called_inside(loaded: Loaded) -> Inside:
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    loaded: Loaded
+    loaded: LoadedFlow
 
     @property
     def name(self) -> str:
         return self.loaded.program.name
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         # Whoever calls it does not know which of its inputs nobody may see.
         working(turn.run).hide(self.loaded.secret_texts())
         limit = self.loaded.timeout
@@ -185,28 +187,28 @@ class _Called:
             return self._with_hooks(turn)
         try:
             return self._with_hooks(turn.at_most(limit))
-        except OutOfTime:
+        except DeadlineExceeded:
             if turn.is_over():
                 raise  # whoever called it has no time left, either
             raise StepError(too_long(limit)) from None
 
-    def _with_hooks(self, turn: Turn) -> Json:
+    def _with_hooks(self, turn: StepContext) -> Json:
         loaded = self.loaded
         if not loaded.hooks:
             return act(loaded.program, turn)
         names = _names(loaded, turn.run.id)
-        with _hooks_of(turn.run).inside(turn.path, loaded.hooks, names) as own:
+        with _ensure_hooks(turn.run).inside(turn.path, loaded.hooks, names) as own:
             try:
-                value = started(loaded.program, turn, own)
+                value = fire_run_started(loaded.program, turn, own)
             except StepError as error:
                 self._failed(turn, own, error.failure)
                 raise
-            return ended(loaded.program, turn, own, value, None)
+            return fire_run_ended(loaded.program, turn, own, value, None)
 
-    def _failed(self, turn: Turn, own: Hooks, failure: Failure) -> None:
+    def _failed(self, turn: StepContext, own: HookRunner, failure: Failure) -> None:
         try:
-            ended(self.loaded.program, turn, own, None, failure)
-        except OutOfLimit:
+            fire_run_ended(self.loaded.program, turn, own, None, failure)
+        except LimitExceeded:
             raise  # no word of a hook: it ends whoever has the limit
         except Aborted as end:
             # The run ends, and by both: no hook hides what it was told of.
@@ -217,12 +219,12 @@ class _Called:
 _MAKING: Final = Lock()
 
 
-def _hooks_of(run: Run) -> Hooks:
+def _ensure_hooks(run: RunContext) -> HookRunner:
     """Those of a run; it has some from now on, if only for what is inside it."""
-    from plait.engine.hooks import Hooks
+    from plait.engine.hooks import HookRunner
     from plait.program.actions.tool import fill_and_call
 
     with _MAKING:
         if run.hooks is None:
-            run.hooks = Hooks(call=fill_and_call)
+            run.hooks = HookRunner(call=fill_and_call)
         return run.hooks

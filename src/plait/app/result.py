@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plait.engine.event_bus import Watch
     from plait.engine.events import Status
     from plait.engine.outcome import Failure
-    from plait.tools.trust.decisions import Ask as AskTrust
+    from plait.tools.trust.decisions import AskTrust
 
 
 INPUT: Final = "map/items"
@@ -50,15 +50,15 @@ class FlowResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class RunObservers:
     """Who is there while a run is worked on: those who watch, who may stop it, who answers about trust."""
 
     watchers: Sequence[Watch] = ()
-    stop: Stop = field(default_factory=Stop)
+    stop: StopSignal = field(default_factory=StopSignal)
     ask: AskTrust | None = None
 
 
-class Unkept:
+class TemporaryRun:
     """A run of which nothing is left when it is over."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Unkept:
     def amend(self, **facts: Json) -> None:
         self.facts |= facts
 
-    def __enter__(self) -> Unkept:
+    def __enter__(self) -> TemporaryRun:
         return self
 
     def __exit__(self, *_: object) -> None:

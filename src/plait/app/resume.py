@@ -12,21 +12,21 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, json_text
-from plait.engine.events import StepForgotten
+from plait.engine.events import StepInvalidated
 from plait.engine.outcome import Failed
-from plait.engine.paths import is_below, is_item, starred
-from plait.engine.replay import Retried, changed_steps, chosen_at
-from plait.engine.step import Step, inside
+from plait.engine.paths import generic_path, is_at_or_below, is_item
+from plait.engine.replay import RetriedItems, changed_steps_error, items_selected_at
+from plait.engine.step import Step, iter_steps
 
 if TYPE_CHECKING:
-    from plait.adapters.store import Opened
-    from plait.engine.journal import Journal, Recorded
-    from plait.lang.loaded import Loaded
-    from plait.program.step_list import Sequence as Steps
+    from plait.adapters.store import OpenRun
+    from plait.engine.journal import Journal, StepRecord
+    from plait.lang.loaded import LoadedFlow
+    from plait.program.step_list import StepList as Steps
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryRecord:
     """What a run keeps of the last time that items of it were retried, by a text that may have been new.
 
     All else that was done then stays done, also in later lives of the run, while its text stays as it was.
@@ -40,47 +40,47 @@ class Retry:
     """The paths of the items that somebody wanted to be retried, by whatever text; none: too many."""
 
     @classmethod
-    def of(cls, opened: Opened) -> Retry:
+    def of(cls, opened: OpenRun) -> RetryRecord:
         said = opened.facts.get(RETRIED)
         if not isinstance(said, Mapping):
             return cls()
         return cls(frozenset(said["items"]), said["fingerprints"], frozenset(said.get("asked", ())))
 
     @classmethod
-    def begun(cls, loaded: Loaded, opened: Opened, items: Iterable[str]) -> Retry:
+    def begun(cls, loaded: LoadedFlow, opened: OpenRun, items: Iterable[str]) -> RetryRecord:
         """The items that are retried now, and those of an earlier time to which it did not come."""
         items = frozenset((*items, *cls.of(opened).waiting(opened)))
         asked = frozenset(filter(is_item, items)) if len(items) <= MOST_ASKED else frozenset[str]()
         return cls(items, _fingerprints(loaded), asked)
 
-    def waiting(self, opened: Opened) -> list[str]:
+    def waiting(self, opened: OpenRun) -> list[str]:
         """The items to which it did not come."""
         if self.asked and _has_come_to_all(next(iter(self.asked)), opened.journal):
             return []
         return [path for path in sorted(self.asked) if opened.journal.recorded(path) is None]
 
-    def kept(self, loaded: Loaded, opened: Opened) -> Retry:
+    def kept(self, loaded: LoadedFlow, opened: OpenRun) -> RetryRecord:
         """What later lives have to know of it: nothing, if all that is done was done by the text of now.
 
         What is no change to any step that was done is kept as well: to find that out, very many items
         would have to be gone through before anything is told.
         """
-        is_alike = not Retry.of(opened).items and _is_of_one_text(loaded, opened)
-        return Retry(asked=self.asked) if is_alike else self
+        is_alike = not RetryRecord.of(opened).items and _is_of_one_text(loaded, opened)
+        return RetryRecord(asked=self.asked) if is_alike else self
 
     def holds(self, path: str, step: Step) -> bool:
         """Is the text of a step, at a path of the flow, the one that was accepted then?"""
         return self.fingerprints.get(path) == step.fingerprint
 
-    def without_changes(self, loaded: Loaded) -> Retry:
+    def without_changes(self, loaded: LoadedFlow) -> RetryRecord:
         """Steps that have changed since are done again, in all items: what is recorded of them decides."""
         now = _fingerprints(loaded)
         kept = {path: known for path, known in self.fingerprints.items() if now.get(path) == known}
         return replace(self, fingerprints=kept)
 
-    def held(self) -> Retried:
+    def held(self) -> RetriedItems:
         """What a life of the run has to know of it."""
-        return Retried(self.items, self.fingerprints)
+        return RetriedItems(self.items, self.fingerprints)
 
     def facts(self) -> dict[str, Json]:
         return {
@@ -98,7 +98,7 @@ def _has_come_to_all(item: str, journal: Journal) -> bool:
     return end is not None and not isinstance(end.outcome, Failed)
 
 
-def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
+def _is_of_one_text(loaded: LoadedFlow, opened: OpenRun) -> bool:
     """Have all parts of the flow ended by the text of now?  Of very many items that is found out at once."""
     parts = [(part, opened.journal.recorded(part.name)) for part in loaded.program.inner if part.inner]
     now = [part.name for part, _ in parts]
@@ -115,49 +115,49 @@ ACCEPTED: Final = "accepted"
 """The same of the text that was accepted last, as a digest."""
 
 
-def is_to_accept(loaded: Loaded, opened: Opened, *, said: bool) -> bool:
+def changes_accepted(loaded: LoadedFlow, opened: OpenRun, *, said: bool) -> bool:
     """Does the run go on with a text that may be another one?  InputError if nobody has ever said so.
 
     Whoever has said so need not say it again: not to go on after Ctrl-C, nor after a crash.
     """
     if not said:
-        expect_unchanged(loaded, opened)
+        require_unchanged(loaded, opened)
     return said or _is_accepted(loaded, opened)
 
 
-def go_on_by(loaded: Loaded, opened: Opened, *, accepted: bool) -> None:
+def keep_accepted(loaded: LoadedFlow, opened: OpenRun, *, accepted: bool) -> None:
     """What was accepted holds for the lives that follow, until one goes on by another text."""
     digest = _digest(loaded) if accepted else None
     if opened.facts.get(ACCEPTED) != digest:
         opened.amend(**{ACCEPTED: digest})
 
 
-def _is_accepted(loaded: Loaded, opened: Opened) -> bool:
+def _is_accepted(loaded: LoadedFlow, opened: OpenRun) -> bool:
     return opened.facts.get(ACCEPTED) == _digest(loaded)
 
 
-def _digest(loaded: Loaded) -> str:
+def _digest(loaded: LoadedFlow) -> str:
     """Of what is compared when a run is resumed: the steps, their places and what they say."""
     return sha256_hex(json_text(list(_fingerprints(loaded).items())).encode())[:16]
 
 
-def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
+def require_unchanged(loaded: LoadedFlow, opened: OpenRun) -> None:
     """All that is not as it was, and that nobody has accepted, before anything is done."""
     changed = {} if _is_accepted(loaded, opened) else changed_since(loaded, opened)
-    problems = [*changed_steps(changed.items()).problems] if changed else []
-    change = env_changes.change_of(opened.facts.get("env_files"), loaded.surroundings.filed)
+    problems = [*changed_steps_error(changed.items()).problems] if changed else []
+    change = env_changes.describe_change(opened.facts.get("env_files"), loaded.surroundings.filed)
     if change is not None:
-        problems.append(env_changes.problem_of(change))
+        problems.append(env_changes.env_change_problem(change))
     if problems:
         raise InputError.together(problems)
 
 
-def changed_since(loaded: Loaded, opened: Opened) -> dict[str, str]:
+def changed_since(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
     """By path: titles of steps that were done and have another text now, or make others be done again.
 
     Of a run of which items were retried: another one than then.
     """
-    retry = Retry.of(opened)
+    retry = RetryRecord.of(opened)
     changed = _other_texts(loaded, opened, retry)
     places = _other_places(loaded, opened, retry)
     return changed | {path: what for path, what in places.items() if not _is_inside(path, changed)}
@@ -166,25 +166,25 @@ def changed_since(loaded: Loaded, opened: Opened) -> dict[str, str]:
 # ── texts ────────────────────────────────────────────────────────────────
 
 
-def _other_texts(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str]:
-    from plait.program.action_step import Work
+def _other_texts(loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord) -> dict[str, str]:
+    from plait.program.action_step import ActionStep
 
     changed: dict[str, str] = {}
     around: dict[str, str] = {}
     for path, step in flow_steps(loaded):
         if not step.inner and _has_changed(opened, path, step, retry):
             changed.setdefault(_of_people(path, step), step.title)
-        elif isinstance(step, Work) and _has_changed(opened, path, step, retry):
+        elif isinstance(step, ActionStep) and _has_changed(opened, path, step, retry):
             around[path] = step.title
     # Of a step with steps inside, its own words have changed if those of the steps have not.
     for path in reversed(around):
-        if not any(is_below(one, path) for one in changed):
+        if not any(is_at_or_below(one, path) for one in changed):
             changed[path] = around[path]
     in_order = (path for path, _ in flow_steps(loaded) if path in changed)
     return {path: changed[path] for path in in_order if not _is_inside(path, changed)}
 
 
-def _has_changed(opened: Opened, path: str, step: Step, retry: Retry) -> bool:
+def _has_changed(opened: OpenRun, path: str, step: Step, retry: RetryRecord) -> bool:
     """Has a step that was done another text now?"""
     if retry.holds(path, step):
         return False
@@ -192,35 +192,35 @@ def _has_changed(opened: Opened, path: str, step: Step, retry: Retry) -> bool:
         return False
     return any(
         known.fingerprint != step.fingerprint and _counts(known, step, opened.journal)
-        for known in _recorded_like(opened.journal, path, step)
+        for known in _matching_records(opened.journal, path, step)
     )
 
 
-def _counts(known: Recorded, step: Step, journal: Journal) -> bool:
+def _counts(known: StepRecord, step: Step, journal: Journal) -> bool:
     """Would the end be remembered, were the text the same?"""
-    from plait.program.action_step import Attempt
+    from plait.program.action_step import ActionAttempt
 
     if _was_in_vain(known, journal):
         return False
-    if isinstance(step, Attempt) and _has_failed_since(known, known.path.rpartition("/")[0], journal):
+    if isinstance(step, ActionAttempt) and _has_failed_since(known, known.path.rpartition("/")[0], journal):
         return step.policy.once and not isinstance(known.outcome, Failed)
     return _is_done(known, step)
 
 
-def _was_in_vain(known: Recorded, journal: Journal) -> bool:
+def _was_in_vain(known: StepRecord, journal: Journal) -> bool:
     """Is it inside a handler or check of a step that has failed since?  That is done anew."""
     parts = known.path.split("/")
     places = [at for at, part in enumerate(parts) if part.partition("@")[0] in _CHECKS]
     return any(_has_failed_since(known, "/".join(parts[:at]), journal) for at in places)
 
 
-def _has_failed_since(known: Recorded, path: str, journal: Journal) -> bool:
+def _has_failed_since(known: StepRecord, path: str, journal: Journal) -> bool:
     """Has the step at a path, which another one is inside of, ended with a failure behind that?"""
     end = journal.last_end(path)
     return end is not None and end.number > known.number and isinstance(end.outcome, Failed)
 
 
-def _is_done(known: Recorded, step: Step) -> bool:
+def _is_done(known: StepRecord, step: Step) -> bool:
     """The flow has gone on from a failure that is final, so that is an end like any other."""
     return step.policy.failure_is_final or not isinstance(known.outcome, Failed)
 
@@ -244,24 +244,24 @@ class _List:
         return f"{self.path}/{step.name}" if self.path else step.name
 
 
-def _other_places(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str]:
+def _other_places(loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord) -> dict[str, str]:
     """Steps because of which others would be done again that are done: removed, new and moved ones."""
     if retry.items and retry.fingerprints == _fingerprints(loaded):
         return {}  # it was accepted when items were retried
     found: dict[str, str] = {}
     for listed in _lists(loaded, opened, retry):
-        for path, what in _misplaced(listed, opened.journal):
-            found.setdefault(starred(path), what)
+        for path, what in _find_new_or_moved(listed, opened.journal):
+            found.setdefault(generic_path(path), what)
     is_long = opened.journal.reader.is_long()
-    for gone in _removed(loaded, opened, retry, every=not is_long):
-        found.setdefault(starred(gone.path), f"{gone.title}, removed")
+    for gone in _find_removed(loaded, opened, retry, every=not is_long):
+        found.setdefault(generic_path(gone.path), f"{gone.title}, removed")
     if is_long:
-        found |= _misplaced_in_items(loaded, opened)
+        found |= _find_item_changes(loaded, opened)
     return found
 
 
-def _misplaced(listed: _List, journal: Journal) -> Iterator[tuple[str, str]]:
-    before: Recorded | None = None
+def _find_new_or_moved(listed: _List, journal: Journal) -> Iterator[tuple[str, str]]:
+    before: StepRecord | None = None
     for at, step in enumerate(listed.steps):
         path = listed.at(step)
         known = journal.recorded(path)
@@ -275,7 +275,7 @@ def _misplaced(listed: _List, journal: Journal) -> Iterator[tuple[str, str]]:
         before = known
 
 
-def _has_moved(before: Recorded, known: Recorded) -> bool:
+def _has_moved(before: StepRecord, known: StepRecord) -> bool:
     """Did a step stand before the one that is before it now?  One that was done again has not moved."""
     return before.order > known.order and before.number > known.number
 
@@ -295,14 +295,16 @@ def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
     return False
 
 
-def _misplaced_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
+def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
     """Of very many items: new, moved and removed steps, by all that is recorded of their steps at once."""
     fan = loaded.program.fan
     if fan is None:
         return {}
     end = opened.journal.recorded(fan.name)
     since = end.number if end is not None and end.fingerprint == fan.fingerprint else 0
-    known = opened.journal.reader.steps_in_items(fan.name, max(since, chosen_at(opened.journal, fan.name)))
+    known = opened.journal.reader.steps_in_items(
+        fan.name, max(since, items_selected_at(opened.journal, fan.name))
+    )
     found: dict[str, str] = {}
     steps = fan.each.steps
     names = [step.name for step in steps]
@@ -318,7 +320,9 @@ def _misplaced_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
     return {f"{fan.name}/item:*/{name}": what for name, what in found.items()}
 
 
-def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True) -> Iterator[Recorded]:
+def _find_removed(
+    loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord, *, every: bool = True
+) -> Iterator[StepRecord]:
     """The steps that were done and do not stand in their list any more; `every`: of very many items, too."""
     for listed in _lists(loaded, opened, retry, every=every):
         if _is_isolated(loaded, listed):
@@ -327,17 +331,19 @@ def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True
         known = list(_in_list(listed.path, opened.journal))
         for one in known:
             name = one.path.rpartition("/")[2]
-            was_gone = retry.items and starred(one.path) not in retry.fingerprints
+            was_gone = retry.items and generic_path(one.path) not in retry.fingerprints
             is_step = _ID.match(name) and name not in names and one.number > listed.since
             # From a failure that ended its list nothing has followed; what is behind a phase that failed
             # was done without it.
             may_be_last = isinstance(one.outcome, Failed) and not listed.done
-            is_last = may_be_last and not (listed.path and any(_stood_after(one, other) for other in known))
+            is_last = may_be_last and not (
+                listed.path and any(_is_followed_by(one, other) for other in known)
+            )
             if is_step and not is_last and not was_gone:
                 yield one
 
 
-def _in_list(path: str, journal: Journal) -> Iterator[Recorded]:
+def _in_list(path: str, journal: Journal) -> Iterator[StepRecord]:
     """What is recorded of the steps of a list; of that of the flow, of its phases."""
     if path:
         return journal.recorded_in(path)
@@ -345,14 +351,14 @@ def _in_list(path: str, journal: Journal) -> Iterator[Recorded]:
     return (known for known in ended if known is not None)
 
 
-def _stood_after(one: Recorded, other: Recorded) -> bool:
+def _is_followed_by(one: StepRecord, other: StepRecord) -> bool:
     """Did another step of the same list follow one?"""
     if "/" in one.path:
         return other.number > one.number
     return PHASES.index(other.path) > PHASES.index(one.path)
 
 
-def _is_isolated(loaded: Loaded, listed: _List) -> bool:
+def _is_isolated(loaded: LoadedFlow, listed: _List) -> bool:
     """Are there steps in the list that nobody wrote?"""
     fan = loaded.program.fan
     return fan is not None and fan.isolation is not None and is_item(listed.path)
@@ -364,13 +370,15 @@ _ID: Final = re.compile(r"[\w-]+\Z")
 """What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
 
 
-def _lists(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = False) -> Iterator[_List]:
+def _lists(
+    loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord, *, every: bool = False
+) -> Iterator[_List]:
     """Those of the flow, of the items of its map, and of all that is inside its steps.
 
     Without those that are as they were when items were retried.
     """
-    from plait.program.map import Item
-    from plait.program.step_list import Sequence as Steps
+    from plait.program.map import MapItem
+    from plait.program.step_list import StepList as Steps
 
     journal, parts = opened.journal, [part for part in loaded.program.inner if part.inner]
     yield _List("", parts, 0)
@@ -378,8 +386,8 @@ def _lists(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = False)
     hidden = "" if every or not journal.reader.is_long() else "/item:*"
     for at, part in enumerate(parts):
         followed = any(journal.has_begun(later.name) for later in parts[at + 1 :])
-        for path, step in inside(part):
-            steps = step.fan.each if isinstance(step, Item) else step
+        for path, step in iter_steps(part):
+            steps = step.fan.each if isinstance(step, MapItem) else step
             if not isinstance(steps, Steps) or (hidden and hidden in path) or retry.holds(path, step):
                 continue
             is_outer = path in (part.name, f"{part.name}/item:*")
@@ -398,24 +406,24 @@ def _list(path: str, steps: Steps, journal: Journal, since: int, *, followed: bo
     return _List(path, steps.steps, since, done, done and followed)
 
 
-def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
+def invalidate_removed(loaded: LoadedFlow, opened: OpenRun) -> list[StepInvalidated]:
     """Forget steps that are not in the file any more, and what was done behind them in their list.
 
     The list itself has another text then, so what is behind it follows.
     """
     forgotten: dict[str, str] = {}
-    for gone in _removed(loaded, opened, Retry.of(opened)):
+    for gone in _find_removed(loaded, opened, RetryRecord.of(opened)):
         forgotten[gone.path] = "it is not in the file any more"
         for known in _in_list(gone.path.rpartition("/")[0], opened.journal):
-            if _stood_after(gone, known):
+            if _is_followed_by(gone, known):
                 forgotten.setdefault(known.path, "a step before it is not in the file any more")
-    return [StepForgotten(path, why, below=True) for path, why in forgotten.items()]
+    return [StepInvalidated(path, why, below=True) for path, why in forgotten.items()]
 
 
 # ── what is recorded of a step ───────────────────────────────────────────
 
 
-def _is_alike(opened: Opened, path: str, step: Step) -> bool:
+def _is_alike(opened: OpenRun, path: str, step: Step) -> bool:
     """Has every end that a step of an item ever had the text of now?  One question for a million of them."""
     top, star, rest = path.partition("/item:*")
     is_plain = star and "item:" not in rest and not any(check in rest for check in _CHECKS)
@@ -423,19 +431,19 @@ def _is_alike(opened: Opened, path: str, step: Step) -> bool:
 
 
 def _is_inside(path: str, others: Iterable[str]) -> bool:
-    return any(path != one and is_below(path, one) for one in others)
+    return any(path != one and is_at_or_below(path, one) for one in others)
 
 
-def _fingerprints(loaded: Loaded) -> dict[str, str]:
+def _fingerprints(loaded: LoadedFlow) -> dict[str, str]:
     return {path: step.fingerprint for path, step in flow_steps(loaded)}
 
 
-def flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
+def flow_steps(loaded: LoadedFlow) -> Iterator[tuple[str, Step]]:
     for part in loaded.program.inner:
-        yield from inside(part)
+        yield from iter_steps(part)
 
 
-def _recorded_like(journal: Journal, path: str, step: Step) -> Iterator[Recorded]:
+def _matching_records(journal: Journal, path: str, step: Step) -> Iterator[StepRecord]:
     """What is recorded of a step at a path in which `item:*` stands for every item."""
     for place, since in _instances(journal, path):
         for one in _tries(place, step):
@@ -451,7 +459,7 @@ def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[st
         yield from ((place, since) for place in _times(journal, "", path))
         return
     for fan in _times(journal, "", top):
-        chosen = max(since, chosen_at(journal, fan))
+        chosen = max(since, items_selected_at(journal, fan))
         for item in journal.begun_in(fan):
             if is_item(item):
                 yield from _instances(journal, item + rest, chosen)
@@ -474,16 +482,16 @@ _CHECKS: Final = ("check", "on_incomplete", "on_failure")
 
 def _tries(path: str, step: Step) -> Iterator[str]:
     """The paths of a step: an action is another one each time that it is tried after a handler."""
-    from plait.program.action_step import AGAIN, Attempt
+    from plait.program.action_step import AGAIN, ActionAttempt
 
     yield path
-    if isinstance(step, Attempt) and step.work.on_failure is not None:
+    if isinstance(step, ActionAttempt) and step.work.on_failure is not None:
         above = path.rpartition("/")[0]
         yield from (f"{above}/{AGAIN}{number + 1}" for number in range(step.work.on_failure.attempts))
 
 
 def _of_people(path: str, step: Step) -> str:
     """The path of what an author wrote, who knows a step and its action as one."""
-    from plait.program.action_step import Attempt
+    from plait.program.action_step import ActionAttempt
 
-    return path.rpartition("/")[0] if isinstance(step, Attempt) else path
+    return path.rpartition("/")[0] if isinstance(step, ActionAttempt) else path

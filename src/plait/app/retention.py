@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from plait.core.errors import InputError, TrustError, listed
+from plait.core.errors import InputError, TrustError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ MOST_DIGITS: Final = 15
 
 def remove_old_runs(runs: Runs, project: str, environ: Mapping[str, str] | None = None) -> list[str]:
     """Remove what is old, unless all is to be kept; what is to be said of that."""
-    keep = kept_runs(project, os.environ if environ is None else environ)
+    keep = runs_to_keep(project, os.environ if environ is None else environ)
     removed = () if keep is None else runs.remove_old(keep=keep, days=KEEP_DAYS)
     if not removed:
         return []
     many = "1 old run was" if len(removed) == 1 else f"{len(removed)} old runs were"
     off = f"{SETTING}: {ALL} in .ai/plait.yaml, or {VARIABLE}={ALL}, keeps every run"
-    return [f"{many} removed: {listed(removed, most=len(removed))} ({off})"]
+    return [f"{many} removed: {format_names(removed, most=len(removed))} ({off})"]
 
 
-def kept_runs(project: str, environ: Mapping[str, str]) -> int | None:
+def runs_to_keep(project: str, environ: Mapping[str, str]) -> int | None:
     """How many of the newest runs stay, whatever their age; None: all of them."""
     said = environ.get(VARIABLE)
     if said:
@@ -64,12 +64,12 @@ def _setting(path: str) -> int | None:
         return KEEP_RUNS  # to load YAML takes longer than all else here
     from plait.core.documents import Mapping as MappingNode
     from plait.core.documents import Scalar, parse
-    from plait.tools.trust.decisions import expect_settings
+    from plait.tools.trust.decisions import require_valid_settings
 
     node = parse(text.decode("utf-8", "replace"), path)
     if not isinstance(node, MappingNode):
         return KEEP_RUNS
-    expect_settings(node)
+    require_valid_settings(node)
     said = node.get(SETTING)
     if not isinstance(said, Scalar) or said.value is None:
         return KEEP_RUNS

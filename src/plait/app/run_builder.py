@@ -10,48 +10,57 @@ from functools import partial
 
 from plait.adapters.process import jobs
 from plait.app import env_changes
-from plait.app.result import Company, FlowResult, Unkept
+from plait.app.result import FlowResult, RunObservers, TemporaryRun
 from plait.core.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.machine import explained
+from plait.core.machine import map_machine_errors
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.context import Run
-from plait.engine.event_bus import Stop
-from plait.engine.events import RunEnded, RunStarted, UsedBefore
-from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
-from plait.engine.perform import Turn
-from plait.engine.replay import NOT_RETRIED, Retried
+from plait.engine.context import RunContext
+from plait.engine.event_bus import StopSignal
+from plait.engine.events import EarlierUsage, RunEnded, RunStarted
+from plait.engine.outcome import (
+    Aborted,
+    DeadlineExceeded,
+    Failed,
+    Failure,
+    Interrupted,
+    StepError,
+    Succeeded,
+    too_long,
+)
+from plait.engine.perform import StepContext
+from plait.engine.replay import NOT_RETRIED, RetriedItems
 from plait.template.program import FACTS
 
 if TYPE_CHECKING:
-    from plait.adapters.store import Opened
-    from plait.app.flow_source import Flow
-    from plait.app.services import RealHands
+    from plait.adapters.store import OpenRun
+    from plait.app.flow_source import FlowSource
+    from plait.app.services import LocalServices
     from plait.engine.backend import Backend
-    from plait.engine.hands import Rehearsed, WorkingRun
+    from plait.engine.hands import PlannedStep, WorkingRun
     from plait.engine.journal import Journal
-    from plait.lang.loaded import Loaded
-    from plait.tools.trust.decisions import Ask as AskTrust
+    from plait.lang.loaded import LoadedFlow
+    from plait.tools.trust.decisions import AskTrust
 
 NOTED: Final = frozenset({"refused-variable", "short-secret"})
 """Warnings that depend on what a run is given, so that no check of the file tells of them."""
 
 
-def worked(
-    flow: Flow,
-    loaded: Loaded,
-    opened: Opened | Unkept,
-    company: Company,
+def execute_run(
+    flow: FlowSource,
+    loaded: LoadedFlow,
+    opened: OpenRun | TemporaryRun,
+    company: RunObservers,
     *,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
     said_done: Mapping[str, Json] | None = None,
-    retried: Retried = NOT_RETRIED,
+    retried: RetriedItems = NOT_RETRIED,
     notes: Iterable[str] = (),
 ) -> FlowResult:
     """`notes`: what was done before it, and is to be told with it."""
-    with explained(run=None if isinstance(opened, Unkept) else opened.id):
+    with map_machine_errors(run=None if isinstance(opened, TemporaryRun) else opened.id):
         run = _new_run(
             flow,
             loaded,
@@ -68,13 +77,13 @@ def worked(
         _give_workspaces(flow, loaded, run)
         resumed = not opened.journal.is_fresh()
         if resumed:  # before anything begins in this life
-            from plait.app.again import unanswered
+            from plait.app.again import open_questions
 
-            run.unanswered = dict(unanswered(loaded, opened.journal))
+            run.unanswered = dict(open_questions(loaded, opened.journal))
         program = loaded.program
         run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
         if resumed:
-            run.tell(UsedBefore(run.earlier.by_part()))
+            run.tell(EarlierUsage(run.earlier.by_part()))
         for note in notes:
             run.note("", note)
         for finding in loaded.warnings:
@@ -101,25 +110,25 @@ def worked(
         return result
 
 
-def _note_new_variables(opened: Opened | Unkept, loaded: Loaded, run: Run) -> None:
+def _note_new_variables(opened: OpenRun | TemporaryRun, loaded: LoadedFlow, run: RunContext) -> None:
     """What the env files say now is accepted, and is what the next life of the run expects."""
     filed = loaded.surroundings.filed
-    change = env_changes.change_of(opened.facts.get("env_files"), filed)
+    change = env_changes.describe_change(opened.facts.get("env_files"), filed)
     if change is not None:
         run.note("", f"the env files have changed, and the run goes on with them: {change}")
-        opened.amend(env_files=env_changes.remembered(filed))
+        opened.amend(env_files=env_changes.env_digest(filed))
 
 
-def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult:
+def _outcome(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> FlowResult:
     from plait.app import hooks
 
     hooks.begin(loaded, run)
     turn = _first_turn(id, loaded, run, flow)
-    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program, turn, run.hooks))
+    result = _run_to_result(id, loaded, run, lambda: hooks.fire_run_started(loaded.program, turn, run.hooks))
     if run.hooks is None or result.status == "interrupted":
         return result
     of = loaded.program, turn, run.hooks, result.value, result.failure
-    told = _come_to(id, loaded, run, lambda: hooks.ended(*of))
+    told = _run_to_result(id, loaded, run, lambda: hooks.fire_run_ended(*of))
     if result.failure is None or told.failure is None or told.status == "interrupted":
         return result if told.status == "done" else replace(told, value=result.value)
     # What it failed by stays, whatever is said or met behind it: whoever resumes it is told of the next end.
@@ -127,7 +136,7 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult
     return result
 
 
-def _come_to(id: str, loaded: Loaded, run: WorkingRun, work: Callable[[], Json]) -> FlowResult:
+def _run_to_result(id: str, loaded: LoadedFlow, run: WorkingRun, work: Callable[[], Json]) -> FlowResult:
     try:
         value = work()
     except (StepError, Aborted) as error:
@@ -136,7 +145,7 @@ def _come_to(id: str, loaded: Loaded, run: WorkingRun, work: Callable[[], Json])
     except Interrupted:
         why = Failure(run.stop.why or "interrupted", "stopped")
         return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
-    except OutOfTime:
+    except DeadlineExceeded:
         return FlowResult(id, "failed", too_long(loaded.timeout or 0), counts=_counts(loaded, run))
     except JournalError:
         raise  # nothing more can be recorded, or asked of the journal
@@ -155,18 +164,18 @@ def _for_callers(value: Json) -> Json:
     return {**value, "captures": {name: one for name, one in captures.items() if not name.endswith(FACTS)}}
 
 
-def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> Turn:
-    from plait.app.toolbox import printed_by
+def _first_turn(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> StepContext:
+    from plait.app.toolbox import command_output
 
     env = {**os.environ, **loaded.process_env()}
     may_change = None if run.rehearsal is None else lambda: run.would_have_run
-    return Turn(
+    return StepContext(
         run,
         "",
         loaded.scope(
             id,
             sources=loaded.sources(
-                run=lambda bound, place: printed_by(bound, place, env), may_change=may_change
+                run=lambda bound, place: command_output(bound, place, env), may_change=may_change
             ),
             started=flow.started,
         ),
@@ -176,7 +185,7 @@ def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> Turn:
     )
 
 
-def _counts(loaded: Loaded, run: WorkingRun) -> dict[str, Json]:
+def _counts(loaded: LoadedFlow, run: WorkingRun) -> dict[str, Json]:
     fan = loaded.program.fan
     if fan is None:
         return {}
@@ -194,17 +203,17 @@ def _counts(loaded: Loaded, run: WorkingRun) -> dict[str, Json]:
 
 
 def _new_run(
-    flow: Flow,
-    loaded: Loaded,
+    flow: FlowSource,
+    loaded: LoadedFlow,
     journal: Journal,
     id: str,
     folder: str,
-    company: Company,
+    company: RunObservers,
     *,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
     said_done: Mapping[str, Json] | None = None,
-    retried: Retried = NOT_RETRIED,
+    retried: RetriedItems = NOT_RETRIED,
     kind: type[WorkingRun] | None = None,
 ) -> WorkingRun:
     from plait.adapters.local import backend
@@ -226,23 +235,25 @@ def _new_run(
     )
     run.masker = masker
     run.folder = folder
-    run.backend = _placed(backend(flow.options.backend or loaded.backend), loaded, run, flow)
+    run.backend = _configure_backend(backend(flow.options.backend or loaded.backend), loaded, run, flow)
     return run
 
 
-def _placed(backend: Backend, loaded: Loaded, run: WorkingRun, flow: Flow) -> Backend:
+def _configure_backend(backend: Backend, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> Backend:
     """A backend that sends items elsewhere gets somebody who can pack them."""
     if hasattr(backend, "office"):
-        from plait.app.remote.pack import Away
+        from plait.app.remote.pack import JobPacker
 
-        backend.office = Away(loaded, run, profile=flow.options.profile)
+        backend.office = JobPacker(loaded, run, profile=flow.options.profile)
         for setting in ("stall_timeout", "wait_for_workers"):
             if (seconds := getattr(loaded, setting)) is not None:
                 setattr(backend, setting, seconds)
     return backend
 
 
-def expect_backend(flow: Flow, loaded: Loaded, stop: Stop, journal: Journal | None = None) -> None:
+def require_backend(
+    flow: FlowSource, loaded: LoadedFlow, stop: StopSignal, journal: Journal | None = None
+) -> None:
     """Items that go elsewhere may go there, and somebody is there: what is wrong, before anything runs."""
     from plait.adapters.local import backend
 
@@ -250,22 +261,24 @@ def expect_backend(flow: Flow, loaded: Loaded, stop: Stop, journal: Journal | No
     fan = loaded.program.fan
     if fan is None or fan.isolation is not None or not hasattr(place, "expect_there"):
         return  # what works in a place of its own does so here
-    if journal is not None and isinstance(getattr(journal.recorded(fan.name), "outcome", None), Done):
+    if journal is not None and isinstance(getattr(journal.recorded(fan.name), "outcome", None), Succeeded):
         return  # all items have ended, and nothing will be sent
-    from plait.app.remote.pack import expect_sendable
+    from plait.app.remote.pack import require_remote_capable
 
-    expect_sendable(loaded)
+    require_remote_capable(loaded)
     place.expect_there(stop)
 
 
-def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: bool = True) -> None:
+def require_tools(
+    flow: FlowSource, loaded: LoadedFlow, ask: AskTrust | None, *, running: bool = True
+) -> None:
     """Every tool that the flow names exists and may run: all that is wrong, before anything runs.
 
     Not `running`: for a dry run, which remembers nothing of them.
     """
     if not loaded.uses:
         return
-    from plait.app.subflows import code_problems, elements_of
+    from plait.app.subflows import chain_items, code_problems
     from plait.app.toolbox import toolbox
 
     tools = toolbox(flow.project, ask=ask)
@@ -274,7 +287,7 @@ def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: b
         raise InputError.together(problems)
     for tool_id in loaded.uses:
         try:
-            tools.trust.require(elements_of(tools, tool_id), running=running)
+            tools.trust.require(chain_items(tools, tool_id), running=running)
         except NO_OUTCOMES:
             raise
         except PlaitError as error:
@@ -284,10 +297,10 @@ def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: b
         raise InputError.together(problems)
 
 
-def _hands(flow: Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -> RealHands:
-    from plait.app.services import RealHands
+def _hands(flow: FlowSource, loaded: LoadedFlow, run: WorkingRun, ask: AskTrust | None) -> LocalServices:
+    from plait.app.services import LocalServices
 
-    return RealHands(
+    return LocalServices(
         flow.project,
         run.folder,
         run.stop,
@@ -298,35 +311,35 @@ def _hands(flow: Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) ->
     )
 
 
-def _give_workspaces(flow: Flow, loaded: Loaded, run: WorkingRun) -> None:
+def _give_workspaces(flow: FlowSource, loaded: LoadedFlow, run: WorkingRun) -> None:
     if loaded.program.fan is None or loaded.program.fan.isolation is None:
         return
-    from plait.adapters.git import Worktrees
+    from plait.adapters.git import GitWorktrees
     from plait.app.services import start_git
 
-    run.workspaces = Worktrees(start_git, flow.project, run.folder, run.id)
+    run.workspaces = GitWorktrees(start_git, flow.project, run.folder, run.id)
 
 
-def rehearsed(
-    flow: Flow,
-    loaded: Loaded,
+def plan_program(
+    flow: FlowSource,
+    loaded: LoadedFlow,
     journal: Journal,
     folder: str,
     *,
     repeat: Iterable[str] = (),
     said_done: Mapping[str, Json] | None = None,
-    retried: Retried = NOT_RETRIED,
-) -> list[Rehearsed]:
+    retried: RetriedItems = NOT_RETRIED,
+) -> list[PlannedStep]:
     from plait.engine.hands import RehearsedRun
 
-    expect_tools(flow, loaded, None, running=False)
+    require_tools(flow, loaded, None, running=False)
     run = _new_run(
         flow,
         loaded,
         journal,
         "dry-run",
         folder,
-        Company(),
+        RunObservers(),
         accept_changes=True,
         repeat=repeat,
         said_done=said_done,
@@ -342,15 +355,15 @@ def rehearsed(
     fatal = _fatal(loaded, run, result)
     shown = [replace(one, fatal=True) if one.fails and one.path in fatal else one for one in run.rehearsal]
     if result.failure is not None and not any(one.fatal for one in shown):
-        raise would_fail(result.failure.message)  # not by a step that could be shown
+        raise would_fail_error(result.failure.message)  # not by a step that could be shown
     return shown
 
 
-def would_fail(message: str) -> InputError:
+def would_fail_error(message: str) -> InputError:
     return InputError(f"a run would fail: {message}", fix="mend that first", code="would-fail")
 
 
-def _fatal(loaded: Loaded, run: Run, result: FlowResult) -> set[str]:
+def _fatal(loaded: LoadedFlow, run: RunContext, result: FlowResult) -> set[str]:
     """The paths of the steps by which a run, or items of its map, would fail."""
     paths = set() if result.failure is None else {result.failure.path}
     fan = loaded.program.fan

@@ -11,47 +11,47 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.app.flow_source import Flow, Options, expect_places, flow_named, keep_backend
-from plait.app.result import Company, FlowResult, Unkept
+from plait.app.flow_source import FlowSource, Options, find_flow, keep_backend, require_worktrees_in_place
+from plait.app.result import FlowResult, RunObservers, TemporaryRun
 from plait.app.retention import remove_old_runs
-from plait.app.run_builder import expect_backend, expect_tools, rehearsed, worked, would_fail
+from plait.app.run_builder import execute_run, plan_program, require_backend, require_tools, would_fail_error
 from plait.app.toolbox import project_of_file
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.values import Json
 
 if TYPE_CHECKING:
-    from plait.adapters.git import Left
+    from plait.adapters.git import Leftover
     from plait.adapters.store import Runs, RunSummary
-    from plait.engine.events import Stamped
-    from plait.engine.hands import Rehearsed
-    from plait.lang.loaded import Loaded
-    from plait.program.program import Filled
+    from plait.engine.events import EventRecord
+    from plait.engine.hands import PlannedStep
+    from plait.lang.loaded import LoadedFlow
+    from plait.program.program import FilledDirective
     from plait.tools.trust.seal import Seals
 
 __all__ = [
-    "Company",
     "FlowResult",
     "Options",
+    "RunObservers",
     "call_flow",
+    "directive_prompt",
     "envelope",
     "find_run",
     "flow_runs",
     "flow_store",
-    "left_worktrees",
+    "list_leftovers",
     "load_all",
-    "made_inputs",
+    "plan_flow_call",
+    "plan_resume",
+    "plan_run",
+    "program_inputs",
     "project_of_file",
-    "prompt_of",
-    "rehearse_call",
-    "rehearse_flow",
-    "rehearse_resume",
     "resume_flow",
     "retry_flow",
     "run",
     "run_flow",
-    "run_made",
-    "would_fail",
+    "run_program",
+    "would_fail_error",
 ]
 
 
@@ -100,24 +100,24 @@ def run_flow(
     options: Options | None = None,
     *,
     project: str | None = None,
-    company: Company | None = None,
-    adapt: Callable[[Loaded], Loaded] | None = None,
+    company: RunObservers | None = None,
+    adapt: Callable[[LoadedFlow], LoadedFlow] | None = None,
 ) -> FlowResult:
     """Begin a run, and work on it until it ends, fails or is to stop.
 
     `path` is a file, or the id of a directive; `adapt` may put another program in the place of its own.
     """
-    flow = flow_named(path, options or Options(), project)
-    company = company or Company()
+    flow = find_flow(path, options or Options(), project)
+    company = company or RunObservers()
     loaded = flow.load(ask=company.ask)
     if adapt is not None:
         loaded = adapt(loaded)
-    expect_tools(flow, loaded, company.ask)
-    expect_backend(flow, loaded, company.stop)
+    require_tools(flow, loaded, company.ask)
+    require_backend(flow, loaded, company.stop)
     runs = flow_store(flow.project)
     notes = remove_old_runs(runs, flow.project)
     with runs.create(flow.facts(loaded)) as opened:
-        return worked(flow, loaded, opened, company, notes=notes)
+        return execute_run(flow, loaded, opened, company, notes=notes)
 
 
 def call_flow(
@@ -125,43 +125,43 @@ def call_flow(
     params: Mapping[str, Json],
     *,
     project: str | None = None,
-    company: Company | None = None,
+    company: RunObservers | None = None,
 ) -> FlowResult:
     """Run a tool that is a flow, as a run of its own: it is recorded, and can be resumed."""
     from plait.app.toolbox import toolbox
 
-    company = company or Company()
+    company = company or RunObservers()
     tools = toolbox(project, ask=company.ask)
     root = tools.spaces.project or os.getcwd()
-    flow = Flow(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
+    flow = FlowSource(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
     loaded = flow.load(ask=company.ask)
-    expect_tools(flow, loaded, company.ask)
-    expect_backend(flow, loaded, company.stop)
+    require_tools(flow, loaded, company.ask)
+    require_backend(flow, loaded, company.stop)
     runs = flow_store(flow.project)
     notes = remove_old_runs(runs, flow.project)
     with runs.create(flow.facts(loaded)) as opened:
-        return worked(flow, loaded, opened, company, notes=notes)
+        return execute_run(flow, loaded, opened, company, notes=notes)
 
 
-def run_made(
-    loaded: Loaded,
+def run_program(
+    loaded: LoadedFlow,
     inputs: Mapping[str, Json],
     *,
     project: str | None,
     resume: str | None = None,
     accept_changes: bool = False,
-    company: Company | None = None,
-) -> tuple[FlowResult, list[Stamped]]:
+    company: RunObservers | None = None,
+) -> tuple[FlowResult, list[EventRecord]]:
     """Run a program that was made in Python, and no file: what became of it, and all that happened.
 
     Without a project nothing is kept of it; `resume` goes on with an earlier run of one.
     """
-    flow = Flow(loaded.path, Options(inputs), project or os.getcwd())
-    company = company or Company()
-    expect_tools(flow, loaded, company.ask)
+    flow = FlowSource(loaded.path, Options(inputs), project or os.getcwd())
+    company = company or RunObservers()
+    require_tools(flow, loaded, company.ask)
     if project is None:
-        with Unkept() as unkept:
-            result = worked(flow, loaded, unkept, company)
+        with TemporaryRun() as unkept:
+            result = execute_run(flow, loaded, unkept, company)
             return result, list(unkept.journal.events())
     runs = flow_store(project)
     notes: list[str] = []
@@ -172,15 +172,15 @@ def run_made(
         opening = runs.open_own(runs.find(resume), write=True)
     with opening as opened:
         if resume is not None:
-            from plait.app.resume import go_on_by, is_to_accept
+            from plait.app.resume import changes_accepted, keep_accepted
 
-            accept_changes = is_to_accept(loaded, opened, said=accept_changes)
-            go_on_by(loaded, opened, accepted=accept_changes)
-        result = worked(flow, loaded, opened, company, accept_changes=accept_changes, notes=notes)
+            accept_changes = changes_accepted(loaded, opened, said=accept_changes)
+            keep_accepted(loaded, opened, accepted=accept_changes)
+        result = execute_run(flow, loaded, opened, company, accept_changes=accept_changes, notes=notes)
         return result, list(opened.journal.events())
 
 
-def made_inputs(run: str, project: str) -> dict[str, Json]:
+def program_inputs(run: str, project: str) -> dict[str, Json]:
     """What a run of a program made in Python was given, but for secrets."""
     runs = flow_store(project)
     with runs.open_own(runs.find(run), write=False) as opened:
@@ -201,34 +201,40 @@ def resume_flow(
     max_parallel: int | None = None,
     backend: str | None = None,
     inputs: Mapping[str, Json] | None = None,
-    company: Company | None = None,
+    company: RunObservers | None = None,
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
-    from plait.app.again import Answers
-    from plait.app.resume import Retry, changed_since, go_on_by, is_to_accept, without_removed
+    from plait.app.again import ResumeAnswers
+    from plait.app.resume import (
+        RetryRecord,
+        changed_since,
+        changes_accepted,
+        invalidate_removed,
+        keep_accepted,
+    )
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
-        flow = Flow.of(opened, max_parallel, backend=backend, inputs=inputs)
-        company = company or Company()
+        flow = FlowSource.of(opened, max_parallel, backend=backend, inputs=inputs)
+        company = company or RunObservers()
         loaded = flow.load(ask=company.ask)
-        expect_places(flow, loaded, opened)
-        accept_changes = is_to_accept(loaded, opened, said=accept_changes)
-        answers = Answers(repeat, done)
+        require_worktrees_in_place(flow, loaded, opened)
+        accept_changes = changes_accepted(loaded, opened, said=accept_changes)
+        answers = ResumeAnswers(repeat, done)
         answers.expect_of(loaded, opened)
-        expect_backend(flow, loaded, company.stop, opened.journal)
+        require_backend(flow, loaded, company.stop, opened.journal)
         keep_backend(opened, backend)
         if flow.project != opened.facts["project"]:
             opened.amend(**flow.source(loaded))  # it was moved
-        go_on_by(loaded, opened, accepted=accept_changes)
-        retry = Retry.of(opened)
+        keep_accepted(loaded, opened, accepted=accept_changes)
+        retry = RetryRecord.of(opened)
         if accept_changes and retry.items and changed_since(loaded, opened):
             opened.amend(**retry.without_changes(loaded).facts())
         if accept_changes:
-            opened.journal.append(*without_removed(loaded, opened))
+            opened.journal.append(*invalidate_removed(loaded, opened))
         said_done = answers.values(loaded, opened)
         answers.keep(opened)
-        return worked(
+        return execute_run(
             flow,
             loaded,
             opened,
@@ -250,38 +256,40 @@ def retry_flow(
     file: str | None = None,
     max_parallel: int | None = None,
     backend: str | None = None,
-    company: Company | None = None,
+    company: RunObservers | None = None,
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
-    from plait.app.again import Answers, letters_to_retry, said_of
-    from plait.app.resume import Retry, go_on_by
+    from plait.app.again import ResumeAnswers, failed_items_to_retry, marked_done_in
+    from plait.app.resume import RetryRecord, keep_accepted
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
-        flow = Flow.of(opened, max_parallel, file, backend=backend)
-        company = company or Company()
+        flow = FlowSource.of(opened, max_parallel, file, backend=backend)
+        company = company or RunObservers()
         loaded = flow.load(ask=company.ask)
-        expect_places(flow, loaded, opened)
-        waiting = Retry.of(opened).waiting(opened)
+        require_worktrees_in_place(flow, loaded, opened)
+        waiting = RetryRecord.of(opened).waiting(opened)
         journal = opened.journal
-        forgotten = list(letters_to_retry(loaded, journal, items, from_start=from_start, waiting=waiting))
+        forgotten = list(
+            failed_items_to_retry(loaded, journal, items, from_start=from_start, waiting=waiting)
+        )
         if not forgotten:
             raise InputError(
                 f"run {opened.id} has no failed items",
                 fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
                 code="nothing-to-retry",
             )
-        expect_backend(flow, loaded, company.stop)
+        require_backend(flow, loaded, company.stop)
         keep_backend(opened, backend)
-        retry = Retry.begun(loaded, opened, (event.path for event in forgotten))
+        retry = RetryRecord.begun(loaded, opened, (event.path for event in forgotten))
         # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
         opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())
-        go_on_by(loaded, opened, accepted=False)
-        answers = Answers(repeat=said_of(opened, forgotten) if from_start else ())
+        keep_accepted(loaded, opened, accepted=False)
+        answers = ResumeAnswers(repeat=marked_done_in(opened, forgotten) if from_start else ())
         said_done = answers.values(loaded, opened)
         answers.keep(opened)
         opened.journal.append(*forgotten)
-        return worked(
+        return execute_run(
             flow,
             loaded,
             opened,
@@ -292,21 +300,21 @@ def retry_flow(
         )
 
 
-def rehearse_flow(
-    path: str, options: Options | None = None, *, project: str | None = None
-) -> list[Rehearsed]:
+def plan_run(path: str, options: Options | None = None, *, project: str | None = None) -> list[PlannedStep]:
     """What a run would do, with the values that are known before it: nothing is run or written."""
     from tempfile import TemporaryDirectory
 
     from plait.engine.journal import MemoryJournal
 
-    flow = flow_named(path, options or Options(), project)
+    flow = find_flow(path, options or Options(), project)
     loaded = flow.load(lenient=True)
     with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
-        return rehearsed(flow, loaded, MemoryJournal(), folder)
+        return plan_program(flow, loaded, MemoryJournal(), folder)
 
 
-def rehearse_call(tool_id: str, params: Mapping[str, Json], *, project: str | None = None) -> list[Rehearsed]:
+def plan_flow_call(
+    tool_id: str, params: Mapping[str, Json], *, project: str | None = None
+) -> list[PlannedStep]:
     """The same for a tool that is a flow."""
     from tempfile import TemporaryDirectory
 
@@ -315,10 +323,10 @@ def rehearse_call(tool_id: str, params: Mapping[str, Json], *, project: str | No
 
     tools = toolbox(project)
     root = tools.spaces.project or os.getcwd()
-    flow = Flow(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
+    flow = FlowSource(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
     loaded = flow.load(lenient=True)
     with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
-        return rehearsed(flow, loaded, MemoryJournal(), folder)
+        return plan_program(flow, loaded, MemoryJournal(), folder)
 
 
 def envelope(tool_id: str, result: FlowResult) -> dict[str, Json]:
@@ -336,49 +344,49 @@ def envelope(tool_id: str, result: FlowResult) -> dict[str, Json]:
     return {**record, "data": result.failure.output, "error": result.failure.message}
 
 
-def rehearse_resume(
+def plan_resume(
     run: str | None = None,
     *,
     project: str | None = None,
     repeat: Sequence[str] = (),
     done: Sequence[str] = (),
     inputs: Mapping[str, Json] | None = None,
-) -> list[Rehearsed]:
+) -> list[PlannedStep]:
     """What a resumed run would do again, and what it would remember."""
-    from plait.app.again import Answers
-    from plait.app.resume import Retry, without_removed
+    from plait.app.again import ResumeAnswers
+    from plait.app.resume import RetryRecord, invalidate_removed
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=False) as opened:
-        flow = Flow.of(opened, None, inputs=inputs)
+        flow = FlowSource.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
-        expect_places(flow, loaded, opened)
-        answers = Answers(repeat, done)
+        require_worktrees_in_place(flow, loaded, opened)
+        answers = ResumeAnswers(repeat, done)
         answers.expect_of(loaded, opened)
         journal = Overlay(opened.journal)
-        journal.append(*without_removed(loaded, opened))
-        return rehearsed(
+        journal.append(*invalidate_removed(loaded, opened))
+        return plan_program(
             flow,
             loaded,
             journal,
             opened.folder,
             repeat=repeat,
             said_done=answers.values(loaded, opened),
-            retried=Retry.of(opened).held(),
+            retried=RetryRecord.of(opened).held(),
         )
 
 
-def refusal_to_resume(
+def resume_blocker(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> InputError | None:
     """Why a run is not resumed before its changes are accepted; None if it is."""
-    from plait.app.resume import expect_unchanged
+    from plait.app.resume import require_unchanged
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=False) as opened:
         try:
-            expect_unchanged(Flow.of(opened, None, inputs=inputs).load(lenient=True), opened)
+            require_unchanged(FlowSource.of(opened, None, inputs=inputs).load(lenient=True), opened)
         except InputError as error:
             return error
     return None
@@ -403,16 +411,16 @@ def flow_runs(project: str | None = None, most: int | None = None) -> list[RunSu
     return flow_store(_state_project(project)).list(most)
 
 
-def left_worktrees(project: str | None = None, *, clean: bool = False) -> list[Left]:
+def list_leftovers(project: str | None = None, *, clean: bool = False) -> list[Leftover]:
     """What runs of a project left behind of the worktrees of their items; what still is, after cleaning."""
-    from plait.adapters.git import clean as cleaned
-    from plait.adapters.git import left_behind
+    from plait.adapters.git import clean_leftover as cleaned
+    from plait.adapters.git import find_leftovers
     from plait.app.services import start_git
 
     root = _state_project(project)
     store = flow_store(root)
     own = {one.id for one in store.list() if not one.foreign}
-    found = left_behind(start_git, root, store.folder, store.running(), own=own)
+    found = find_leftovers(start_git, root, store.folder, store.running(), own=own)
     if not clean:
         return found
     remains = [cleaned(start_git, root, store.folder, one) for one in found]
@@ -445,12 +453,14 @@ def _state_project(project: str | None) -> str:
     return project_root(project)
 
 
-def prompt_of(path: str, options: Options | None = None, *, project: str | None = None) -> Filled:
+def directive_prompt(
+    path: str, options: Options | None = None, *, project: str | None = None
+) -> FilledDirective:
     """The prompt of a directive with its inputs put in; nothing is sent."""
-    from plait.program.program import Directed
+    from plait.program.program import DirectiveProgram
 
-    program = flow_named(path, options or Options(), project).load().program
-    if not isinstance(program, Directed):
+    program = find_flow(path, options or Options(), project).load().program
+    if not isinstance(program, DirectiveProgram):
         fix = "name a directive, or show what a run would do: --dry-run"
         raise InputError("this flow has no prompt of its own", path, fix, code="no-prompt")
     return program.prompt

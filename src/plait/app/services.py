@@ -7,22 +7,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from plait.adapters.process.process import Finished, run_shell
+from plait.adapters.process.process import ProcessResult, run_shell
 from plait.core.errors import InputError, LimitError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 
 if TYPE_CHECKING:
-    from plait.adapters.store.result_cache import Results
-    from plait.agents.messages import Offer, Provider
+    from plait.adapters.store.result_cache import ResultCache
+    from plait.agents.messages import Provider, ToolOffer
     from plait.agents.providers.registry import Providers
-    from plait.program.ports import Inside
+    from plait.program.ports import Subflow
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import Toolbox, ToolResult
     from plait.tools.code_params import CodeParams
-    from plait.tools.invocation import Invocation, RequestCall, Returned
-    from plait.tools.trust.decisions import Ask as AskTrust
+    from plait.tools.invocation import Invocation, PrimitiveResult, RequestCall
+    from plait.tools.trust.decisions import AskTrust
 
 PIECE: Final = 1 << 20
 MOST_KEPT: Final = 4 << 30
@@ -37,12 +37,12 @@ _HERE: Final = threading.local()
 and to free such an object a thread needs a lock that a profiler may hold while garbage is collected."""
 
 
-class RealHands:
+class LocalServices:
     def __init__(
         self,
         project: str,
         folder: str,
-        stop: Stop,
+        stop: StopSignal,
         *,
         env: Mapping[str, str],
         ask: AskTrust | None = None,
@@ -62,7 +62,7 @@ class RealHands:
         self._lock = threading.Lock()
         self._tools: Toolbox | None = None
         self._providers: Providers | None = None
-        self._kept_results: Results | None = None
+        self._kept_results: ResultCache | None = None
         self._no_flows: dict[str, bool] = {}
         """Tools that are not flows: may they be called only once?"""
         self._code: dict[str, CodeParams] = {}
@@ -70,7 +70,7 @@ class RealHands:
         """The folder that tools take for the project."""
         self._tools_env: Mapping[str, str] = {}
         """What they find beside the variables of the flow."""
-        self._elsewhere: dict[tuple[str, tuple[tuple[str, str], ...]], RealHands] = {}
+        self._elsewhere: dict[tuple[str, tuple[tuple[str, str], ...]], LocalServices] = {}
 
     def shell(
         self,
@@ -81,8 +81,8 @@ class RealHands:
         env: Mapping[str, str],
         stdin: bytes,
         timeout: float | None,
-        stop: Stop,
-    ) -> Finished:
+        stop: StopSignal,
+    ) -> ProcessResult:
         try:
             finished = run_shell(
                 bound,
@@ -97,12 +97,12 @@ class RealHands:
                 cancel=stop,
             )
         except ProcessError as error:
-            if isinstance(error.ended, Finished) and error.ended.truncated:
+            if isinstance(error.ended, ProcessResult) and error.ended.truncated:
                 error.ended = self._kept(error.ended)
             raise
         return self._kept(finished) if finished.truncated else finished
 
-    def _kept(self, finished: Finished) -> Finished:
+    def _kept(self, finished: ProcessResult) -> ProcessResult:
         """With what was too long for memory in the folder of the run."""
         from plait.core.records import replace
 
@@ -151,7 +151,7 @@ class RealHands:
         cwd: str,
         env: Mapping[str, str],
         timeout: float | None,
-        stop: Stop,
+        stop: StopSignal,
     ) -> Iterator[bytes]:
         try:
             finished = run_shell(
@@ -164,7 +164,7 @@ class RealHands:
                 cancel=stop,
             )
         except ProcessError as error:
-            if isinstance(error.ended, Finished):
+            if isinstance(error.ended, ProcessResult):
                 error.ended.remove_files()
             raise
         try:
@@ -186,10 +186,10 @@ class RealHands:
         finally:
             finished.remove_files()
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
         if tool_id in self._no_flows:
             return None
-        from plait.app.hooks import called_inside
+        from plait.app.hooks import make_subflow
         from plait.app.subflows import load_tool
 
         loaded = load_tool(self._toolbox(), tool_id, params, project=self._project)
@@ -197,27 +197,27 @@ class RealHands:
             # To look at a tool twice takes as long as many a call; what it is does not change in a run.
             self._no_flows[tool_id] = self._toolbox().chains.get(tool_id).tool.header.once
             return None
-        return called_inside(loaded)
+        return make_subflow(loaded)
 
     def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
         from plait.agents.tool_access import DIRECTIVE
-        from plait.app.subflows import is_flow, load_tool
-        from plait.core.values import holds_unknown
-        from plait.tools.config import expect_fitting
+        from plait.app.subflows import is_flow_tool, load_tool
+        from plait.core.values import contains_unknown
+        from plait.tools.config import validate_known_params
 
         tools = self._toolbox()
-        if not tool_id.startswith(DIRECTIVE) and not is_flow(tools, tool_id):
-            expect_fitting(params, tools.chains.get(tool_id).tool)
-        elif not holds_unknown(params):
+        if not tool_id.startswith(DIRECTIVE) and not is_flow_tool(tools, tool_id):
+            validate_known_params(params, tools.chains.get(tool_id).tool)
+        elif not contains_unknown(params):
             load_tool(tools, tool_id, params, project=self._project, running=False)
 
     def code(self, tool_id: str) -> CodeParams:
         known = self._code.get(tool_id)
         if known is None:
-            from plait.app.subflows import code_of
+            from plait.app.subflows import find_code_params
             from plait.tools.code_params import NO_CODE
 
-            known = code_of(self._toolbox(), tool_id)
+            known = find_code_params(self._toolbox(), tool_id)
             if known is None:
                 return NO_CODE  # the call says why; a tool that is there later is looked at then
             self._code[tool_id] = known
@@ -226,7 +226,7 @@ class RealHands:
     def is_once(self, tool_id: str) -> bool:
         return self._no_flows.get(tool_id, False)
 
-    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:
         from plait.app.tool_catalog import offers
 
         return offers(self._toolbox(), patterns, ask_servers=ask_servers)
@@ -243,12 +243,12 @@ class RealHands:
         self._results.put(key, value)
 
     @property
-    def _results(self) -> Results:
+    def _results(self) -> ResultCache:
         if self._kept_results is None:
-            from plait.adapters.store.result_cache import Results
+            from plait.adapters.store.result_cache import ResultCache
             from plait.app.runs import seals_for
 
-            self._kept_results = Results(self._project, seals=seals_for(self._project))
+            self._kept_results = ResultCache(self._project, seals=seals_for(self._project))
         return self._kept_results
 
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
@@ -261,11 +261,11 @@ class RealHands:
 
     def _expect_open(self) -> None:
         """Tools that write files guard some folders: nobody gets around that by being there."""
-        from plait.core.safe_files import guarded_folder
+        from plait.core.safe_files import find_guarded_folder
 
-        top = item_root(self._folder, self._project, self._tools_at) or self._project
+        top = item_project_root(self._folder, self._project, self._tools_at) or self._project
         inside = os.path.relpath(os.path.realpath(self._tools_at), os.path.realpath(top))
-        if (guarded := guarded_folder(inside)) is not None:
+        if (guarded := find_guarded_folder(inside)) is not None:
             raise InputError(
                 f"'{guarded}' is not written by this tool",
                 fix=f"'{guarded}' can start programs, or decides what may run: change it by hand",
@@ -287,8 +287,8 @@ class RealHands:
                 self._tools = replace(tools, host=host, perform=self._carried_out)
             return self._tools
 
-    def _carried_out(self, invocation: Invocation) -> Returned:
-        from plait.app.toolbox import perform_until
+    def _carried_out(self, invocation: Invocation) -> PrimitiveResult:
+        from plait.app.toolbox import call_until_stopped
         from plait.core.records import replace
 
         timeout = _HERE.timeout
@@ -296,12 +296,12 @@ class RealHands:
             own = invocation.limits.timeout
             limit = timeout if own is None else min(own, timeout)
             invocation = replace(invocation, limits=replace(invocation.limits, timeout=limit))
-        return perform_until(invocation, self._stop)
+        return call_until_stopped(invocation, self._stop)
 
-    def request(self, call: RequestCall) -> Returned:
-        from plait.adapters.http.client import send
+    def request(self, call: RequestCall) -> PrimitiveResult:
+        from plait.adapters.http.client import send_request
 
-        return send(call)
+        return send_request(call)
 
     def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
         finished = start_git(args, cwd=cwd, env=env, stdin=stdin)
@@ -314,7 +314,7 @@ class RealHands:
         return finished.stdout
 
     def provider(self, name: str | None) -> Provider | None:
-        from plait.adapters.http.client import stream
+        from plait.adapters.http.client import stream_request
         from plait.agents.providers.registry import Providers
         from plait.app.toolbox import toolbox
 
@@ -323,7 +323,7 @@ class RealHands:
                 tools = toolbox(self._project, ask=self._ask)
                 # Not the variables of the flow: the host that a key goes to is no matter of its data.
                 self._providers = Providers(
-                    tools.spaces, tools.trust, stream, environ=tools.host, project=self._project
+                    tools.spaces, tools.trust, stream_request, environ=tools.host, project=self._project
                 )
         return self._providers.get(name)
 
@@ -349,9 +349,9 @@ class RealHands:
 
     def _root(self, directory: str) -> str:
         """What files may not leave: the project, or the place of the item in which a step runs."""
-        return item_root(self._folder, self._project, directory) or self._project
+        return item_project_root(self._folder, self._project, directory) or self._project
 
-    def at(self, directory: str, env: Mapping[str, str]) -> RealHands:
+    def at(self, directory: str, env: Mapping[str, str]) -> LocalServices:
         host = self._toolbox().host
         own = () if env == host else tuple((name, env[name]) for name in env if host.get(name) != env[name])
         if not own and directory == self._tools_at:
@@ -374,7 +374,7 @@ class RealHands:
         return os.path.commonpath([top, os.path.realpath(directory)]) == top
 
 
-def item_root(folder: str, project: str, directory: str) -> str | None:
+def item_project_root(folder: str, project: str, directory: str) -> str | None:
     """The project as an item has it, for a folder in that item's place; None for any other folder."""
     top = os.path.join(os.path.realpath(folder), "worktrees")
     name = os.path.relpath(os.path.realpath(directory), top).split(os.sep)[0]
@@ -383,9 +383,9 @@ def item_root(folder: str, project: str, directory: str) -> str | None:
     place = os.path.join(top, name)
     if not os.path.isfile(os.path.join(place, ".git")):
         return place  # a folder of copies, whatever was made of it
-    from plait.core.safe_files import worktree_of
+    from plait.core.safe_files import find_git_root
 
-    own = worktree_of(project)
+    own = find_git_root(project)
     prefix = os.path.relpath(os.path.realpath(project), own) if own else os.curdir
     return os.path.normpath(os.path.join(place, prefix))
 
@@ -414,7 +414,7 @@ GIT_TIMEOUT: Final = 3600.0
 GIT_OUTPUT: Final = 256 * 1024 * 1024
 
 
-def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Finished:
+def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> ProcessResult:
     """How git ended; `env` is added to an environment without any `GIT_…` variable."""
     from plait.adapters.process.process import run
 
@@ -434,7 +434,7 @@ def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: b
     return finished
 
 
-def _pieces(finished: Finished) -> Iterator[bytes]:
+def _pieces(finished: ProcessResult) -> Iterator[bytes]:
     if finished.stdout_file is None:
         yield finished.stdout
         return

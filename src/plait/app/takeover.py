@@ -15,7 +15,7 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 
 if TYPE_CHECKING:
-    from plait.adapters.store import Opened
+    from plait.adapters.store import OpenRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def take_over(run: ForeignRun) -> None:
             raise TrustError(f"run {run.id} gets no seal: {opened.why_unsealed}", code="foreign-store")
 
 
-def _foreign_run(opened: Opened) -> ForeignRun:
+def _foreign_run(opened: OpenRun) -> ForeignRun:
     facts, here = opened.facts, os.path.realpath(opened.project)
     began_in = str(facts.get("project", ""))
     options = facts.get("options")

@@ -9,28 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.agents.tool_access import DIRECTIVE, matches_any, offer_of, plain_id
+from plait.agents.tool_access import DIRECTIVE, make_offer, matches_any, normalize_tool_id
 from plait.app.subflows import directive_item, schema_of_flow
 from plait.core.errors import NO_OUTCOMES, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.tools.spaces import DIRECTIVES
 
 if TYPE_CHECKING:
-    from plait.agents.messages import Offer
+    from plait.agents.messages import ToolOffer
     from plait.core.values import Json
     from plait.tools.call import Toolbox
-    from plait.tools.items import Header, Item
+    from plait.tools.items import Header, ToolFile
 
 MCP: Final = "core/primitives/mcp"
 NO_TOOLS: Final = frozenset({"runtime", "primitive"})
 
 
-def offers(tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
+def offers(tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:
     """By id.  What is named without `*` has to be there; a TrustError if something may not run.
 
     `ask_servers`: those of MCP, which say what their tools take; they are started for that.
     """
-    named = list(dict.fromkeys(_named(patterns)))
+    named = list(dict.fromkeys(_exact_tool_ids(patterns)))
     found = {one: _offer(tools, one, ask_servers=ask_servers) for one in named}
     for tool_id in sorted(_ids(tools, patterns)):
         if tool_id in found or not matches_any(patterns, tool_id):
@@ -46,10 +46,10 @@ def offers(tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True)
     return tuple(offer for _, offer in sorted(found.items()) if offer is not None)
 
 
-def _named(patterns: Iterable[str]) -> Iterator[str]:
+def _exact_tool_ids(patterns: Iterable[str]) -> Iterator[str]:
     for pattern in patterns:
         if "*" not in pattern:
-            yield plain_id(pattern) or pattern
+            yield normalize_tool_id(pattern) or pattern
 
 
 def _ids(tools: Toolbox, patterns: Sequence[str]) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _ids(tools: Toolbox, patterns: Sequence[str]) -> Iterator[str]:
         yield from (f"{DIRECTIVE}{one}" for one in tools.spaces.ids(folder=DIRECTIVES))
 
 
-def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> Offer | None:
+def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> ToolOffer | None:
     if tool_id.startswith(DIRECTIVE):
         item = directive_item(tools, tool_id)
         tools.trust.require([item], running=False)
@@ -71,22 +71,22 @@ def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> Offer | None:
     tools.trust.require(chain.elements, running=False)
     if chain.primitive == MCP and ask_servers:
         return _of_server(tools, tool_id, header)
-    return offer_of(tool_id, header.description, header.config_schema or schema_of_flow(chain))
+    return make_offer(tool_id, header.description, header.config_schema or schema_of_flow(chain))
 
 
-def _of_server(tools: Toolbox, tool_id: str, header: Header) -> Offer:
+def _of_server(tools: Toolbox, tool_id: str, header: Header) -> ToolOffer:
     """What its file does not say, its server does.  Which one that is may depend on parameters: then not."""
-    from plait.adapters.mcp.client import approved
+    from plait.adapters.mcp.client import require_approved
     from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
 
     prepared = prepare(tools, tool_id, {}, checked=False)
     call = prepared.invocation
     if not isinstance(call, McpCall) or any(name not in prepared.given for name in call.chosen_by):
-        return offer_of(tool_id, header.description, header.config_schema)
-    offered = approved(call)
+        return make_offer(tool_id, header.description, header.config_schema)
+    offered = require_approved(call)
     schema = header.config_schema or _without(offered.input_schema, call.params)
-    return offer_of(tool_id, header.description or offered.description, schema)
+    return make_offer(tool_id, header.description or offered.description, schema)
 
 
 def _without(schema: Json, given: Mapping[str, Json]) -> Mapping[str, Json] | None:
@@ -102,8 +102,8 @@ def _without(schema: Json, given: Mapping[str, Json]) -> Mapping[str, Json] | No
     return left
 
 
-def _of_directive(tool_id: str, item: Item) -> Offer:
+def _of_directive(tool_id: str, item: ToolFile) -> ToolOffer:
     from plait.lang.directive.read import read_directive
 
     directive = read_directive(item.data.decode("utf-8", "replace"), item.path)
-    return offer_of(tool_id, directive.description, directive.input_schema())
+    return make_offer(tool_id, directive.description, directive.input_schema())

@@ -11,15 +11,15 @@ from os import PathLike
 from plait.core.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plait.adapters.mcp.client import Offered, PinFile
+    from plait.adapters.mcp.client import ApprovalFile, McpToolInfo
     from plait.core.hints import Any
-    from plait.engine.event_bus import Stop
+    from plait.engine.event_bus import StopSignal
     from plait.scope import Sources
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import Toolbox
-    from plait.tools.invocation import Invocation, McpCall, Returned
+    from plait.tools.invocation import Invocation, McpCall, PrimitiveResult
     from plait.tools.spaces import Space
-    from plait.tools.trust.decisions import Ask as AskTrust
+    from plait.tools.trust.decisions import AskTrust
 
 
 MAX_REAL_PATHS = 1000
@@ -127,7 +127,7 @@ def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
         host=dict(os.environ),
         home=home,
         perform=_perform,
-        ask=_first_line_of,
+        ask=_first_line,
     )
 
 
@@ -142,17 +142,17 @@ def _bundles() -> tuple[Space, ...]:
     return tuple(Space("system", str(point.load()()), bundle=point.name) for point in found)
 
 
-_PRIMITIVES: dict[type, Callable[[Any], Returned]] = {}
+_PRIMITIVES: dict[type, Callable[[Any], PrimitiveResult]] = {}
 
 
-def _perform(invocation: Invocation) -> Returned:
+def _perform(invocation: Invocation) -> PrimitiveResult:
     carry_out = _PRIMITIVES.get(type(invocation))
     if carry_out is None:
         carry_out = _PRIMITIVES[type(invocation)] = _primitive_for(invocation)
     return carry_out(invocation)
 
 
-def perform_until(invocation: Invocation, stop: Stop) -> Returned:
+def call_until_stopped(invocation: Invocation, stop: StopSignal) -> PrimitiveResult:
     """The same, for a run that may be stopped: what its tools have started ends with it."""
     from plait.tools.invocation import ProcessCall
 
@@ -163,7 +163,7 @@ def perform_until(invocation: Invocation, stop: Stop) -> Returned:
     return _perform(invocation)
 
 
-def _primitive_for(invocation: Invocation) -> Callable[[Any], Returned]:
+def _primitive_for(invocation: Invocation) -> Callable[[Any], PrimitiveResult]:
     """What carries out this kind of invocation, loaded when it is first needed."""
     from plait.tools.invocation import FunctionCall, McpCall, ProcessCall, RequestCall
 
@@ -173,20 +173,20 @@ def _primitive_for(invocation: Invocation) -> Callable[[Any], Returned]:
 
             return call_process
         case RequestCall():
-            from plait.adapters.http.client import send
+            from plait.adapters.http.client import send_request
 
-            return send
+            return send_request
         case FunctionCall():
-            from plait.adapters.function import call as call_function
+            from plait.adapters.function import call_function
 
             return call_function
         case McpCall():
-            from plait.adapters.mcp.client import call as call_mcp
+            from plait.adapters.mcp.client import call_mcp
 
             return call_mcp
 
 
-def offered_by_mcp(call: McpCall) -> Offered:
+def inspect_mcp_tool(call: McpCall) -> McpToolInfo:
     """A tool as its MCP server describes it now, for a person to look at."""
     from plait.adapters.mcp.client import McpClients
 
@@ -194,15 +194,15 @@ def offered_by_mcp(call: McpCall) -> Offered:
         return clients.offered(call)
 
 
-def approve_mcp(offered: Offered) -> None:
+def approve_mcp(offered: McpToolInfo) -> None:
     """Let a tool of an MCP server run, as long as it is exactly what was looked at."""
     _pins().put(offered.key, offered.digest)
 
 
-def _pins() -> PinFile:
-    from plait.adapters.mcp.client import PinFile
+def _pins() -> ApprovalFile:
+    from plait.adapters.mcp.client import ApprovalFile
 
-    return PinFile(os.path.join(user_space(), "trust", "mcp.json"))
+    return ApprovalFile(os.path.join(user_space(), "trust", "mcp.json"))
 
 
 def user_space() -> str:
@@ -212,7 +212,7 @@ def user_space() -> str:
     return os.path.join(user_folder(), ".ai")
 
 
-def _first_line_of(command: Sequence[str]) -> str | None:
+def _first_line(command: Sequence[str]) -> str | None:
     """What a command prints first; for interpreters that a command knows."""
     from plait.adapters.process.process import run
     from plait.core.errors import ProcessError
@@ -231,13 +231,15 @@ def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources
 
     # What a command would print is not known where none is to run.
     may_change = None if commands else lambda: False
-    return Sources(directory, environ=os.environ, run=printed_by if commands else None, may_change=may_change)
+    return Sources(
+        directory, environ=os.environ, run=command_output if commands else None, may_change=may_change
+    )
 
 
 COMMAND_TIMEOUT = 60.0
 
 
-def printed_by(bound: BoundScript, directory: str, env: Mapping[str, str] | None = None) -> str:
+def command_output(bound: BoundScript, directory: str, env: Mapping[str, str] | None = None) -> str:
     """What the command of `${cmd:…}` prints."""
     from plait.adapters.process.process import run_shell
     from plait.core.errors import ProcessError

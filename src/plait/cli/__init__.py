@@ -47,10 +47,10 @@ COMMANDS = {
     "schema": "print the JSON Schema of a file format, for editors",
 }
 
-HASTY = ("call",)
+FAST_ARGUMENT_COMMANDS = ("call",)
 """Commands that programs run a thousand times: what they need to start is counted in milliseconds."""
 
-QUICK = ("run", "resume", "retry")
+PRELOADED_COMMANDS = ("run", "resume", "retry")
 """Commands that load much, none of which is garbage."""
 
 WELCOME = """\
@@ -65,12 +65,12 @@ More:    plait help, plait help COMMAND
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code and never raises for bad input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _expect_streams()
+    _ensure_streams()
     if arguments[:1] in (["--version"], ["-V"]):
         from plait import __version__
 
-        return guarded(lambda: _print(f"plait {__version__}\n"))
-    return guarded(lambda: _run(arguments))
+        return run_to_exit_code(lambda: _print(f"plait {__version__}\n"))
+    return run_to_exit_code(lambda: _run(arguments))
 
 
 def enter() -> NoReturn:
@@ -110,12 +110,12 @@ def _run_command(command: str, arguments: list[str]) -> int:
         raise _unknown_command(command)
     from importlib import import_module
 
-    if command in (*HASTY, *QUICK):
+    if command in (*FAST_ARGUMENT_COMMANDS, *PRELOADED_COMMANDS):
         import gc
 
         gc.disable()  # what is loaded now stays; the command itself says when there may be garbage
     module = import_module(f"plait.cli.{command}")
-    options = _plain_options(module, arguments) if command in HASTY else None
+    options = _plain_options(module, arguments) if command in FAST_ARGUMENT_COMMANDS else None
     if options is None:
         from plait.cli.arguments import HelpWanted, Parser
 
@@ -130,19 +130,19 @@ def _run_command(command: str, arguments: list[str]) -> int:
 
 
 def _plain_options(module: Any, arguments: list[str]) -> Any:
-    from plait.cli.fast_arguments import PlainForm
+    from plait.cli.fast_arguments import FastArguments
 
-    form = PlainForm()
+    form = FastArguments()
     module.configure(form)
     return form.read(arguments)
 
 
 def _unknown_command(command: str) -> Exception:
-    from plait.core.errors import InputError, nearest
+    from plait.core.errors import InputError, closest_name
 
     kind = "option" if command.startswith("-") else "command"
     known = ["--help", "--version"] if kind == "option" else list(COMMANDS)
-    guess = nearest(command, known)
+    guess = closest_name(command, known)
     return InputError(
         f"there is no {kind} '{command[:60]}'",
         fix=(f"did you mean '{guess}'? " if guess else "") + f"{kind}s: {', '.join(known)}",
@@ -164,13 +164,13 @@ def _print(text: str) -> int:
 # ── how a command ends ───────────────────────────────────────────────────
 
 
-def _expect_streams() -> None:
+def _ensure_streams() -> None:
     """A closed standard stream (`plait … >&-`) is None; nobody reads it, but writing must not fail."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it stays open as long as we live
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
-def guarded(run: Callable[[], int]) -> int:
+def run_to_exit_code(run: Callable[[], int]) -> int:
     """Every way to end, as an exit code; what was printed has arrived when this returns."""
     try:
         try:
@@ -178,7 +178,7 @@ def guarded(run: Callable[[], int]) -> int:
             sys.stdout.flush()
             return status
         except Exception as error:
-            return _failed(error)
+            return _handle_error(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -186,11 +186,11 @@ def guarded(run: Callable[[], int]) -> int:
         return READER_LEFT
 
 
-def _failed(error: Exception) -> int:
+def _handle_error(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):
         raise error
     try:
-        return _told(error)
+        return _report_error(error)
     except (MemoryError, OSError) as worse:  # there is not even room to load what explains it
         if isinstance(worse, BrokenPipeError):
             raise
@@ -200,7 +200,7 @@ def _failed(error: Exception) -> int:
         return 1
 
 
-def _told(error: Exception) -> int:
+def _report_error(error: Exception) -> int:
     from plait.core.errors import PlaitError
 
     if isinstance(error, PlaitError) and error.exit_code != 4:

@@ -9,7 +9,7 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from plait.core.errors import InputError, nearest
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import NoReturn
 
 
@@ -22,7 +22,7 @@ class _Help(argparse.Action):
         raise HelpWanted
 
 
-def _unmeasured(prog: str) -> argparse.HelpFormatter:
+def _fixed_width_formatter(prog: str) -> argparse.HelpFormatter:
     """A formatter that does not ask how wide the terminal is: argparse makes one to check each option."""
     return argparse.HelpFormatter(prog, width=80)
 
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
             description=None,
             add_help=False,
             allow_abbrev=False,
-            formatter_class=_unmeasured,
+            formatter_class=_fixed_width_formatter,
         )
         self.command = command
         self.what = what
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
             what = f"plait {self.command}: more arguments than it takes"
             return InputError(what, fix="quote a text with blanks: '…'", code="arguments")
         known = [name for action in self._actions for name in action.option_strings]
-        guesses = dict.fromkeys(guess for option in options if (guess := nearest(option, known)))
+        guesses = dict.fromkeys(guess for option in options if (guess := closest_name(option, known)))
         meant = f"did you mean {' '.join(guesses)}? " if guesses else ""
         return InputError(
             f"plait {self.command} has no option {', '.join(options)}",
@@ -93,11 +93,11 @@ def _in_our_words(message: str) -> str:
     return f"{name} cannot take this value"
 
 
-def one_of(what: str, given: str, known: Sequence[str]) -> str:
+def require_choice(what: str, given: str, known: Sequence[str]) -> str:
     """`given`, if it is known; otherwise an error that suggests the nearest."""
     if given in known:
         return given
-    guess = nearest(given, known)
+    guess = closest_name(given, known)
     raise InputError(
         f"there is no {what} '{given[:60]}'",
         fix=(f"did you mean '{guess}'? " if guess else "") + f"{what}s: {', '.join(known)}",

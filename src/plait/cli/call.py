@@ -12,12 +12,12 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 
-from plait.cli.trust_prompt import add_project, toolbox_of
-from plait.cli.values import expect_map, file_text, given_text, read_json
+from plait.cli.trust_prompt import add_project, load_toolbox
+from plait.cli.values import file_text, read_json, read_template_text, require_mapping
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.views.terminal import error_data, printable, show_error, write_given, write_json
+from plait.views.terminal import error_data, printable, show_error, write_json, write_result
 
 if TYPE_CHECKING:
     import argparse
@@ -84,11 +84,11 @@ def _call(options: argparse.Namespace) -> int:
     if tools.chains.get(options.tool).primitive == FLOW:
         return _call_flow(options, params)
     if options.dry_run:
-        _show_dry_run(steps.dry_run(tools, options.tool, params), as_json=options.json)
+        _show_dry_run(steps.plan_call(tools, options.tool, params), as_json=options.json)
         return 0
     result = steps.call_tool(tools, options.tool, params)
     if options.json:
-        write_given(result.record())
+        write_result(result.record())
     else:
         _show(result)
     return 0 if result.success else 1
@@ -97,8 +97,8 @@ def _call(options: argparse.Namespace) -> int:
 def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
     """A tool that is a flow is a run: what it gives is printed, and it can be looked at and resumed."""
     from plait.app import runs as flows
-    from plait.cli.run import watched
-    from plait.views.plan import show_rehearsal
+    from plait.cli.run import run_with_view
+    from plait.views.plan import show_plan
     from plait.views.text import QuietView
 
     for name in ("locked", "timeout", "allow_env"):
@@ -106,19 +106,19 @@ def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
             what = f"--{name.replace('_', '-')} means nothing to '{options.tool}', which is a flow"
             raise InputError(what, fix="the flow and its tools say it themselves", code="arguments")
     if options.dry_run:
-        found = flows.rehearse_call(options.tool, params, project=options.project)
-        return show_rehearsal(found, as_json=options.json)
+        found = flows.plan_flow_call(options.tool, params, project=options.project)
+        return show_plan(found, as_json=options.json)
     results: list[flows.FlowResult] = []
 
-    def work(*, company: flows.Company) -> flows.FlowResult:
+    def work(*, company: flows.RunObservers) -> flows.FlowResult:
         results.append(flows.call_flow(options.tool, params, project=options.project, company=company))
         return results[0]
 
-    status = watched(work, QuietView(sys.stderr))
+    status = run_with_view(work, QuietView(sys.stderr))
     if options.json:
-        write_given(flows.envelope(options.tool, results[0]))
+        write_result(flows.envelope(options.tool, results[0]))
     elif results[0].status == "done":
-        write_given(flows.envelope(options.tool, results[0])["data"])
+        write_result(flows.envelope(options.tool, results[0])["data"])
     return status
 
 
@@ -130,7 +130,7 @@ def _begin_early() -> None:
 
 
 def _toolbox(options: argparse.Namespace) -> Toolbox:
-    tools = toolbox_of(options, asking=True)
+    tools = load_toolbox(options, asking=True)
     if options.trust and not tools.trust.project_trusted:
         _trust_first(tools)
     if options.timeout is None and not options.allow_env:
@@ -144,9 +144,9 @@ def _toolbox(options: argparse.Namespace) -> Toolbox:
 
 def _trust_first(tools: Toolbox) -> None:
     """A folder that brings nothing is not remembered: it could bring something later."""
-    from plait.tools.trust.decisions import brought_along
+    from plait.tools.trust.decisions import project_files
 
-    if tools.trust.project is not None and brought_along(tools.trust.project):
+    if tools.trust.project is not None and project_files(tools.trust.project):
         tools.trust.trust_project(origin="--trust")
 
 
@@ -157,9 +157,11 @@ def _params(options: argparse.Namespace, tools: Toolbox) -> dict[str, Json]:
     params: dict[str, Json] = {}
     if (path := options.params_file) is not None:
         place = "standard input" if path == "-" else path
-        params |= expect_map(read_json(given_text("-") if path == "-" else file_text(path), place), place)
+        params |= require_mapping(
+            read_json(read_template_text("-") if path == "-" else file_text(path), place), place
+        )
     if options.params is not None:
-        params |= expect_map(read_json(options.params, "--params"), "--params")
+        params |= require_mapping(read_json(options.params, "--params"), "--params")
     if options.param:
         params |= _single_params(options.param, _types(tools, options.tool))
     return params
@@ -182,11 +184,11 @@ def _single_params(given: list[str], types: Mapping[str, Json]) -> dict[str, Jso
             raise InputError(
                 f"-p gives '{name[:60]}' twice", fix="give a list with --params", code="arguments"
             )
-        params[name.removesuffix(":")] = _typed(name, value, types.get(name))
+        params[name.removesuffix(":")] = _parse_param(name, value, types.get(name))
     return params
 
 
-def _typed(name: str, value: str, schema: Json) -> Json:
+def _parse_param(name: str, value: str, schema: Json) -> Json:
     """Text, unless the schema asks for something else: `version=1.10` is not the number 1.1."""
     if name.endswith(":"):
         return read_json(value, f"-p {name[:60]}=")
@@ -229,7 +231,7 @@ def _takes_text(schema: Mapping[str, Json]) -> bool:
 def _show(result: ToolResult) -> None:
     data = result.data if result.success else _besides_error(result)
     if data != "" and (result.success or data is not None):
-        write_given(data)
+        write_result(data)
     for note in _notes(result):
         print(f"note: {printable(note)}", file=sys.stderr)
     if not result.success:
@@ -287,6 +289,6 @@ def _show_dry_run(record: Mapping[str, Json], *, as_json: bool) -> None:
     if as_json:
         write_json(dict(record))
         return
-    from plait.views.plan import show
+    from plait.views.plan import show_call_plan
 
-    show(record)
+    show_call_plan(record)

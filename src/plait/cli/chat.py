@@ -13,25 +13,25 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from plait.agents.turns import title_of
-from plait.cli.trust_prompt import add_project, ask_for_trust, at_a_terminal
+from plait.agents.turns import tool_call_title
+from plait.cli.trust_prompt import add_project, ask_for_trust, is_interactive
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, TextIO
 from plait.core.records import replace
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import Stop
-from plait.engine.events import Noted, Spoken, Stamped, StepFinished, StepStarted
-from plait.engine.limits import Limits, Tally
-from plait.engine.outcome import Done, Failure
-from plait.views.format import clean, clean_block
+from plait.engine.event_bus import StopSignal
+from plait.engine.events import EventRecord, ModelText, Note, StepFinished, StepStarted
+from plait.engine.limits import Limits, UsageTally
+from plait.engine.outcome import Failure, Succeeded
+from plait.views.format import clean_block, one_line
 from plait.views.terminal import paint_for
-from plait.views.text import Result, asked_line
+from plait.views.text import Result, usage_line
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.lang.loaded import Loaded
+    from plait.lang.loaded import LoadedFlow
 
 EXAMPLES: Final = (
     "plait chat review.md -i file=src/app.py",
@@ -53,15 +53,15 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
-    from plait.cli.run import expect_folder, given_inputs
+    from plait.cli.run import parse_inputs, require_folder
 
-    expect_folder(options.project)
+    require_folder(options.project)
     if options.inputs == "-":
         raise InputError("standard input is what you say", fix="name a file for --inputs", code="arguments")
-    wanted = flows.Options(inputs=given_inputs(options.inputs, options.input))
-    person = Person(sys.stdin, sys.stdout, sys.stderr, is_there=at_a_terminal())
+    wanted = flows.Options(inputs=parse_inputs(options.inputs, options.input))
+    person = ChatTerminal(sys.stdin, sys.stdout, sys.stderr, is_there=is_interactive())
     ask = ask_for_trust if person.is_there else None
-    company = flows.Company([person.watch], person.stop, ask)
+    company = flows.RunObservers([person.watch], person.stop, ask)
     with person.stopping_by_keys():
         result = flows.run_flow(
             options.directive, wanted, project=options.project, company=company, adapt=person.adapted
@@ -69,15 +69,15 @@ def run(options: argparse.Namespace) -> int:
     return person.leave(result)
 
 
-class Person:
+class ChatTerminal:
     """Whoever sits at the other end: hears, speaks, consents, interrupts."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO, stderr: TextIO, *, is_there: bool) -> None:
         self.is_there = is_there
-        self.stop = Stop()
+        self.stop = StopSignal()
         self._in, self._out, self._err = stdin, stdout, stderr
         self._paint = paint_for(stderr)
-        self._asked = Tally()
+        self._asked = UsageTally()
         self._heard = threading.Condition()
         self._ends = 0
         self._expected = 0
@@ -93,17 +93,17 @@ class Person:
         self._told: set[str] = set()
         """Failures that the person knows of."""
 
-    def adapted(self, loaded: Loaded) -> Loaded:
+    def adapted(self, loaded: LoadedFlow) -> LoadedFlow:
         """The directive as a chat: what its author limits is for the whole of it.
 
         But not the time, since that is also the person's, and not what nobody has written.
         """
         from plait.lang.kinds import CHAT
         from plait.program.chat import Chat
-        from plait.program.program import Directed
+        from plait.program.program import DirectiveProgram
 
         program = loaded.program
-        if not isinstance(program, Directed):
+        if not isinstance(program, DirectiveProgram):
             fix = "name a Markdown file, or run this one: plait run"
             raise InputError("only a directive can be talked with", loaded.path, fix, code="no-directive")
         said, consent = program.limits, self.consent if self.is_there else None
@@ -115,25 +115,25 @@ class Person:
 
     # ── hearing ──────────────────────────────────────────────────────────
 
-    def watch(self, stamped: Stamped) -> None:
+    def watch(self, stamped: EventRecord) -> None:
         """Called by one thread at a time."""
         self._asked.hear(stamped.event)
         match stamped.event:
-            case Spoken(text=""):
+            case ModelText(text=""):
                 with self._heard:
                     self._ends += 1
                     self._heard.notify_all()
-            case Spoken(path=path, text=text) if path.count("/") == 1:
+            case ModelText(path=path, text=text) if path.count("/") == 1:
                 self._say(clean_block(text))  # deeper down others speak: whoever a hook or a call asks
             case StepStarted(kind="call", title=title):
-                self._line(f"· {clean(title, None)}", "dim")
+                self._line(f"· {one_line(title, None)}", "dim")
                 with self._heard:
                     self._calls.add(title)
                     self._heard.notify_all()
-            case StepFinished(kind="call", outcome=Done({"failed": True, "output": str(why)})):
-                self._line(f"  {clean(why.splitlines()[0], None)}", "yellow")
-            case Noted(message=message):
-                self._line(f"note: {clean(message, None)}", "yellow")
+            case StepFinished(kind="call", outcome=Succeeded({"failed": True, "output": str(why)})):
+                self._line(f"  {one_line(why.splitlines()[0], None)}", "yellow")
+            case Note(message=message):
+                self._line(f"note: {one_line(message, None)}", "yellow")
 
     def _say(self, text: str) -> None:
         self._out.write(text)
@@ -163,7 +163,7 @@ class Person:
         if failure is not None:
             self._tell_failure(failure)
         elif self.is_there:
-            self._line(asked_line(self._asked), "dim")
+            self._line(usage_line(self._asked), "dim")
         while (line := self._read("> ")) is not None:
             if line == "/quit":
                 return None
@@ -198,7 +198,7 @@ class Person:
 
     def consent(self, tool_id: str, params: Mapping[str, Json]) -> bool:
         """`y` or `once` for this call, `a` for all of this tool in this chat; anything else is no."""
-        title = title_of(tool_id, dict(params))
+        title = tool_call_title(tool_id, dict(params))
         with self._heard:
             self._heard.wait_for(lambda: title in self._calls, PATIENCE)
         with self._consenting:
@@ -206,7 +206,7 @@ class Person:
                 return True
             # All of it: what the end of a long command does is what is permitted.
             whole = f"{tool_id} {json_text(dict(params))}" if params else tool_id
-            answer = self._decided(f"  {clean(whole, None)} is not permitted: call it? y / N / always  ")
+            answer = self._decided(f"  {one_line(whole, None)} is not permitted: call it? y / N / always  ")
             if answer in ("a", "always"):
                 self._always.add(tool_id)
             return answer in ("y", "yes", "once", "a", "always")
@@ -247,5 +247,5 @@ class Person:
         if result.failure is not None and result.failure.message not in self._told:
             self._tell_failure(result.failure)
         if self.is_there:
-            self._line(f"{asked_line(self._asked)}   plait show {clean(result.run)}", "dim")
+            self._line(f"{usage_line(self._asked)}   plait show {one_line(result.run)}", "dim")
         return result.exit_code

@@ -7,13 +7,13 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from plait.cli.arguments import one_of
+from plait.cli.arguments import require_choice
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Span
 from plait.core.values import Json
 from plait.lang.check import FILE_KINDS, check_file, flow_files
 from plait.lang.findings import Finding, Severity
-from plait.views.terminal import Paint, paint_for, painted_problem, problem_data, write_json
+from plait.views.terminal import Paint, format_problem, paint_for, problem_data, write_json
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
@@ -45,10 +45,10 @@ def run(options: argparse.Namespace) -> int:
     from plait.app.file_check import findings_around
     from plait.template.profiles import profile_named
 
-    form = one_of("format", "json" if options.json else options.format, FORMATS)
+    form = require_choice("format", "json" if options.json else options.format, FORMATS)
     profile = None if options.profile is None else profile_named(options.profile).name
     names = [name.strip() for name in options.values_names.split(",") if name.strip()]
-    kind = None if options.kind is None else one_of("kind", options.kind, FILE_KINDS)
+    kind = None if options.kind is None else require_choice("kind", options.kind, FILE_KINDS)
     files = flow_files(options.paths)
     findings = [
         finding
@@ -84,21 +84,21 @@ def _show(findings: Sequence[Finding], files: Sequence[str]) -> None:
     paint = paint_for(sys.stdout)
     for finding in findings:
         mark = "" if finding.severity == "error" else f"{finding.severity}: "
-        print(painted_problem(finding.problem, paint, mark=mark, colour=COLOURS[finding.severity]))
+        print(format_problem(finding.problem, paint, mark=mark, colour=COLOURS[finding.severity]))
     print(_summary(findings, files, paint))
 
 
 def _summary(findings: Sequence[Finding], files: Sequence[str], paint: Paint) -> str:
     counts = Counter(finding.severity for finding in findings)
-    where = f" in {_counted(len(files), 'file')}"
+    where = f" in {_pluralize(len(files), 'file')}"
     words: tuple[tuple[Severity, str], ...] = (("error", "problem"), ("warning", "warning"))
-    parts = [_counted(counts[severity], word) for severity, word in words if counts[severity]]
+    parts = [_pluralize(counts[severity], word) for severity, word in words if counts[severity]]
     if not parts:
         return paint("no problems", "green") + where
     return paint(" and ".join(parts), "red" if counts["error"] else "yellow") + where
 
 
-def _counted(number: int, word: str) -> str:
+def _pluralize(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
@@ -127,11 +127,11 @@ def _workflow_command(finding: Finding) -> str:
         case str(name):
             properties |= {"file": name}
     message = problem.what + (f"\nfix: {problem.fix}" if problem.fix else "")
-    listed = ",".join(f"{key}={_escaped(value, properties=True)}" for key, value in properties.items())
-    return f"::{level} {listed}::{_escaped(message)}"
+    listed = ",".join(f"{key}={_escape(value, properties=True)}" for key, value in properties.items())
+    return f"::{level} {listed}::{_escape(message)}"
 
 
-def _escaped(text: str, *, properties: bool = False) -> str:
+def _escape(text: str, *, properties: bool = False) -> str:
     for char in "%\r\n" + (":," if properties else ""):
         text = text.replace(char, f"%{ord(char):02X}")
     return text

@@ -13,44 +13,44 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from plait.cli.sh import SHOWN
-from plait.cli.values import add_values, given_text, given_values
-from plait.core.errors import InputError, PlaitError, Problem, PromptTemplateError, nearest
+from plait.cli.values import add_values, parse_values, read_template_text
+from plait.core.errors import InputError, PlaitError, Problem, PromptTemplateError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 from plait.core.values import MASK, UNDEFINED, Json, Secret, json_text
-from plait.lang.analysis.names import Name, profile_of
-from plait.lang.analysis.scopes import STEP_LISTS, Field, read_fields
+from plait.lang.analysis.names import BuiltinName, detect_profile
+from plait.lang.analysis.scopes import STEP_LISTS, TemplateField, find_templates
 from plait.lang.analysis.shell import shell_pieces
 from plait.scope import Scope
 from plait.scope.frames import ALIASES
 from plait.template.nodes import (
     Computed,
-    ContextHole,
-    EnvHole,
+    ContextPlaceholder,
+    EnvPlaceholder,
     Extract,
-    Filled,
+    FilledPlaceholder,
     Hole,
-    InputHole,
+    InputPlaceholder,
     Literal,
-    ParamHole,
+    ParamPlaceholder,
     Parts,
     Path,
-    PromptHole,
+    PromptPlaceholder,
     Text,
-    default_of,
+    default_parts,
     nested_parts,
 )
 from plait.template.profiles import profile_named
-from plait.template.program import Placed
+from plait.template.program import PlacedValue
 from plait.template.shell.binding import bind, plan
-from plait.template.shell.lexer import Gap, Place, analyse
+from plait.template.shell.lexer import SlotContext, ValueSlot, analyse
 from plait.template.template import Leaf, compile_template
 from plait.views.terminal import (
     Paint,
     cut,
+    format_problem,
     paint_for,
-    painted_problem,
     printable,
     problem_data,
     width,
@@ -128,7 +128,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    scope = Scope(given_values(options))
+    scope = Scope(parse_values(options))
     explained = list(_all_explained(options, scope))
     if options.json:
         write_json([_data(explanation) for explanation in explained])
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     for number, explanation in enumerate(explained):
         if number:
             print()
-        for line in drawn(explanation, paint, columns, headed=len(explained) > 1):
+        for line in render_explanation(explanation, paint, columns, headed=len(explained) > 1):
             print(line)
     return 0
 
@@ -151,8 +151,8 @@ def _all_explained(options: argparse.Namespace, scope: Scope) -> Iterator[Explan
             "there is no such file", options.text[:200], "PATH is a place in a YAML file", code="no-file"
         )
     profile = profile_named(options.profile or "workflow").name
-    template = given_text(options.text)
-    known = {name: Name(name, (), "given") for name in scope.names}
+    template = read_template_text(options.text)
+    known = {name: BuiltinName(name, (), "given") for name in scope.names}
     field = TextField(template, profile, known, shell=options.shell)
     yield explain(field, Source("<template>", template), scope)
 
@@ -172,7 +172,7 @@ class TextField:
 
     text: str
     profile: str
-    known: Mapping[str, Name]
+    known: Mapping[str, BuiltinName]
     shell: bool
     phase: str = "flow"
     label: str = "text"
@@ -182,11 +182,11 @@ class TextField:
 def _file(path: str, wanted: str | None, profile: str | None, scope: Scope) -> Iterator[Explanation]:
     document = _document(path)
     said = profile or ("directive" if path.endswith(MARKDOWN) else None)
-    profile = profile_named(said).name if said else profile_of(document)
+    profile = profile_named(said).name if said else detect_profile(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows"
         raise InputError(what, path, "say what it is: --profile workflow", code="no-profile")
-    fields = read_fields(document, profile, names=scope.names).fields
+    fields = find_templates(document, profile, names=scope.names).fields
     chosen = [field for field in fields if wanted is None or _is_at(field, wanted)]
     if not chosen:
         raise _nothing_there(path, wanted, fields)
@@ -222,7 +222,7 @@ def _without_index(path: str) -> str:
 _LISTS: Final = re.compile(rf"\.({'|'.join(STEP_LISTS)})(?=\[)")
 
 
-def _is_at(field: Field, wanted: str) -> bool:
+def _is_at(field: TemplateField, wanted: str) -> bool:
     """`map[0]` is short for `map.agent_template[0]`."""
     for path in (field.path, _LISTS.sub("", field.path)):
         if path == wanted or (path.startswith(wanted) and path[len(wanted)] in ".["):
@@ -230,11 +230,11 @@ def _is_at(field: Field, wanted: str) -> bool:
     return False
 
 
-def _nothing_there(path: str, wanted: str | None, fields: tuple[Field, ...]) -> InputError:
+def _nothing_there(path: str, wanted: str | None, fields: tuple[TemplateField, ...]) -> InputError:
     if wanted is None:
         return InputError("there is no template in this file", path, "see plait check", code="no-template")
     known = [_LISTS.sub("", field.path) for field in fields]
-    guess = nearest(wanted, known)
+    guess = closest_name(wanted, known)
     fix = f"did you mean '{guess}'?" if guess else "without PATH, all templates are shown"
     return InputError(f"there is no template at '{wanted[:60]}'", path, fix, code="no-template")
 
@@ -245,7 +245,7 @@ def _nothing_there(path: str, wanted: str | None, fields: tuple[Field, ...]) -> 
 def explain(field: TextField, source: Source, scope: Scope) -> Explanation:
     leaf = compile_template(field.text, field.profile, source=source).leaf
     flaws = [Problem(f.what, Span(source, f.start, f.end), f.fix, code=f.code) for f in leaf.program.flaws]
-    places, runs_as, refused = _bound(field, leaf, scope) if field.shell else ({}, None, [])
+    places, runs_as, refused = _bind_field(field, leaf, scope) if field.shell else ({}, None, [])
     rows = tuple(_rows(leaf.program.parts, field, source, scope, places))
     return Explanation(field.label, field.place, field.text, field.profile, rows, runs_as, (*flaws, *refused))
 
@@ -254,7 +254,7 @@ def _rows(
     parts: Parts, field: TextField, source: Source, scope: Scope, places: Mapping[int, str]
 ) -> Iterator[Row]:
     for part in parts:
-        if isinstance(part, Text | Filled):
+        if isinstance(part, Text | FilledPlaceholder):
             continue
         status, answer = _answer(part, field, scope)
         bound = places.get(part.start)
@@ -270,35 +270,35 @@ def _rows(
 def _answer(hole: Hole, field: TextField, scope: Scope) -> tuple[str, str]:
     """Status, and in words what answers the hole."""
     match hole:
-        case ContextHole():
+        case ContextPlaceholder():
             found = next((a for a in (_origin(a.origin, field, scope) for a in hole.alternatives) if a), None)
             if found is None and any(step.name == "default" for step in hole.filters):
                 found = ("default", "its filter 'default'")
-        case InputHole():
+        case InputPlaceholder():
             inputs = scope.names.get("inputs")
             given = isinstance(inputs, Mapping) and hole.key in inputs
             found = (
                 ("found", "an input") if given else ("default", "optional: empty") if hole.optional else None
             )
-        case EnvHole():
+        case EnvPlaceholder():
             found = ("environment", "the environment: set") if hole.name in os.environ else None
-        case ParamHole() | PromptHole():
+        case ParamPlaceholder() | PromptPlaceholder():
             found = _name(Path(hole.name), field, scope)
     if found is not None:
         return found
-    if default_of(hole) is not None:
+    if default_parts(hole) is not None:
         return "default", "its default"
     return "missing", _missing(hole, field)
 
 
 def _missing(hole: Hole, field: TextField) -> str:
-    if isinstance(hole, ContextHole | EnvHole) and hole.required is not None:
+    if isinstance(hole, ContextPlaceholder | EnvPlaceholder) and hole.required is not None:
         return "missing: an error, it is required"
-    if isinstance(hole, EnvHole):
+    if isinstance(hole, EnvPlaceholder):
         return "not set: empty"
     if profile_named(field.profile).always_strict:
         return "missing: an error"
-    empty = isinstance(hole, ContextHole) and profile_named(field.profile).missing_context == "empty"
+    empty = isinstance(hole, ContextPlaceholder) and profile_named(field.profile).missing_context == "empty"
     return "missing: empty" if empty else "missing: stays as written"
 
 
@@ -340,7 +340,7 @@ def _name(path: Path, field: TextField, scope: Scope) -> tuple[str, str] | None:
 
 def _value(hole: Hole, field: TextField, source: Source, scope: Scope) -> str | None:
     """The value as it will be, for people; None when it is not known here."""
-    value = _filled(hole, field, source, scope)
+    value = _placeholder_value(hole, field, source, scope)
     if value is UNDEFINED:
         return None
     if isinstance(value, PlaitError):
@@ -350,7 +350,7 @@ def _value(hole: Hole, field: TextField, source: Source, scope: Scope) -> str | 
     return value if isinstance(value, str) and value else json_text(value)
 
 
-def _filled(hole: Hole, field: TextField, source: Source, scope: Scope) -> Json:
+def _placeholder_value(hole: Hole, field: TextField, source: Source, scope: Scope) -> Json:
     # A hole is a template of its own, and this scope has no files, commands or environment behind it.
     alone = compile_template(source.text[hole.start : hole.end], field.profile)
     try:
@@ -359,19 +359,23 @@ def _filled(hole: Hole, field: TextField, source: Source, scope: Scope) -> Json:
         return UNDEFINED
     except PlaitError as error:
         return error
-    return piece.value if isinstance(piece, Placed) else UNDEFINED
+    return piece.value if isinstance(piece, PlacedValue) else UNDEFINED
 
 
 # ── shell text ───────────────────────────────────────────────────────────
 
 
-def _bound(field: TextField, leaf: Leaf, scope: Scope) -> tuple[dict[int, str], str | None, list[Problem]]:
+def _bind_field(
+    field: TextField, leaf: Leaf, scope: Scope
+) -> tuple[dict[int, str], str | None, list[Problem]]:
     """How each hole is bound, what would run, and what is refused."""
     pieces = shell_pieces(leaf, field.known)
-    gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+    gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
     lexed = analyse(pieces, "sh")
     places = {part.start: LEFT for part in leaf.program.parts if not isinstance(part, Text)}
-    holes = {part.start: part for part in leaf.program.parts if not isinstance(part, Text | Filled)}
+    holes = {
+        part.start: part for part in leaf.program.parts if not isinstance(part, Text | FilledPlaceholder)
+    }
     values = [_stand_in(holes[gap.start], field, leaf.source, scope) for gap in gaps]
     for gap, place, (value, _) in zip(gaps, lexed.places, values, strict=True):
         places[gap.start] = _binding(gap, place, value)
@@ -385,7 +389,7 @@ def _bound(field: TextField, leaf: Leaf, scope: Scope) -> tuple[dict[int, str], 
     return places, shown, []
 
 
-def _binding(gap: Gap, place: Place, value: Json) -> str:
+def _binding(gap: ValueSlot, place: SlotContext, value: Json) -> str:
     if gap.raw:
         return "pasted as code (:raw)"
     return "bound, one word per element" if place.spread and isinstance(value, list) else BOUND[place.state]
@@ -394,7 +398,7 @@ def _binding(gap: Gap, place: Place, value: Json) -> str:
 def _stand_in(hole: Hole, field: TextField, source: Source, scope: Scope) -> tuple[Json, bool]:
     """The value, and whether it was given; what is not known yet is shown as it is written."""
     status, _ = _answer(hole, field, scope)
-    value = UNDEFINED if status in VALUELESS else _filled(hole, field, source, scope)
+    value = UNDEFINED if status in VALUELESS else _placeholder_value(hole, field, source, scope)
     if value is UNDEFINED or isinstance(value, PlaitError):
         return source.text[hole.start : hole.end], False
     return value, True
@@ -403,7 +407,9 @@ def _stand_in(hole: Hole, field: TextField, source: Source, scope: Scope) -> tup
 # ── drawing ──────────────────────────────────────────────────────────────
 
 
-def drawn(explanation: Explanation, paint: Paint, columns: int | None, *, headed: bool) -> Iterator[str]:
+def render_explanation(
+    explanation: Explanation, paint: Paint, columns: int | None, *, headed: bool
+) -> Iterator[str]:
     if headed and explanation.place:
         yield paint(printable(explanation.place), "dim")
     margin = max(len(explanation.label), len("runs as")) + 1
@@ -425,7 +431,7 @@ def drawn(explanation: Explanation, paint: Paint, columns: int | None, *, headed
         if rest:
             yield indent + note
     for problem in explanation.problems:
-        yield painted_problem(problem, paint)
+        yield format_problem(problem, paint)
 
 
 def _cells(rows: tuple[Row, ...], before: str) -> Iterator[tuple[str, str, str, str, str]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class PlainForm:
+class FastArguments:
     """Takes the options of a command as a parser would, and reads them if that is easy."""
 
     def __init__(self) -> None:

@@ -14,13 +14,13 @@ from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.engine.journal import Journal
 from plait.engine.outcome import Failed
-from plait.views.format import Line, clean, write_lines
+from plait.views.format import Line, one_line, write_lines
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.views.diagram.model import Picture
+    from plait.views.diagram.model import Diagram
 
 EXAMPLES: Final = (
     "plait graph triage.yaml",
@@ -40,50 +40,50 @@ def run(options: argparse.Namespace) -> int:
     if options.svg is None:
         write_lines(text_lines(picture), sys.stdout)
         return 0
-    from plait.views.diagram.svg import as_svg
+    from plait.views.diagram.svg import render_svg
 
     if options.svg == "-":
-        sys.stdout.write(as_svg(picture))
+        sys.stdout.write(render_svg(picture))
         return 0
-    _write(options.svg, as_svg(picture))
-    print(f"wrote {clean(options.svg, None)}")
+    _write(options.svg, render_svg(picture))
+    print(f"wrote {one_line(options.svg, None)}")
     return 0
 
 
-def text_lines(picture: Picture) -> Iterator[Line]:
-    from plait.views.diagram.text import as_text
+def text_lines(picture: Diagram) -> Iterator[Line]:
+    from plait.views.diagram.text import render_text
 
-    for text, colour in as_text(picture):
-        yield clean(text, None), colour
+    for text, colour in render_text(picture):
+        yield one_line(text, None), colour
 
 
-def picture_of_run(file: str, journal: Journal) -> Picture:
+def picture_of_run(file: str, journal: Journal) -> Diagram:
     """The picture of a flow with what a journal says of it."""
     from plait.program.graph.walk import NODES
-    from plait.views.diagram.model import tasks_of, visits_of, with_tasks, with_way
+    from plait.views.diagram.model import graph_visits, mark_tasks, mark_visits, task_visits
 
     picture = _of_file(file)
-    stays = visits_of(journal, NODES) or visits_of(journal, "steps") or list(_phases(journal))
-    return with_way(picture, stays) if stays else with_tasks(picture, tasks_of(journal))
+    stays = graph_visits(journal, NODES) or graph_visits(journal, "steps") or list(_phases(journal))
+    return mark_visits(picture, stays) if stays else mark_tasks(picture, task_visits(journal))
 
 
-def _of_file(path: str | None) -> Picture:
+def _of_file(path: str | None) -> Diagram:
     from plait.core import documents
     from plait.core.errors import InputError
-    from plait.views.diagram.model import picture_of
+    from plait.views.diagram.model import make_diagram
 
     if path is None:
         raise InputError("which flow is to be drawn?", fix="plait graph FILE, or --run RUN", code="arguments")
     if path.endswith((".md", ".markdown")):
         raise InputError("a directive is one text: there is nothing to draw", path, code="wrong-type")
     name = os.path.splitext(os.path.basename(path))[0]
-    picture = picture_of(documents.load(path), name)
+    picture = make_diagram(documents.load(path), name)
     if not picture.boxes:
         raise InputError("this file has no steps, nodes or tasks", path, "draw a flow", code="no-steps")
     return picture
 
 
-def _of_run(options: argparse.Namespace) -> Picture:
+def _of_run(options: argparse.Namespace) -> Diagram:
     from plait.app import runs as flows
 
     runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)

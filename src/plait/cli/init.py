@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 
-from plait.cli.arguments import one_of
-from plait.cli.trust_prompt import trust_what_was_made
+from plait.cli.arguments import require_choice
+from plait.cli.trust_prompt import trust_new_files
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 
@@ -34,17 +34,17 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from plait.app.toolbox import toolbox
     from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
-    from plait.tools.trust.decisions import brought_along
+    from plait.tools.trust.decisions import project_files as brought_along
 
-    files = project_files(one_of("kind", options.kind, KINDS))
+    files = project_files(require_choice("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)
     _make(root)
     tools = toolbox(root)
-    _expect_project(root, tools.trust.store.root)
+    _require_project_folder(root, tools.trust.store.root)
     alone = not brought_along(root)
     write_new(root, files)
     made = [*files, *([f".gitignore ({STATE})"] if ignore_state(root) else [])]
-    first = trust_what_was_made(tools.trust, alone=alone, origin="plait init")
+    first = trust_new_files(tools.trust, alone=alone, origin="plait init")
     print(f"made in {root}:")
     for path in made:
         print(f"  {path}")
@@ -66,7 +66,7 @@ def _make(root: str) -> None:
         raise InputError(what, root, "name another folder", code="no-directory") from None
 
 
-def _expect_project(root: str, store: str) -> None:
+def _require_project_folder(root: str, store: str) -> None:
     """A project's `.ai` is not the user's own: what lies there would vouch for itself."""
     user = os.path.dirname(store)
     if os.path.commonpath([os.path.realpath(user), root]) == root:

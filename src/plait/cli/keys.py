@@ -15,18 +15,18 @@ import json
 import os
 import sys
 
-from plait.cli.arguments import one_of
-from plait.cli.trust_prompt import at_a_terminal
+from plait.cli.arguments import require_choice
+from plait.cli.trust_prompt import is_interactive
 from plait.cli.values import file_text, read_json
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.tools.trust.signatures import ROTATION, fingerprint_of
-from plait.views.terminal import aligned, cut, paint_for, printable, width, write_bytes, write_json
+from plait.tools.trust.signatures import ROTATION, key_fingerprint
+from plait.views.terminal import cut, format_table, paint_for, printable, width, write_bytes, write_json
 
 if TYPE_CHECKING:
     from plait.core.values import Secret
-    from plait.tools.trust.decisions import KeyFolder, TrustedKey, TrustStore, Verdict
+    from plait.tools.trust.decisions import KeyFolder, TrustDecision, TrustedKey, TrustStore
     from plait.tools.trust.signatures import PrivateKey
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ DEFAULT_KEY: Final = "signing"
 _SHORTEST_PREFIX: Final = 8
 
 
-def signed_by(verdict: Verdict, store: TrustStore) -> str:
+def signer_label(verdict: TrustDecision, store: TrustStore) -> str:
     """Whose word stands for a file, in a word or two."""
     if verdict.by == "manifest":
         return "plait"
@@ -64,17 +64,17 @@ def key_folder(store: TrustStore) -> KeyFolder:
     return KeyFolder(os.path.dirname(store.root))
 
 
-def opened_key(folder: KeyFolder, name: str) -> PrivateKey:
+def open_key(folder: KeyFolder, name: str) -> PrivateKey:
     """A key of ours; its passphrase is asked for on a terminal only."""
     try:
         return folder.open(name)
     except InputError as error:
-        if error.code != "passphrase" or not at_a_terminal():
+        if error.code != "passphrase" or not is_interactive():
             raise
-    return folder.open(name, passphrase=asked_passphrase(f"passphrase of the key '{name}': "))
+    return folder.open(name, passphrase=ask_passphrase(f"passphrase of the key '{name}': "))
 
 
-def asked_passphrase(prompt: str) -> Secret:
+def ask_passphrase(prompt: str) -> Secret:
     from getpass import getpass
 
     from plait.core.values import Secret
@@ -82,7 +82,7 @@ def asked_passphrase(prompt: str) -> Secret:
     return Secret(getpass(prompt, stream=sys.stderr))
 
 
-def trusted_key(store: TrustStore, given: str) -> TrustedKey:
+def find_trusted_key(store: TrustStore, given: str) -> TrustedKey:
     """A key by its fingerprint, or by enough of its beginning to mean one."""
     wanted = given.lower().rstrip("…")
     trusted = store.keys()
@@ -121,7 +121,7 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from plait.app.toolbox import toolbox
 
-    action = one_of("action", options.action, ACTIONS)
+    action = require_choice("action", options.action, ACTIONS)
     if action in _NAMED and options.name is None:
         raise InputError(
             f"plait keys {action}: NAME is missing", fix="see plait keys --help", code="arguments"
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
         case "new":
             _new(store, folder, options)
         case "show":
-            _show(_found(store, folder, options.name), as_json=options.json)
+            _show(_find_key(store, folder, options.name), as_json=options.json)
         case "export":
             _export(folder, options)
         case "add":
@@ -156,7 +156,7 @@ def _list(store: TrustStore, folder: KeyFolder, *, as_json: bool) -> None:
         write_json(
             {
                 "own": [
-                    {"name": name, "fingerprint": fingerprint_of(key), "public_key": key.hex()}
+                    {"name": name, "fingerprint": key_fingerprint(key), "public_key": key.hex()}
                     for name, key in own.items()
                 ],
                 "trusted": [key.record() for key in trusted],
@@ -166,9 +166,9 @@ def _list(store: TrustStore, folder: KeyFolder, *, as_json: bool) -> None:
     if not own and not trusted:
         print("no keys yet; make one: plait keys new")
         return
-    names = {fingerprint_of(key): name for name, key in own.items()}
+    names = {key_fingerprint(key): name for name, key in own.items()}
     rows = [("KEY", "OWNER", "TRUSTED FOR", "STATE")]
-    rows += [(key.fingerprint, _owner(key, names), _scope(key), state_of(key)) for key in trusted]
+    rows += [(key.fingerprint, _owner(key, names), _scope(key), key_state(key)) for key in trusted]
     known = {key.fingerprint for key in trusted}
     rows += [
         (fp, f"you, key '{name}'", "nothing", "not trusted here")
@@ -176,7 +176,7 @@ def _list(store: TrustStore, folder: KeyFolder, *, as_json: bool) -> None:
         if fp not in known
     ]
     paint = paint_for(sys.stdout)
-    head, *lines = aligned(rows, width(sys.stdout))
+    head, *lines = format_table(rows, width(sys.stdout))
     print(paint(head, "bold"), *lines, sep="\n")
 
 
@@ -188,15 +188,15 @@ def _scope(key: TrustedKey) -> str:
     return f"{', '.join(key.ids)} ({', '.join(key.spaces)})"
 
 
-def state_of(key: TrustedKey) -> str:
+def key_state(key: TrustedKey) -> str:
     if key.revoked is not None:
         return f"revoked {key.revoked.time}"
     return f"until {key.not_after}" if key.not_after else "trusted"
 
 
-def _found(store: TrustStore, folder: KeyFolder, given: str) -> TrustedKey:
-    wanted = fingerprint_of(folder.public(given)) if given in folder.names() else given
-    return trusted_key(store, wanted)
+def _find_key(store: TrustStore, folder: KeyFolder, given: str) -> TrustedKey:
+    wanted = key_fingerprint(folder.public(given)) if given in folder.names() else given
+    return find_trusted_key(store, wanted)
 
 
 def _show(key: TrustedKey, *, as_json: bool) -> None:
@@ -213,7 +213,7 @@ def _show(key: TrustedKey, *, as_json: bool) -> None:
 
 def _new(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
     name = options.name or DEFAULT_KEY
-    passphrase = None if options.no_passphrase else _chosen_passphrase()
+    passphrase = None if options.no_passphrase else _choose_passphrase()
     key = folder.create(name, passphrase=passphrase)
     store.add(key.public, owner=options.owner or _login(), origin=OWN_KEY)
     closed = (
@@ -227,14 +227,14 @@ def _new(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> N
     print(f"give others your public key:  plait keys export{named} > my.key.json")
 
 
-def _chosen_passphrase() -> Secret | None:
+def _choose_passphrase() -> Secret | None:
     """A passphrase, typed twice; none where there is nobody to type it, or nothing is typed."""
-    if not at_a_terminal():
+    if not is_interactive():
         return None
-    first = asked_passphrase("a passphrase for the key (empty: none): ")
+    first = ask_passphrase("a passphrase for the key (empty: none): ")
     if not first.reveal():
         return None
-    if asked_passphrase("the same again: ").reveal() != first.reveal():
+    if ask_passphrase("the same again: ").reveal() != first.reveal():
         raise InputError("the two passphrases differ", fix="try again", code="passphrase")
     return first
 
@@ -254,7 +254,7 @@ def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
         "format": PUBLIC,
         "owner": options.owner or _login(),
         "public_key": public.hex(),
-        "fingerprint": fingerprint_of(public),
+        "fingerprint": key_fingerprint(public),
     }
     write_bytes(json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
 
@@ -269,8 +269,8 @@ def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -
         folder,
         store,
         name,
-        opened=lambda it: opened_key(folder, it),
-        passphrase=lambda: None if options.no_passphrase else _chosen_passphrase(),
+        opened=lambda it: open_key(folder, it),
+        passphrase=lambda: None if options.no_passphrase else _choose_passphrase(),
         origin=OWN_KEY,
     )
     write_bytes(rotated.statement)
@@ -296,7 +296,7 @@ def add_key(store: TrustStore, path: str, options: argparse.Namespace) -> None:
         key = store.rotate(text.encode())
         print(f"{printable(key.owner)} has a new key {key.fingerprint}; the old one signs no more")
         return
-    owner, public = _public_of(record, path, options.owner)
+    owner, public = _parse_public_key(record, path, options.owner)
     key = store.add(
         public,
         owner=owner,
@@ -312,7 +312,7 @@ def add_key(store: TrustStore, path: str, options: argparse.Namespace) -> None:
     )
 
 
-def _public_of(record: Json, path: str, owner: str | None) -> tuple[str, bytes]:
+def _parse_public_key(record: Json, path: str, owner: str | None) -> tuple[str, bytes]:
     match record:
         case {"format": "plait.public-key.v1", "owner": str(said), "public_key": str(key)} if _is_hex(key):
             return owner or said, bytes.fromhex(key)
@@ -329,5 +329,5 @@ def _is_hex(text: str) -> bool:
 
 
 def _revoke(store: TrustStore, options: argparse.Namespace) -> None:
-    key = store.revoke(trusted_key(store, options.name).fingerprint, options.reason)
+    key = store.revoke(find_trusted_key(store, options.name).fingerprint, options.reason)
     print(f"revoked: {printable(key.owner)}'s key {key.fingerprint}; whatever it signed is refused here")

@@ -9,29 +9,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from plait.cli.run import expect_folder
+from plait.cli.run import require_folder
 from plait.cli.trust_prompt import add_project
-from plait.core.errors import InputError, nearest
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
-from plait.engine.events import Event, RunStarted, Stamped, StepFinished, StepRetrying, StepStarted, Used
+from plait.engine.events import Event, EventRecord, RunStarted, StepFinished, StepRetrying, StepStarted, Usage
 from plait.engine.journal import Journal
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.engine.paths import is_below
+from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded, to_record
+from plait.engine.paths import is_at_or_below
 from plait.views.format import (
     Line,
-    clean,
     clean_block,
     clock,
     first_line,
     json_line,
     nth_attempt,
+    one_line,
     write_lines,
 )
 from plait.views.parts import CALL, TURN
-from plait.views.progress import row_of, told
-from plait.views.text import asked_words, row_state
+from plait.views.progress import describe_failure, make_row
+from plait.views.text import row_state, usage_words
 
 if TYPE_CHECKING:
     import argparse
@@ -67,13 +67,13 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
-    expect_folder(options.project)
+    require_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
         journal = opened.journal
         # To go through the events of a million items takes minutes; to look for those of one, a second.
         search = journal.reader if journal.reader.is_long() else None
-        wanted = None if options.item is None else chosen(journal, options.item, name, search=search)
+        wanted = None if options.item is None else find_paths(journal, options.item, name, search=search)
         events = journal.events()
         if search is not None and wanted is not None and len(wanted) <= FEW:
             events = search.events_at(wanted)
@@ -104,7 +104,7 @@ class Entry:
     """What it gave is what those inside it printed."""
     is_repeated: bool = False
     """Another attempt follows, by its own policy or because a hook said so."""
-    used: Used | None = None
+    used: Usage | None = None
     """What it has used up itself."""
 
     def record(self) -> dict[str, Json]:
@@ -126,17 +126,17 @@ class Search(Protocol):
     """Finds steps in a long journal without going through it."""
 
     def called(self, name: str) -> list[str]: ...
-    def events_at(self, paths: Iterable[str]) -> Iterator[Stamped]: ...
+    def events_at(self, paths: Iterable[str]) -> Iterator[EventRecord]: ...
 
 
-def chosen(journal: Journal, name: str, run: str, *, search: Search | None = None) -> list[str]:
+def find_paths(journal: Journal, name: str, run: str, *, search: Search | None = None) -> list[str]:
     """The paths that are meant: by path, key or title; by the beginning of a path or key if nothing else."""
     if search is not None and (called := search.called(name)):
         return _outermost(called)
     exact: dict[str, None] = {}
     begun: dict[str, None] = {}
     titles: dict[str, None] = {}
-    for path, title in _begun(journal.events()):
+    for path, title in _step_titles(journal.events()):
         own = path.rpartition("/")[2]
         names = (path, own, own.partition(":")[2], title)
         titles[title] = None
@@ -146,10 +146,11 @@ def chosen(journal: Journal, name: str, run: str, *, search: Search | None = Non
             begun[path] = None
     found = list(exact or begun)
     if not found:
-        guess = nearest(name, titles)
+        guess = closest_name(name, titles)
         raise InputError(
-            f"run {run} has nothing called '{clean(name)}'",
-            fix=(f"did you mean '{clean(guess)}'? " if guess else "") + f"plait show {run} lists its steps",
+            f"run {run} has nothing called '{one_line(name)}'",
+            fix=(f"did you mean '{one_line(guess)}'? " if guess else "")
+            + f"plait show {run} lists its steps",
             code="unknown-item",
         )
     return _outermost(found)
@@ -165,23 +166,23 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _begun(events: Iterable[Stamped]) -> Iterator[tuple[str, str]]:
+def _step_titles(events: Iterable[EventRecord]) -> Iterator[tuple[str, str]]:
     for stamped in events:
         if isinstance(stamped.event, StepStarted | StepFinished):
             yield stamped.event.path, stamped.event.title
 
 
-def entries(events: Iterable[Stamped], wanted: Collection[str] | None) -> Iterator[Entry]:
+def entries(events: Iterable[EventRecord], wanted: Collection[str] | None) -> Iterator[Entry]:
     """What the steps printed; those that only hold others, and repeat what they said, are left out."""
     reader = _Reader()
     wanted = None if wanted is None else frozenset(wanted)
-    for event, following in _followed(events):
+    for event, following in _with_next(events):
         entry = reader.take(event, following)
         if entry is not None and _is_wanted(entry.path, wanted):
             yield entry
 
 
-def _followed(events: Iterable[Stamped]) -> Iterator[tuple[Event, Event | None]]:
+def _with_next(events: Iterable[EventRecord]) -> Iterator[tuple[Event, Event | None]]:
     """Each event, and the one behind it."""
     before: Event | None = None
     for stamped in events:
@@ -246,7 +247,10 @@ class _Reader:
         self._retried.pop(path, None)
         if not has_words:
             return None
-        spent, again = event.duration, isinstance(following, StepRetrying) and is_below(path, following.path)
+        spent, again = (
+            event.duration,
+            isinstance(following, StepRetrying) and is_at_or_below(path, following.path),
+        )
         return Entry(
             path,
             event.kind,
@@ -263,7 +267,7 @@ class _Reader:
 
     def _attempt(self, path: str, following: Event | None) -> tuple[int, int]:
         """Which attempt has ended, of this step or of what it is inside of, and of how many."""
-        if isinstance(following, StepRetrying) and is_below(path, following.path):
+        if isinstance(following, StepRetrying) and is_at_or_below(path, following.path):
             return following.attempt, following.of
         while path:
             before = self._retried.get(path)
@@ -285,12 +289,12 @@ def _has_own_words(event: StepFinished, *, holds_others: bool) -> bool:
     match event.outcome:
         case Failed(failure):
             return failure.path in ("", event.path)
-        case Done(dict(value)) if _is_visit(event.kind, value):
+        case Succeeded(dict(value)) if _is_visit(event.kind, value):
             return bool(value.keys() - {"next"})
-        case Done(dict(value)):
+        case Succeeded(dict(value)):
             speaks = "exit_code" in value or event.kind in OF_AGENTS or event.kind == TASK
             return speaks and not holds_others
-        case Done():
+        case Succeeded():
             return False
         case Skipped():
             return True
@@ -306,47 +310,50 @@ def _is_visit(kind: str, value: Mapping[str, Json]) -> bool:
 def lines(logged: Iterable[Entry]) -> Iterator[Line]:
     for entry in logged:
         how, colour = _how(entry)
-        above = f"{clean(entry.above)} › " if entry.above else ""
+        above = f"{one_line(entry.above)} › " if entry.above else ""
         was_repeated = entry.of or entry.attempt > 1 or entry.is_repeated
         tried = f"   {nth_attempt(entry.attempt, entry.of)}" if was_repeated else ""
         spent = "" if entry.duration is None else f"   {clock(entry.duration)}"
-        yield f"── {clean(entry.path, None)}   {above}{clean(entry.title)}   {how}{tried}{spent}", colour
-        for line in _printed(entry):
+        yield (
+            f"── {one_line(entry.path, None)}   {above}{one_line(entry.title)}   {how}{tried}{spent}",
+            colour,
+        )
+        for line in _entry_lines(entry):
             yield line, ""
 
 
 def _how(entry: Entry) -> tuple[str, str]:
     match entry.outcome:
-        case Done() if entry.kind in OF_AGENTS:
+        case Succeeded() if entry.kind in OF_AGENTS:
             return _how_of_agent(entry)
-        case Done(dict(value)) if _is_visit(entry.kind, value) and "next" in value:
-            return f"done → {clean(str(value['next']))}", "green"
-        case Done():
+        case Succeeded(dict(value)) if _is_visit(entry.kind, value) and "next" in value:
+            return f"done → {one_line(str(value['next']))}", "green"
+        case Succeeded():
             return "done", "green"
         case Skipped(why):
-            return f"skipped: {clean(first_line(why))}", "dim"
+            return f"skipped: {one_line(first_line(why))}", "dim"
         case Failed(failure):
-            return clean(told(failure)[0]), "red"
+            return one_line(describe_failure(failure)[0]), "red"
 
 
 def _how_of_agent(entry: Entry) -> tuple[str, str]:
     """What a turn took; whether a call was made, and came to something."""
     said = entry.path, entry.kind, entry.title
-    row = row_of(StepFinished(*said, "", entry.outcome, entry.duration or 0.0, used=entry.used))
+    row = make_row(StepFinished(*said, "", entry.outcome, entry.duration or 0.0, used=entry.used))
     if row.asked is not None:
-        return asked_words(row.asked, turns=False), "green"
+        return usage_words(row.asked, turns=False), "green"
     return row_state(row), "red" if row.state == "failed" else "green"
 
 
-def _printed(entry: Entry) -> Iterator[str]:
+def _entry_lines(entry: Entry) -> Iterator[str]:
     match entry.outcome:
-        case Done(dict(value)) if entry.kind == TURN:
+        case Succeeded(dict(value)) if entry.kind == TURN:
             yield from _conversation(value)
-        case Done(dict(value)) if _is_visit(entry.kind, value):
-            yield from _visited(value)
-        case Done(dict(value)) if entry.kind == TASK:
+        case Succeeded(dict(value)) if _is_visit(entry.kind, value):
+            yield from _visit_lines(value)
+        case Succeeded(dict(value)) if entry.kind == TASK:
             yield from _text(value.get("raw"))
-        case Done(dict(value)):
+        case Succeeded(dict(value)):
             yield from _blocks(value)
         case Failed(Failure(message, kind, output=dict(value))) if _is_of_talk(entry, value):
             yield from _conversation(value)
@@ -373,17 +380,17 @@ def _conversation(value: Mapping[str, Json]) -> Iterator[str]:
         return
     for name, said in {**asked, "model": value.get("text")}.items():
         if words := _text(said):
-            yield f"{clean(name)}:"
+            yield f"{one_line(name)}:"
             yield from (f"  {line}".rstrip() for line in words)
 
 
-def _visited(value: Mapping[str, Json]) -> Iterator[str]:
+def _visit_lines(value: Mapping[str, Json]) -> Iterator[str]:
     """What a node assigned, and what the graph gives if it ends there."""
     assigned, error = value.get("assign"), value.get("error")
     for name, one in assigned.items() if isinstance(assigned, Mapping) else ():
-        yield f"{clean(name)} = {clean(json_text(one), MOST_OF_A_VALUE)}"
+        yield f"{one_line(name)} = {one_line(json_text(one), MOST_OF_A_VALUE)}"
     if isinstance(error, Mapping):
-        yield f"error: {clean(str(error.get('error')), MOST_OF_A_VALUE)}"
+        yield f"error: {one_line(str(error.get('error')), MOST_OF_A_VALUE)}"
     yield from _text(value.get("output"))
 
 
@@ -396,8 +403,8 @@ def _blocks(value: Mapping[str, Json]) -> Iterator[str]:
     for name in ("output", "stderr"):
         path, lost = value.get(f"{name}_file"), value.get(f"{name}_lost")
         if isinstance(path, str):
-            how = f"a longer part, not the whole ({clean(str(lost), None)})," if lost else "the whole"
-            yield f"… {how} is in {clean(path, None)}"
+            how = f"a longer part, not the whole ({one_line(str(lost), None)})," if lost else "the whole"
+            yield f"… {how} is in {one_line(path, None)}"
     if value.get("truncated") and not ("output_file" in value or "stderr_file" in value):
         yield "… more was printed, and is not kept"
 

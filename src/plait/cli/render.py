@@ -18,7 +18,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from plait.cli.values import add_values, expect_env, expect_map, given_text, given_values, read_json, scope_of
+from plait.cli.values import (
+    add_values,
+    make_scope,
+    parse_values,
+    read_json,
+    read_template_text,
+    require_env,
+    require_mapping,
+)
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, BinaryIO, Final
 from plait.core.values import Json, Secret
@@ -64,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     if options.cases is not None:
         return _run_cases(options)
     try:
-        value = _rendered(options)
+        value = _render_one(options)
     except PlaitError as error:
         if not options.json or error.exit_code == 4:
             raise
@@ -77,20 +85,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rendered(options: argparse.Namespace) -> Json:
+def _render_one(options: argparse.Namespace) -> Json:
     if options.text is None:
         raise InputError(
             "plait render: TEXT is missing",
             fix="give a template, - for standard input, or --cases",
             code="arguments",
         )
-    text = given_text(options.text)
+    text = read_template_text(options.text)
     template = read_json(text, "TEXT") if options.tree else text
-    env = None if options.env is None else expect_env(read_json(options.env, "--env"), "--env")
-    values = given_values(options)
-    scope = scope_of(values, env=env)
+    env = None if options.env is None else require_env(read_json(options.env, "--env"), "--env")
+    values = parse_values(options)
+    scope = make_scope(values, env=env)
     environment = dict(os.environ) if env is None else env
-    filled = _filled(
+    filled = _render_template(
         template, scope, options.profile, options.sink, strict=not options.lenient, env=environment
     )
     return _without_secrets(filled, [values[name] for name in options.secret])
@@ -100,9 +108,9 @@ def _without_secrets(value: Json, hidden: Json) -> Json:
     """What a person may see: a sink fills in a secret for the program that needs it."""
     if not hidden:
         return value
-    from plait.core.masking import Masker, masked
+    from plait.core.masking import Masker, mask_value
 
-    return masked(value, Masker(_secret_texts(hidden)).mask)
+    return mask_value(value, Masker(_secret_texts(hidden)).mask)
 
 
 def _secret_texts(value: Json) -> Iterator[str]:
@@ -116,7 +124,7 @@ def _secret_texts(value: Json) -> Iterator[str]:
                 yield from _secret_texts(inner)
 
 
-def _filled(
+def _render_template(
     template: Json,
     values: Mapping[str, Json] | Scope,
     profile: str,
@@ -140,7 +148,7 @@ def _run_cases(options: argparse.Namespace) -> int:
     if also := [name for name, given in alone.items() if given is not None]:
         raise InputError(f"plait render: --cases and {also[0]} exclude each other", code="arguments")
     name = "<stdin>" if options.cases == "-" else options.cases
-    with _opened(options.cases) as lines, _quiet():
+    with _open_cases(options.cases) as lines, _quiet():
         return _answer(lines, name)
 
 
@@ -189,18 +197,18 @@ def _case_value(line: bytes, name: str, number: int) -> Json:
         raise InputError("'strict' is true or false", place, code="wrong-type")
     if not isinstance(profile, str) or not isinstance(sink, str | None):
         raise InputError("'profile' and 'sink' are names", place, code="wrong-type")
-    return _filled(
+    return _render_template(
         case["template"],
-        {} if values is None else expect_map(values, place),
+        {} if values is None else require_mapping(values, place),
         profile,
         sink,
         strict=strict,
-        env=None if env is None else expect_env(env, place),
+        env=None if env is None else require_env(env, place),
     )
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
+def _open_cases(path: str) -> Iterator[BinaryIO]:
     if path == "-":
         yield sys.stdin.buffer
         return

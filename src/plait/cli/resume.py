@@ -8,17 +8,17 @@ from functools import partial
 from plait.cli.run import (
     add_inputs,
     add_watching,
-    expect_folder,
-    given_inputs,
     load_all,
     parallel,
-    reporting,
+    parse_inputs,
+    require_folder,
+    run_with_view,
     view_for,
-    watched,
+    with_json_errors,
 )
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.views.format import clean_block
-from plait.views.plan import show_rehearsal
+from plait.views.plan import show_plan
 
 if TYPE_CHECKING:
     import argparse
@@ -61,26 +61,26 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return reporting(options, _resume)
+    return with_json_errors(options, _resume)
 
 
 def _resume(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
     load_all()
-    expect_folder(options.project)
-    inputs = given_inputs(options.inputs, options.input)
+    require_folder(options.project)
+    inputs = parse_inputs(options.inputs, options.input)
     if options.dry_run:
-        rehearsed = flows.rehearse_resume(
+        rehearsed = flows.plan_resume(
             options.run,
             project=options.project,
             repeat=options.repeat,
             done=options.done,
             inputs=inputs,
         )
-        code = show_rehearsal(rehearsed, as_json=options.json)
+        code = show_plan(rehearsed, as_json=options.json)
         if not options.accept_changes:
-            refused = flows.refusal_to_resume(options.run, project=options.project, inputs=inputs)
+            refused = flows.resume_blocker(options.run, project=options.project, inputs=inputs)
             if refused is not None:
                 print(f"note: plait resume would refuse this: {clean_block(str(refused))}", file=sys.stderr)
         return code
@@ -95,4 +95,4 @@ def _resume(options: argparse.Namespace) -> int:
         backend=options.backend,
         inputs=inputs,
     )
-    return watched(work, view_for(options))
+    return run_with_view(work, view_for(options))

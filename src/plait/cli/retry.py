@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from plait.cli.run import add_watching, expect_folder, load_all, parallel, reporting, view_for, watched
+from plait.cli.run import (
+    add_watching,
+    load_all,
+    parallel,
+    require_folder,
+    run_with_view,
+    view_for,
+    with_json_errors,
+)
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 
@@ -37,15 +45,15 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return reporting(options, _retry)
+    return with_json_errors(options, _retry)
 
 
 def _retry(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
     load_all()
-    expect_folder(options.project)
-    _expect_choice(options)
+    require_folder(options.project)
+    _require_item_choice(options)
     work = partial(
         flows.retry_flow,
         options.run,
@@ -56,10 +64,10 @@ def _retry(options: argparse.Namespace) -> int:
         max_parallel=parallel(options.max_parallel),
         backend=options.backend,
     )
-    return watched(work, view_for(options))
+    return run_with_view(work, view_for(options))
 
 
-def _expect_choice(options: argparse.Namespace) -> None:
+def _require_item_choice(options: argparse.Namespace) -> None:
     if bool(options.items) == options.failed:
         what = "--failed is for all failed items" if options.failed else "which items are to be done again"
         raise InputError(

@@ -14,24 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from plait.cli.trust_prompt import add_project, ask_for_trust, at_a_terminal
-from plait.cli.values import expect_map, file_text, given_text, read_json
+from plait.cli.trust_prompt import add_project, ask_for_trust, is_interactive
+from plait.cli.values import file_text, read_json, read_template_text, require_mapping
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.views.format import json_line
-from plait.views.plan import show_rehearsal
+from plait.views.plan import show_plan
 from plait.views.terminal import error_data
 from plait.views.text import JsonView, PlainView, QuietView, Result, View
 
 if TYPE_CHECKING:
     import argparse
 
-    from plait.app.runs import Company, Options
+    from plait.app.runs import Options, RunObservers
     from plait.cli.arguments import Parser
-    from plait.tools.trust.decisions import Ask as AskTrust
-    from plait.tools.trust.decisions import Question
+    from plait.tools.trust.decisions import AskTrust, TrustQuestion
 
 EXAMPLES: Final = (
     "plait run flow.yaml",
@@ -76,7 +75,7 @@ def add_watching(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return reporting(options, _run)
+    return with_json_errors(options, _run)
 
 
 def load_all() -> None:
@@ -96,29 +95,27 @@ def _run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
     load_all()
-    expect_folder(options.project)
+    require_folder(options.project)
     wanted = _options(options)
     if options.prompt_only:
         return _show_prompt(options, wanted)
     if options.dry_run:
-        return show_rehearsal(
-            flows.rehearse_flow(options.file, wanted, project=options.project), as_json=options.json
-        )
+        return show_plan(flows.plan_run(options.file, wanted, project=options.project), as_json=options.json)
     if options.trust:
         _trust_first(options)
     work = partial(flows.run_flow, options.file, wanted, project=options.project)
-    return watched(work, view_for(options))
+    return run_with_view(work, view_for(options))
 
 
 def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
     from plait.app import runs as flows
 
-    filled = flows.prompt_of(options.file, wanted, project=options.project)
+    filled = flows.directive_prompt(options.file, wanted, project=options.project)
     print(json_line(filled.record()) if options.json else filled.body)
     return 0
 
 
-def reporting(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
+def with_json_errors(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
     """With `--json`, what is wrong is an object, too."""
     try:
         return work(options)
@@ -146,18 +143,18 @@ def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
     return PlainView(stream)
 
 
-class Work(Protocol):
+class RunCommand(Protocol):
     """What a command does with a run, in the company of whoever watches and stops it."""
 
-    def __call__(self, *, company: Company) -> Result: ...
+    def __call__(self, *, company: RunObservers) -> Result: ...
 
 
-def watched(work: Work, view: View) -> int:
+def run_with_view(work: RunCommand, view: View) -> int:
     """Let a run go on until it ends or is stopped, and show it; its exit code."""
-    from plait.app.runs import Company
+    from plait.app.runs import RunObservers
 
-    stop = Stop()
-    company = Company([view.watch], stop, _asking(view) if at_a_terminal() else None)
+    stop = StopSignal()
+    company = RunObservers([view.watch], stop, _asking(view) if is_interactive() else None)
     with view, stopping_by_signal(stop, view):
         result = work(company=company)
     view.finish(result)
@@ -165,7 +162,7 @@ def watched(work: Work, view: View) -> int:
 
 
 def _asking(view: View) -> AskTrust:
-    def ask(question: Question) -> bool:
+    def ask(question: TrustQuestion) -> bool:
         with view.aside():
             return ask_for_trust(question)
 
@@ -173,7 +170,7 @@ def _asking(view: View) -> AskTrust:
 
 
 @contextmanager
-def stopping_by_signal(stop: Stop, view: View) -> Iterator[list[int]]:
+def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
     """Signals ask the run to stop while this lasts; those that came, in order."""
     from queue import SimpleQueue
     from threading import Thread, current_thread, main_thread
@@ -226,7 +223,7 @@ def _options(options: argparse.Namespace) -> Options:
     from plait.app.runs import Options
 
     return Options(
-        inputs=given_inputs(options.inputs, options.input),
+        inputs=parse_inputs(options.inputs, options.input),
         strict=True if options.strict else None,
         max_parallel=parallel(options.max_parallel),
         profile=options.profile,
@@ -234,7 +231,7 @@ def _options(options: argparse.Namespace) -> Options:
     )
 
 
-def given_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
+def parse_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
     """`--inputs`, then each `-i` over it."""
     inputs = {} if file is None else _inputs_of_file(file)
     given: dict[str, Json] = {}
@@ -253,12 +250,12 @@ def given_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
 
 def _inputs_of_file(path: str) -> dict[str, Json]:
     place = "standard input" if path == "-" else path
-    text = given_text("-") if path == "-" else file_text(path)
+    text = read_template_text("-") if path == "-" else file_text(path)
     if not path.endswith((".yaml", ".yml")):
-        return expect_map(read_json(text, place), place)
+        return require_mapping(read_json(text, place), place)
     from plait.core.documents import parse
 
-    return expect_map(parse(text, path).data(), place)
+    return require_mapping(parse(text, path).data(), place)
 
 
 def parallel(given: str | None) -> int | None:
@@ -275,7 +272,7 @@ def whole(option: str, given: str | None) -> int | None:
     return int(given)
 
 
-def expect_folder(project: str | None) -> None:
+def require_folder(project: str | None) -> None:
     if project is not None and not os.path.isdir(project):
         raise InputError("there is no such folder", project[:200], "check --project", code="no-directory")
 
@@ -283,8 +280,8 @@ def expect_folder(project: str | None) -> None:
 def _trust_first(options: argparse.Namespace) -> None:
     from plait.app import runs as flows
     from plait.app.toolbox import toolbox
-    from plait.tools.trust.decisions import brought_along
+    from plait.tools.trust.decisions import project_files
 
     trust = toolbox(options.project or flows.project_of_file(options.file)).trust
-    if trust.project is not None and not trust.project_trusted and brought_along(trust.project):
+    if trust.project is not None and not trust.project_trusted and project_files(trust.project):
         trust.trust_project(origin="--trust")

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from plait.cli.run import expect_folder, whole
+from plait.cli.run import require_folder, whole
 from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TextIO
 from plait.core.values import Json
 from plait.engine.events import Status
-from plait.views.format import clean, clock
-from plait.views.terminal import aligned, paint_for, width, write_json
+from plait.views.format import clock, one_line
+from plait.views.terminal import format_table, paint_for, width, write_json
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
     from plait.app.toolbox import project_root
 
-    expect_folder(options.project)
+    require_folder(options.project)
     summaries = flows.flow_runs(options.project, whole("--limit", options.limit))
     if options.json:
         write_json([record(one) for one in summaries])
@@ -87,7 +87,7 @@ def show(summaries: Sequence[Summary], stream: TextIO, *, now: float) -> None:
     paint = paint_for(stream)
     rows = [HEAD, *(_cells(one, now) for one in summaries)]
     colours = ["bold", *(COLOURS[one.status] for one in summaries)]
-    for line, colour in zip(aligned(rows, width(stream)), colours, strict=True):
+    for line, colour in zip(format_table(rows, width(stream)), colours, strict=True):
         print(paint(line, colour), file=stream)
     if any(one.foreign for one in summaries):
         print(f"{FOREIGN}: these runs did not begin here; plait trust run RUN takes one over", file=stream)
@@ -111,14 +111,14 @@ def _cells(one: Summary, now: float) -> tuple[str, ...]:
     until = one.ended if one.ended is not None else now if one.status == "running" else None
     failed = one.counts.get("failed", 0)
     return (
-        clean(one.id),
+        one_line(one.id),
         f"{one.status}, {FOREIGN}" if one.foreign else one.status,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(one.started)),
         "—" if until is None else clock(until - one.started),
         str(sum(one.counts.values())) if one.counts else "—",
         str(failed) if failed else "—",
-        clean(one.flow) or "—",
-        clean(one.problem, None)
+        one_line(one.flow) or "—",
+        one_line(one.problem, None)
         if one.problem
         else os.path.relpath(one.file)
         if os.path.isabs(one.file)

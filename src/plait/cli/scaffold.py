@@ -10,12 +10,12 @@ import os
 import re
 from collections.abc import Mapping
 
-from plait.cli.arguments import one_of
-from plait.cli.trust_prompt import trust_what_was_made
+from plait.cli.arguments import require_choice
+from plait.cli.trust_prompt import trust_new_files
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.tools.spaces import normal_id
-from plait.tools.trust.decisions import brought_along
+from plait.tools.spaces import normalize_id
+from plait.tools.trust.decisions import project_files as brought_along
 
 if TYPE_CHECKING:
     from plait.tools.call import Toolbox
@@ -140,8 +140,8 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
     if runtime is None:
         what = f"plait tools new: --runtime is missing; runtimes: {', '.join(RUNTIMES)}"
         raise InputError(what, fix=f"for example plait tools new {name} --runtime python", code="arguments")
-    extension, contents = RUNTIMES[one_of("runtime", runtime, tuple(RUNTIMES))]
-    item_id = normal_id(name)
+    extension, contents = RUNTIMES[require_choice("runtime", runtime, tuple(RUNTIMES))]
+    item_id = normalize_id(name)
     root = tools.spaces.project or os.getcwd()
     alone = not brought_along(root)
     standing = tools.spaces.find(item_id)
@@ -154,7 +154,7 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
     print(f"wrote {os.path.join(root, relative)}")
     if standing is not None:
         print(f"it hides {standing.path} ({standing.space})")
-    first = trust_what_was_made(tools.trust, alone=alone, origin="plait tools new")
+    first = trust_new_files(tools.trust, alone=alone, origin="plait tools new")
     if first is not None:
         print(f"it runs when you trust it; type:  {first}")
     print(f"call it:  plait call {item_id}")

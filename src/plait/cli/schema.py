@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from plait.cli.arguments import one_of
+from plait.cli.arguments import require_choice
 from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -27,6 +27,6 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from plait.schema.json_schema import json_schema
 
-    one_of("format", options.format, FORMATS)
+    require_choice("format", options.format, FORMATS)
     print(json.dumps(json_schema(options.format), indent=None if options.compact else 2, ensure_ascii=False))
     return 0

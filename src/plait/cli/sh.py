@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from plait.cli.arguments import one_of, seconds
-from plait.cli.values import add_values, directory_of, given_text, given_values, scope_of
+from plait.cli.arguments import require_choice, seconds
+from plait.cli.values import add_values, make_scope, parse_values, read_template_text, working_directory
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Final
 from plait.views.terminal import error_data, paint_for, printable, write_bytes, write_json
@@ -58,9 +58,11 @@ def run(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from plait.app import api as app
 
-    shell = one_of("shell", options.shell, SHELLS)
-    scope = scope_of(given_values(options), directory=directory_of(options.cwd), commands=False)
-    bound = app.bound_script(given_text(options.template), scope, shell=shell, strict=not options.lenient)
+    shell = require_choice("shell", options.shell, SHELLS)
+    scope = make_scope(parse_values(options), directory=working_directory(options.cwd), commands=False)
+    bound = app.bind_script(
+        read_template_text(options.template), scope, shell=shell, strict=not options.lenient
+    )
     if options.json:
         write_json({"shown": bound.shown})
         return 0
@@ -74,11 +76,11 @@ def _show(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from plait.app import api as app
 
-    directory = directory_of(options.cwd)
-    template = given_text(options.template)
-    scope = scope_of(given_values(options), directory=directory)
+    directory = working_directory(options.cwd)
+    template = read_template_text(options.template)
+    scope = make_scope(parse_values(options), directory=directory)
     how: dict[str, Any] = {
-        "shell": one_of("shell", options.shell, SHELLS),
+        "shell": require_choice("shell", options.shell, SHELLS),
         "cwd": directory,
         "timeout": seconds(options.timeout),
         "strict": not options.lenient,

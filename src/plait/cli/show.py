@@ -6,19 +6,27 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from plait.cli.run import expect_folder
+from plait.cli.run import require_folder
 from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.values import Json
-from plait.engine.events import Event, RunStarted, Stamped, Status, StepFinished, StepRetrying
-from plait.engine.journal import Journal, Recorded
-from plait.engine.outcome import Done, Failed, Skipped
+from plait.engine.events import Event, EventRecord, RunStarted, Status, StepFinished, StepRetrying
+from plait.engine.journal import Journal, StepRecord
+from plait.engine.outcome import Failed, Skipped, Succeeded
 from plait.engine.paths import is_item
-from plait.engine.replay import chosen_at
-from plait.views.format import Line, clean, clock, counted, first_line, json_line, write_lines
+from plait.engine.replay import items_selected_at
+from plait.views.format import Line, clock, first_line, json_line, one_line, pluralize, write_lines
 from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part
-from plait.views.progress import Progress, told
-from plait.views.text import asked_line, ended, figures, next_commands, note_line, project_named, why_ended
+from plait.views.progress import Progress, describe_failure
+from plait.views.text import (
+    end_reason,
+    note_line,
+    part_figures,
+    part_summary,
+    project_named,
+    suggested_commands,
+    usage_line,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -53,10 +61,10 @@ def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
     from plait.lang.kinds import CHAT
 
-    expect_folder(options.project)
+    require_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
-        progress, tries = Progress(), Tries()
+        progress, tries = Progress(), AttemptCounts()
         journal = _Outline.of(opened.journal, short=not options.json)
         for stamped in journal.events():
             progress.add(stamped)
@@ -74,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
             said = lines(name, status, progress, journal, tries, now=time.time(), goes_on=goes_on)
             write_lines(said, sys.stdout)
             if not opened.is_own:
-                command = f"plait trust run {clean(name)}{project_named(progress)}"
+                command = f"plait trust run {one_line(name)}{project_named(progress)}"
                 note = f"  foreign      {command} takes it over", "yellow"
                 write_lines(iter([note]), sys.stdout)
             if opened.facts.get("kind") == "graph" and opened.is_own:  # else its journal names no file for us
@@ -97,8 +105,8 @@ def _way(file: str, journal: Journal) -> Iterator[Line]:
 class Steps(Protocol):
     """What is asked of a journal here, once its events were told."""
 
-    def recorded(self, path: str) -> Recorded | None: ...
-    def recorded_in(self, path: str) -> Iterator[Recorded]: ...
+    def recorded(self, path: str) -> StepRecord | None: ...
+    def recorded_in(self, path: str) -> Iterator[StepRecord]: ...
 
 
 class Reading(Protocol):
@@ -106,21 +114,21 @@ class Reading(Protocol):
 
     def is_long(self) -> bool: ...
     def knows_word(self, words: Iterable[str]) -> bool: ...
-    def outline(self) -> Iterator[Stamped]: ...
-    def short_outline(self, most: int) -> Iterator[Stamped]: ...
+    def outline(self) -> Iterator[EventRecord]: ...
+    def short_outline(self, most: int) -> Iterator[EventRecord]: ...
     def retries(self) -> int: ...
     def said_counts(self, fan: str) -> Mapping[str, int] | None: ...
     def failed_count(self, path: str, *, after: int = 0) -> int: ...
     def ended_in(self, fan: str) -> Mapping[str, int]: ...
 
 
-class Kept(Steps, Protocol):
+class StoredJournal(Steps, Protocol):
     """A journal that was kept."""
 
     @property
     def reader(self) -> Reading: ...
-    def events(self, after: int = 0) -> Iterator[Stamped]: ...
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]: ...
+    def events(self, after: int = 0) -> Iterator[EventRecord]: ...
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]: ...
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes: ...
 
 
@@ -130,18 +138,18 @@ class _Outline:
     To look through the events of a million items takes a minute, and to find the others a second.
     """
 
-    def __init__(self, journal: Kept, *, whole: bool, short: bool = False) -> None:
+    def __init__(self, journal: StoredJournal, *, whole: bool, short: bool = False) -> None:
         self._journal = journal
         self._whole = whole
         self._short = short
         """Of failures no more is told than fits on a screen: there may be as many as items."""
 
     @classmethod
-    def of(cls, journal: Kept, *, short: bool) -> _Outline:
+    def of(cls, journal: StoredJournal, *, short: bool) -> _Outline:
         reader = journal.reader
         return cls(journal, whole=not reader.is_long() or reader.knows_word(ASKING), short=short)
 
-    def events(self) -> Iterator[Stamped]:
+    def events(self) -> Iterator[EventRecord]:
         if self._whole:
             yield from self._journal.events()
         elif self._short:
@@ -160,9 +168,9 @@ class _Outline:
 
     def _counts(self) -> dict[str, int]:
         """How many items ended how; one that ended in several lives of the run counts as it did last."""
-        skipped, chosen = 0, chosen_at(self._journal, MAP)
+        skipped, chosen = 0, items_selected_at(self._journal, MAP)
         if self._journal.reader.ended_in(MAP).get("skipped"):  # seldom, and then each has to be looked at
-            items = chosen_items(self._journal, self._journal.recorded_in(MAP))
+            items = current_items(self._journal, self._journal.recorded_in(MAP))
             skipped = sum(isinstance(one.outcome, Skipped) for one in items)
         return {
             "successful": self._journal.done_in(MAP, None, after=chosen).count(1),
@@ -170,22 +178,22 @@ class _Outline:
             "skipped": skipped,
         }
 
-    def recorded(self, path: str) -> Recorded | None:
+    def recorded(self, path: str) -> StepRecord | None:
         return self._journal.recorded(path)
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
+    def recorded_in(self, path: str) -> Iterator[StepRecord]:
         if self._whole or path != MAP:
             return self._journal.recorded_in(path)
         return self._journal.failed_in(path)  # of a map nothing else is shown
 
 
-def chosen_items(journal: Steps, ended: Iterable[Recorded]) -> Iterator[Recorded]:
+def current_items(journal: Steps, ended: Iterable[StepRecord]) -> Iterator[StepRecord]:
     """Those of the steps directly below a map that are items, of its present choice."""
-    chosen = chosen_at(journal, MAP)
+    chosen = items_selected_at(journal, MAP)
     return (one for one in ended if is_item(one.path) and one.number > chosen)
 
 
-class Tries:
+class AttemptCounts:
     """How many attempts each step took when it ended last; kept of those that took more than one."""
 
     def __init__(self) -> None:
@@ -222,7 +230,7 @@ def lines(
     status: Status,
     progress: Progress,
     journal: Steps,
-    tries: Tries,
+    tries: AttemptCounts,
     *,
     now: float,
     goes_on: bool = True,
@@ -233,15 +241,15 @@ def lines(
         yield from _part(part, status, progress, now)
         yield from _steps(part, journal, tries)
     if progress.asked.turns and any(part.kind != AGENT for part in progress.parts.values()):
-        yield f"  asked   {asked_line(progress.asked)}", "bold"
+        yield f"  asked   {usage_line(progress.asked)}", "bold"
     for note in progress.notes:
         yield f"  {note_line(note)}", "yellow"
-    yield from why_ended(progress.failure, _listed(progress))
+    yield from end_reason(progress.failure, _visible_failures(progress))
     resume = goes_on and status in ("interrupted", "failed")
-    yield from next_commands(run, progress, retry=goes_on and status != "running", resume=resume)
+    yield from suggested_commands(run, progress, retry=goes_on and status != "running", resume=resume)
 
 
-def _listed(progress: Progress) -> list[FailedStep]:
+def _visible_failures(progress: Progress) -> list[FailedStep]:
     """The failures that are said above; of a part that failed by itself no more is than its state."""
     own = progress.failure.path if progress.failure is not None else ""
     return [one for one in progress.failures if one.path != own or own not in progress.parts]
@@ -253,25 +261,25 @@ def _head(run: str, status: Status, progress: Progress, now: float) -> Iterator[
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
     until = now if progress.ended is None and status == "running" else progress.ended
     spent = "" if until is None else f", {clock(until - started)}"
-    lives = f", resumed {counted(progress.lives - 1, 'time')}" if progress.lives > 1 else ""
-    yield f"{sign} {clean(progress.flow)}  run {clean(run)}  {status}", colour
-    yield f"  {clean(progress.file, None)}   {began}{spent}{lives}", "dim"
+    lives = f", resumed {pluralize(progress.lives - 1, 'time')}" if progress.lives > 1 else ""
+    yield f"{sign} {one_line(progress.flow)}  run {one_line(run)}  {status}", colour
+    yield f"  {one_line(progress.file, None)}   {began}{spent}{lives}", "dim"
 
 
 def _part(part: Part, status: Status, progress: Progress, now: float) -> Iterator[Line]:
     state = status if part.state == "running" else part.state
     sign, colour = SIGNS[state]
     if part.state == "running":
-        far = figures(progress, part, now, alive=status == "running")
+        far = part_figures(progress, part, now, alive=status == "running")
         said = "  ".join(far) if part.group.is_fan else state
-        yield f"  {sign} {clean(part.name)}   {said}", colour
+        yield f"  {sign} {one_line(part.name)}   {said}", colour
     elif part.state == "waiting" and not part.group.ended:
-        yield f"  {sign} {clean(part.name)}   not begun", colour
+        yield f"  {sign} {one_line(part.name)}   not begun", colour
     else:
-        yield f"  {sign} {clean(part.name)}   {ended(part)}", colour
+        yield f"  {sign} {one_line(part.name)}   {part_summary(part)}", colour
 
 
-def _steps(part: Part, journal: Steps, tries: Tries) -> Iterator[Line]:
+def _steps(part: Part, journal: Steps, tries: AttemptCounts) -> Iterator[Line]:
     if part.state == "waiting" and not part.group.ended:
         return  # what an earlier life did in it will be done again
     if part.kind in LISTED:
@@ -279,44 +287,46 @@ def _steps(part: Part, journal: Steps, tries: Tries) -> Iterator[Line]:
 
         yield from show_rows.lines(part.kind, list(journal.recorded_in(part.name)), part.asked)
         return
-    for shown, step in enumerate(_shown(part, journal)):
+    for shown, step in enumerate(_visible_steps(part, journal)):
         if shown >= MOST_FAILURES and part.group.is_fan:
             yield f"      … and {part.group.failed - MOST_FAILURES} more: plait show --json", "dim"
             return
         yield from _step(step, tries.of(step.path))
 
 
-def _shown(part: Part, journal: Steps) -> Iterator[Recorded]:
+def _visible_steps(part: Part, journal: Steps) -> Iterator[StepRecord]:
     """The steps of a part; of one with items what failed in it, without items of an older choice."""
     if not part.group.is_fan:
         yield from journal.recorded_in(part.name)
         return
-    chosen = chosen_at(journal, part.name)
+    chosen = items_selected_at(journal, part.name)
     for step in journal.recorded_in(part.name):
         if isinstance(step.outcome, Failed) and (step.number > chosen or not is_item(step.path)):
             yield step
 
 
-def _step(step: Recorded, tries: int) -> Iterator[Line]:
-    title, time_spent = clean(step.title), clock(step.duration)
+def _step(step: StepRecord, tries: int) -> Iterator[Line]:
+    title, time_spent = one_line(step.title), clock(step.duration)
     if tries > 1:
-        time_spent = f"{counted(tries, 'attempt')}   {time_spent}"
+        time_spent = f"{pluralize(tries, 'attempt')}   {time_spent}"
     match step.outcome:
-        case Done():
+        case Succeeded():
             yield f"      ✓ {title}   {time_spent}", ""
         case Skipped(why):
-            yield f"      – {title}   {clean(first_line(why))}", "dim"
+            yield f"      – {title}   {one_line(first_line(why))}", "dim"
         case Failed(failure):
-            how, said = told(failure)
-            yield f"      ✗ {title}   {clean(how)}   {time_spent}", "red"
+            how, said = describe_failure(failure)
+            yield f"      ✗ {title}   {one_line(how)}   {time_spent}", "red"
             for line in said:
-                yield f"          {clean(line, None)}", ""
+                yield f"          {one_line(line, None)}", ""
 
 
 # ── for programs ─────────────────────────────────────────────────────────
 
 
-def record(run: str, status: Status, progress: Progress, journal: Steps, tries: Tries) -> dict[str, Json]:
+def record(
+    run: str, status: Status, progress: Progress, journal: Steps, tries: AttemptCounts
+) -> dict[str, Json]:
     return {
         "id": run,
         "flow": progress.flow,
@@ -337,7 +347,7 @@ def record(run: str, status: Status, progress: Progress, journal: Steps, tries: 
     }
 
 
-def _part_record(part: Part, journal: Steps, tries: Tries) -> dict[str, Json]:
+def _part_record(part: Part, journal: Steps, tries: AttemptCounts) -> dict[str, Json]:
     group = part.group
     shared: dict[str, Json] = {
         "name": part.name,
@@ -349,7 +359,7 @@ def _part_record(part: Part, journal: Steps, tries: Tries) -> dict[str, Json]:
         "failed": group.failed,
         "skipped": group.skipped,
     }
-    found = _shown(part, journal)
+    found = _visible_steps(part, journal)
     if group.is_fan:
         return {**shared, "failures": [_record(one, tries) for one in found]}
     return {**shared, "steps": [{**_record(one, tries), **_facts(part, one)} for one in found]}
@@ -363,14 +373,14 @@ FACTS: Final = {
 """What is told of the value of a step, by the kind of the part that it is in."""
 
 
-def _facts(part: Part, step: Recorded) -> dict[str, Json]:
-    value = step.outcome.value if isinstance(step.outcome, Done) else None
+def _facts(part: Part, step: StepRecord) -> dict[str, Json]:
+    value = step.outcome.value if isinstance(step.outcome, Succeeded) else None
     if not isinstance(value, dict):
         return {}
     return {name: value[name] for name in FACTS.get(part.kind, ()) if name in value}
 
 
-def _record(step: Recorded, tries: Tries) -> dict[str, Json]:
+def _record(step: StepRecord, tries: AttemptCounts) -> dict[str, Json]:
     shared: dict[str, Json] = {
         "path": step.path,
         "title": step.title,
@@ -378,7 +388,7 @@ def _record(step: Recorded, tries: Tries) -> dict[str, Json]:
         "attempts": tries.of(step.path),
     }
     match step.outcome:
-        case Done():
+        case Succeeded():
             return {**shared, "status": "done"}
         case Skipped(why):
             return {**shared, "status": "skipped", "why": why}

@@ -15,14 +15,20 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 from plait.agents.tool_access import DIRECTIVE
-from plait.cli.keys import DEFAULT_KEY, key_folder, opened_key
-from plait.cli.trust_prompt import add_project, toolbox_of
+from plait.cli.keys import DEFAULT_KEY, key_folder, open_key
+from plait.cli.trust_prompt import add_project, load_toolbox
 from plait.core.errors import InputError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
-from plait.core.safe_files import read_beneath
+from plait.core.safe_files import read_below
 from plait.tools.spaces import DIRECTIVES, EXTENSIONS, Space, Spaces
-from plait.tools.trust.signatures import in_comment, read_signature, sign_bytes, sign_detached, time_text
+from plait.tools.trust.signatures import (
+    has_comment_syntax,
+    read_signature,
+    sign_bytes,
+    sign_detached,
+    time_text,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -54,11 +60,11 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.all == bool(options.items):
         raise InputError("name what to sign, or give --all", fix="see plait sign --help", code="arguments")
-    tools = toolbox_of(options)
+    tools = load_toolbox(options)
     places = (
         list(_all_places(tools.spaces))
         if options.all
-        else [place_of(tools.spaces, it) for it in options.items]
+        else [find_location(tools.spaces, it) for it in options.items]
     )
     if not places:
         raise InputError(
@@ -67,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
             "make a tool: plait tools new NAME",
             code="nothing-to-sign",
         )
-    key = opened_key(key_folder(tools.trust.store), options.key)
+    key = open_key(key_folder(tools.trust.store), options.key)
     for place in places:
         _sign(place, key)
         print(f"signed {place.path}")
@@ -104,7 +110,7 @@ class Place:
         return KINDS[self.relative.partition("/")[0]]
 
 
-def place_of(spaces: Spaces, given: str) -> Place:
+def find_location(spaces: Spaces, given: str) -> Place:
     """An id, `directive:` and an id, or the path of a file of the project's or the user's space."""
     if os.path.isfile(given):
         return _place_of_file(spaces, given)
@@ -156,11 +162,11 @@ def _sign(place: Place, key: PrivateKey) -> None:
     if place.space.name == "system":
         what = f"'{place.id}' belongs to the installation, which is checked by its manifest"
         raise InputError(what, place.path, "copy it into your project to change it", code="system-file")
-    contents = read_beneath(place.space.root, place.relative)
+    contents = read_below(place.space.root, place.relative)
     if contents is None:
         raise InputError("this is not a plain file", place.path, "replace it by one", code="not-a-file")
     data = contents[0]
-    if in_comment(place.extension):
+    if has_comment_syntax(place.extension):
         now = _after(data)
         signed = sign_bytes(
             data, kind=place.kind, item_id=place.id, extension=place.extension, key=key, now=now

@@ -12,17 +12,17 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.cli.arguments import one_of
-from plait.cli.keys import signed_by
-from plait.cli.trust_prompt import add_project, toolbox_of
-from plait.core.errors import InputError, PlaitError, listed
+from plait.cli.arguments import require_choice
+from plait.cli.keys import signer_label
+from plait.cli.trust_prompt import add_project, load_toolbox
+from plait.core.errors import InputError, PlaitError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
 from plait.tools.headers import NO_HEADER
-from plait.tools.rules import judge, short_id
+from plait.tools.rules import check_pairs, short_id
 from plait.tools.spaces import Space, Spaces
-from plait.views.terminal import Paint, aligned, cut, error_data, paint_for, printable, width, write_json
+from plait.views.terminal import Paint, cut, error_data, format_table, paint_for, printable, width, write_json
 
 if TYPE_CHECKING:
     import argparse
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from plait.cli.arguments import Parser
     from plait.tools.call import Toolbox
     from plait.tools.chain import Chain
-    from plait.tools.items import Item
-    from plait.tools.spaces import Found
-    from plait.tools.trust.decisions import TrustStore, Verdict
+    from plait.tools.items import ToolFile
+    from plait.tools.spaces import ToolLocation
+    from plait.tools.trust.decisions import TrustDecision, TrustStore
 
 EXAMPLES: Final = (
     "plait tools show core/file/read",
@@ -57,12 +57,12 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    action = one_of("action", options.action, ACTIONS)
+    action = require_choice("action", options.action, ACTIONS)
     if (action in _UNNAMED) != (options.name is None):
         wrong = " takes no ID" if action in _UNNAMED else ": ID is missing"
         what = f"plait tools {action}{wrong}"
         raise InputError(what, fix="see plait tools --help", code="arguments")
-    tools = toolbox_of(options)
+    tools = load_toolbox(options)
     match action:
         case "list":
             return _list(tools, everything=options.all, as_json=options.json)
@@ -89,8 +89,8 @@ class Row:
     path: str
     """The file; the folder of the tools where it is not known which file is meant."""
     shadowed_by: str | None
-    item: Item | None = None
-    verdict: Verdict | None = None
+    item: ToolFile | None = None
+    verdict: TrustDecision | None = None
     error: PlaitError | None = None
 
     @property
@@ -131,7 +131,7 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
         return Row(item_id, space, path, shadowed_by, error=error)
 
 
-def status_of(judged: Iterable[Row]) -> int:
+def listing_exit_code(judged: Iterable[Row]) -> int:
     """The exit code of a listing in which something could not be read."""
     return UNREADABLE if any(row.error is not None for row in judged) else 0
 
@@ -140,7 +140,7 @@ def tell_broken(judged: Iterable[Row]) -> None:
     """Why the exit code is not 0, for those who do not read the table."""
     if broken := [row.id for row in judged if row.error is not None]:
         count = "1 tool" if len(broken) == 1 else f"{len(broken)} tools"
-        print(f"{count} cannot be used: {printable(listed(broken))}", file=sys.stderr)
+        print(f"{count} cannot be used: {printable(format_names(broken))}", file=sys.stderr)
 
 
 def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
@@ -149,19 +149,19 @@ def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
     shown = [row for row in all_rows if everything or not row.runtime]
     if as_json:
         write_json([_record(row) for row in shown])
-        return status_of(all_rows)
+        return listing_exit_code(all_rows)
     paint = paint_for(sys.stdout)
     table = [("ID", "SPACE", "RUNTIME", "SIGNED", "WHAT"), *(_cells(row, tools.trust.store) for row in shown)]
     colours = ["bold", *(_colour(row) for row in shown)]
-    for line, colour in zip(aligned(table, width(sys.stdout)), colours, strict=True):
+    for line, colour in zip(format_table(table, width(sys.stdout)), colours, strict=True):
         print(paint(line, colour) if colour else line)
     if hidden := len(all_rows) - len(shown):
         print(paint(f"and {hidden} runtimes: plait tools --all", "dim"))
     if untrusted := [row for row in shown if row.verdict and row.verdict.askable and not row.verdict.allowed]:
         count = "1 tool does" if len(untrusted) == 1 else f"{len(untrusted)} tools do"
-        command = f"plait trust {_quoted(tools.trust.project or '.')}"
+        command = f"plait trust {_quote_path(tools.trust.project or '.')}"
         print(f"{count} not run before you trust this project: {command}")
-    return status_of(all_rows)
+    return listing_exit_code(all_rows)
 
 
 def _cells(row: Row, store: TrustStore) -> tuple[str, str, str, str, str]:
@@ -171,7 +171,7 @@ def _cells(row: Row, store: TrustStore) -> tuple[str, str, str, str, str]:
         what = row.error.what if row.error else ""
         return row.id, space, "—", "—", f"cannot be used: {what}"
     runtime = short_id(item.header.executor_id or "—")
-    return row.id, space, runtime, signed_by(row.verdict, store), item.header.description or "—"
+    return row.id, space, runtime, signer_label(row.verdict, store), item.header.description or "—"
 
 
 def _colour(row: Row) -> str:
@@ -214,38 +214,40 @@ def _show(tools: Toolbox, item_id: str, *, as_json: bool) -> None:
         return
     paint = paint_for(sys.stdout)
     columns = width(sys.stdout)
-    for line in _drawn(chain, verdicts, tools.trust.store, paint):
+    for line in _render_chain(chain, verdicts, tools.trust.store, paint):
         print(line)
     print()
     for label, text in _facts(chain, hidden):
         print(paint(f"{label:<10}", "dim"), cut(text, None if columns is None else columns - 11))
 
 
-def _drawn(chain: Chain, verdicts: Sequence[Verdict], store: TrustStore, paint: Paint) -> Iterator[str]:
+def _render_chain(
+    chain: Chain, verdicts: Sequence[TrustDecision], store: TrustStore, paint: Paint
+) -> Iterator[str]:
     """The chain as a tree: who runs whom, where it comes from, and on whose word."""
     for depth, (item, verdict) in enumerate(zip(chain.elements, verdicts, strict=True)):
         branch = "   " * (depth - 1) + "└─ " if depth else ""
         version = item.header.version or "no version"
-        word = f"signed by {signed_by(verdict, store)}" if verdict.by == "signature" else verdict.why
+        word = f"signed by {signer_label(verdict, store)}" if verdict.by == "signature" else verdict.why
         trusted = paint(printable(word), "green" if verdict.allowed else "red")
         yield f"{branch}{paint(printable(item.id), 'bold')}  {printable(version)}, {item.space}: {trusted}"
     depth = len(chain.elements)
     yield f"{'   ' * (depth - 1)}└─ {chain.primitive}  built in"
 
 
-def _facts(chain: Chain, hidden: Sequence[Found]) -> Iterator[tuple[str, str]]:
+def _facts(chain: Chain, hidden: Sequence[ToolLocation]) -> Iterator[tuple[str, str]]:
     tool = chain.tool
     if tool.header.description:
         yield "what", tool.header.description
     yield "file", tool.path
     for found in hidden:
         yield "hides", f"{found.path} ({found.space})"
-    wrong = [problem.what for pair in judge(chain) for problem in pair.problems]
+    wrong = [problem.what for pair in check_pairs(chain) for problem in pair.problems]
     yield "checks", "; ".join(wrong) or "space ok, i/o ok, versions ok"
     parameters = list(parameter_lines(tool.header.config_schema))
     for number, line in enumerate(parameters):
         yield "parameters" if number == 0 else "", line
-    yield "call", f"plait call {tool.id}{sample_of(tool.header.config_schema)}"
+    yield "call", f"plait call {tool.id}{sample_params(tool.header.config_schema)}"
 
 
 def parameter_lines(schema: Mapping[str, Json] | None) -> Iterator[str]:
@@ -259,7 +261,7 @@ def parameter_lines(schema: Mapping[str, Json] | None) -> Iterator[str]:
     cells = [
         (name, _kind(properties[name], needed=name in required), _about(properties[name])) for name in ordered
     ]
-    yield from aligned(cells, None) if cells else ["none"]
+    yield from format_table(cells, None) if cells else ["none"]
 
 
 def _kind(schema: Json, *, needed: bool) -> str:
@@ -278,13 +280,13 @@ def _about(schema: Json) -> str:
     return str(schema.get("description", "")) if isinstance(schema, Mapping) else ""
 
 
-def sample_of(schema: Mapping[str, Json] | None) -> str:
+def sample_params(schema: Mapping[str, Json] | None) -> str:
     """The needed parameters, to be filled in."""
     required = (schema or {}).get("required") or []
     return "".join(f" -p {name}=…" for name in required)
 
 
-def _chain_record(chain: Chain, verdicts: Sequence[Verdict], hidden: Sequence[Found]) -> Json:
+def _chain_record(chain: Chain, verdicts: Sequence[TrustDecision], hidden: Sequence[ToolLocation]) -> Json:
     tool = chain.tool
     return {
         "id": tool.id,
@@ -296,7 +298,7 @@ def _chain_record(chain: Chain, verdicts: Sequence[Verdict], hidden: Sequence[Fo
             for item, verdict in zip(chain.elements, verdicts, strict=True)
         ],
         "primitive": chain.primitive,
-        "pairs": [pair.record() for pair in judge(chain)],
+        "pairs": [pair.record() for pair in check_pairs(chain)],
         "hides": [found.path for found in hidden],
     }
 
@@ -306,11 +308,11 @@ def _chain_record(chain: Chain, verdicts: Sequence[Verdict], hidden: Sequence[Fo
 
 def _lock(tools: Toolbox) -> None:
     from plait.cli.sign import replace_file
-    from plait.tools.trust.decisions import Lock
+    from plait.tools.trust.decisions import Lockfile
     from plait.tools.trust.lockfile import LOCK
 
     project = tools.trust.project or os.getcwd()
-    lock = Lock.of(project)
+    lock = Lockfile.of(project)
     if not lock.files:
         raise InputError(
             "there is nothing to lock", project, "make a tool: plait tools new NAME", code="nothing-to-sign"
@@ -322,7 +324,7 @@ def _lock(tools: Toolbox) -> None:
     print("hold to it:  plait call --locked …, plait verify --locked")
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     import shlex
 
     return shlex.quote(os.path.normpath(path))

@@ -19,21 +19,21 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.cli.keys import add_key, state_of
-from plait.cli.trust_prompt import add_project, agreed, at_a_terminal, toolbox_of
-from plait.cli.values import expect_map, read_json
-from plait.core.errors import InputError, PlaitError, TrustError, nearest
+from plait.cli.keys import add_key, key_state
+from plait.cli.trust_prompt import add_project, confirm, is_interactive, load_toolbox
+from plait.cli.values import read_json, require_mapping
+from plait.core.errors import InputError, PlaitError, TrustError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.tools.spaces import normal_id
-from plait.tools.trust.decisions import brought_along
-from plait.views.terminal import cut, folded, paint_for, printable, width, write_json
+from plait.tools.spaces import normalize_id
+from plait.tools.trust.decisions import project_files
+from plait.views.terminal import cut, fold_line, paint_for, printable, width, write_json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.call import Prepared, Toolbox
+    from plait.tools.call import PreparedCall, Toolbox
     from plait.tools.invocation import McpCall
 
 EXAMPLES: Final = (
@@ -74,15 +74,15 @@ def run(options: argparse.Namespace) -> int:
         )
     match action, rest:
         case "status", []:
-            _status(toolbox_of(options), as_json=options.json)
+            _status(load_toolbox(options), as_json=options.json)
         case "remove", [folder]:
-            _remove(toolbox_of(options), folder)
+            _remove(load_toolbox(options), folder)
         case "add", [file]:
-            add_key(toolbox_of(options).trust.store, file, options)
+            add_key(load_toolbox(options).trust.store, file, options)
         case "mcp", [server, tool]:
-            return _approve(toolbox_of(options), server, tool, _params(options.params))
+            return _approve(load_toolbox(options), server, tool, _params(options.params))
         case "reset", [item_id]:
-            _reset(toolbox_of(options), item_id)
+            _reset(load_toolbox(options), item_id)
         case "run", [run]:
             return _take_over(run, options.project)
         case folder, []:
@@ -99,7 +99,7 @@ def _trust(folder: str) -> None:
     from plait.app.toolbox import toolbox
 
     if not os.path.isdir(folder):
-        guess = nearest(folder, ACTIONS)
+        guess = closest_name(folder, ACTIONS)
         meant = f"did you mean 'plait trust {guess}'? " if guess else ""
         raise InputError(
             f"there is no folder '{folder[:200]}'",
@@ -107,7 +107,7 @@ def _trust(folder: str) -> None:
             code="no-directory",
         )
     tools = toolbox(folder)
-    brings = brought_along(tools.trust.project or folder)
+    brings = project_files(tools.trust.project or folder)
     if not brings:
         raise InputError(
             "this folder brings nothing along that would have to be trusted",
@@ -142,7 +142,7 @@ def _remove(tools: Toolbox, folder: str) -> None:
 def _status(tools: Toolbox, *, as_json: bool) -> None:
     trust = tools.trust
     here = trust.project or os.getcwd()
-    brings, projects, keys = brought_along(here), trust.store.projects(), trust.store.keys()
+    brings, projects, keys = project_files(here), trust.store.projects(), trust.store.keys()
     if as_json:
         write_json(
             {
@@ -172,11 +172,11 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
     print(paint("keys", "bold"))
     for key in keys:
         scope = f"{', '.join(key.ids)} in {' and '.join(key.spaces)}"
-        print(f"  {key.fingerprint[:16]}…   {cut(key.owner, None)}   {cut(scope, None)}   {state_of(key)}")
+        print(f"  {key.fingerprint[:16]}…   {cut(key.owner, None)}   {cut(scope, None)}   {key_state(key)}")
 
 
 def _reset(tools: Toolbox, item_id: str) -> None:
-    forgotten = tools.trust.store.forget_versions(normal_id(item_id))
+    forgotten = tools.trust.store.forget_versions(normalize_id(item_id))
     if not forgotten:
         raise InputError(
             f"no version of '{item_id}' is remembered", fix="'plait tools' lists the ids", code="unknown-tool"
@@ -190,9 +190,9 @@ def _reset(tools: Toolbox, item_id: str) -> None:
 def _take_over(run: str, project: str | None) -> int:
     """Show what a run would go on with; typing this command, or a yes, makes it the user's own."""
     from plait.app import takeover
-    from plait.cli.run import expect_folder
+    from plait.cli.run import require_folder
 
-    expect_folder(project)
+    require_folder(project)
     found = takeover.look_at(run, project)
     began_in = os.path.realpath(found.began_in) if os.path.isabs(found.began_in) else found.project
     print(f"run {printable(found.id)}   {cut(found.flow, None)}")
@@ -201,7 +201,7 @@ def _take_over(run: str, project: str | None) -> int:
         print(f"  began in  {printable(found.began_in)}")
     if found.backend:
         print(f"  backend   {printable(found.backend)}")
-    if at_a_terminal() and not agreed("take it over, with all that it has recorded?"):
+    if is_interactive() and not confirm("take it over, with all that it has recorded?"):
         return TrustError.exit_code
     takeover.take_over(found)
     where = "" if found.project == os.getcwd() else f" --project {shlex.quote(found.project)}"
@@ -213,26 +213,26 @@ def _take_over(run: str, project: str | None) -> int:
 
 
 def _params(written: str | None) -> dict[str, Json]:
-    return {} if written is None else expect_map(read_json(written, "--params"), "--params")
+    return {} if written is None else require_mapping(read_json(written, "--params"), "--params")
 
 
 def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]) -> int:
     """Show the tool as its server describes it now; typing this command, or a yes, approves it."""
-    from plait.app.toolbox import approve_mcp, offered_by_mcp
+    from plait.app.toolbox import approve_mcp, inspect_mcp_tool
 
     found = _mcp_calls(tools, server, tool, params)
     refused = False
     for item_id, (call, address) in found.items():
-        offered = offered_by_mcp(call)
-        asking = at_a_terminal()
+        offered = inspect_mcp_tool(call)
+        asking = is_interactive()
         # Who is asked on the terminal has to see there what is asked about, wherever our output goes.
         stream = sys.stderr if asking else sys.stdout
         if len(found) > 1:
             # Two servers of one name: each is started, shown and approved by itself.
             print(f"as '{printable(item_id)}' calls it:", file=stream)
         for line in offered.lines(address):
-            print(*folded(line, width(stream)), sep="\n", file=stream)
-        if asking and not agreed("approve it as it is?"):
+            print(*fold_line(line, width(stream)), sep="\n", file=stream)
+        if asking and not confirm("approve it as it is?"):
             refused = True
             continue
         approve_mcp(offered)
@@ -247,7 +247,7 @@ def _mcp_calls(
     found: dict[tuple[tuple[str, ...], str], tuple[str, tuple[McpCall, str]]] = {}
     known: list[str] = []
     refused: list[PlaitError] = []
-    for prepared, call in _prepared_calls(tools, params, refused):
+    for prepared, call in _prepare_mcp_calls(tools, params, refused):
         item_id = prepared.ready.chain.tool.id
         known.append(f"{call.server.name} {call.tool}")
         if (call.server.name, call.tool) != (server, tool):
@@ -261,7 +261,7 @@ def _mcp_calls(
         return dict(found.values())
     if telling := [error for error in refused if isinstance(error, TrustError) or error.code == _MISSING]:
         raise telling[0]
-    guess = nearest(f"{server} {tool}", known)
+    guess = closest_name(f"{server} {tool}", known)
     raise InputError(
         f"no tool here calls '{tool[:60]}' of the MCP server '{server[:60]}'",
         fix=(f"did you mean {guess}? " if guess else "")
@@ -270,9 +270,9 @@ def _mcp_calls(
     )
 
 
-def _prepared_calls(
+def _prepare_mcp_calls(
     tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
-) -> Iterator[tuple[Prepared, McpCall]]:
+) -> Iterator[tuple[PreparedCall, McpCall]]:
     """Every tool here that calls an MCP server; why others cannot be looked at goes to `refused`."""
     from plait.tools.call import prepare
     from plait.tools.invocation import McpCall

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from plait.cli.arguments import Parser
     from plait.tools.call import Toolbox
-    from plait.tools.trust.decisions import Question, Trust
+    from plait.tools.trust.decisions import Trust, TrustQuestion
 
 _MOST_LISTED: Final = 200
 
@@ -37,10 +37,10 @@ def add_project(parser: Parser, *, lockable: bool = True) -> None:
         )
 
 
-def toolbox_of(options: argparse.Namespace, *, asking: bool = False) -> Toolbox:
+def load_toolbox(options: argparse.Namespace, *, asking: bool = False) -> Toolbox:
     """The tools of the project that was named; `asking`: a person may be asked to trust it."""
     tools = _toolbox(options, asking=asking)
-    return _held_to_lock(tools) if getattr(options, "locked", False) else tools
+    return _with_lockfile(tools) if getattr(options, "locked", False) else tools
 
 
 def _toolbox(options: argparse.Namespace, *, asking: bool) -> Toolbox:
@@ -50,21 +50,21 @@ def _toolbox(options: argparse.Namespace, *, asking: bool) -> Toolbox:
         raise InputError(
             "there is no such folder", options.project[:200], "check --project", code="no-directory"
         )
-    return toolbox(options.project, ask=ask_for_trust if asking and at_a_terminal() else None)
+    return toolbox(options.project, ask=ask_for_trust if asking and is_interactive() else None)
 
 
-def _held_to_lock(tools: Toolbox) -> Toolbox:
+def _with_lockfile(tools: Toolbox) -> Toolbox:
     from plait.core.records import replace
-    from plait.tools.trust.decisions import Lock
+    from plait.tools.trust.decisions import Lockfile
 
-    return replace(tools, trust=tools.trust.held_to(Lock.read(tools.trust.project or os.getcwd())))
+    return replace(tools, trust=tools.trust.held_to(Lockfile.read(tools.trust.project or os.getcwd())))
 
 
-def at_a_terminal() -> bool:
+def is_interactive() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def ask_for_trust(question: Question) -> bool:
+def ask_for_trust(question: TrustQuestion) -> bool:
     """`y`, or `show` and then `y`; anything else is no."""
     paint = paint_for(sys.stderr)
     print(printable(str(question)), file=sys.stderr)
@@ -76,7 +76,7 @@ def ask_for_trust(question: Question) -> bool:
         return answer in ("y", "yes")
 
 
-def agreed(text: str) -> bool:
+def confirm(text: str) -> bool:
     """A plain yes to a plain question."""
     return _answer(f"{paint_for(sys.stderr)(text, 'bold')} y / N  ") in ("y", "yes")
 
@@ -87,7 +87,7 @@ def _answer(prompt: str) -> str:
     return sys.stdin.readline().strip().lower()
 
 
-def _listing(question: Question) -> str:
+def _listing(question: TrustQuestion) -> str:
     wanted = {os.path.relpath(item.path, question.project).replace(os.sep, "/") for item in question.items}
     shown = question.brings[:_MOST_LISTED]
     lines = [f"  {printable(path)}{'   ← about to run' if path in wanted else ''}" for path in shown]
@@ -96,7 +96,7 @@ def _listing(question: Question) -> str:
     return "\n".join(lines)
 
 
-def trust_what_was_made(trust: Trust, *, alone: bool, origin: str) -> str | None:
+def trust_new_files(trust: Trust, *, alone: bool, origin: str) -> str | None:
     """Trust a project for what we put there; otherwise the command that a person types for it.
 
     `alone`: the project brought nothing else along before, so that nothing unseen comes to be trusted.
@@ -104,12 +104,12 @@ def trust_what_was_made(trust: Trust, *, alone: bool, origin: str) -> str | None
     if trust.project is None or trust.project_trusted:
         return None
     if not alone:
-        return f"plait trust {_quoted(trust.project)}"
+        return f"plait trust {_quote_path(trust.project)}"
     trust.trust_project(origin=origin)
     return None if trust.project_trusted else "plait sign --all"
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     import shlex
 
     return shlex.quote(path)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
-from plait.core.machine import expect_room
+from plait.core.machine import raise_machine_limit
 from plait.core.values import Json, Secret, finite_number, json_error, text
 
 if TYPE_CHECKING:
@@ -31,32 +31,32 @@ def add_values(parser: Parser) -> None:
     )
 
 
-def given_values(options: argparse.Namespace) -> dict[str, Json]:
+def parse_values(options: argparse.Namespace) -> dict[str, Json]:
     """`--values-file`, then `--values` over it; names given with `--secret` are sealed."""
     values: dict[str, Json] = {}
     if options.values_file is not None:
-        values |= expect_map(
+        values |= require_mapping(
             read_json(file_text(options.values_file), options.values_file), options.values_file
         )
     if options.values is not None:
-        values |= expect_map(read_json(options.values, "--values"), "--values")
+        values |= require_mapping(read_json(options.values, "--values"), "--values")
     for name in options.secret:
         if name not in values:
             what = f"--secret {name[:60]}: no such value is given"
             raise InputError(what, fix=f"known: {', '.join(values) or 'nothing'}", code="unknown-name")
-        values[name] = _sealed(values[name])
+        values[name] = _to_secrets(values[name])
     return values
 
 
-def _sealed(value: Json) -> Json:
+def _to_secrets(value: Json) -> Json:
     if isinstance(value, Mapping):
-        return {key: _sealed(item) for key, item in value.items()}
+        return {key: _to_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_sealed(item) for item in value]
+        return [_to_secrets(item) for item in value]
     return Secret(text(value))
 
 
-def scope_of(
+def make_scope(
     values: Mapping[str, Json],
     *,
     env: Mapping[str, str] | None = None,
@@ -121,41 +121,41 @@ def _no_constant(name: str) -> Json:
     raise _RefusedError(f"{name} is not JSON", "write a finite number, null or text")
 
 
-def expect_map(value: Json, place: str) -> dict[str, Json]:
+def require_mapping(value: Json, place: str) -> dict[str, Json]:
     if isinstance(value, dict):
         return value
     raise InputError("this must be a map of names", place, 'for example {"name": "world"}', code="wrong-type")
 
 
-def expect_env(value: Json, place: str) -> dict[str, str]:
-    env = expect_map(value, place)
+def require_env(value: Json, place: str) -> dict[str, str]:
+    env = require_mapping(value, place)
     if all(isinstance(item, str) for item in env.values()):
         return env
     raise InputError("environment variables are text", place, "put the values in quotes", code="wrong-type")
 
 
-def given_text(text: str) -> str:
+def read_template_text(text: str) -> str:
     """The text of a template; `-` reads standard input."""
     return _standard_input() if text == "-" else text
 
 
 def _standard_input() -> str:
-    return _decoded(sys.stdin.buffer.read(), "standard input")
+    return _decode(sys.stdin.buffer.read(), "standard input")
 
 
 def file_text(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            return _decoded(file.read(), path)
+            return _decode(file.read(), path)
     except OSError as error:
-        expect_room(error)
+        raise_machine_limit(error)
         what = f"this file cannot be read: {error.strerror}"
         raise InputError(what, path, "check the path", code="no-file") from None
     except ValueError:
         raise InputError("this is not a path", fix="remove the NUL character", code="no-file") from None
 
 
-def _decoded(data: bytes, place: str) -> str:
+def _decode(data: bytes, place: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -163,7 +163,7 @@ def _decoded(data: bytes, place: str) -> str:
         raise InputError(what, place, "give it as UTF-8", code="not-utf-8") from None
 
 
-def directory_of(path: str | None) -> str:
+def working_directory(path: str | None) -> str:
     """`--cwd`, checked; the current directory if none is given."""
     if path is None:
         return os.curdir

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from plait.cli.sign import place_of
-from plait.cli.tools import Row, rows, status_of
-from plait.cli.trust_prompt import add_project, toolbox_of
+from plait.cli.sign import find_location
+from plait.cli.tools import Row, listing_exit_code, rows
+from plait.cli.trust_prompt import add_project, load_toolbox
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
@@ -36,9 +36,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    tools = toolbox_of(options)
-    judged = _chosen(tools, options.items)
-    unlocked = _unlocked(tools, judged) if options.locked and not options.items else []
+    tools = load_toolbox(options)
+    judged = _select_rows(tools, options.items)
+    unlocked = _lockfile_differences(tools, judged) if options.locked and not options.items else []
     if options.json:
         write_json([*(_record(row) for row in judged), *unlocked])
     else:
@@ -48,21 +48,21 @@ def run(options: argparse.Namespace) -> int:
     return REFUSED if unlocked else _status(judged)
 
 
-def _unlocked(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
+def _lockfile_differences(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
     """Files that are no tools of their own, or have gone, and so have no row, but differ from the lock."""
-    from plait.tools.trust.decisions import Lock
+    from plait.tools.trust.decisions import Lockfile
 
     project = tools.trust.project or os.getcwd()
     shown = {row.path for row in judged}
-    differing = Lock.read(project).differences(Lock.of(project))
+    differing = Lockfile.read(project).differences(Lockfile.of(project))
     places = ((os.path.join(project, ".ai", path), why) for path, why in differing)
     return [{"path": path, "allowed": False, "why": why} for path, why in places if path not in shown]
 
 
-def _chosen(tools: Toolbox, given: list[str]) -> list[Row]:
+def _select_rows(tools: Toolbox, given: list[str]) -> list[Row]:
     every = rows(tools)
     if given:
-        wanted = {place_of(tools.spaces, item).path for item in given}
+        wanted = {find_location(tools.spaces, item).path for item in given}
         every = [row for row in every if row.path in wanted]
     return [_with_folder(tools, row) for row in every]
 
@@ -72,10 +72,10 @@ def _with_folder(tools: Toolbox, row: Row) -> Row:
     verdict = row.verdict
     if verdict is None or not verdict.allowed or row.shadowed_by is not None or row.runtime:
         return row
-    from plait.tools.call import refused_beside
+    from plait.tools.call import find_refused_files
 
     try:
-        refused = refused_beside(tools, row.id)
+        refused = find_refused_files(tools, row.id)
     except PlaitError as error:
         return replace(row, verdict=None, error=error)
     if not refused:
@@ -107,7 +107,7 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
 def _status(judged: list[Row]) -> int:
     if any(row.verdict is not None and not row.verdict.allowed for row in judged):
         return REFUSED
-    return status_of(judged)
+    return listing_exit_code(judged)
 
 
 def _record(row: Row) -> Json:

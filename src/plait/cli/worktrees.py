@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from plait.cli.run import expect_folder
+from plait.cli.run import require_folder
 from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
-from plait.views.format import clean
-from plait.views.terminal import aligned, paint_for, width, write_json
+from plait.views.format import one_line
+from plait.views.terminal import format_table, paint_for, width, write_json
 
 if TYPE_CHECKING:
     import argparse
@@ -59,8 +59,8 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
-    expect_folder(options.project)
-    found: Sequence[Left] = flows.left_worktrees(options.project, clean=options.clean)
+    require_folder(options.project)
+    found: Sequence[Left] = flows.list_leftovers(options.project, clean=options.clean)
     if options.json:
         write_json([one.record() for one in found])
     else:
@@ -74,11 +74,11 @@ def show(found: Sequence[Left], stream: TextIO, *, cleaned: bool) -> None:
         return
     paint = paint_for(stream)
     rows = [HEAD, *map(_cells, found)]
-    for number, line in enumerate(aligned(rows, width(stream))):
+    for number, line in enumerate(format_table(rows, width(stream))):
         print(paint(line, "bold") if number == 0 else line, file=stream)
     for one in found:
         if one.why:
-            print(f"{clean(_place(one))}: {clean(one.why, None)}", file=stream)
+            print(f"{one_line(_place(one))}: {one_line(one.why, None)}", file=stream)
     if not cleaned:
         print(
             "plait worktrees --clean removes what is merged; unmerged commits keep their branch", file=stream
@@ -94,11 +94,11 @@ def show(found: Sequence[Left], stream: TextIO, *, cleaned: bool) -> None:
 
 def _cells(one: Left) -> tuple[str, ...]:
     return (
-        clean(one.run) + (" (running)" if one.running else ""),
+        one_line(one.run) + (" (running)" if one.running else ""),
         "?" if one.commits is None else str(one.commits) if one.commits else "—",
         str(one.files) if one.files else "—",
-        clean(one.branch) or "—",
-        clean(_place(one)) if one.path else "—",
+        one_line(one.branch) or "—",
+        one_line(_place(one)) if one.path else "—",
     )
 
 

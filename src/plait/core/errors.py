@@ -210,7 +210,7 @@ NO_OUTCOMES: Final = (InternalError, TrustError, JournalError, GuardianError, Ma
 """Of a step: nobody may go on after one of these, and once it is put right the step is done anew."""
 
 
-def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+def closest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The known name that was probably meant; nearer to 1, it has to be more alike."""
     from difflib import get_close_matches  # only errors need it, and it is slow to import
 
@@ -218,7 +218,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return found[0] if found else None
 
 
-def listed(names: Iterable[str], *, most: int = 12) -> str:
+def format_names(names: Iterable[str], *, most: int = 12) -> str:
     """Names for a message: sorted as given, cut with a count."""
     names = list(names)
     shown = ", ".join(names[:most])

@@ -179,7 +179,7 @@ def is_schema(schema: Json) -> bool:
     return True
 
 
-def misfits(result: Json, schema: Json) -> list[str]:
+def schema_violations(result: Json, schema: Json) -> list[str]:
     """The places of the schema that a result does not meet: `properties.gaps.type`."""
     if surely_meets(result, schema):
         return []

@@ -62,14 +62,14 @@ _NO_TEMPORARY: Final = (
 
 def machine_error(error: BaseException, *, run: str | None = None) -> MachineError | None:
     """The error if it is a limit of the machine; `run`: a run that can be resumed once it is put right."""
-    limit = _limit_of(error)
+    limit = _find_limit(error)
     if limit is None:
         return None
     code, what, fix = limit
     return MachineError(what, _place(error), f"{fix}; then: plait resume {run}" if run else fix, code=code)
 
 
-def expect_room(error: BaseException) -> None:
+def raise_machine_limit(error: BaseException) -> None:
     """For whoever is about to blame a file: raise the limit if the machine is short of something instead."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     if number in _SHORT:
@@ -88,7 +88,7 @@ def start_error(program: str, number: int) -> MachineError | None:
 
 
 @contextmanager
-def explained(run: str | None = None) -> Iterator[None]:
+def map_machine_errors(run: str | None = None) -> Iterator[None]:
     """Limits of the machine become ours; all else stays what it is."""
     try:
         yield
@@ -99,7 +99,7 @@ def explained(run: str | None = None) -> Iterator[None]:
         raise limit from error
 
 
-def _limit_of(error: BaseException) -> tuple[str, str, str] | None:
+def _find_limit(error: BaseException) -> tuple[str, str, str] | None:
     match error:
         case MemoryError():
             return _LIMITS[errno.ENOMEM]

@@ -76,13 +76,13 @@ class Masker:
                 self._stale = False
 
 
-def masked(value: Json, mask: Callable[[str], str]) -> Json:
+def mask_value(value: Json, mask: Callable[[str], str]) -> Json:
     """The value with every text in it masked, keys included; ValueRefusedError if it is nested too deeply.
 
     Values come from strangers: a thousand lists inside one another must not look like a mistake of ours.
     """
     try:
-        return _masked(value, mask)
+        return _mask_tree(value, mask)
     except RecursionError:
         raise ValueRefusedError(
             "a value is nested too deeply, or contains itself",
@@ -91,16 +91,16 @@ def masked(value: Json, mask: Callable[[str], str]) -> Json:
         ) from None
 
 
-def _masked(value: Json, mask: Callable[[str], str]) -> Json:
+def _mask_tree(value: Json, mask: Callable[[str], str]) -> Json:
     match value:
         case str():
             return mask(value)
         case Secret():
             return MASK
         case Mapping():
-            return {mask(key): _masked(inner, mask) for key, inner in value.items()}
+            return {mask(key): _mask_tree(inner, mask) for key, inner in value.items()}
         case list() | tuple():
-            return [_masked(inner, mask) for inner in value]
+            return [_mask_tree(inner, mask) for inner in value]
     return value
 
 

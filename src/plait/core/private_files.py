@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 
 from plait.core.errors import DocumentError, LimitError, TrustError
 from plait.core.hints import Final, TypeVar
-from plait.core.machine import expect_room
-from plait.core.safe_files import Stamp
+from plait.core.machine import raise_machine_limit
+from plait.core.safe_files import FileStamp
 from plait.core.values import Json
 
 Result = TypeVar("Result")
@@ -29,19 +29,19 @@ ABSENT: Final = (FileNotFoundError, NotADirectoryError)
 # ── reading ──────────────────────────────────────────────────────────────
 
 
-def stamp_of(path: str) -> Stamp | None:
+def file_stamp(path: str) -> FileStamp | None:
     """What tells an unchanged file without reading it, or None if there is no file."""
     try:
-        status = attempt(lambda: os.stat(path, follow_symlinks=False), path, passing=ABSENT)
+        status = with_os_errors(lambda: os.stat(path, follow_symlinks=False), path, passing=ABSENT)
     except ABSENT:
         return None
-    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def read_own(path: str, *, secret: bool = False) -> bytes:
+def read_private(path: str, *, secret: bool = False) -> bytes:
     """The bytes of a regular file that nobody else can write, nor read if it is secret."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = attempt(lambda: os.open(path, flags), path, passing=ABSENT)
+    handle = with_os_errors(lambda: os.open(path, flags), path, passing=ABSENT)
     with open(handle, "rb") as file:
         status = os.fstat(handle)
         exposed = _readable_by_others(status) if secret else _writable_by_others(status)
@@ -50,44 +50,44 @@ def read_own(path: str, *, secret: bool = False) -> bytes:
         return file.read()
 
 
-def read_own_json(path: str, *, secret: bool = False) -> Json:
-    return _parsed(read_own(path, secret=secret), path)
+def read_private_json(path: str, *, secret: bool = False) -> Json:
+    return _parse_json(read_private(path, secret=secret), path)
 
 
-def read_json_of(owner: int, folder: str, name: str) -> Json:
+def read_json_owned_by(owner: int, folder: str, name: str) -> Json:
     """What a file says that nobody but its owner can change, in a folder of which the same is true."""
     path = os.path.join(folder, name)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    above = attempt(lambda: os.open(folder, flags | os.O_DIRECTORY), folder)
+    above = with_os_errors(lambda: os.open(folder, flags | os.O_DIRECTORY), folder)
     try:
-        handle = attempt(lambda: os.open(name, flags, dir_fd=above), path)
+        handle = with_os_errors(lambda: os.open(name, flags, dir_fd=above), path)
         with open(handle, "rb") as file:
             for place, opened, is_kind in ((folder, above, stat.S_ISDIR), (path, handle, stat.S_ISREG)):
                 status = os.fstat(opened)
                 if status.st_uid != owner or status.st_mode & 0o022 or not is_kind(status.st_mode):
                     raise _unsafe_of_others(place)
-            return _parsed(file.read(), path)
+            return _parse_json(file.read(), path)
     finally:
         os.close(above)
 
 
-def _parsed(data: bytes, path: str) -> Json:
+def _parse_json(data: bytes, path: str) -> Json:
     from plait.core.documents import parse_json
 
     try:
         return parse_json(data.decode("utf-8", "replace"), path)
     except (DocumentError, LimitError):
-        raise damaged(path) from None
+        raise damaged_file_error(path) from None
 
 
-def expect_own_folder(folder: str) -> None:
+def require_private_folder(folder: str) -> None:
     """A folder as `make_own_folder` makes it: one that came with other files is none of ours."""
     status = os.stat(folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or _readable_by_others(status):
         raise _unsafe(folder, "700")
 
 
-def changeable_by_others(path: str, root: str) -> str | None:
+def writable_by_others(path: str, root: str) -> str | None:
     """The first of a file and its folders, up to the space, that somebody else could change."""
     while True:
         try:
@@ -113,11 +113,11 @@ def _readable_by_others(status: os.stat_result) -> bool:
 
 
 @contextmanager
-def locked(folder: str) -> Iterator[None]:
+def lock_folder(folder: str) -> Iterator[None]:
     """Alone in a folder among all processes of this user; its lock stays, so that all lock the same file."""
-    make_own_folder(folder)
+    make_private_folder(folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = attempt(lambda: os.open(os.path.join(folder, "lock"), flags, 0o600), folder)
+    handle = with_os_errors(lambda: os.open(os.path.join(folder, "lock"), flags, 0o600), folder)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -125,27 +125,27 @@ def locked(folder: str) -> Iterator[None]:
         os.close(handle)
 
 
-def make_own_folder(folder: str) -> None:
-    attempt(lambda: os.makedirs(folder, mode=0o700, exist_ok=True), folder)
-    expect_own_folder(folder)
+def make_private_folder(folder: str) -> None:
+    with_os_errors(lambda: os.makedirs(folder, mode=0o700, exist_ok=True), folder)
+    require_private_folder(folder)
 
 
-def write_whole(folder: str, name: str, data: bytes) -> None:
+def write_atomic(folder: str, name: str, data: bytes) -> None:
     """Either the old contents or the new, whatever happens meanwhile."""
     made = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
     with suppress(FileNotFoundError):
         os.unlink(made)  # left by a process of the same number that was killed
     write_new(made, data)
-    attempt(lambda: os.rename(made, os.path.join(folder, name)), folder)
+    with_os_errors(lambda: os.rename(made, os.path.join(folder, name)), folder)
     sync_folder(folder)
 
 
 def write_new(path: str, data: bytes) -> None:
     """A file that was not there before, whole, and readable to its owner alone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = attempt(lambda: os.open(path, flags, 0o600), path, passing=(FileExistsError,))
+    handle = with_os_errors(lambda: os.open(path, flags, 0o600), path, passing=(FileExistsError,))
     try:
-        attempt(lambda: _fill(handle, data), path)
+        with_os_errors(lambda: _fill(handle, data), path)
     except TrustError:
         os.unlink(path)
         raise
@@ -169,14 +169,16 @@ def sync_folder(folder: str) -> None:
 # ── errors ───────────────────────────────────────────────────────────────
 
 
-def attempt(act: Callable[[], Result], where: str, *, passing: tuple[type[OSError], ...] = ()) -> Result:
+def with_os_errors(
+    act: Callable[[], Result], where: str, *, passing: tuple[type[OSError], ...] = ()
+) -> Result:
     """What `act` gives; an error of the system that is not in `passing` becomes one for the user."""
     try:
         return act()
     except passing:
         raise
     except OSError as error:
-        expect_room(error)
+        raise_machine_limit(error)
         raise TrustError(
             f"{where} cannot be used: {error.strerror}", fix="look at its permissions", code="unusable-store"
         ) from None
@@ -203,7 +205,7 @@ def _unsafe_of_others(path: str) -> TrustError:
     )
 
 
-def damaged(path: str) -> TrustError:
+def damaged_file_error(path: str) -> TrustError:
     return TrustError(
         f"{path} is damaged",
         fix="restore it from a backup, or remove it and say again what you trust",

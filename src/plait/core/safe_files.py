@@ -25,7 +25,7 @@ from itertools import count
 
 from plait.core.errors import InputError, LimitError
 from plait.core.hints import Final, Literal, TypeAlias
-from plait.core.machine import expect_room
+from plait.core.machine import raise_machine_limit
 from plait.core.records import dataclass
 
 MAX_FILE: Final = 16 << 20
@@ -46,7 +46,7 @@ class OutsideError(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class FileStamp:
     """What tells an unchanged file without reading it."""
 
     device: int
@@ -58,13 +58,13 @@ class Stamp:
 
 Links: TypeAlias = Literal["refused", "inside"]
 
-Way: TypeAlias = Callable[[int, str, Links], int]
+Opener: TypeAlias = Callable[[int, str, Links], int]
 """How a path below a directory that is held open becomes a handle."""
 
 
-def read_beneath(root: str, relative: str, *, way: Way | None = None) -> tuple[bytes, Stamp] | None:
+def read_below(root: str, relative: str, *, way: Opener | None = None) -> tuple[bytes, FileStamp] | None:
     """The bytes of a regular file below `root`, or None if there is none."""
-    with _opened(root, relative, way) as handle:
+    with _open_if_present(root, relative, way) as handle:
         if handle is None:
             return None
         status = os.fstat(handle)
@@ -75,16 +75,16 @@ def read_beneath(root: str, relative: str, *, way: Way | None = None) -> tuple[b
         return _read(handle, relative, root), _stamp(status)
 
 
-def stamp_beneath(root: str, relative: str) -> Stamp | None:
+def stamp_below(root: str, relative: str) -> FileStamp | None:
     """The stamp of a regular file below `root`, without reading it."""
-    with _opened(root, relative, None) as handle:
+    with _open_if_present(root, relative, None) as handle:
         if handle is None:
             return None
         status = os.fstat(handle)
         return _stamp(status) if stat.S_ISREG(status.st_mode) else None
 
 
-def open_beneath(root: str, relative: str, *, links: Links = "refused", way: Way | None = None) -> int:
+def open_below(root: str, relative: str, *, links: Links = "refused", way: Opener | None = None) -> int:
     """A handle of whatever is there; an OSError if there is nothing, or it may not be opened."""
     _refuse_shape(root, relative, links)
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -102,14 +102,14 @@ def open_beneath(root: str, relative: str, *, links: Links = "refused", way: Way
 
 
 @contextmanager
-def _opened(root: str, relative: str, way: Way | None) -> Iterator[int | None]:
+def _open_if_present(root: str, relative: str, way: Opener | None) -> Iterator[int | None]:
     try:
-        handle = open_beneath(root, relative, way=way)
+        handle = open_below(root, relative, way=way)
     except (FileNotFoundError, NotADirectoryError):
         yield None
         return
     except OSError as error:
-        expect_room(error)
+        raise_machine_limit(error)
         raise _unreadable(relative, root, error) from None
     try:
         yield handle
@@ -129,10 +129,10 @@ _OPENED: Final = count()
 
 def _by_the_shorter_way(directory: int, relative: str, links: Links) -> int:
     few = next(_OPENED) < _OPENED_BY_WALKING
-    return (by_walking if few else by_kernel)(directory, relative, links)
+    return (open_by_walking if few else open_with_openat2)(directory, relative, links)
 
 
-def by_kernel(directory: int, relative: str, links: Links = "refused") -> int:
+def open_with_openat2(directory: int, relative: str, links: Links = "refused") -> int:
     """In one system call, where there is one."""
     if (openat2 := _openat2(links)) is not None:
         handle, number = openat2(directory, relative)
@@ -141,10 +141,10 @@ def by_kernel(directory: int, relative: str, links: Links = "refused") -> int:
         # EAGAIN: something was renamed meanwhile, and the kernel cannot tell where a `..` has led.
         if number not in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EAGAIN):
             raise OSError(number, os.strerror(number))
-    return by_walking(directory, relative, links)
+    return open_by_walking(directory, relative, links)
 
 
-def by_walking(directory: int, relative: str, links: Links = "refused") -> int:
+def open_by_walking(directory: int, relative: str, links: Links = "refused") -> int:
     """Component by component, from one folder that is held open to the next."""
     held = [os.dup(directory)]
     left = relative.split("/")[::-1]
@@ -158,7 +158,7 @@ def by_walking(directory: int, relative: str, links: Links = "refused") -> int:
                 _step_back(held)
             elif links == "inside" and (target := _link(name, held[-1])) is not None:
                 followed += 1
-                left += _steps_of(target, followed)
+                left += _link_parts(target, followed)
             elif left:
                 held.append(_open_folder(name, held[-1]))
             else:
@@ -186,7 +186,7 @@ def _link(name: str, held: int) -> str | None:
         raise
 
 
-def _steps_of(target: str, followed: int) -> list[str]:
+def _link_parts(target: str, followed: int) -> list[str]:
     """The steps of a link, the first one last."""
     if target.startswith("/"):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
@@ -239,8 +239,8 @@ def _read(handle: int, relative: str, root: str) -> bytes:
     return b"".join(chunks)
 
 
-def _stamp(status: os.stat_result) -> Stamp:
-    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+def _stamp(status: os.stat_result) -> FileStamp:
+    return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _too_large(relative: str, root: str) -> LimitError:
@@ -272,7 +272,7 @@ def open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def worktree_of(directory: str) -> str | None:
+def find_git_root(directory: str) -> str | None:
     """The nearest folder above with a `.git`, which may be a file."""
     folder = os.path.realpath(directory)
     while not os.path.lexists(os.path.join(folder, ".git")):
@@ -290,6 +290,6 @@ GUARDED_FOLDERS: Final = (
 """Their files start programs without anybody asking for it."""
 
 
-def guarded_folder(inside: str) -> str | None:
+def find_guarded_folder(inside: str) -> str | None:
     """Which of them a path below the project is in, or is; some file systems know no case."""
     return next((part for part in inside.casefold().split("/") if part in GUARDED_FOLDERS), None)

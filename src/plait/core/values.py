@@ -84,7 +84,7 @@ class Unknown:
 NOT_KNOWN: Final = Unknown()
 
 
-def holds_unknown(value: Json) -> bool:
+def contains_unknown(value: Json) -> bool:
     """Is it, or anything in it, known only to a run?"""
     kind = value.__class__
     if kind is str or kind is int:  # nearly always, and every rendering asks
@@ -92,8 +92,8 @@ def holds_unknown(value: Json) -> bool:
     if kind is Unknown:
         return True
     if isinstance(value, Mapping):
-        return any(map(holds_unknown, value.values()))
-    return isinstance(value, list | tuple) and any(map(holds_unknown, value))
+        return any(map(contains_unknown, value.values()))
+    return isinstance(value, list | tuple) and any(map(contains_unknown, value))
 
 
 def least_text(value: Json) -> str:
@@ -117,7 +117,7 @@ def text(value: Json) -> str:
     return _text(value, _mask)
 
 
-def revealed_text(value: Json) -> str:
+def reveal_text(value: Json) -> str:
     """The text form with secrets in clear: for sinks that hand it to a process or server."""
     return _text(value, Secret.reveal)
 
@@ -135,7 +135,7 @@ def json_value(written: str) -> Json:
     """
     value: Json = _READER.decode(written)
     if "\\ud" in written or "\\uD" in written:
-        _expect_pairs(written)
+        _require_surrogate_pairs(written)
     return value
 
 
@@ -152,7 +152,7 @@ def json_error(error: json.JSONDecodeError) -> json.JSONDecodeError:
     return json.JSONDecodeError(f"Illegal trailing comma before end of {kind}", error.doc, len(before) - 1)
 
 
-def _expect_pairs(written: str) -> None:
+def _require_surrogate_pairs(written: str) -> None:
     # Bytes of a process that are no text look like halves, too, and may stay: only escapes are looked at.
     read = _READER.decode(written.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     json.dumps(read, ensure_ascii=False).encode("utf-8")
@@ -185,18 +185,18 @@ def utf8(text: str) -> bytes:
         ) from None
 
 
-def expect_json(value: Json) -> None:
+def require_json(value: Json) -> None:
     """Refuse what has no JSON form, without making it."""
     if not _is_plain(value, _DEPTH_OF_COPIES):
         json_text(value)
 
 
-def written_size(value: Json) -> int:
+def json_size(value: Json) -> int:
     """At least so many characters its JSON has; what stands in several places is looked into once."""
-    return _written_size(value, {})
+    return _json_size(value, {})
 
 
-def _written_size(value: Json, known: dict[int, int]) -> int:
+def _json_size(value: Json, known: dict[int, int]) -> int:
     if isinstance(value, str):
         return len(value) + 2
     if isinstance(value, Secret):
@@ -209,28 +209,28 @@ def _written_size(value: Json, known: dict[int, int]) -> int:
     if size is None:
         known[id(value)] = 0  # of what holds itself: serialising says so
         items = value.values() if isinstance(value, Mapping) else value
-        size = 2 + len(value) + sum([_written_size(item, known) for item in items])
+        size = 2 + len(value) + sum([_json_size(item, known) for item in items])
         known[id(value)] = size
     return size
 
 
-def detached(value: Json, *, reveal: bool = False) -> Json:
+def deep_copy(value: Json, *, reveal: bool = False) -> Json:
     """The value as JSON would give it back: plain types, nothing shared with it, all else refused."""
     try:
-        return _copied(value, _DEPTH_OF_COPIES)
+        return _copy_plain(value, _DEPTH_OF_COPIES)
     except _NotPlainError:
         return json.loads(json_text(value, reveal=reveal))
 
 
-def unshared(value: Json) -> Json:
+def copy_shared(value: Json) -> Json:
     """A copy for somebody who may change it; a secret in it stays one, and what cannot change is the same."""
     match value:
         case dict():
-            return {name: unshared(inner) for name, inner in value.items()}
+            return {name: copy_shared(inner) for name, inner in value.items()}
         case list():
-            return [unshared(inner) for inner in value]
+            return [copy_shared(inner) for inner in value]
         case tuple() if type(value) is tuple:
-            return tuple(unshared(inner) for inner in value)
+            return tuple(copy_shared(inner) for inner in value)
     return value
 
 
@@ -245,7 +245,7 @@ class _NotPlainError(Exception):
 _ONE_OF_A_KIND: Final = frozenset({str, bool, type(None), Unknown})
 
 
-def _copied(value: Json, depth: int) -> Json:
+def _copy_plain(value: Json, depth: int) -> Json:
     kind = value.__class__
     if kind in _ONE_OF_A_KIND:
         return value
@@ -257,9 +257,9 @@ def _copied(value: Json, depth: int) -> Json:
         for key in value:
             if key.__class__ is not str:
                 raise _NotPlainError
-        return {key: _copied(item, depth - 1) for key, item in value.items()}
+        return {key: _copy_plain(item, depth - 1) for key, item in value.items()}
     if kind is list and depth:
-        return [_copied(item, depth - 1) for item in value]
+        return [_copy_plain(item, depth - 1) for item in value]
     raise _NotPlainError
 
 

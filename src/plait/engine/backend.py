@@ -14,7 +14,7 @@ from plait.core.values import Json
 from plait.engine.outcome import Outcome
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
 
 BACKENDS: Final = {
@@ -29,7 +29,7 @@ ADDRESS: Final = "://"
 
 
 @dataclass(frozen=True, slots=True)
-class ItemWork:
+class WorkItem:
     """One item: all that has to travel to where it runs."""
 
     order: int
@@ -37,34 +37,34 @@ class ItemWork:
     item: Json
 
 
-Perform = Callable[[ItemWork], Outcome]
-Finished = Callable[[ItemWork, Outcome], None]
+Perform = Callable[[WorkItem], Outcome]
+Finished = Callable[[WorkItem, Outcome], None]
 
 
-class Fanned(Protocol):
+class MapRun(Protocol):
     """A fan at work: what a backend has to know that performs its items in another process."""
 
     @property
-    def turn(self) -> Turn: ...
+    def turn(self) -> StepContext: ...
 
     @property
     def total(self) -> int: ...
 
-    def placed(self, work: ItemWork) -> tuple[Step, Turn]:
+    def placed(self, work: WorkItem) -> tuple[Step, StepContext]:
         """The step that an item is, and its turn."""
 
-    def perform(self, work: ItemWork) -> Outcome: ...
+    def perform(self, work: WorkItem) -> Outcome: ...
 
 
 class Backend(Protocol):
     def run_items(
         self,
-        items: Iterator[ItemWork],
+        items: Iterator[WorkItem],
         perform: Perform,
         finished: Finished,
         *,
         parallel: int,
-        fanned: Fanned | None = None,
+        fanned: MapRun | None = None,
     ) -> None:
         """Perform every item, `parallel` at a time; `items` ends early when no more are wanted.
 

@@ -19,20 +19,20 @@ from functools import cached_property
 
 from plait.core.errors import InputError, InternalError, Problem
 from plait.core.hints import TYPE_CHECKING
-from plait.engine.event_bus import SYNC_PAUSE, Stop
+from plait.engine.event_bus import SYNC_PAUSE, StopSignal
 from plait.engine.events import (
     Event,
-    Noted,
-    Stamped,
+    EventRecord,
+    Note,
     StepFinished,
-    StepForgotten,
+    StepInvalidated,
+    StepRenamed,
     StepStarted,
-    StepTitled,
-    Used,
+    Usage,
 )
-from plait.engine.journal import Journal, Recorded
-from plait.engine.outcome import Done, Failed, Interrupted, Outcome
-from plait.engine.replay import NOT_RETRIED, Retried, changed_steps
+from plait.engine.journal import Journal, StepRecord
+from plait.engine.outcome import Failed, Interrupted, Outcome, Succeeded
+from plait.engine.replay import NOT_RETRIED, RetriedItems, changed_steps_error
 
 if TYPE_CHECKING:
     from plait.engine.event_bus import Mask, Watch
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from random import Random
 
     from plait.core.values import Json
-    from plait.engine.hooks import Hooks
-    from plait.engine.limits import Reached, Spent
-    from plait.engine.perform import Turn
+    from plait.engine.hooks import HookRunner
+    from plait.engine.limits import Budget, LimitReached
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
 
 
-class Run:
+class RunContext:
     """One life of a run."""
 
     def __init__(
@@ -56,20 +56,20 @@ class Run:
         journal: Journal,
         *,
         watchers: Iterable[Watch] = (),
-        stop: Stop | None = None,
+        stop: StopSignal | None = None,
         mask: Mask = str,
         random: Random | None = None,
         accept_changes: bool = False,
         repeat: Iterable[str] = (),
         said_done: Mapping[str, Json] | None = None,
-        retried: Retried = NOT_RETRIED,
+        retried: RetriedItems = NOT_RETRIED,
         full_durability: bool = False,
         told: bool = True,
     ) -> None:
         """Not `told`: nobody watches, and the journal lasts no longer than the run, so it needs no thread."""
         self.id = id
         self.journal = journal
-        self.stop = stop or Stop()
+        self.stop = stop or StopSignal()
         self.mask = mask
         if random is not None:
             self.random = random
@@ -92,7 +92,7 @@ class Run:
         """By path: what steps that run are called, if that is not what their authors wrote."""
         self._used: dict[str, dict[str, float]] = {}
         """By path: what was used up there, and is not recorded yet."""
-        self.hooks: Hooks | None = None
+        self.hooks: HookRunner | None = None
         """What is asked and told when something happens, and the limits of the run; None costs nothing."""
         self.reacting: set[str] = set()
         """The paths of hooks that are at work: what happens below them causes nothing."""
@@ -117,7 +117,7 @@ class Run:
         """Is it a dry run, which shows what would be done and does none of it?"""
         return False
 
-    def would_run(self, turn: Turn, what: object) -> Json:
+    def would_run(self, turn: StepContext, what: object) -> Json:
         """In a dry run: say that something would run of which no more is known."""
         raise InternalError(f"only a dry run plans: {turn.path}, {what!r}")
 
@@ -152,7 +152,7 @@ class Run:
         """What a step took that counts as not done: at once, so that a crash leaves no end that counts."""
         self.settle(event.path)
         self._ends[event.path] = event
-        self.emit(StepForgotten(event.path, why, below=False))
+        self.emit(StepInvalidated(event.path, why, below=False))
 
     def charge(self, path: str, **used: float) -> None:
         """What was taken from the budgets around a path; the next end or attempt of that path records it."""
@@ -161,14 +161,14 @@ class Run:
             if amount:
                 here[name] = here.get(name, 0) + amount
 
-    def charged(self, path: str) -> Used | None:
+    def charged(self, path: str) -> Usage | None:
         """The same for whoever records it now."""
         return (self._used.pop(path, None) or None) if self._used else None
 
     def entitle(self, path: str, title: str) -> None:
         """Call a step that has begun by what it does with its values put in; secrets are masked before."""
         self.titles[path] = title
-        self._teller.tell(StepTitled(path, title))
+        self._teller.tell(StepRenamed(path, title))
 
     def tell(self, event: Event) -> None:
         """To those who watch, and not to the journal: what is gone when nobody looks."""
@@ -189,10 +189,10 @@ class Run:
             self._teller.tell(event)
 
     def note(self, path: str, message: str) -> None:
-        self.emit(Noted(path, self.mask(message)))
+        self.emit(Note(path, self.mask(message)))
 
     def warn(self, path: str, message: str) -> None:
-        self.emit(Noted(path, self.mask(message), warning=True))
+        self.emit(Note(path, self.mask(message), warning=True))
 
     def close(self) -> None:
         """What was recorded is safe, and watchers have heard of it, when this returns."""
@@ -240,13 +240,13 @@ class Run:
         if self.stop.wait(seconds):
             raise Interrupted
 
-    def pause_at(self, turn: Turn, seconds: float) -> None:  # noqa: ARG002
+    def pause_at(self, turn: StepContext, seconds: float) -> None:  # noqa: ARG002
         """Wait before the next attempt at a turn; where something limits the time, no longer than it lets."""
         self.pause(seconds)
 
     # ── remembering ──────────────────────────────────────────────────────
 
-    def known(self, step: Step, turn: Turn) -> Outcome | None:
+    def known(self, step: Step, turn: StepContext) -> Outcome | None:
         """The outcome of a step that an earlier life of this run has finished, or is said to have."""
         said = self.said_done.get(turn.path)
         is_answered = said is not None or turn.path in self._repeat
@@ -270,14 +270,14 @@ class Run:
         )
         return recorded.outcome
 
-    def take_as_done(self, step: Step, turn: Turn, value: Json) -> Outcome:
+    def take_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
         """Only when it is its turn: an older end would count no more, if what is before it is new."""
-        outcome = Done(value)
+        outcome = Succeeded(value)
         said = turn.path, step.kind, step.title, step.fingerprint
         self.emit(StepFinished(*said, outcome, 0.0, turn.order))
         return outcome
 
-    def _end_that_counts(self, step: Step, turn: Turn) -> Recorded | None:
+    def _end_that_counts(self, step: Step, turn: StepContext) -> StepRecord | None:
         """The end of a step that is remembered."""
         if not turn.replaying:
             return None
@@ -292,15 +292,15 @@ class Run:
             turn.path, step.fingerprint
         ):
             if not (step.inner or self.accept_changes):
-                raise changed_steps([(turn.path, step.title)])
+                raise changed_steps_error([(turn.path, step.title)])
             return None
         return recorded
 
-    def has_ended(self, turn: Turn) -> bool:
+    def has_ended(self, turn: StepContext) -> bool:
         """May there be an older end of the step, which counts no more as soon as it is begun again?"""
         return not turn.replaying if self.fresh else self.journal.recorded(turn.path) is not None
 
-    def take_step(self, path: str, spent: Spent, *names: str) -> Reached | None:
+    def take_step(self, path: str, spent: Budget, *names: str) -> LimitReached | None:
         """One of the steps that may be done, for a path; or which of these limits (that of steps) is reached.
 
         A step that an earlier life has counted is not counted again when it is done again, once.
@@ -312,7 +312,7 @@ class Run:
             self.charge(path, steps=1)
         return reached
 
-    def spent_around(self, path: str) -> Spent | None:  # noqa: ARG002
+    def spent_around(self, path: str) -> Budget | None:  # noqa: ARG002
         """What is used up by whoever is at a path; None: that of the run."""
         return None
 
@@ -320,7 +320,7 @@ class Run:
         """Has an earlier life used up one of the limited steps for it, and is it now done again, once?"""
         return False
 
-    def ask_about(self, step: Step, turn: Turn) -> None:
+    def ask_about(self, step: Step, turn: StepContext) -> None:
         """Raises a question about this step, and those about all others that are known by now."""
         asked = {turn.path: step.title, **self.unanswered}
         answered = {*self._repeat, *self.said_done}
@@ -367,7 +367,7 @@ class _Teller:
         self._journal = journal
         self._watchers = watchers
         self._record_starts = record_starts
-        self._waiting: list[Stamped] = []
+        self._waiting: list[EventRecord] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -380,7 +380,7 @@ class _Teller:
         if self._watchers:
             with self._lock:
                 self._number += 1
-                self._waiting.append(Stamped(self._number, time.time(), event))
+                self._waiting.append(EventRecord(self._number, time.time(), event))
         if not self._wake.is_set():
             self._wake.set()
 

@@ -23,12 +23,12 @@ UNSEEN: Final[dict[str, Json]] = {
 }
 """The record of a step that is said to have done its work: nobody knows what it printed."""
 
-NOT_KNOWN_END: Final[Mapping[str, Json]] = dict.fromkeys(
+UNKNOWN_RESULT: Final[Mapping[str, Json]] = dict.fromkeys(
     ("output", "stderr", "exit_code", "duration"), NOT_KNOWN
 )
 """How a step ends that a dry run did not do."""
 
 
-def is_not_known(ended: Mapping[str, Json]) -> bool:
+def is_unknown_result(ended: Mapping[str, Json]) -> bool:
     """Will only a run know how the step ends?"""
     return isinstance(ended.get("exit_code"), Unknown)

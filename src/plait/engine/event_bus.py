@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from plait.core.hints import TYPE_CHECKING
-from plait.engine.events import Stamped
+from plait.engine.events import EventRecord
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 SYNC_PAUSE: Final = 0.02
 """Seconds between two syncs, while there is something to sync."""
 
-Watch = Callable[[Stamped], None]
+Watch = Callable[[EventRecord], None]
 
 Mask = Callable[[str], str]
 
 
-class Stop:
+class StopSignal:
     """The wish to stop: once is to begin nothing new and end what runs; twice is at once."""
 
     def __init__(self) -> None:

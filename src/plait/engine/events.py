@@ -13,7 +13,7 @@ from plait.core.values import Json
 from plait.engine.outcome import Failure, Outcome
 
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
-Used: TypeAlias = Mapping[str, float]
+Usage: TypeAlias = Mapping[str, float]
 """What was used up: `turns`, `tokens`, `spend`, `steps`; and how many of the tokens are `estimated`."""
 
 
@@ -51,12 +51,12 @@ class StepRetrying:
     delay: float
     of: int = 0
     """How many attempts there may be in all; 0 if that was not recorded."""
-    used: Used | None = None
+    used: Usage | None = None
     """What that attempt itself has used up, as with an end."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepTitled:
+class StepRenamed:
     """A step that has begun shows what it does with its values put in.
 
     For those who watch: it is not recorded, and the end of the step has the same title.
@@ -67,7 +67,7 @@ class StepTitled:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class ModelText:
     """A piece of what a model says, as it comes; secrets masked.
 
     For those who watch: it is not recorded, and the end of the step has the whole answer.
@@ -78,7 +78,7 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class PendingHooks:
     """Who is to hear of the end of a step: recorded with it, before any of them is told."""
 
     to: tuple[str, ...]
@@ -100,17 +100,17 @@ class StepFinished:
     order: int = 0
     replayed: bool = False
     """It was finished in an earlier life of the run; such an event is shown and not recorded again."""
-    used: Used | None = None
+    used: Usage | None = None
     """What the step itself has used up since the last event of its path, without those inside it.
 
     It is what was taken from the budgets around it, so whoever adds these up knows what is left.
     """
-    owed: Owed | None = None
+    owed: PendingHooks | None = None
     """The hooks that are to hear of it; who has no later end of its own has not heard."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepCounted:
+class ItemsCounted:
     """A fan knows how many items it has."""
 
     path: str
@@ -118,7 +118,7 @@ class StepCounted:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemsRemembered:
+class ItemsReplayed:
     """Many items of a fan were done in an earlier life of the run: what a `replayed` end says of each.
 
     For those who watch: it is not recorded.
@@ -130,17 +130,17 @@ class ItemsRemembered:
 
 
 @dataclass(frozen=True, slots=True)
-class UsedBefore:
+class EarlierUsage:
     """What earlier lives of the run have used up, by part; what is `replayed` is in it.
 
     For those who watch: it is not recorded.
     """
 
-    parts: Mapping[str, Used]
+    parts: Mapping[str, Usage]
 
 
 @dataclass(frozen=True, slots=True)
-class StepForgotten:
+class StepInvalidated:
     """What was recorded at this path (and below it) counts no longer: it is to be done again."""
 
     path: str
@@ -149,7 +149,7 @@ class StepForgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class Note:
     """Something that a person should know, and that is no failure."""
 
     path: str
@@ -169,21 +169,21 @@ class RunEnded:
 Event: TypeAlias = (
     RunStarted
     | StepStarted
-    | StepTitled
-    | Spoken
+    | StepRenamed
+    | ModelText
     | StepRetrying
     | StepFinished
-    | StepCounted
-    | ItemsRemembered
-    | UsedBefore
-    | StepForgotten
-    | Noted
+    | ItemsCounted
+    | ItemsReplayed
+    | EarlierUsage
+    | StepInvalidated
+    | Note
     | RunEnded
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped:
+class EventRecord:
     """An event, its place in the journal, and the wall clock when it was recorded."""
 
     number: int

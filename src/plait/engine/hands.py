@@ -13,34 +13,34 @@ from plait.core.masking import Masker
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.backend import Backend
-from plait.engine.context import Run
-from plait.engine.dry_run import NOT_KNOWN_END
+from plait.engine.context import RunContext
+from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.events import StepFinished
-from plait.engine.limits import Earlier, Limits, Reached, Spent
-from plait.engine.outcome import NO_TIME_LEFT, Failed, Failure, Outcome, OutOfLimit, Skipped, StepError
+from plait.engine.limits import Budget, LimitReached, Limits, PriorUsage
+from plait.engine.outcome import NO_TIME_LEFT, Failed, Failure, LimitExceeded, Outcome, Skipped, StepError
 from plait.engine.paths import is_item
 
 if TYPE_CHECKING:
-    from plait.program.worktrees.ports import Workspaces
+    from plait.program.worktrees.ports import Worktrees
 
 if TYPE_CHECKING:
     from plait.program.ports import Hands
 
 if TYPE_CHECKING:
-    from plait.agents.session import Agency
+    from plait.agents.session import AgentScope
     from plait.engine.events import Event
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
-    from plait.program.changes import Tracker
-    from plait.program.worktrees.gather import Meeting
-    from plait.program.worktrees.isolation import Shelter
+    from plait.program.changes import ChangeTracker
+    from plait.program.worktrees.gather import GatherWorktree
+    from plait.program.worktrees.isolation import ItemWorktrees
 
 
 # ── places of their own for items ────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class PlannedStep:
     """What a dry run shows of one step, instead of doing it."""
 
     path: str
@@ -63,27 +63,27 @@ CRUMB: Final = 0.001
 """Seconds by which a pause may end too early."""
 
 
-class WorkingRun(Run):
+class WorkingRun(RunContext):
     """A run whose steps have hands, a place for their items, and a folder for what is large."""
 
     hands: Hands
     backend: Backend
     folder: str
-    rehearsal: list[Rehearsed] | None = None
+    rehearsal: list[PlannedStep] | None = None
     """In a dry run: where steps say what they would do, instead of doing it."""
     masker: Masker | None = None
     """Whose `mask` it is; None where nothing is to be masked, so far."""
-    changes: Tracker | None = None
+    changes: ChangeTracker | None = None
     """Knows what steps change, in a flow that asks for it."""
     untracked: frozenset[str] = frozenset()
     """In a dry run: of which names only a run will know what has changed."""
-    workspaces: Workspaces | None = None
+    workspaces: Worktrees | None = None
     """Makes the places of items that work apart from each other."""
-    meeting: Meeting | None = None
+    meeting: GatherWorktree | None = None
     """Where the work of such items was brought together, for the merge steps of the flow."""
 
     @cached_property
-    def shelters(self) -> dict[str, Shelter]:
+    def shelters(self) -> dict[str, ItemWorktrees]:
         """By the path of a fan: the places of its items."""
         return {}
 
@@ -93,7 +93,7 @@ class WorkingRun(Run):
         return set()
 
     @cached_property
-    def agents(self) -> dict[str, Agency]:
+    def agents(self) -> dict[str, AgentScope]:
         """By their paths: those that are at work."""
         return {}
 
@@ -104,15 +104,15 @@ class WorkingRun(Run):
 
     # ── what may be used up ──────────────────────────────────────────────
 
-    spent: Spent | None = None
+    spent: Budget | None = None
     """Of the run as a whole."""
 
     @cached_property
-    def _budgets(self) -> dict[str, Spent]:
+    def _budgets(self) -> dict[str, Budget]:
         """By path: what those have used up that are inside others and still run."""
         return {}
 
-    def spent_around(self, path: str) -> Spent:
+    def spent_around(self, path: str) -> Budget:
         """What is used up by whoever is at a path: the nearest that has limits of its own.
 
         A hook about somebody is asked from outside, whether that one still runs or not.
@@ -126,15 +126,15 @@ class WorkingRun(Run):
             path, _, name = path.rpartition("/")
             is_about = name.startswith("hook:")
         if self.spent is None:
-            self.spent = Spent()
+            self.spent = Budget()
         return self.spent
 
-    def time_left(self, turn: Turn) -> float | None:
+    def time_left(self, turn: StepContext) -> float | None:
         """Seconds for whoever is at a turn, by its deadline and by the limits around it."""
         rests = (turn.time_left(), self.spent_around(turn.path).left("seconds"))
         return min((rest for rest in rests if rest is not None), default=None)
 
-    def pause_at(self, turn: Turn, seconds: float) -> None:
+    def pause_at(self, turn: StepContext, seconds: float) -> None:
         """No attempt begins when the time of a limit is over: whoever has it ends, and not the step."""
         spent, end = self.spent_around(turn.path), time.monotonic() + seconds
         while (reached := spent.reach("seconds")) is None:
@@ -142,10 +142,10 @@ class WorkingRun(Run):
             if rest <= 0:
                 return
             self.pause(rest if left is None else min(rest, left + CRUMB))
-        raise out_of_limit(reached, turn)
+        raise limit_error(reached, turn)
 
     @contextmanager
-    def spending(self, path: str, limits: Limits, what: str, *, goes_on: bool = False) -> Iterator[Spent]:
+    def spending(self, path: str, limits: Limits, what: str, *, goes_on: bool = False) -> Iterator[Budget]:
         """For as long as a flow or an agent at a path runs: what it uses up, of others as well.
 
         A limit of its own that is reached inside is its failure, and nobody else's.  `goes_on`: what was
@@ -153,17 +153,17 @@ class WorkingRun(Run):
         """
         if not path:
             if self.spent is None:
-                self.spent = Spent(limits, what=what)
+                self.spent = Budget(limits, what=what)
             yield self.spent
             return
         outer = self._budgets.get(path)
-        inner = self._budgets[path] = Spent(limits, within=self.spent_around(path), what=what)
+        inner = self._budgets[path] = Budget(limits, within=self.spent_around(path), what=what)
         self._count_earlier(path, inner)
         if goes_on and (before := self._tried_before.get(path)) is not None:
             inner.carry_on(before)
         try:
             yield inner
-        except OutOfLimit as end:
+        except LimitExceeded as end:
             if end.reached.holder is not inner:
                 raise
             raise StepError(replace(end.failure, path="")) from None
@@ -176,17 +176,17 @@ class WorkingRun(Run):
             else:
                 self._budgets[path] = outer
 
-    def rehearse(self, turn: Turn, kind: str, shown: str) -> dict[str, Json]:
+    def rehearse(self, turn: StepContext, kind: str, shown: str) -> dict[str, Json]:
         """Say what a step would do; how it would end, only a run can know."""
         assert self.rehearsal is not None
-        self.rehearsal.append(Rehearsed(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
-        return dict(NOT_KNOWN_END)
+        self.rehearsal.append(PlannedStep(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
+        return dict(UNKNOWN_RESULT)
 
     @property
     def is_dry(self) -> bool:
         return self.rehearsal is not None
 
-    def would_run(self, turn: Turn, what: object) -> Json:
+    def would_run(self, turn: StepContext, what: object) -> Json:
         kind, title = getattr(what, "kind", "step"), getattr(what, "title", "") or type(what).__name__
         return self.rehearse(turn, str(kind), f"would run: {title}")
 
@@ -211,7 +211,7 @@ class WorkingRun(Run):
                     self.mask = self.masker.mask
             self.masker.add(secret)
 
-    def _why_again(self, turn: Turn) -> str:
+    def _why_again(self, turn: StepContext) -> str:
         known = None if self.fresh else self.journal.recorded(turn.path)
         if known is None:
             return (
@@ -232,11 +232,11 @@ class WorkingRun(Run):
         return end is not None and end.number > number and isinstance(end.outcome, Failed)
 
     @cached_property
-    def earlier(self) -> Earlier:
+    def earlier(self) -> PriorUsage:
         """What was used up before this life of the run."""
-        return Earlier(self.journal, before=self.first)
+        return PriorUsage(self.journal, before=self.first)
 
-    def _count_earlier(self, path: str, spent: Spent) -> None:
+    def _count_earlier(self, path: str, spent: Budget) -> None:
         """What earlier lives used up inside a place is used up there: once in this life."""
         if not self._looks_back(spent) or (path, spent.depth) in self._counted_places:
             return
@@ -251,12 +251,12 @@ class WorkingRun(Run):
             self._counted_again.add(path)
         return is_first
 
-    def _looks_back(self, spent: Spent) -> bool:
+    def _looks_back(self, spent: Budget) -> bool:
         """Does anybody care what was used up before?  To find out is to read the whole journal."""
         return not self.fresh and (self.hooks is not None or spent.is_limited())
 
     @cached_property
-    def _tried_before(self) -> dict[str, Spent]:
+    def _tried_before(self) -> dict[str, Budget]:
         """By path: what attempts that failed have used up."""
         return {}
 
@@ -289,35 +289,35 @@ class WorkingRun(Run):
     def _timed(self) -> set[str]:
         return set()
 
-    def take_as_done(self, step: Step, turn: Turn, value: Json) -> Outcome:
+    def take_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
         if (capture := getattr(getattr(step, "work", step), "capture", None)) is not None:
             self.note(turn.path, f"taken as done: what it printed is not known, so '{capture.name}' is empty")
         return super().take_as_done(step, turn, value)
 
-    def known(self, step: Step, turn: Turn) -> Outcome | None:
+    def known(self, step: Step, turn: StepContext) -> Outcome | None:
         outcome = super().known(step, turn)
         if outcome is not None:
             self._recount_time(turn.path)
         if outcome is not None and self.hooks is not None:
             self.hooks.catch_up(turn, outcome)
         if outcome is not None and self.rehearsal is not None:
-            self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
+            self.rehearsal.append(PlannedStep(turn.path, step.kind, step.title, remembered=True))
         return outcome
 
 
 class RehearsedRun(WorkingRun):
     """A dry run: it shows what would be done, and in its place what would fail, wherever that leads."""
 
-    rehearsal: list[Rehearsed]
+    rehearsal: list[PlannedStep]
 
     @cached_property
     def _failed(self) -> set[str]:
         return set()
 
-    def ask_about(self, step: Step, turn: Turn) -> None:  # noqa: ARG002 - shown where it would be done
+    def ask_about(self, step: Step, turn: StepContext) -> None:  # noqa: ARG002 - shown where it would be done
         self._asked.add(turn.path)
 
-    def _why_again(self, turn: Turn) -> str:
+    def _why_again(self, turn: StepContext) -> str:
         why = super()._why_again(turn)
         return f"{why}, and may run only once: plait resume asks" if turn.path in self._asked else why
 
@@ -341,31 +341,35 @@ class RehearsedRun(WorkingRun):
         match event.outcome:
             case Failed(failure) if failure.path == path and path not in self._failed:
                 self._failed.add(path)
-                self.rehearsal.append(Rehearsed(path, event.kind, title, fails=failure.message))
+                self.rehearsal.append(PlannedStep(path, event.kind, title, fails=failure.message))
             case Skipped(why) if not is_item(path):  # which is skipped for what failed in it
-                self.rehearsal.append(Rehearsed(path, event.kind, title, skipped=why))
+                self.rehearsal.append(PlannedStep(path, event.kind, title, skipped=why))
 
 
-def working(run: Run) -> WorkingRun:
+def working(run: RunContext) -> WorkingRun:
     assert isinstance(run, WorkingRun), "steps run where `app` has given them hands"
     return run
 
 
-def in_time(failure: Failure, turn: Turn) -> Failure:
+def timeout_or_limit(failure: Failure, turn: StepContext) -> Failure:
     """The failure of a call; raises OutOfLimit if the call took longer than a limit lets it."""
     if failure.kind != "timeout" or turn.is_over():
         return failure
     reached = working(turn.run).spent_around(turn.path).reach("seconds")
     if reached is None:
         return failure
-    raise out_of_limit(reached, turn, partial=failure.output)
+    raise limit_error(reached, turn, partial=failure.output)
 
 
-def out_of_limit(
-    reached: Reached, turn: Turn, context: Mapping[str, Json] | None = None, *, partial: Json = None
-) -> OutOfLimit:
+def limit_error(
+    reached: LimitReached,
+    turn: StepContext,
+    context: Mapping[str, Json] | None = None,
+    *,
+    partial: Json = None,
+) -> LimitExceeded:
     """The end of whoever has this limit, to be raised where it is reached; hooks have heard of it."""
     hooks = turn.run.hooks
     if hooks is not None:
         hooks.reach(turn, reached, context or {})
-    return OutOfLimit(reached, turn.path, partial)
+    return LimitExceeded(reached, turn.path, partial)

@@ -28,33 +28,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from threading import Lock
 
-from plait.core.errors import ConditionError, nearest
+from plait.core.errors import ConditionError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.events import Owed
-from plait.engine.journal import Recorded, number_of
+from plait.engine.events import PendingHooks
+from plait.engine.journal import StepRecord, record_number
 from plait.engine.limits import NAMES as LIMITS
-from plait.engine.limits import Reached, Spent
+from plait.engine.limits import Budget, LimitReached
 from plait.engine.outcome import (
     ABORTED,
     LIMIT,
     Aborted,
-    Done,
+    DeadlineExceeded,
     Failed,
     Failure,
+    LimitExceeded,
     Outcome,
-    OutOfLimit,
-    OutOfTime,
     Skip,
     Skipped,
     StepError,
-    expect_done,
+    Succeeded,
+    require_success,
 )
-from plait.engine.paths import is_below
-from plait.engine.perform import Turn, act, perform, plans
-from plait.engine.step import PLAIN, Policy, Step
+from plait.engine.paths import is_at_or_below
+from plait.engine.perform import StepContext, act, perform, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
 from plait.scope import Scope
 from plait.template.program import FACTS
 
@@ -70,7 +70,7 @@ ELSEWHERE: Final = ("escalate", "suspend")
 MAX_RETRIES: Final = 3
 LAYERS: Final[dict[str, int]] = {"user": 0, "flow": 1, "project": 3}
 _BESIDE_STEPS: Final = tuple(name for name in LIMITS if name != "steps")
-SAID_NO: Final = "verdict"
+REFUSED_BY_HOOK: Final = "verdict"
 """The kind of the failure with which a hook ends that says fail or abort."""
 HOOK: Final = "hook:"
 """The name of what a hook does begins with it."""
@@ -84,7 +84,7 @@ TRANSIENT: Final = frozenset({"timeout", "network", "server_error", "rate_limit"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class HookEvent:
     """An event that hooks can be for: what may be decided there, and which names are known."""
 
     name: str
@@ -104,33 +104,33 @@ _STEP: Final = ("step", "item", "state")
 _TOOL: Final = ("turn", "tool", "params")
 _GRAPH: Final = ("graph", "state", "steps")
 
-MOMENTS: Final[dict[str, Moment]] = {
+HOOK_EVENTS: Final[dict[str, HookEvent]] = {
     moment.name: moment
     for moment in (
-        Moment("run_started", "a run begins", _BEGIN),
-        Moment("run_finished", "all of a run is done", _AFTER, ("result",)),
-        Moment("run_failed", "a run has failed", _AFTER, ("error",)),
-        Moment("step_started", "a step is about to begin", _GATE, _STEP),
-        Moment("step_finished", "a step is done", _AFTER, (*_STEP, "result")),
-        Moment("step_failed", "a step has failed, and is not tried again", _FAILED, (*_STEP, "error")),
-        Moment("item_started", "the steps for an item are about to begin", _GATE, _STEP),
-        Moment("item_finished", "the steps for an item are done", _AFTER, (*_STEP, "result")),
-        Moment(
+        HookEvent("run_started", "a run begins", _BEGIN),
+        HookEvent("run_finished", "all of a run is done", _AFTER, ("result",)),
+        HookEvent("run_failed", "a run has failed", _AFTER, ("error",)),
+        HookEvent("step_started", "a step is about to begin", _GATE, _STEP),
+        HookEvent("step_finished", "a step is done", _AFTER, (*_STEP, "result")),
+        HookEvent("step_failed", "a step has failed, and is not tried again", _FAILED, (*_STEP, "error")),
+        HookEvent("item_started", "the steps for an item are about to begin", _GATE, _STEP),
+        HookEvent("item_finished", "the steps for an item are done", _AFTER, (*_STEP, "result")),
+        HookEvent(
             "item_failed", "a step for an item has failed, and with it the item", _FAILED, (*_STEP, "error")
         ),
-        Moment("graph_started", "a graph begins", _BEGIN, (*_GRAPH, "start")),
-        Moment(
+        HookEvent("graph_started", "a graph begins", _BEGIN, (*_GRAPH, "start")),
+        HookEvent(
             "after_step", "a node of a graph is done", _AFTER, (*_GRAPH, "item", "node", "next", "result")
         ),
-        Moment(
+        HookEvent(
             "error", "a node of a graph has failed", _FAILED, (*_GRAPH, "item", "node", "attempt", "error")
         ),
-        Moment("graph_completed", "a graph has come to its end", _AFTER, (*_GRAPH, "result")),
-        Moment("limit", "a limit is reached", _LIMIT, (*_STEP, "graph", "steps", "turn", "limit")),
-        Moment("turn_started", "a model is about to be asked", _GATE, (*_STEP, "turn")),
-        Moment("turn_finished", "a model has answered", _AFTER, (*_STEP, "turn", "result")),
-        Moment("tool_call", "a model wants a tool to be called", _GATE, (*_STEP, *_TOOL)),
-        Moment("tool_result", "that tool has been called", _AFTER, (*_STEP, *_TOOL, "result")),
+        HookEvent("graph_completed", "a graph has come to its end", _AFTER, (*_GRAPH, "result")),
+        HookEvent("limit", "a limit is reached", _LIMIT, (*_STEP, "graph", "steps", "turn", "limit")),
+        HookEvent("turn_started", "a model is about to be asked", _GATE, (*_STEP, "turn")),
+        HookEvent("turn_finished", "a model has answered", _AFTER, (*_STEP, "turn", "result")),
+        HookEvent("tool_call", "a model wants a tool to be called", _GATE, (*_STEP, *_TOOL)),
+        HookEvent("tool_result", "that tool has been called", _AFTER, (*_STEP, *_TOOL, "result")),
     )
 }
 
@@ -176,14 +176,14 @@ _ASKING: Final = ("prompt", "agent")
 """Kinds of steps in which a model answers, and which say so in their value."""
 
 
-def family(step: Step) -> str | None:
+def hook_family(step: Step) -> str | None:
     """Whose events a step causes; None: it tells nothing, or whoever performs it tells instead."""
-    if step.kind in _INSIDE or is_of_agent(step.name):
+    if step.kind in _INSIDE or is_model_step(step.name):
         return None
     return "item" if step.kind == "item" else "step"
 
 
-def is_of_agent(name: str) -> bool:
+def is_model_step(name: str) -> bool:
     """The turns of an agent, and the calls of agents and nodes: they have events of their own."""
     return name.startswith("turn:") or name.partition("@")[0] == "call"
 
@@ -192,7 +192,7 @@ def is_of_agent(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HookCall:
     """A tool that a hook calls, and with what."""
 
     tool: str
@@ -204,7 +204,7 @@ class Call:
 class Hook:
     id: str
     event: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[HookCall, ...] = ()
     condition: Expression | None = None
     layer: int = LAYERS["flow"]
     space: str = "flow"
@@ -221,7 +221,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HookDecision:
     verb: Verb
     why: str
     by: str
@@ -248,12 +248,12 @@ class Verdict:
         return Aborted(Failure(self.said, ABORTED, path=self.path), self.path, outcome)
 
 
-CallTool: TypeAlias = "Callable[[Turn, str, Template | None, Scope], Mapping[str, Json]]"
+CallTool: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Mapping[str, Json]]"
 """Fills the parameters of a tool and calls it, as a step does: how it ended, its result as `output`."""
 _NOTHING: Final[Mapping[str, Json]] = {}
 
 
-class Hooks:
+class HookRunner:
     """The hooks of a run, or of a flow inside it, and the limits of the run; threads share it."""
 
     def __init__(
@@ -262,16 +262,16 @@ class Hooks:
         *,
         call: CallTool,
         names: Mapping[str, Json] = _NOTHING,
-        spent: Spent | None = None,
+        spent: Budget | None = None,
         called: str = "",
     ) -> None:
         self._call = call
         self._names: dict[str, Json] = {"inputs": {}, "limits": {}, "directive": None, "model": None, **names}
         self._spent = spent
         self._by_event: dict[str, list[tuple[str, Hook]]] = {}
-        for name, hook in _named(hooks):
+        for name, hook in _name_hooks(hooks):
             self._by_event.setdefault(hook.event, []).append((called + name, hook))
-        self._inside: dict[str, Hooks] = {}
+        self._inside: dict[str, HookRunner] = {}
         """By path: those of flows that were called there, and still run."""
         self._lock = Lock()
         self._behind: dict[str, tuple[str, Mapping[str, Json]]] = {}
@@ -285,11 +285,11 @@ class Hooks:
         return any(event in hooks._by_event for hooks in self._around(path))
 
     @contextmanager
-    def inside(self, path: str, hooks: Iterable[Hook], names: Mapping[str, Json]) -> Iterator[Hooks]:
+    def inside(self, path: str, hooks: Iterable[Hook], names: Mapping[str, Json]) -> Iterator[HookRunner]:
         """For as long as a flow runs that was called at a path: its hooks, asked about what is inside it."""
         # How many flows it is inside of tells its hooks from those of the others, in every life of the run.
         depth = len(self._around(path))
-        own = Hooks(hooks, call=self._call, names=names, called=f"inner{depth if depth > 1 else ''}.")
+        own = HookRunner(hooks, call=self._call, names=names, called=f"inner{depth if depth > 1 else ''}.")
         own._spent = self._spent
         before, self._inside[path] = self._inside.get(path), own
         try:
@@ -300,11 +300,11 @@ class Hooks:
             else:
                 self._inside[path] = before
 
-    def _around(self, path: str) -> Sequence[Hooks]:
+    def _around(self, path: str) -> Sequence[HookRunner]:
         """Those of the run, and of every flow that a path is inside of, from the outermost inwards."""
         if not self._inside:
             return (self,)
-        found: list[Hooks] = []
+        found: list[HookRunner] = []
         while path:
             if (hooks := self._inside.get(path)) is not None:
                 found.append(hooks)
@@ -313,7 +313,9 @@ class Hooks:
 
     # ── for whoever causes events ────────────────────────────────────────
 
-    def fire(self, event: str, turn: Turn, context: Mapping[str, Json] = _NOTHING) -> Verdict | None:
+    def fire(
+        self, event: str, turn: StepContext, context: Mapping[str, Json] = _NOTHING
+    ) -> HookDecision | None:
         """Ask all hooks of an event that happened at a turn; the verdict that counts, if there is one.
 
         An `abort` is for whoever fires to raise (`Verdict.aborted`): no handler goes on after it.  A path
@@ -326,7 +328,7 @@ class Hooks:
         attempt = context.get("attempt")
         if isinstance(attempt, int) and attempt != turn.attempt:
             turn = replace(turn, attempt=attempt)
-        found: list[Verdict] = []
+        found: list[HookDecision] = []
         names = {whose: whose._names_of(event, turn, context) for whose, _, _ in hooks}
         for whose, name, hook in hooks:
             verdict = whose._asked(name, hook, turn, names[whose])
@@ -334,29 +336,31 @@ class Hooks:
                 found.append(verdict)
         return _strongest(found)
 
-    def _to_ask(self, event: str, path: str) -> list[tuple[Hooks, str, Hook]]:
+    def _to_ask(self, event: str, path: str) -> list[tuple[HookRunner, str, Hook]]:
         """In order; in one layer those of the run come before those of the flows inside it."""
         around = self._around(path)
         found = [(hooks, name, hook) for hooks in around for name, hook in hooks._by_event.get(event, ())]
         return found if len(around) == 1 else sorted(found, key=lambda one: _rank(one[2]))
 
-    def expect(self, event: str, turn: Turn, context: Mapping[str, Json] = _NOTHING) -> Verdict | None:
+    def expect(
+        self, event: str, turn: StepContext, context: Mapping[str, Json] = _NOTHING
+    ) -> HookDecision | None:
         """The same for an event before something: raises Skip, StepError or Aborted if it is not to be."""
         verdict = self.fire(event, turn, context)
         match verdict:
-            case Verdict("skip"):
+            case HookDecision("skip"):
                 raise Skip(verdict.said)
-            case Verdict("fail"):
+            case HookDecision("fail"):
                 raise StepError(verdict.failure())
-            case Verdict("abort"):
+            case HookDecision("abort"):
                 raise verdict.aborted()
         return verdict
 
-    def tell_behind(self, turn: Turn, event: str, context: Mapping[str, Json]) -> None:
+    def tell_behind(self, turn: StepContext, event: str, context: Mapping[str, Json]) -> None:
         """Said by a step that knows what came of it: tell this when its end is recorded."""
         self._behind[turn.path] = event, context
 
-    def reach(self, turn: Turn, reached: Reached, context: Mapping[str, Json] = _NOTHING) -> None:
+    def reach(self, turn: StepContext, reached: LimitReached, context: Mapping[str, Json] = _NOTHING) -> None:
         """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
         verdict = self.fire("limit", turn, {**context, "limit": reached.record()})
         if verdict is not None and verdict.verb == "abort":
@@ -364,74 +368,76 @@ class Hooks:
 
     # ── for `perform` ────────────────────────────────────────────────────
 
-    def before(self, step: Step, turn: Turn) -> Outcome | None:
+    def before(self, step: Step, turn: StepContext) -> Outcome | None:
         """What a step comes to without being done; None if it is to be done."""
-        kind = family(step)
+        kind = hook_family(step)
         if kind is None or _is_inside_hook(turn):
             return None
         if self._spent is not None:
             self._expect_within_limits(self._spent, step, turn)
         verdict = self.fire(f"{kind}_started", turn, step_names(step, turn.attempt))
         match verdict:
-            case Verdict("skip"):
+            case HookDecision("skip"):
                 return Skipped(verdict.said)
-            case Verdict("fail"):
+            case HookDecision("fail"):
                 return Failed(verdict.failure())
-            case Verdict("abort"):
+            case HookDecision("abort"):
                 raise verdict.aborted()
         return None
 
     def after_failure(
-        self, step: Step, turn: Turn, attempt: int, failed: Failed
+        self, step: Step, turn: StepContext, attempt: int, failed: Failed
     ) -> tuple[Outcome, float | None]:
         """What a failure comes to, and the pause before another attempt, if there is to be one."""
-        kind, failure = family(step), failed.failure
+        kind, failure = hook_family(step), failed.failure
         if kind is None or failure.kind == LIMIT or not self.has(f"{kind}_failed", turn.path):
             return failed, None
         turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
         context = {**step_names(step, turn.attempt), "error": error_names(failure)}
         try:
             verdict = self.fire(f"{kind}_failed", turn, context)
-        except OutOfLimit as end:
+        except LimitExceeded as end:
             end.path, end.outcome = turn.path, failed
             raise
         match verdict:
-            case Verdict("retry") if self._may_retry(verdict, failure, attempt, step):
+            case HookDecision("retry") if self._may_retry(verdict, failure, attempt, step):
                 return failed, verdict.delay
-            case Verdict("continue"):
-                value = _swallowed(step, failure)
+            case HookDecision("continue"):
+                value = _value_after_failure(step, failure)
                 if value is None:
                     return failed, None
                 turn.run.note(turn.path, f"'{step.title}' failed, and {verdict.said}: {failure.message}")
-                return Done(value), None
-            case Verdict("skip"):
+                return Succeeded(value), None
+            case HookDecision("skip"):
                 return Skipped(verdict.said), None
-            case Verdict("fail"):
+            case HookDecision("fail"):
                 return Failed(replace(failure, message=f"{failure.message}\n{verdict.said}")), None
-            case Verdict("abort"):
+            case HookDecision("abort"):
                 raise replace(verdict, path=turn.path).aborted(failed)
         return failed, None
 
-    def news_of(self, step: Step, turn: Turn, outcome: Outcome, attempt: int) -> News | None:
+    def news_of(
+        self, step: Step, turn: StepContext, outcome: Outcome, attempt: int
+    ) -> PendingNotifications | None:
         """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of it."""
         own = self._behind.pop(turn.path) if turn.path in self._behind else None
-        event, context = own or _end_of(step, outcome, attempt)
+        event, context = own or _finish_event(step, outcome, attempt)
         hooks = self._to_ask(event, turn.path)
         if not hooks or _is_inside_hook(turn):
             return None
         told = self._told_of(event, turn, context)
-        to: list[Listener] = []
+        to: list[HookListener] = []
         for whose, name, hook in hooks:
             names = {**whose._names, **_around(turn), **told}
             with suppress(_NotConcernedError):
-                to.append(Listener(whose, name, hook, names, whose._wrong(name, hook, names, turn)))
+                to.append(HookListener(whose, name, hook, names, whose._wrong(name, hook, names, turn)))
         if not to:
             return None
-        return News(turn, tuple(to), _owed(to, told, turn, outcome))
+        return PendingNotifications(turn, tuple(to), _owed(to, told, turn, outcome))
 
-    def catch_up(self, turn: Turn, outcome: Outcome) -> None:
+    def catch_up(self, turn: StepContext, outcome: Outcome) -> None:
         """Tell those who had not heard of a step, when an earlier life ended, which is now remembered."""
-        if not isinstance(outcome, Done) or _is_inside_hook(turn):
+        if not isinstance(outcome, Succeeded) or _is_inside_hook(turn):
             return
         if not any(self.has(event, turn.path) for event in OWED):
             return
@@ -440,57 +446,59 @@ class Hooks:
         if known is None or known.owed is None:
             return
         told: dict[str, Json] = {**_around(turn), "result": outcome.value, **known.owed.told}
-        to: list[Listener] = []
+        to: list[HookListener] = []
         for whose, name, hook in self._to_ask(str(told["event"]), turn.path):
             end = journal.last_end(f"{turn.path}/{HOOK}{name}")
-            if name not in known.owed.to or (number_of(end) > known.number and _is_answer(end, hook)):
+            if name not in known.owed.to or (record_number(end) > known.number and _is_answer(end, hook)):
                 continue
             names = {**whose._names, **told}
             with suppress(_NotConcernedError):
                 wrong = whose._wrong(name, hook, names, turn) if name in known.owed.unjudged else ""
-                to.append(Listener(whose, name, hook, names, wrong))
-        News(turn, tuple(to)).tell()
+                to.append(HookListener(whose, name, hook, names, wrong))
+        PendingNotifications(turn, tuple(to)).tell()
 
-    def has_decided(self, event: str, turn: Turn, since: int) -> bool:
+    def has_decided(self, event: str, turn: StepContext, since: int) -> bool:
         """Has a hook of an earlier life decided what follows from something that happened at an event?"""
         journal = turn.run.journal
         for whose, name, hook in self._to_ask(event, turn.path):
             end = journal.last_end(f"{turn.path}/{whose._reaction(name, hook, turn, {}).name}")
             match end:
-                case Recorded(outcome=Done({"verb": _}), number=number) if number > since:
+                case StepRecord(outcome=Succeeded({"verb": _}), number=number) if number > since:
                     return True
         return False
 
     # ── limits ───────────────────────────────────────────────────────────
 
-    def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
+    def _expect_within_limits(self, spent: Budget, step: Step, turn: StepContext) -> None:
         # A step that was begun before is no next one: what its question needs is looked at there.
         is_begun = not turn.run.fresh and turn.run.journal.has_begun(turn.path)
         reached = spent.reach("seconds") if is_begun else spent.reach(*_BESIDE_STEPS)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
-        if reached is None and family(step) == "step" and not counts_itself(step):
+        if reached is None and hook_family(step) == "step" and not counts_own_steps(step):
             reached = turn.run.take_step(turn.path, turn.run.spent_around(turn.path) or spent)
         if reached is None:
             return
         self.reach(turn, reached, step_names(step, turn.attempt))
-        raise OutOfLimit(reached, turn.path, _made_until(turn))
+        raise LimitExceeded(reached, turn.path, _partial_result(turn))
 
     # ── one hook ─────────────────────────────────────────────────────────
 
-    def _asked(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Verdict | None:
+    def _asked(
+        self, name: str, hook: Hook, turn: StepContext, names: Mapping[str, Json]
+    ) -> HookDecision | None:
         inner = _place(self._reaction(name, hook, turn, names), turn)
         wrong = ""
-        known = _known(inner)
-        if known is not None and hook.event == "after_step" and _said_no(known):
+        known = _find_record(inner)
+        if known is not None and hook.event == "after_step" and _is_refusal(known):
             return None  # it was asked again for another's sake: who said abort has heard
         if known is None:
             try:
                 wrong = self._wrong(name, hook, names, turn)
             except _NotConcernedError:
                 return None
-        return self._heard(Listener(self, name, hook, names, wrong), turn)
+        return self._heard(HookListener(self, name, hook, names, wrong), turn)
 
-    def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], turn: Turn) -> str:
+    def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], turn: StepContext) -> str:
         """Why nobody can say whether its condition holds; raises _NotConcernedError if it does not hold."""
         try:
             if name in self._dropped or not (
@@ -501,7 +509,7 @@ class Hooks:
             return str(error)
         return ""
 
-    def _heard(self, one: Listener, turn: Turn) -> Verdict | None:
+    def _heard(self, one: HookListener, turn: StepContext) -> HookDecision | None:
         """The verdict of a hook that is to hear of something."""
         name, hook = one.name, one.hook
         if name in self._dropped:
@@ -510,21 +518,21 @@ class Hooks:
         inner = _place(step, turn)
         if one.wrong:
             return self._broken(name, hook, inner, one.wrong)
-        match _performed(step, inner):
-            case Done(dict() as value) | Failed(Failure(kind="verdict", output=dict() as value)):
+        match _perform_hook(step, inner):
+            case Succeeded(dict() as value) | Failed(Failure(kind="verdict", output=dict() as value)):
                 return _verdict(hook, value, inner.path)
             case Failed(failure):
                 return self._broken(name, hook, inner, failure.message)
         return None
 
-    def _reaction(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Reaction:
+    def _reaction(self, name: str, hook: Hook, turn: StepContext, names: Mapping[str, Json]) -> HookStep:
         called = name if turn.attempt == 1 else f"{name}@{turn.attempt}"
-        return Reaction(called, hook, names, self._call)
+        return HookStep(called, hook, names, self._call)
 
-    def _broken(self, name: str, hook: Hook, turn: Turn, why: str) -> Verdict | None:
+    def _broken(self, name: str, hook: Hook, turn: StepContext, why: str) -> HookDecision | None:
         if hook.gate:
-            verb: Verb = "fail" if "fail" in MOMENTS[hook.event].verbs else "abort"
-            return Verdict(verb, turn.run.mask(why), hook.id, path=turn.path, blocks=True)
+            verb: Verb = "fail" if "fail" in HOOK_EVENTS[hook.event].verbs else "abort"
+            return HookDecision(verb, turn.run.mask(why), hook.id, path=turn.path, blocks=True)
         with self._lock:
             if name in self._dropped:
                 return None
@@ -532,7 +540,7 @@ class Hooks:
         turn.run.note(turn.path, f"the hook '{hook.id}' failed, and is left away from now on: {why}")
         return None
 
-    def _may_retry(self, verdict: Verdict, failure: Failure, attempt: int, step: Step) -> bool:
+    def _may_retry(self, verdict: HookDecision, failure: Failure, attempt: int, step: Step) -> bool:
         """Is a retry left?  What the policy of the step allows does not count against the hook."""
         first = failure.path
         most = MAX_RETRIES if verdict.max_retries is None else verdict.max_retries
@@ -544,10 +552,10 @@ class Hooks:
 
     # ── names ────────────────────────────────────────────────────────────
 
-    def _names_of(self, event: str, turn: Turn, context: Mapping[str, Json]) -> dict[str, Json]:
+    def _names_of(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
         return {**self._names, **_around(turn), **self._told_of(event, turn, context)}
 
-    def _told_of(self, event: str, turn: Turn, context: Mapping[str, Json]) -> dict[str, Json]:
+    def _told_of(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
         """Those that are of this event, whoever hears of it."""
         used: Json = {} if self._spent is None else self._spent.used()
         return {"used": used, "cost": used, **context, "event": event, "path": turn.path}
@@ -558,10 +566,10 @@ class _NotConcernedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class HookListener:
     """A hook that is to hear of something, and what it is told."""
 
-    whose: Hooks = field(repr=False)
+    whose: HookRunner = field(repr=False)
     name: str
     hook: Hook
     names: Mapping[str, Json] = field(repr=False)
@@ -570,12 +578,12 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class PendingNotifications:
     """What is to be told of a step when its end is recorded."""
 
-    turn: Turn
-    to: tuple[Listener, ...]
-    owed: Owed | None = None
+    turn: StepContext
+    to: tuple[HookListener, ...]
+    owed: PendingHooks | None = None
     """What is recorded with the end."""
 
     def tell(self) -> None:
@@ -586,19 +594,19 @@ class News:
             raise verdict.aborted()
 
 
-def _end_of(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[str, Json]]:
+def _finish_event(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[str, Json]]:
     """The event behind a step that says nothing of its own, and what it brings along; "": there is none."""
-    kind = family(step)
-    if kind is None or not isinstance(outcome, Done):
+    kind = hook_family(step)
+    if kind is None or not isinstance(outcome, Succeeded):
         return "", {}
     value, attempt = outcome.value, max(attempt, getattr(step, "attempts_inside", 1))
     if kind == "step" and isinstance(value, Mapping) and "exit_code" in value:
         # What is inside of it was tried again, or an earlier life had the answer.
         attempt = max(attempt, value.get("attempt", 1))
-    return f"{kind}_finished", {**step_names(step, attempt), **_answered_by(step, value), "result": value}
+    return f"{kind}_finished", {**step_names(step, attempt), **_model_field(step, value), "result": value}
 
 
-def _answered_by(step: Step, value: Json) -> dict[str, Json]:
+def _model_field(step: Step, value: Json) -> dict[str, Json]:
     """The model that answered in a step which asks one."""
     if step.kind not in _ASKING or not isinstance(value, Mapping):
         return {}
@@ -607,19 +615,21 @@ def _answered_by(step: Step, value: Json) -> dict[str, Json]:
     return {"model": model} if isinstance(model, str) and model else {}
 
 
-def _owed(to: Sequence[Listener], told: Mapping[str, Json], turn: Turn, outcome: Outcome) -> Owed | None:
+def _owed(
+    to: Sequence[HookListener], told: Mapping[str, Json], turn: StepContext, outcome: Outcome
+) -> PendingHooks | None:
     """What has to be recorded so that they hear the same later, as far as the step is remembered then."""
-    if not isinstance(outcome, Done):
+    if not isinstance(outcome, Succeeded):
         return None
     rest = {name: value for name, value in told.items() if name != "result"}
     # Of a gate whose condition can be neither true nor false nobody knows yet whether it is to hear.
     owed = [one for one in to if one.hook.gate or not one.wrong]
     unjudged = tuple(one.name for one in owed if one.wrong)
-    return Owed(tuple(one.name for one in owed), masked(rest, turn.run.mask), unjudged)
+    return PendingHooks(tuple(one.name for one in owed), mask_value(rest, turn.run.mask), unjudged)
 
 
 @dataclass(frozen=True, slots=True)
-class Reaction:
+class HookStep:
     """What a hook does about one event: the step that is recorded."""
 
     called: str
@@ -642,48 +652,48 @@ class Reaction:
 
     @property
     def policy(self) -> Policy:
-        return PLAIN if self.hook.timeout is None else Policy(timeout=self.hook.timeout)
+        return DEFAULT_POLICY if self.hook.timeout is None else Policy(timeout=self.hook.timeout)
 
     @property
     def inner(self) -> Sequence[Step]:
         return ()
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         turn = self._asked_anew(turn)
         try:
             outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
         except StepError as error:
             if error.failure.kind == "timeout" and turn.is_over():
-                raise OutOfTime from None  # no answer of the hook, if it is the time of the flow
+                raise DeadlineExceeded from None  # no answer of the hook, if it is the time of the flow
             raise
         said = self._said(outputs)
-        if said and said["verb"] not in MOMENTS[self.hook.event].verbs:
+        if said and said["verb"] not in HOOK_EVENTS[self.hook.event].verbs:
             raise StepError(Failure(f"'{said['verb']}' means nothing at {self.hook.event}", "refused"))
         value: dict[str, Json] = {
             "output": outputs[0] if len(outputs) == 1 else outputs or None,
-            **masked_map(said, turn.run.mask),
+            **mask_mapping(said, turn.run.mask),
         }
         if said.get("verb") in ("fail", "abort"):
             # No end that counts: a resumed run asks again.
             verdict = _verdict(self.hook, value, turn.path)
             assert verdict is not None
-            raise StepError(Failure(verdict.said, SAID_NO, output=value))
+            raise StepError(Failure(verdict.said, REFUSED_BY_HOOK, output=value))
         return value
 
-    def _asked_anew(self, turn: Turn) -> Turn:
+    def _asked_anew(self, turn: StepContext) -> StepContext:
         """If all of its calls were made and the answer did not count, none of them is remembered."""
         journal = turn.run.journal
         if turn.run.fresh or not turn.replaying or len(self.hook.calls) < 2:
             return turn
         last, end = journal.recorded(f"{turn.path}/{len(self.hook.calls)}"), journal.last_end(turn.path)
-        if last is None or not isinstance(last.outcome, Done) or number_of(end) < last.number:
+        if last is None or not isinstance(last.outcome, Succeeded) or record_number(end) < last.number:
             return turn
         return replace(turn, replaying=False)
 
-    def _output(self, turn: Turn, number: int) -> Json:
-        one = OneCall(str(number + 1), self)
-        ended = act(one, turn) if len(self.hook.calls) == 1 else expect_done(turn.perform(one))
+    def _output(self, turn: StepContext, number: int) -> Json:
+        one = HookCallAction(str(number + 1), self)
+        ended = act(one, turn) if len(self.hook.calls) == 1 else require_success(turn.perform(one))
         return ended.get("output") if isinstance(ended, Mapping) else None
 
     def _said(self, outputs: Sequence[Json]) -> dict[str, Json]:
@@ -694,17 +704,17 @@ class Reaction:
 
 
 @dataclass(frozen=True, slots=True)
-class OneCall:
+class HookCallAction:
     """One of the calls of a hook."""
 
     name: str
-    reaction: Reaction = field(repr=False)
+    reaction: HookStep = field(repr=False)
     kind: str = "tool"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
     @property
-    def _call(self) -> Call:
+    def _call(self) -> HookCall:
         return self.reaction.hook.calls[int(self.name) - 1]
 
     @property
@@ -716,7 +726,7 @@ class OneCall:
         return self.reaction.fingerprint
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         call, calling = self._call, self.reaction.call
         if turn.run.is_dry and not getattr(calling, "plans", False):
             return turn.run.would_run(turn, self)
@@ -749,15 +759,15 @@ def verdict_in(output: Json) -> dict[str, Json]:
         return {}
     verb = output.get("verb", output.get("action"))
     if isinstance(verb, str) and verb in VERBS:
-        return _checked(verb, output)
+        return _parse_decision(verb, output)
     if "verb" in output or verb in ELSEWHERE:
-        guess = nearest(verb, VERBS) if isinstance(verb, str) else None
+        guess = closest_name(verb, VERBS) if isinstance(verb, str) else None
         what = f"its tool gives a verdict that does not exist here; there are {', '.join(VERBS)}"
         raise StepError(Failure(what + (f" (did you mean '{guess}'?)" if guess else ""), "refused"))
     return {}
 
 
-def _checked(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
+def _parse_decision(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
     words = (output.get(name) for name in ("why", "reason", "message"))
     said: dict[str, Json] = {"verb": verb, "why": next((word for word in words if isinstance(word, str)), "")}
     for name, wanted in (("max_retries", "a whole number"), ("delay", "a number of seconds")):
@@ -774,17 +784,17 @@ def _checked(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
 # ── helpers, in order of use ─────────────────────────────────────────────
 
 
-def _scope(names: Mapping[str, Json], turn: Turn) -> Scope:
+def _scope(names: Mapping[str, Json], turn: StepContext) -> Scope:
     """What a condition and the params of a hook know."""
     return Scope(names, label="hook", sources=turn.scope.sources)
 
 
-def counts_itself(step: Step) -> bool:
+def counts_own_steps(step: Step) -> bool:
     """Does whoever performs it count it, done or remembered?  Graphs do so with their nodes."""
-    return is_of_agent(step.name) or getattr(step, "counts_itself", False)
+    return is_model_step(step.name) or getattr(step, "counts_itself", False)
 
 
-def _named(hooks: Iterable[Hook]) -> list[tuple[str, Hook]]:
+def _name_hooks(hooks: Iterable[Hook]) -> list[tuple[str, Hook]]:
     """In the order in which they are asked; where two layers use one id, the later one tells whose it is."""
     seen: set[str] = set()
     named: list[tuple[str, Hook]] = []
@@ -799,38 +809,38 @@ def _rank(hook: Hook) -> tuple[int, int]:
     return hook.layer, LAYERS.get(hook.space, 0)
 
 
-def _strongest(verdicts: Sequence[Verdict]) -> Verdict | None:
+def _strongest(verdicts: Sequence[HookDecision]) -> HookDecision | None:
     aborts = [one for one in verdicts if one.verb == "abort"]
     blocks = [one for one in verdicts if one.blocks]
     first = next(iter([*aborts, *blocks, *verdicts]), None)
     return first if first is None or not blocks else replace(first, is_all=False)
 
 
-def _made_until(turn: Turn) -> Json:
+def _partial_result(turn: StepContext) -> Json:
     """What a flow had made when it reached a limit: its last output, and what it has captured."""
     scope = turn.scope
     last = scope.names.get("last")
     captures = {name: scope.names[name] for name in sorted(scope.captured) if not name.endswith(FACTS)}
     made = {"output": last.get("output") if isinstance(last, Mapping) else None, "captures": captures}
-    return masked(made, turn.run.mask)
+    return mask_value(made, turn.run.mask)
 
 
-def _around(turn: Turn) -> dict[str, Json]:
+def _around(turn: StepContext) -> dict[str, Json]:
     """Names that are known by the place of a step, in every life of the run."""
     return {name: turn.scope.names[name] for name in ("item", "state") if name in turn.scope.names}
 
 
-def _is_inside_hook(turn: Turn) -> bool:
-    return any(is_below(turn.path, one) for one in tuple(turn.run.reacting))
+def _is_inside_hook(turn: StepContext) -> bool:
+    return any(is_at_or_below(turn.path, one) for one in tuple(turn.run.reacting))
 
 
-def _performed(step: Reaction, turn: Turn) -> Outcome:
+def _perform_hook(step: HookStep, turn: StepContext) -> Outcome:
     turn.run.reacting.add(turn.path)
     try:
         # Its time is that of the flow, and no time of the step that it is about.
         with nullcontext() if turn.allowance is None else turn.allowance.standing():
             return perform(step, replace(turn, allowance=None))
-    except OutOfLimit as end:
+    except LimitExceeded as end:
         if step.hook.event != "limit":
             raise
         # All ends by that limit already, whatever the hook would have said.
@@ -839,7 +849,7 @@ def _performed(step: Reaction, turn: Turn) -> Outcome:
         turn.run.reacting.discard(turn.path)
 
 
-def _place(step: Reaction, turn: Turn) -> Turn:
+def _place(step: HookStep, turn: StepContext) -> StepContext:
     """The turn of a hook; what an earlier life recorded there counts only if this is the same event."""
     inner = turn.inner(step)
     run = turn.run
@@ -852,11 +862,11 @@ def _place(step: Reaction, turn: Turn) -> Turn:
     if is_edited:
         return replace(inner, replaying=False)
     # A step that had ended and is done again begins, fails or ends another time.
-    ended = number_of(run.journal.last_end(turn.path)) if turn.path else 0
+    ended = record_number(run.journal.last_end(turn.path)) if turn.path else 0
     return inner if ended <= inner.after else replace(inner, after=ended)
 
 
-def _known(turn: Turn) -> Recorded | None:
+def _find_record(turn: StepContext) -> StepRecord | None:
     """How the hook ended, if it was asked already: then its condition held, whatever it would say now."""
     if turn.run.fresh or not turn.replaying:
         return None
@@ -864,23 +874,23 @@ def _known(turn: Turn) -> Recorded | None:
     return None if known is None or known.number <= turn.after else known
 
 
-def _is_answer(end: Recorded | None, hook: Hook) -> bool:
+def _is_answer(end: StepRecord | None, hook: Hook) -> bool:
     """Has a hook heard that ended so?  A gate that could not answer is asked until it can."""
     if end is None:
         return False
-    return not (hook.gate and isinstance(end.outcome, Failed)) or _said_no(end)
+    return not (hook.gate and isinstance(end.outcome, Failed)) or _is_refusal(end)
 
 
-def _said_no(end: Recorded) -> bool:
-    return isinstance(end.outcome, Failed) and end.outcome.failure.kind == SAID_NO
+def _is_refusal(end: StepRecord) -> bool:
+    return isinstance(end.outcome, Failed) and end.outcome.failure.kind == REFUSED_BY_HOOK
 
 
-def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> Verdict | None:
+def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> HookDecision | None:
     verb, why = value.get("verb"), value.get("why")
     if verb not in VERBS:
         return None
     most, delay = value.get("max_retries"), value.get("delay")
-    return Verdict(
+    return HookDecision(
         verb,
         why if isinstance(why, str) else "",
         hook.id,
@@ -890,11 +900,11 @@ def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> Verdict | None
     )
 
 
-def _swallowed(step: Step, failure: Failure) -> Json:
+def _value_after_failure(step: Step, failure: Failure) -> Json:
     """What a step gives that counts as done although it failed; None: it cannot count as done."""
     gone_on = getattr(step, "gone_on", None)
     return dict(failure.as_ended()) if gone_on is None else gone_on(failure)
 
 
-def masked_map(said: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:
-    return {name: masked(value, mask) if name == "why" else value for name, value in said.items()}
+def mask_mapping(said: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:
+    return {name: mask_value(value, mask) if name == "why" else value for name, value in said.items()}

@@ -14,20 +14,20 @@ from plait.core.hints import Protocol
 from plait.core.records import dataclass, field
 from plait.engine.events import (
     Event,
-    Owed,
-    Stamped,
+    EventRecord,
+    PendingHooks,
     StepFinished,
-    StepForgotten,
+    StepInvalidated,
     StepRetrying,
     StepStarted,
-    Used,
+    Usage,
 )
-from plait.engine.outcome import Done, Failed, Outcome
-from plait.engine.paths import is_below, is_item
+from plait.engine.outcome import Failed, Outcome, Succeeded
+from plait.engine.paths import is_at_or_below, is_item
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class StepRecord:
     """A finished step, as the journal knows it."""
 
     path: str
@@ -36,9 +36,9 @@ class Recorded:
     order: int
     duration: float
     title: str = ""
-    used: Used | None = None
+    used: Usage | None = None
     """What it has used up itself, when it ended."""
-    owed: Owed | None = None
+    owed: PendingHooks | None = None
     """The hooks that were to hear of it."""
     number: int = field(default=0, compare=False)
     """The place of its end in the journal: what was done later has a larger one."""
@@ -55,13 +55,13 @@ class Journal(Protocol):
     def expect(self, fingerprints: Iterable[str]) -> None:
         """Steps with these will follow: whatever it takes to record them is made ready once for all."""
 
-    def recorded(self, path: str) -> Recorded | None:
+    def recorded(self, path: str) -> StepRecord | None:
         """The step that finished at this path, unless it was forgotten since."""
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         """The finished steps directly below a path whose names begin so, by `order`; read as asked for."""
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         """Those of them that failed; of a million items these are found at once."""
 
     def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
@@ -76,7 +76,7 @@ class Journal(Protocol):
     def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
         """The paths of all such steps directly below one, whose names begin so."""
 
-    def last_end(self, path: str) -> Recorded | None:
+    def last_end(self, path: str) -> StepRecord | None:
         """The last end of a step unless it was forgotten, also if it was begun again since."""
 
     def was_started(self, path: str) -> bool:
@@ -85,7 +85,7 @@ class Journal(Protocol):
     def unfinished(self) -> Iterator[str]:
         """The paths of all steps of which `was_started` says so, in the order of their letters."""
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
         """By path: what events with smaller numbers than this say was used up; a path may come often."""
 
     def is_fresh(self) -> bool:
@@ -94,7 +94,7 @@ class Journal(Protocol):
     def last(self) -> int:
         """The number of the last event; 0 if there is none."""
 
-    def events(self, after: int = 0) -> Iterator[Stamped]: ...
+    def events(self, after: int = 0) -> Iterator[EventRecord]: ...
 
     def keep(self, data: bytes) -> str:
         """Put large data aside; the name by which `kept` gives it back."""
@@ -107,9 +107,9 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._events: list[Stamped] = []
-        self._finished: dict[str, Recorded] = {}
-        self._ends: dict[str, Recorded] = {}
+        self._events: list[EventRecord] = []
+        self._finished: dict[str, StepRecord] = {}
+        self._ends: dict[str, StepRecord] = {}
         self._started: set[str] = set()
         self._begun: dict[str, None] = {}
         self._data: dict[str, bytes] = {}
@@ -120,7 +120,7 @@ class MemoryJournal:
     def append(self, *events: Event) -> None:
         with self._lock:
             for event in events:
-                self._events.append(Stamped(self.last() + 1, time.time(), event))
+                self._events.append(EventRecord(self.last() + 1, time.time(), event))
                 if isinstance(event, StepStarted | StepFinished):
                     self._begun[event.path] = None
                 match event:
@@ -129,10 +129,12 @@ class MemoryJournal:
                         self._finished.pop(path, None)
                     case StepFinished():
                         self._started.discard(event.path)
-                        known = as_recorded(event, self.last())
+                        known = to_step_record(event, self.last())
                         self._finished[event.path] = self._ends[event.path] = known
-                    case StepForgotten(path=path, below=below):
-                        for gone in [p for p in self._ends if is_below(p, path) and (below or p == path)]:
+                    case StepInvalidated(path=path, below=below):
+                        for gone in [
+                            p for p in self._ends if is_at_or_below(p, path) and (below or p == path)
+                        ]:
                             self._finished.pop(gone, None)
                             del self._ends[gone]
 
@@ -142,10 +144,10 @@ class MemoryJournal:
     def expect(self, fingerprints: Iterable[str]) -> None:
         """Nothing has to be made ready."""
 
-    def recorded(self, path: str) -> Recorded | None:
+    def recorded(self, path: str) -> StepRecord | None:
         return self._finished.get(path)
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         prefix = f"{path}/"
         with self._lock:
             found = [
@@ -155,7 +157,7 @@ class MemoryJournal:
             ]
         yield from sorted(found, key=lambda known: known.order)
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         failed = (known for known in self.recorded_in(path) if isinstance(known.outcome, Failed))
         return (known for known in failed if known.number > after)
 
@@ -169,9 +171,9 @@ class MemoryJournal:
             if is_item(known.path)
             and fingerprint in (None, known.fingerprint)
             and known.number > after
-            and isinstance(known.outcome, Done)
+            and isinstance(known.outcome, Succeeded)
         ]
-        return marked(done)
+        return to_bitmap(done)
 
     def has_begun(self, path: str) -> bool:
         return path in self._begun
@@ -180,7 +182,7 @@ class MemoryJournal:
         first = f"{path}/{begins}"
         return (one for one in [*self._begun] if one.startswith(first) and one.rpartition("/")[0] == path)
 
-    def last_end(self, path: str) -> Recorded | None:
+    def last_end(self, path: str) -> StepRecord | None:
         return self._ends.get(path)
 
     def was_started(self, path: str) -> bool:
@@ -189,7 +191,7 @@ class MemoryJournal:
     def unfinished(self) -> Iterator[str]:
         yield from sorted(self._started)
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
         for stamped in self._events[: max(before - 1 - self._before, 0)]:
             event = stamped.event
             if isinstance(event, StepFinished | StepRetrying) and event.used:
@@ -206,7 +208,7 @@ class MemoryJournal:
     def last(self) -> int:
         return self._before + len(self._events)
 
-    def events(self, after: int = 0) -> Iterator[Stamped]:
+    def events(self, after: int = 0) -> Iterator[EventRecord]:
         yield from self._events[max(after - self._before, 0) :]
 
     def keep(self, data: bytes) -> str:
@@ -234,7 +236,7 @@ class Overlay(MemoryJournal):
     def append(self, *events: Event) -> None:
         super().append(*events)
         for event in events:
-            if isinstance(event, StepForgotten):
+            if isinstance(event, StepInvalidated):
                 self._gone[event.path] = event.below or self._gone.get(event.path, False)
 
     def _is_gone(self, path: str) -> bool:
@@ -246,10 +248,10 @@ class Overlay(MemoryJournal):
                 return True
         return False
 
-    def recorded(self, path: str) -> Recorded | None:
+    def recorded(self, path: str) -> StepRecord | None:
         return super().recorded(path) or (None if self._is_gone(path) else self._below.recorded(path))
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         mine = {known.path: known for known in super().recorded_in(path, begins)}
         for known in self._below.recorded_in(path, begins):
             if known.path in mine or not self._is_gone(known.path):
@@ -262,7 +264,7 @@ class Overlay(MemoryJournal):
     def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
         return self._below.begun_in(path, begins)
 
-    def last_end(self, path: str) -> Recorded | None:
+    def last_end(self, path: str) -> StepRecord | None:
         return self._below.last_end(path)
 
     def was_started(self, path: str) -> bool:
@@ -275,8 +277,8 @@ class Overlay(MemoryJournal):
         return self._data[name] if name in self._data else self._below.kept(name)
 
 
-def as_recorded(event: StepFinished, number: int = 0) -> Recorded:
-    return Recorded(
+def to_step_record(event: StepFinished, number: int = 0) -> StepRecord:
+    return StepRecord(
         event.path,
         event.fingerprint,
         event.outcome,
@@ -289,12 +291,12 @@ def as_recorded(event: StepFinished, number: int = 0) -> Recorded:
     )
 
 
-def number_of(known: Recorded | None) -> int:
+def record_number(known: StepRecord | None) -> int:
     """Of an end; 0 if there is none, which is before all others."""
     return 0 if known is None else known.number
 
 
-def marked(orders: Collection[int]) -> bytes:
+def to_bitmap(orders: Collection[int]) -> bytes:
     """A byte for each place up to the last: 1 where one of these is."""
     marks = bytearray(max(orders, default=-1) + 1)
     for order in orders:
@@ -302,6 +304,6 @@ def marked(orders: Collection[int]) -> bytes:
     return bytes(marks)
 
 
-def has_mark(marks: bytes, order: int) -> bool:
+def in_bitmap(marks: bytes, order: int) -> bool:
     """Is this place one of those that `marked` was given?"""
     return order < len(marks) and marks[order] == 1

@@ -24,12 +24,12 @@ from threading import Condition, Lock
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.events import StepFinished, StepRetrying, Used, UsedBefore
+from plait.engine.events import EarlierUsage, StepFinished, StepRetrying, Usage
 from plait.engine.outcome import LIMIT, Failure, StepError
 
 if TYPE_CHECKING:
     from plait.core.values import Json
-    from plait.engine.events import Event, Used
+    from plait.engine.events import Event, Usage
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
@@ -65,7 +65,7 @@ NO_LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class LimitReached:
     """A limit of which nothing is left: for hooks and people."""
 
     code: str
@@ -77,13 +77,13 @@ class Reached:
     """What the next call would take at least, where that is more than is left."""
     why: str = ""
     """What came of it, for people."""
-    holder: Spent | None = field(default=None, repr=False, compare=False)
+    holder: Budget | None = field(default=None, repr=False, compare=False)
     """Who has the limit; None: whoever says so."""
 
     def record(self) -> dict[str, Json]:
         return {"code": self.code, "value": self.value, "max": self.max}
 
-    def now(self) -> Reached:
+    def now(self) -> LimitReached:
         """With what has been used up by now."""
         holder = self.holder
         return self if holder is None else replace(self, value=round(holder._amount(self.code), 9))
@@ -96,14 +96,14 @@ class Reached:
         return Failure(f"{said}: {self.why}" if self.why else said, LIMIT, output=partial)
 
 
-class Spent:
+class Budget:
     """What has been used up of some limits; threads may share it."""
 
     def __init__(
         self,
         limits: Limits = NO_LIMITS,
         *,
-        within: Spent | None = None,
+        within: Budget | None = None,
         what: str = "the run",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -122,7 +122,7 @@ class Spent:
         self._calls = 0
         self._taking: Condition = Condition(Lock()) if within is None else within._taking
 
-    def take(self, *names: str, **used: float) -> Reached | None:
+    def take(self, *names: str, **used: float) -> LimitReached | None:
         """Use something up unless one of these limits (any, if none is named) is reached, and say which.
 
         Two threads never take the last.
@@ -135,7 +135,7 @@ class Spent:
 
     def set_aside(
         self, most: Mapping[str, float], least: Mapping[str, float], expect_time: Callable[[], None]
-    ) -> Aside | Reached:
+    ) -> Reservation | LimitReached:
         """What a call may use: all it wants; or the rest, if nobody else is calling; or too little is left.
 
         While others use what it wants, it waits; `expect_time` raises if it may not wait any longer.
@@ -144,24 +144,26 @@ class Spent:
             while (found := self._granted(most, least)) is None:
                 expect_time()
                 self._taking.wait(LOOK)
-            if isinstance(found, Aside):
+            if isinstance(found, Reservation):
                 found.begin()
         return found
 
-    def _granted(self, most: Mapping[str, float], least: Mapping[str, float]) -> Aside | Reached | None:
+    def _granted(
+        self, most: Mapping[str, float], least: Mapping[str, float]
+    ) -> Reservation | LimitReached | None:
         granted, must_wait = dict(most), False
-        short: Reached | None = None
+        short: LimitReached | None = None
         for name in most:
             for holder, limit, used in self._holders(name):
                 free = limit - used - holder._aside[name]
                 if used >= limit or used + least[name] > limit:
                     wanted = 0 if used >= limit else least[name]
-                    return Reached(name, round(used, 9), limit, holder.what, wanted, holder=holder)
+                    return LimitReached(name, round(used, 9), limit, holder.what, wanted, holder=holder)
                 must_wait = must_wait or (holder._calls > 0 and free < most[name])
                 if free < granted[name]:
                     granted[name] = free
-                    short = Reached(name, used, limit, holder.what, holder=holder)
-        return None if must_wait else Aside(self, granted, short)
+                    short = LimitReached(name, used, limit, holder.what, holder=holder)
+        return None if must_wait else Reservation(self, granted, short)
 
     def add(self, **used: float) -> None:
         """`turns`, `tokens`, `spend`, `steps`; and `seconds` of earlier lives, which are its own alone."""
@@ -179,7 +181,7 @@ class Spent:
             for name, amount in used.items():
                 self._used[name] += amount
 
-    def carry_on(self, before: Spent) -> None:
+    def carry_on(self, before: Budget) -> None:
         """Begin with what another one of the same limits has used up; whoever is outside has counted it."""
         with before._lock:
             used, seconds = dict(before._used), before._all_seconds()
@@ -218,13 +220,13 @@ class Spent:
         found = self.reach(*names)
         return None if found is None else found.code
 
-    def reach(self, *names: str) -> Reached | None:
+    def reach(self, *names: str) -> LimitReached | None:
         """The same, with its numbers, and whose limit it is: the nearest that is used up."""
         for name in names or NAMES:
             for holder, limit, used in self._holders(name):
                 # So deep it may be called, and no deeper; of everything else what is reached is used up.
                 if used > limit or (used == limit and name != "depth"):
-                    return Reached(name, round(used, 9), limit, holder.what, holder=holder)
+                    return LimitReached(name, round(used, 9), limit, holder.what, holder=holder)
         return None
 
     def expect(self, *names: str, partial: Json = None) -> None:
@@ -239,9 +241,9 @@ class Spent:
         assert found is not None, f"nobody has reached {name}"
         return found.failure(partial)
 
-    def _holders(self, name: str) -> Iterator[tuple[Spent, float, float]]:
+    def _holders(self, name: str) -> Iterator[tuple[Budget, float, float]]:
         """Whoever limits it, from here outwards: with the limit, and what counts against it."""
-        spent: Spent | None = self
+        spent: Budget | None = self
         while spent is not None:
             limit = getattr(spent.limits, name)
             if limit is not None:
@@ -256,10 +258,12 @@ class Spent:
         return self._seconds + self._clock() - self._began
 
 
-class Aside:
+class Reservation:
     """What is set aside for a call while it is made."""
 
-    def __init__(self, spent: Spent, amounts: Mapping[str, float], short: Reached | None = None) -> None:
+    def __init__(
+        self, spent: Budget, amounts: Mapping[str, float], short: LimitReached | None = None
+    ) -> None:
         self.amounts = amounts
         self.short = short
         """The limit because of which it is less than was wanted."""
@@ -277,7 +281,7 @@ class Aside:
             self._spent._taking.notify_all()
 
     def _move(self, way: int) -> None:
-        spent: Spent | None = self._spent
+        spent: Budget | None = self._spent
         while spent is not None:
             spent._calls += way
             for name, amount in self.amounts.items():
@@ -286,7 +290,7 @@ class Aside:
             spent = spent.within
 
 
-def limits_of(said: Mapping[str, Json]) -> Limits:
+def parse_limits(said: Mapping[str, Json]) -> Limits:
     """Limits from a checked map; the names of other systems (`duration_seconds`) are read by its table."""
     return Limits(**{name: said[name] for name in NAMES if said.get(name) is not None})
 
@@ -294,7 +298,7 @@ def limits_of(said: Mapping[str, Json]) -> Limits:
 # ── earlier lives ────────────────────────────────────────────────────────
 
 
-class Earlier:
+class PriorUsage:
     """What the earlier lives of a run have used up, as a whole and inside each place.
 
     It is what they took from their budgets, as they recorded it; nothing is made out of what came of a step.
@@ -338,12 +342,12 @@ class Earlier:
         """Is the step at a path one of those that were counted?"""
         return "steps" in self._at.get(path, ())
 
-    def below(self, path: str) -> list[tuple[str, Used]]:
+    def below(self, path: str) -> list[tuple[str, Usage]]:
         """What was used up at a path and at each one below it."""
         first, end = bisect_left(self._paths, f"{path}/"), bisect_left(self._paths, f"{path}0")
         return [(one, self._at[one]) for one in (path, *self._paths[first:end]) if one in self._at]
 
-    def by_part(self) -> Mapping[str, Used]:
+    def by_part(self) -> Mapping[str, Usage]:
         """What was used up in each part of the flow."""
         parts: dict[str, dict[str, float]] = {}
         for path, used in self._at.items():
@@ -356,12 +360,12 @@ _Row: TypeAlias = tuple[float, ...]
 _NOTHING: Final[_Row] = (0,) * len(COUNTED)
 
 
-def _add(sums: dict[str, float], used: Used) -> None:
+def _add(sums: dict[str, float], used: Usage) -> None:
     for name, amount in used.items():
         sums[name] = sums.get(name, 0) + amount
 
 
-def _row(used: Used) -> _Row:
+def _row(used: Usage) -> _Row:
     return tuple(used.get(name, 0) for name in COUNTED)
 
 
@@ -400,7 +404,7 @@ class _Union:
 
 
 @dataclass(slots=True, eq=False)
-class Tally:
+class UsageTally:
     """What models have been asked, and what that took: the same that counts against limits."""
 
     turns: int = 0
@@ -409,7 +413,7 @@ class Tally:
     estimated: int = 0
     """Of the tokens: those that no server counted."""
 
-    def add(self, used: Used) -> None:
+    def add(self, used: Usage) -> None:
         self.turns += int(used.get("turns", 0))
         self.tokens += int(used.get("tokens", 0))
         self.estimated += int(used.get("estimated", 0))
@@ -421,7 +425,7 @@ class Tally:
             case StepFinished(used=used, replayed=False) | StepRetrying(used=used):
                 if used is not None:
                     self.add(used)
-            case UsedBefore(parts=parts):
+            case EarlierUsage(parts=parts):
                 self.turns, self.tokens, self.cost, self.estimated = 0, 0, 0.0, 0
                 for used in parts.values():
                     self.add(used)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from plait.core.errors import PlaitError, ValueRefusedError
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from plait.core.records import dataclass, replace
-from plait.core.values import Json, expect_json
+from plait.core.values import Json, require_json
 
 if TYPE_CHECKING:
     from plait.core.errors import RequestError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plait.core.hints import Final
 
 if TYPE_CHECKING:
-    from plait.engine.limits import Reached
+    from plait.engine.limits import LimitReached
 
 INCOMPLETE: Final = "incomplete"
 """The kind of failure of a step that was done, and of which a check says that something is missing."""
@@ -67,7 +67,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Succeeded:
     value: Json = None
 
 
@@ -81,7 +81,7 @@ class Skipped:
     why: str
 
 
-Outcome: TypeAlias = Done | Failed | Skipped
+Outcome: TypeAlias = Succeeded | Failed | Skipped
 
 
 class StepError(Exception):
@@ -96,11 +96,11 @@ class Interrupted(BaseException):
     """The run is being stopped."""
 
 
-class OutOfTime(BaseException):
+class DeadlineExceeded(BaseException):
     """The time of a whole is over: it fails, and not those of its steps that it has no time for."""
 
 
-def handled_in_vain(failure: Failure, handler: str, its: Failure) -> Failure:
+def with_handler_failure(failure: Failure, handler: str, its: Failure) -> Failure:
     """The failure of a step, and after it that of its handler: whoever reads it needs both."""
     return replace(failure, message=f"{failure.message}\n{handler}{IN_VAIN}{its.message}")
 
@@ -118,14 +118,14 @@ class Aborted(BaseException):
         self.outcome = outcome
 
 
-class OutOfLimit(Aborted):
+class LimitExceeded(Aborted):
     """A limit of a whole is reached: it fails, and not those of its steps for which nothing is left.
 
     Whoever has the limit turns this into its own failure; of the run it is the end.  On the way
     there each may put into `failure.output` what it had made until then.
     """
 
-    def __init__(self, reached: Reached, path: str, partial: Json = None) -> None:
+    def __init__(self, reached: LimitReached, path: str, partial: Json = None) -> None:
         super().__init__(replace(reached.failure(partial), path=path), path)
         self.reached = reached
 
@@ -134,10 +134,10 @@ def too_long(seconds: float) -> Failure:
     return Failure(f"took longer than {seconds:g} s", "timeout")
 
 
-def recordable(value: Json) -> Json:
+def require_recordable(value: Json) -> Json:
     """The same; a value that no journal could hold is a failure of the step that gives it."""
     try:
-        expect_json(value)
+        require_json(value)
     except ValueRefusedError as error:
         raise StepError(Failure(f"gave what cannot be recorded: {error.what}", "capture")) from None
     return value
@@ -146,22 +146,22 @@ def recordable(value: Json) -> Json:
 def recordable_failure(failure: Failure) -> Failure:
     """The same, without what cannot be recorded of it: why it failed says more than that."""
     try:
-        expect_json(failure.output)
+        require_json(failure.output)
     except ValueRefusedError:
         return replace(failure, output=None)
     return failure
 
 
-def expect_done(outcome: Outcome) -> Json:
+def require_success(outcome: Outcome) -> Json:
     """The value of a step on which others depend."""
     if isinstance(outcome, Failed):
         raise StepError(outcome.failure)
-    return outcome.value if isinstance(outcome, Done) else None
+    return outcome.value if isinstance(outcome, Succeeded) else None
 
 
 def to_record(outcome: Outcome) -> dict[str, Json]:
     match outcome:
-        case Done(value):
+        case Succeeded(value):
             return {"status": "done", "value": value}
         case Failed(failure):
             return {"status": "failed", "failure": failure.record()}
@@ -180,7 +180,7 @@ class Skip(Exception):
         self.why = why
 
 
-def kind_of_status(status: int) -> str:
+def failure_kind_of_status(status: int) -> str:
     """The kind of failure that an unwelcome answer is."""
     if status == 429:
         return "rate_limit"
@@ -189,7 +189,7 @@ def kind_of_status(status: int) -> str:
     return "server_error" if 500 <= status < 600 else "failed"
 
 
-def kind_of_error(error: RequestError) -> str:
+def failure_kind_of_error(error: RequestError) -> str:
     """The kind of failure that no answer is."""
     match error.code:
         case "deadline":
@@ -204,11 +204,11 @@ def kind_of_error(error: RequestError) -> str:
 T = TypeVar("T")
 
 
-def by_author(call: Callable[[], T], what: str, mask: Callable[[str], str] = str) -> T:
+def call_author_function(call: Callable[[], T], what: str, mask: Callable[[str], str] = str) -> T:
     """What such a function gives; StepError if it raises."""
     try:
         return call()
-    except (KeyboardInterrupt, Interrupted, OutOfTime, Aborted, StepError, PlaitError):
+    except (KeyboardInterrupt, Interrupted, DeadlineExceeded, Aborted, StepError, PlaitError):
         raise
     except BaseException as error:
         raise StepError(Failure(mask(f"the {what} raised {type(error).__name__}: {error}"))) from error

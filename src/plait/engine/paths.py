@@ -18,7 +18,7 @@ def is_item(path: str) -> bool:
     return path.rpartition("/")[2].startswith(ITEM)
 
 
-def starred(path: str) -> str:
+def generic_path(path: str) -> str:
     """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
     return "/".join(
         f"{ITEM}*" if part.startswith(ITEM) else _HANDLED.sub(r"\1", part) for part in path.split("/")
@@ -28,11 +28,11 @@ def starred(path: str) -> str:
 _HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
 
 
-def is_inside(path: str, top: str) -> bool:
+def is_below(path: str, top: str) -> bool:
     """Is this path below the other one?"""
     return path.startswith(f"{top}/")
 
 
-def is_below(path: str, top: str) -> bool:
+def is_at_or_below(path: str, top: str) -> bool:
     """Is this path the other one, or below it?"""
     return path == top or path.startswith(f"{top}/")

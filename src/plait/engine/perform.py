@@ -18,33 +18,33 @@ from plait.core.hints import TYPE_CHECKING, Protocol, TypeVar
 from plait.core.machine import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.events import StepFinished, StepRetrying, StepStarted, Used
+from plait.engine.events import StepFinished, StepRetrying, StepStarted, Usage
 from plait.engine.outcome import (
     NO_TIME_LEFT,
     Aborted,
-    Done,
+    DeadlineExceeded,
     Failed,
     Failure,
     Interrupted,
+    LimitExceeded,
     Outcome,
-    OutOfLimit,
-    OutOfTime,
     Skip,
     Skipped,
     StepError,
-    recordable,
+    Succeeded,
     recordable_failure,
+    require_recordable,
     too_long,
 )
-from plait.engine.replay import QUESTIONS, goes_on_from, remembered
+from plait.engine.replay import QUESTION_CODES, can_continue_after, replay
 from plait.engine.step import Retry
 
 if TYPE_CHECKING:
-    from plait.engine.step import GoesOn, Policy, Step
+    from plait.engine.step import Policy, RetryScope, Step
 
 if TYPE_CHECKING:
     _Run = TypeVar("_Run", bound=Callable[..., Json])
-    from plait.engine.context import Run
+    from plait.engine.context import RunContext
     from plait.scope import Scope
 
     # It may also have `goes_on: GoesOn`; and its `run` may be one that `plans`.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 class Acting(Protocol):
     """A step, the action of one, or a program: something that acts when it is run."""
 
-    def run(self, turn: Turn) -> Json: ...
+    def run(self, turn: StepContext) -> Json: ...
 
 
 def plans(run: _Run) -> _Run:
@@ -62,7 +62,7 @@ def plans(run: _Run) -> _Run:
     return run
 
 
-def act(what: Acting, turn: Turn) -> Json:
+def act(what: Acting, turn: StepContext) -> Json:
     """What a step, an action or a program gives: nothing else calls its `run`.
 
     A dry run calls only a `run` that `plans`.  Whatever knows nothing of dry runs does not act in
@@ -74,10 +74,10 @@ def act(what: Acting, turn: Turn) -> Json:
     return run(turn)
 
 
-class Allowance:
+class StepTimer:
     """The time of one attempt by its own `timeout`; it stands still while hooks are asked inside of it."""
 
-    def __init__(self, seconds: float, around: Allowance | None = None) -> None:
+    def __init__(self, seconds: float, around: StepTimer | None = None) -> None:
         self.around = around
         """That of a step which this one is inside of."""
         self._end = time.monotonic() + seconds
@@ -112,10 +112,10 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StepContext:
     """A step's place in a run: path, names, time left, and how to perform what is inside it."""
 
-    run: Run
+    run: RunContext
     path: str
     scope: Scope
     deadline: float | None = None
@@ -130,7 +130,7 @@ class Turn:
     """What its processes find in their environment."""
     after: int = 0
     """What is before this step ended with this event: an older record of it is one of another pass."""
-    allowance: Allowance | None = None
+    allowance: StepTimer | None = None
     """The time by the `timeout` of steps, beside that of the flow."""
 
     def perform(self, step: Step, *, scope: Scope | None = None, name: str | None = None) -> Outcome:
@@ -145,7 +145,7 @@ class Turn:
         scope: Scope | None = None,
         name: str | None = None,
         is_last: bool = False,
-    ) -> tuple[Outcome, Turn]:
+    ) -> tuple[Outcome, StepContext]:
         """Perform one of several steps that follow each other; the turn in which the next is performed.
 
         What is remembered is a beginning: once a step was really done, those behind
@@ -153,13 +153,13 @@ class Turn:
         the end of this step is the end of the one that it is inside of.
         """
         inner = self.inner(step, scope=scope, name=name, order=order)
-        known = remembered(step, inner)
+        known = replay(step, inner)
         if known is not None:
             return known, self._behind(inner.path)
-        outcome = _performed(step, inner, is_last=is_last)
+        outcome = _perform_step(step, inner, is_last=is_last)
         return outcome, self if self.run.fresh else replace(self, replaying=False)
 
-    def _behind(self, path: str) -> Turn:
+    def _behind(self, path: str) -> StepContext:
         """The turn of what follows a step that was remembered."""
         recorded = self.run.journal.recorded(path)
         number = 0 if recorded is None else recorded.number
@@ -167,11 +167,11 @@ class Turn:
 
     def inner(
         self, step: Step, *, scope: Scope | None = None, name: str | None = None, order: int = 0
-    ) -> Turn:
+    ) -> StepContext:
         """The turn of a step that is inside this one."""
         path = f"{self.path}/{name or step.name}" if self.path else name or step.name
         # Not `replace`: this is done for each of a million items.
-        return Turn(
+        return StepContext(
             self.run,
             path,
             scope or self.scope,
@@ -185,8 +185,8 @@ class Turn:
             self.allowance,
         )
 
-    def with_scope(self, scope: Scope) -> Turn:
-        return Turn(
+    def with_scope(self, scope: Scope) -> StepContext:
+        return StepContext(
             self.run,
             self.path,
             scope,
@@ -200,12 +200,12 @@ class Turn:
             self.allowance,
         )
 
-    def at_most(self, seconds: float) -> Turn:
+    def at_most(self, seconds: float) -> StepContext:
         """The same with so much time, if there is not less already."""
         end = time.monotonic() + seconds
         return replace(self, deadline=end if self.deadline is None else min(end, self.deadline))
 
-    def without_timeout(self) -> Turn:
+    def without_timeout(self) -> StepContext:
         """The same, however long it takes."""
         return replace(self, deadline=None, allowance=None)
 
@@ -227,21 +227,21 @@ class Turn:
         return end is not None and time.monotonic() >= end
 
 
-def behind_all(turn: Turn, turns: Iterable[Turn]) -> Turn:
+def join_contexts(turn: StepContext, turns: Iterable[StepContext]) -> StepContext:
     """The turn of what follows several steps that were performed side by side, given those behind each."""
     ended = (turn, *turns)
     return replace(turn, replaying=all(one.replaying for one in ended), after=max(one.after for one in ended))
 
 
-def perform(step: Step, turn: Turn) -> Outcome:
+def perform(step: Step, turn: StepContext) -> Outcome:
     """Run a step, unless this run has already finished it."""
-    known = remembered(step, turn)
-    return _performed(step, turn) if known is None else known
+    known = replay(step, turn)
+    return _perform_step(step, turn) if known is None else known
 
 
-def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
+def _perform_step(step: Step, turn: StepContext, *, is_last: bool = False) -> Outcome:
     try:
-        return _recorded(step, turn, is_last=is_last)
+        return _attempt_and_record(step, turn, is_last=is_last)
     finally:
         # Of a step that has no end in this life only what was paid: it is done, and counted, again.
         used = turn.run.charged(turn.path)
@@ -249,22 +249,22 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
             _record_paid(step, turn, used)
 
 
-def _record_paid(step: Step, turn: Turn, used: Used) -> None:
+def _record_paid(step: Step, turn: StepContext, used: Usage) -> None:
     outcome = Failed(Failure("was ended", "stopped", path=turn.path))
     said = turn.path, step.kind, step.title, step.fingerprint
     turn.run.emit_in_vain(StepFinished(*said, outcome, 0.0, turn.order, used=used), "it was ended")
 
 
-def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
+def _attempt_and_record(step: Step, turn: StepContext, *, is_last: bool) -> Outcome:
     if turn.is_over():
-        raise OutOfTime
+        raise DeadlineExceeded
     if turn.path in turn.run.unended:
         turn.run.ask_about(step, turn)  # it was cut in this life, and is to be tried again with what it is in
     began = time.monotonic()
     hooks, ends_run = turn.run.hooks, None
     attempt = 1
     try:
-        outcome, attempt = _attempted(step, turn, began)
+        outcome, attempt = _run_attempts(step, turn, began)
     except Aborted as aborted:
         # A limit of what it is inside of, too: no end that counts, but for what was paid until then.
         if aborted.outcome is None or aborted.path != turn.path:
@@ -276,10 +276,10 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     if cut_short and (step.policy.failure_is_final or step.policy.once):
         # The step had not taken too long, so nobody may remember that it failed; and of one that is done
         # once nobody knows how far it came.
-        raise OutOfTime
+        raise DeadlineExceeded
     if cut_short and isinstance(outcome, Failed) and outcome.failure.path == turn.path:
         outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
-    is_own = not isinstance(ends_run, OutOfLimit)
+    is_own = not isinstance(ends_run, LimitExceeded)
     if isinstance(outcome, Failed) and step.policy.failure_is_skipped and is_own:
         outcome = Skipped(outcome.failure.message)
     news = None if hooks is None or ends_run is not None else hooks.news_of(step, turn, outcome, attempt)
@@ -305,7 +305,7 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     except JournalError as error:
         raise _at_failure(error, step, turn, outcome) from None
     if cut_short:
-        raise OutOfTime
+        raise DeadlineExceeded
     if ends_run is not None:
         raise ends_run
     if news is not None:
@@ -313,7 +313,7 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     return outcome
 
 
-def _at_failure(error: JournalError, step: Step, turn: Turn, outcome: Outcome) -> JournalError:
+def _at_failure(error: JournalError, step: Step, turn: StepContext, outcome: Outcome) -> JournalError:
     """With the failure at which the journal could not go on; perhaps nobody will find it there."""
     if not isinstance(outcome, Failed):
         return error
@@ -330,7 +330,7 @@ def _at_failure(error: JournalError, step: Step, turn: Turn, outcome: Outcome) -
 
 def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:
     """Would a failure be remembered that is not the step's own?  What was paid for it is kept, no more."""
-    is_limit = isinstance(aborted, OutOfLimit) and isinstance(outcome, Failed)
+    is_limit = isinstance(aborted, LimitExceeded) and isinstance(outcome, Failed)
     return is_limit and step.policy.failure_is_final
 
 
@@ -338,13 +338,13 @@ def _is_timeout(outcome: Outcome) -> bool:
     return isinstance(outcome, Failed) and outcome.failure.kind == "timeout"
 
 
-def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
+def _run_attempts(step: Step, turn: StepContext, began: float) -> tuple[Outcome, int]:
     """What it comes to, and at which attempt."""
     policy, run = step.policy, turn.run
     delays = policy.retry.delays(run.random) if policy.retry.attempts > 1 else iter(())
     attempt = 1
     hooks = run.hooks
-    goes_on: GoesOn | None = getattr(step, "goes_on", None)
+    goes_on: RetryScope | None = getattr(step, "goes_on", None)
     since = 0 if goes_on is None else turn.after if turn.replaying else run.journal.last()
     own = turn
     if hooks is not None and (decided := hooks.before(step, turn)) is not None:
@@ -368,13 +368,15 @@ def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
         run.pause_at(turn, delay)
         attempt += 1
         own = replace(turn, replaying=False)
-        if goes_on == "always" or (goes_on and goes_on_from(outcome.failure, turn.path)):
+        if goes_on == "always" or (goes_on and can_continue_after(outcome.failure, turn.path)):
             # As in a run that is resumed: what was done inside of it, at this attempt or before, stays done.
             own = replace(turn, replaying=True, after=since)
             run.fresh = False
 
 
-def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, began: float) -> float | None:
+def _pause(
+    retry: Retry, delays: Iterator[float], failure: Failure, turn: StepContext, began: float
+) -> float | None:
     """Seconds until the next attempt; None if there is none."""
     delay = next(delays, None)
     if delay is None or not retry.applies_to(failure):
@@ -386,13 +388,13 @@ def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, 
     return delay
 
 
-def _in_time(step: Step, turn: Turn, attempt: int) -> Outcome:
+def _in_time(step: Step, turn: StepContext, attempt: int) -> Outcome:
     """One attempt; it fails if its own time is over before all that is inside it has begun."""
     own = _for_attempt(turn, attempt, step.policy)
     limit = step.policy.timeout
     try:
-        outcome = _tried(step, own)
-    except OutOfTime:
+        outcome = _attempt(step, own)
+    except DeadlineExceeded:
         if limit is None or turn.is_over():
             raise
         return Failed(replace(too_long(limit), path=turn.path))
@@ -408,16 +410,16 @@ def _with_limit(outcome: Outcome, limit: float, path: str) -> Outcome:
     return outcome
 
 
-def _for_attempt(turn: Turn, attempt: int, policy: Policy) -> Turn:
+def _for_attempt(turn: StepContext, attempt: int, policy: Policy) -> StepContext:
     if attempt == 1 and policy.timeout is None:
         return turn
-    own = turn.allowance if policy.timeout is None else Allowance(policy.timeout, turn.allowance)
+    own = turn.allowance if policy.timeout is None else StepTimer(policy.timeout, turn.allowance)
     return replace(turn, attempt=attempt, allowance=own)
 
 
-def _tried(step: Step, turn: Turn) -> Outcome:
+def _attempt(step: Step, turn: StepContext) -> Outcome:
     try:
-        return Done(recordable(act(step, turn)))
+        return Succeeded(require_recordable(act(step, turn)))
     except Skip as skip:
         return Skipped(skip.why)
     except StepError as error:
@@ -426,7 +428,7 @@ def _tried(step: Step, turn: Turn) -> Outcome:
     except NO_OUTCOMES:
         raise
     except PlaitError as error:
-        if error.code in QUESTIONS:
+        if error.code in QUESTION_CODES:
             raise  # as above: whoever answers it resumes the run
         if error.code == "cancelled" and turn.run.is_stopping():
             raise Interrupted from None

@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterable, Mapping
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass, field, replace
-from plait.engine.journal import Recorded, number_of
+from plait.engine.journal import StepRecord, record_number
 from plait.engine.outcome import Failed
-from plait.engine.paths import is_inside, starred
+from plait.engine.paths import generic_path, is_below
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
 
 if TYPE_CHECKING:
     from plait.core.hints import TypeAlias
-    from plait.engine.journal import Recorded
+    from plait.engine.journal import StepRecord
     from plait.engine.outcome import Failure, Outcome
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
 
 
-def remembered(step: Step, turn: Turn) -> Outcome | None:
+def replay(step: Step, turn: StepContext) -> Outcome | None:
     return None if turn.run.fresh else turn.run.known(step, turn)
 
 
-def since_last_end(turn: Turn, name: str, is_in_vain: InVain = lambda *_: False) -> Turn:
+def replay_unless_failed(turn: StepContext, name: str, is_in_vain: InVain = lambda *_: False) -> StepContext:
     """The turn of a step from whose failure others follow: if they were in vain, it is tried again.
 
     `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has failed since?
@@ -41,19 +41,19 @@ def since_last_end(turn: Turn, name: str, is_in_vain: InVain = lambda *_: False)
     return replace(turn, replaying=False) if in_vain else turn
 
 
-InVain: TypeAlias = "Callable[[Recorded, Failure], bool]"
+InVain: TypeAlias = "Callable[[StepRecord, Failure], bool]"
 
 
-def goes_on_from(failure: Failure, path: str) -> bool:
+def can_continue_after(failure: Failure, path: str) -> bool:
     """Has something inside the step at a path failed, or had it no time left for more?"""
-    return is_inside(failure.path, path) or failure.kind == "timeout"
+    return is_below(failure.path, path) or failure.kind == "timeout"
 
 
-QUESTIONS: Final = frozenset({"once", "changed"})
+QUESTION_CODES: Final = frozenset({"once", "changed"})
 """Codes of errors that ask the user something: no outcome of a step, and a resumed run asks again."""
 
 
-def changed_steps(steps: Iterable[tuple[str, str]]) -> InputError:
+def changed_steps_error(steps: Iterable[tuple[str, str]]) -> InputError:
     named = [f"{path} ({title})" for path, title in steps]
     return InputError(
         "the file has changed since these steps were done: " + ", ".join(named[:20]),
@@ -63,21 +63,21 @@ def changed_steps(steps: Iterable[tuple[str, str]]) -> InputError:
     )
 
 
-CHOOSER: Final = "items"
+ITEMS_STEP: Final = "items"
 """The name, and the kind, of the step that chooses the items of a map."""
 
 
-class Remembering(Protocol):
-    def recorded(self, path: str) -> Recorded | None: ...
+class RecordedLookup(Protocol):
+    def recorded(self, path: str) -> StepRecord | None: ...
 
 
-def chosen_at(journal: Remembering, fan: str, chooser: str = CHOOSER) -> int:
+def items_selected_at(journal: RecordedLookup, fan: str, chooser: str = ITEMS_STEP) -> int:
     """The event with which the items of a fan were chosen; 0 if nothing is known of that."""
-    return number_of(journal.recorded(f"{fan}/{chooser}"))
+    return record_number(journal.recorded(f"{fan}/{chooser}"))
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class RetriedItems:
     """Whatever is not in these items stays as it was done, also if its text was another one then."""
 
     items: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class Retried:
         """Is what was done at a path not done again for its text, which is this one now?"""
         if not self.items or "/".join(path.split("/", 2)[:2]) in self.items:
             return False
-        return self.held.get(starred(path)) == fingerprint
+        return self.held.get(generic_path(path)) == fingerprint
 
 
-NOT_RETRIED: Final = Retried()
+NOT_RETRIED: Final = RetriedItems()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from plait.core.hints import TypeAlias
     from plait.core.values import Json
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
 
     pass
 
@@ -90,7 +90,7 @@ class Retry:
         return self.budget is not None and spent > self.budget
 
 
-ONCE_ONLY = Retry()
+NO_RETRY = Retry()
 
 
 class Step(Protocol):
@@ -117,11 +117,11 @@ class Step(Protocol):
     def inner(self) -> Sequence[Step]:
         """The steps that it performs; their changes are theirs, not its own."""
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         """Its value; raises StepError if it failed, Skip if there was nothing to do."""
 
 
-GoesOn: TypeAlias = Literal["inner", "always"]
+RetryScope: TypeAlias = Literal["inner", "always"]
 """Does another attempt go on where the last one ended, if something inside failed, or whatever failed?
 Without a word of the step all that is inside of it is done anew."""
 
@@ -130,7 +130,7 @@ Without a word of the step all that is inside of it is done anew."""
 class Policy:
     """How `perform` treats a step."""
 
-    retry: Retry = ONCE_ONLY
+    retry: Retry = NO_RETRY
     timeout: float | None = None
     once: bool = False
     """Rather ask than do it a second time, when nobody knows whether the first was finished."""
@@ -140,12 +140,12 @@ class Policy:
     """A failure that is not tried again any more counts as if there had been nothing to do."""
 
 
-PLAIN = Policy()
+DEFAULT_POLICY = Policy()
 
 
-def inside(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
+def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
     """Every step of a flow that is known before it runs, with its path; an item's name is `item:*`."""
     here = f"{path}/{step.name}" if path else step.name
     yield here, step
     for inner in step.inner:
-        yield from inside(inner, here)
+        yield from iter_steps(inner, here)

@@ -17,11 +17,11 @@ from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import Final, TypeAlias
 from plait.core.projects import nearest_project
 from plait.lang.analysis.names import (
-    profile_of,
+    detect_profile,
 )
-from plait.lang.analysis.scopes import read_fields
-from plait.lang.analysis.templates import _overlap, check_field
-from plait.lang.findings import Finding, _of_format, _sorted
+from plait.lang.analysis.scopes import find_templates
+from plait.lang.analysis.templates import _overlap, check_template
+from plait.lang.findings import Finding, _of_format, _sort_findings
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose, compose_alone
 from plait.tools.spaces import EXTENSIONS
@@ -58,11 +58,11 @@ def check_file(
     if kind == "directive":
         from plait.lang.directive.read import check_directive
 
-        return _sorted([*check_directive(path), *(around(path, kind, None) if around else ())])
+        return _sort_findings([*check_directive(path), *(around(path, kind, None) if around else ())])
     if kind == "tool" and not path.endswith(YAML):
-        return _sorted(around(path, kind, None) if around else ())
+        return _sort_findings(around(path, kind, None) if around else ())
     try:
-        read = documents.load_partly(path)
+        read = documents.load_partial(path)
         if read.node is None and read.problems:
             found: list[Finding] = []
         elif kind is None:
@@ -74,7 +74,7 @@ def check_file(
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     kept = [finding for finding in found if not _follows(finding, read)]
-    return _sorted([*map(Finding, read.problems), *kept])
+    return _sort_findings([*map(Finding, read.problems), *kept])
 
 
 FILE_KINDS: Final = ("workflow", "graph", "directive", "ensemble", "tool", "hooks", "provider")
@@ -105,15 +105,15 @@ def _of_kind(
         case "hooks":
             from plait.lang.hooks import check_hooks_file
 
-            return check_hooks_file(document, space=_space_of(path))
+            return check_hooks_file(document, space=_hook_space(path))
         case "settings":
             return _of_settings(document)
         case "tool":  # one may be a flow, too
-            return _of_document(document, path, profile_of(document) or "config", names, project)
+            return _of_document(document, path, detect_profile(document) or "config", names, project)
     profile = PROFILE_OF[kind]
-    if profile_of(document) == profile:
+    if detect_profile(document) == profile:
         return _of_document(document, path, profile, names, project)
-    found = [_of_format(problem) for problem in format.problems(document, format.FILES[kind])]
+    found = [_of_format(problem) for problem in format.validate(document, format.FILES[kind])]
     if found:
         return found
     what = f"this file does not look like a {kind}"
@@ -122,11 +122,11 @@ def _of_kind(
 
 
 def _of_settings(document: documents.Node) -> list[Finding]:
-    from plait.tools.trust.decisions import expect_settings
+    from plait.tools.trust.decisions import require_valid_settings
 
     if isinstance(document, documents.Mapping):
         try:
-            expect_settings(document)
+            require_valid_settings(document)
         except PlaitError as error:
             return [Finding(problem) for problem in error.problems]
     return []
@@ -135,7 +135,7 @@ def _of_settings(document: documents.Node) -> list[Finding]:
 PROFILE_OF: Final = {"workflow": "workflow", "graph": "graph", "ensemble": "prompt"}
 
 
-def _space_of(path: str) -> str:
+def _hook_space(path: str) -> str:
     """Whose hooks are in a file: those of a user lie in their home."""
     own = os.path.join(os.path.expanduser("~"), ".ai", "config")
     folder = os.path.dirname(os.path.abspath(path))
@@ -143,7 +143,7 @@ def _space_of(path: str) -> str:
 
 
 def _of_file(
-    read: documents.Partly,
+    read: documents.PartialDocument,
     path: str,
     profile: str | None,
     names: Iterable[str],
@@ -152,22 +152,22 @@ def _of_file(
     meant: bool,
 ) -> list[Finding]:
     document = read.node or documents.parse("", path)
-    if profile is None and profile_of(document) is None:
+    if profile is None and detect_profile(document) is None:
         from plait.lang.hooks import check_hooks_file, is_hooks_file
 
         if is_hooks_file(document):
-            return check_hooks_file(document, space=_space_of(path))
+            return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
             return []  # what a model said, whatever that looks like
         from plait.lang.kinds import likely_kind
 
         kind = likely_kind(document) if meant else None
-        if kind is not None and (wrong := format.problems(document, format.FILES[kind])):
+        if kind is not None and (wrong := format.validate(document, format.FILES[kind])):
             return [_of_format(problem) for problem in wrong]
         if meant and kind is None:
-            from plait.lang.kinds import LOOKS
+            from plait.lang.kinds import KIND_HELP
 
-            return [Finding(Problem("this file is no flow", path, LOOKS, code="no-flow"))]
+            return [Finding(Problem("this file is no flow", path, KIND_HELP, code="no-flow"))]
     return _of_document(document, path, profile, names, project)
 
 
@@ -180,8 +180,8 @@ def _is_recording(document: documents.Node) -> bool:
 def _of_document(
     document: documents.Node, path: str, profile: str | None, names: Iterable[str], project: str | None
 ) -> list[Finding]:
-    if (profile or profile_of(document)) == "workflow":
-        root = _project_of(path) if project is None else project
+    if (profile or detect_profile(document)) == "workflow":
+        root = _find_project(path) if project is None else project
         return check_workflow(compose(document, path, project=project), names=names, project=root)
     return check_document(document, path, profile=profile, names=names)
 
@@ -193,7 +193,7 @@ ABOUT_THE_REST: Final = frozenset({
 """Findings that more of the file could refute."""
 
 
-def _follows(finding: Finding, read: documents.Partly) -> bool:
+def _follows(finding: Finding, read: documents.PartialDocument) -> bool:
     """Is it said only because something else could not be read?"""
     if not read.problems:
         return False
@@ -209,29 +209,29 @@ def check_document(
     document: documents.Node, name: str, *, profile: str | None = None, names: Iterable[str] = ()
 ) -> list[Finding]:
     """All findings of one document; a workflow is taken as it is, without the files that it extends."""
-    profile = profile or profile_of(document)
+    profile = profile or detect_profile(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows, so its templates are not checked"
         fix = f"say what it is: plait check --kind {'|'.join(FILE_KINDS)}"
         return [Finding(Problem(what, name, fix, code="no-profile"), "note")]
     if profile == "workflow":
         return check_workflow(compose_alone(document), names=names)
-    if profile == "graph" and profile_of(document) == "graph":
+    if profile == "graph" and detect_profile(document) == "graph":
         from plait.lang.graph.check import check_graph
 
         return check_graph(document)
-    if profile == "prompt" and profile_of(document) == "prompt":
+    if profile == "prompt" and detect_profile(document) == "prompt":
         from plait.lang.ensemble.check import check_ensemble
 
         return check_ensemble(document, names=names)
-    fields = read_fields(document, profile, names=names).fields
-    return _sorted(finding for field in fields for finding in check_field(field, profile))
+    fields = find_templates(document, profile, names=names).fields
+    return _sort_findings(finding for field in fields for finding in check_template(field, profile))
 
 
 # ── a workflow ───────────────────────────────────────────────────────────
 
 
-def _project_of(path: str) -> str:
+def _find_project(path: str) -> str:
     """The nearest project, or the file's own folder."""
     own = os.path.dirname(os.path.realpath(path))
     return nearest_project(own) or own

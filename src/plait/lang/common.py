@@ -11,16 +11,16 @@ from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.core.records import replace
 from plait.core.values import Json, json_text
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.step import ONCE_ONLY, PLAIN, Policy, Retry
+from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy, Retry
 from plait.program.capture import Capture
 from plait.program.on_empty import OnEmpty
-from plait.schema import Said, template_of
+from plait.schema import Fields, to_template
 from plait.schema.directive_tables import MOST_TURNS
 from plait.template.template import Template
 
 if TYPE_CHECKING:
     from plait.engine.limits import Limits
-    from plait.schema import Said
+    from plait.schema import Fields
 
 if TYPE_CHECKING:
     from plait.core.source import Span
@@ -40,22 +40,22 @@ def plain_field(step: nodes.Node, name: str) -> str:
     return str(node.value) if isinstance(node, nodes.Scalar) and node.value is not None else ""
 
 
-def spelt_out(node: nodes.Scalar) -> nodes.Mapping:
+def expand_short_step(node: nodes.Scalar) -> nodes.Mapping:
     """A step that is only text: a command of an agent, or shell text where that may stand."""
     command = "claude" if str(node.value).startswith("/") else "shell"
     return nodes.Mapping(((nodes.Scalar(command, node.span), node),), node.span)
 
 
-def title_of(said: Said, kind: str) -> str:
+def step_title(said: Fields, kind: str) -> str:
     """The first line of what it does."""
     node = next((node for name in format.COMMANDS if (node := said.get(name)) is not None), None)
-    written = next((leaf.source.text for leaf in template_of(node).leaves()), "") if node is not None else ""
+    written = next((leaf.source.text for leaf in to_template(node).leaves()), "") if node is not None else ""
     first = " ".join((written.strip().splitlines() or [""])[0].split())
     shown = first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1] + "…"
     return shown or kind
 
 
-def interpreter_of(said: Said) -> Literal["sh", "dash", "bash"]:
+def parse_interpreter(said: Fields) -> Literal["sh", "dash", "bash"]:
     """The shell that runs the shell text of a step or a node."""
     match said.text("interpreter"):
         case "bash":
@@ -65,11 +65,11 @@ def interpreter_of(said: Said) -> Literal["sh", "dash", "bash"]:
     return "sh"
 
 
-def commands_of(said: Said) -> Many[nodes.Node]:
+def handler_commands(said: Fields) -> Many[nodes.Node]:
     """The steps of a handler or check: a list, or one step for each command that stands in the map itself."""
     if said.has("steps"):
         return said.items("steps")
-    table = format.spelt("step")
+    table = format.fields_by_spelling("step")
     around = [
         entry
         for entry in said.node.entries
@@ -77,7 +77,7 @@ def commands_of(said: Said) -> Many[nodes.Node]:
     ]
     commands = [entry for entry in said.node.entries if _command(said, entry[0]) is not None]
     return [
-        nodes.Mapping((_renamed(entry, _command(said, entry[0]) or ""), *around), said.node.span)
+        nodes.Mapping((_rename_entry(entry, _command(said, entry[0]) or ""), *around), said.node.span)
         for entry in commands
     ]
 
@@ -89,51 +89,51 @@ _OF_ONE_COMMAND: Final = frozenset({
 """Fields of a handler or check that belong to the command beside them."""
 
 
-def _command(said: Said, key: nodes.Scalar) -> str | None:
-    field = format.spelt(said.form).get(str(key.value))
+def _command(said: Fields, key: nodes.Scalar) -> str | None:
+    field = format.fields_by_spelling(said.form).get(str(key.value))
     return field.name if field is not None and field.name in format.COMMANDS else None
 
 
-def _renamed(entry: tuple[nodes.Scalar, nodes.Node], name: str) -> tuple[nodes.Scalar, nodes.Node]:
+def _rename_entry(entry: tuple[nodes.Scalar, nodes.Node], name: str) -> tuple[nodes.Scalar, nodes.Node]:
     return nodes.Scalar(name, entry[0].span), entry[1]
 
 
-def needed(said: Said, name: str) -> Template:
+def required_template(said: Fields, name: str) -> Template:
     template = said.template(name)
     assert template is not None
     return template
 
 
-def when_of(said: Said) -> Expression | None:
+def parse_step_when(said: Fields) -> Expression | None:
     node = said.get("when")
     if node is None:
         return None
-    from plait.scope.expressions import read_when
+    from plait.scope.expressions import parse_when
 
     if isinstance(node, nodes.Mapping):
-        return read_when(node.data(), locate=lambda place: _span_at(node, place))
+        return parse_when(node.data(), locate=lambda place: _span_at(node, place))
     source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
-    return read_when(node.data(), source=source)
+    return parse_when(node.data(), source=source)
 
 
 def _span_at(node: nodes.Node, place: tuple[str | int, ...]) -> Span:
     return (node.at(place) or node).span
 
 
-def policy_of(said: Said, older: Said | None) -> Policy:
+def parse_policy(said: Fields, older: Fields | None) -> Policy:
     timeout = said.seconds("timeout")
     for other in (said.inner("test"), older):
         if timeout is None and other is not None:
             timeout = other.seconds("timeout")
-    retry = retry_of(said)
+    retry = parse_retry(said)
     if retry is None and older is not None and (again := older.whole("retries")):
         retry = Retry(attempts=again + 1)
     if retry is None and timeout is None and not said.flag("once"):
-        return PLAIN
-    return Policy(retry=retry or ONCE_ONLY, timeout=timeout, once=said.flag("once"))
+        return DEFAULT_POLICY
+    return Policy(retry=retry or NO_RETRY, timeout=timeout, once=said.flag("once"))
 
 
-def retry_of(place: Said, name: str = "retry") -> Retry | None:
+def parse_retry(place: Fields, name: str = "retry") -> Retry | None:
     """What a map says under `retry`: a number of attempts, or more."""
     said = place.inner(name)
     if said is None:
@@ -165,20 +165,20 @@ def retry_of(place: Said, name: str = "retry") -> Retry | None:
     )
 
 
-def _jitter(said: Said) -> float:
+def _jitter(said: Fields) -> float:
     share = said.number("jitter")
     if share is not None:
         return float(share)
     return float(said.number("jitter_factor") or 0) if said.flag("jitter") else 0.0
 
 
-def backend_of(flow: Said) -> str:
+def parse_backend(flow: Fields) -> str:
     """Where items run: as the map says, else as its flow does."""
     own = flow.inner("map")
     return (own.text("backend") if own else None) or flow.text("backend") or "local"
 
 
-def capture_of(said: Said) -> Capture | None:
+def parse_capture(said: Fields) -> Capture | None:
     name = said.text("capture_output")
     if name is None:
         return None
@@ -200,19 +200,19 @@ def capture_of(said: Said) -> Capture | None:
 
 
 def digest(data: Json) -> str:
-    return sha256_hex(json_text(ordered(data)).encode("utf-8", "surrogatepass"))[:16]
+    return sha256_hex(json_text(sort_keys(data)).encode("utf-8", "surrogatepass"))[:16]
 
 
-def ordered(data: Json) -> Json:
+def sort_keys(data: Json) -> Json:
     match data:
         case dict():
-            return {key: ordered(data[key]) for key in sorted(data)}
+            return {key: sort_keys(data[key]) for key in sorted(data)}
         case list():
-            return [ordered(item) for item in data]
+            return [sort_keys(item) for item in data]
     return data
 
 
-def read_limits(said: Said | None) -> Limits:
+def read_limits(said: Fields | None) -> Limits:
     """A map of limits in which nothing is wrong; None: there is none."""
     if said is None:
         return NO_LIMITS
@@ -226,16 +226,16 @@ def read_limits(said: Said | None) -> Limits:
     )
 
 
-def on_empty_of(said: Said) -> OnEmpty:
+def parse_on_empty(said: Fields) -> OnEmpty:
     """What a map, or anything like it, says about having no items."""
     return said.text("on_empty") or "warn"  # type: ignore[return-value]  # one of the words of its table
 
 
-def agent_limits(said: Said) -> Limits:
+def agent_limits(said: Fields) -> Limits:
     """The limits of an agent."""
-    return limited_turns(read_limits(said.inner("limits")))
+    return with_default_turns(read_limits(said.inner("limits")))
 
 
-def limited_turns(limits: Limits) -> Limits:
+def with_default_turns(limits: Limits) -> Limits:
     """Without a word about turns there may be so many, and no more."""
     return replace(limits, turns=MOST_TURNS) if limits.turns is None else limits

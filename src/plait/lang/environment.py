@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Set
 from plait import schema as format
 from plait.core.documents import nodes
 from plait.core.documents.files import read_text
-from plait.core.errors import InputError, LimitError, PlaitError, Problem, listed, nearest
+from plait.core.errors import InputError, LimitError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Secret, revealed_text
+from plait.core.values import Secret, reveal_text
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.template.program import Budget
@@ -34,7 +34,7 @@ MAX_ENV_FILE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class FlowEnvironment:
     """The names that a flow has from the start, and what its processes find in their environment."""
 
     vars: Mapping[str, Json]
@@ -57,7 +57,7 @@ class Surroundings:
 
     def process_env(self) -> dict[str, str]:
         return {
-            **{name: revealed_text(value) for name, value in self.env.items()},
+            **{name: reveal_text(value) for name, value in self.env.items()},
             **{name: secret.reveal() for name, secret in self.secrets.items()},
         }
 
@@ -67,17 +67,17 @@ class Surroundings:
 
     def environ(self, host: Mapping[str, str]) -> dict[str, str | Secret]:
         """What `env.X` answers: a secret is one under every name that it has there."""
-        return _sealed({**host, **self.process_env()}, self.hidden())
+        return _wrap_secrets({**host, **self.process_env()}, self.hidden())
 
 
-def surroundings(
-    flow: format.Said,
+def load_environment(
+    flow: format.Fields,
     parameters: Mapping[str, Json],
     *,
     profile: str | None,
     environ: Mapping[str, str],
     caller: Caller | None = None,
-) -> Surroundings:
+) -> FlowEnvironment:
     """What the head of a flow says; InputError with everything that cannot be had."""
     reader = _Head(flow, environ, caller)
     found = reader.read(parameters, profile)
@@ -87,7 +87,7 @@ def surroundings(
 
 
 class _Head:
-    def __init__(self, flow: format.Said, environ: Mapping[str, str], caller: Caller | None = None) -> None:
+    def __init__(self, flow: format.Fields, environ: Mapping[str, str], caller: Caller | None = None) -> None:
         self.flow = flow
         self.caller = caller
         self.environ = environ
@@ -106,7 +106,7 @@ class _Head:
         secrets = self._secrets(filed)
         return frozenset(self._guessed(filed)).union(secret.reveal() for secret in secrets.values())
 
-    def read(self, parameters: Mapping[str, Json], profile: str | None) -> Surroundings:
+    def read(self, parameters: Mapping[str, Json], profile: str | None) -> FlowEnvironment:
         filed, refused = self._env_files()
         secrets = self._secrets(filed)
         caller = self.caller
@@ -115,13 +115,13 @@ class _Head:
         self.data = set() if caller is None else set(caller.data)
         guessed = frozenset(self._guessed(filed))
         hidden = guessed.union(secret.reveal() for secret in secrets.values())
-        self.sources = Sources(environ=_sealed(self.environ, hidden))
-        given = _sealed(filed, hidden)
+        self.sources = Sources(environ=_wrap_secrets(self.environ, hidden))
+        given = _wrap_secrets(filed, hidden)
         around = {} if caller is None else caller.scope.names
         variables = self._filled(self.flow.entries("vars"), {**around, **parameters, **secrets})
         known = {**around, **given, **parameters, **variables, **secrets}
         env = {**given, **self._variables(profile, known)}
-        return Surroundings(
+        return FlowEnvironment(
             variables,
             env,
             secrets,
@@ -139,7 +139,7 @@ class _Head:
             return self._filled(list(own.items()), known)
         from plait.lang.analysis.mentions import names_in
 
-        if circles := list(variables_in_circles(own, chosen)):
+        if circles := list(circular_variables(own, chosen)):
             self.problems += circles
             return {}
 
@@ -168,7 +168,7 @@ class _Head:
         names = dict(known)
         for name, node in entries:
             try:
-                template = format.template_of(node)
+                template = format.to_template(node)
                 value = template.careful(self._lookup(names), strict=True, sealing=True)
                 self.budget.spend(value, node.span)
                 found[name] = names[name] = value
@@ -205,16 +205,16 @@ class _Head:
         profiles = dict(self.flow.entries("profiles"))
         node = profiles.get(chosen)
         if not isinstance(node, nodes.Mapping):
-            close = nearest(chosen, profiles)
+            close = closest_name(chosen, profiles)
             fix = (
                 f"did you mean '{close}'?"
                 if close
-                else (f"there are: {listed(profiles)}" if profiles else "the flow has no profiles")
+                else (f"there are: {format_names(profiles)}" if profiles else "the flow has no profiles")
             )
             self.problems.append(Problem(f"there is no profile '{chosen}'", None, fix, code="profile"))
             return []
         return [
-            (str(key.value), format.as_written(value))
+            (str(key.value), format.keep_number_text(value))
             for key, value in node.entries
             if key.value != "description"
         ]
@@ -279,7 +279,7 @@ class _Head:
         try:
             return Secret(read_text(_beside(node, os.path.expanduser(key)), MAX_SECRET).rstrip("\r\n"))
         except PlaitError as error:
-            self.problems += [_placed(problem, where) for problem in error.problems]
+            self.problems += [_with_location(problem, where) for problem in error.problems]
             return None
 
 
@@ -288,7 +288,7 @@ def _origin(node: nodes.Node) -> tuple[str, str, Span]:
     if isinstance(node, nodes.Scalar):
         return "env", str(node.value), node.span
     assert isinstance(node, nodes.Mapping)
-    said = format.Said("secret", node, Scope())
+    said = format.Fields("secret", node, Scope())
     for kind in ("env", "file"):
         if (key := said.text(kind)) is not None:
             return kind, key, said.span(kind)
@@ -307,7 +307,7 @@ def _is_plain(value: str) -> bool:
     return len(value) < PLAIN or re.fullmatch(r"[-+]?[0-9][0-9.,_]*", value) is not None
 
 
-def _sealed(environ: Mapping[str, str], hidden: Set[str]) -> dict[str, str | Secret]:
+def _wrap_secrets(environ: Mapping[str, str], hidden: Set[str]) -> dict[str, str | Secret]:
     return {name: Secret(value) if value in hidden else value for name, value in environ.items()}
 
 
@@ -323,7 +323,7 @@ def secrets_in(value: Json) -> Iterator[str]:
                 yield from secrets_in(inner)
 
 
-def secret_texts(around: Surroundings, parameters: Mapping[str, Json]) -> list[str]:
+def secret_texts(around: FlowEnvironment, parameters: Mapping[str, Json]) -> list[str]:
     """What has to be masked wherever it appears, in a fixed order."""
     return sorted(around.hidden().union(secrets_in(parameters)))
 
@@ -344,7 +344,7 @@ def read_env_file(node: nodes.Scalar) -> DotEnv | None:
     try:
         found = read_dotenv(read_text(path, MAX_ENV_FILE), ())
     except PlaitError as error:
-        problems = [_placed(problem, node.span) for problem in error.problems]
+        problems = [_with_location(problem, node.span) for problem in error.problems]
         if error.code == "no-file":
             fix = "check the path, or end it with ? if the file may be missing"
             problems = [replace(problem, fix=fix) for problem in problems]
@@ -365,14 +365,12 @@ def _beside(node: nodes.Node, path: str) -> str:
     return os.path.join(os.path.dirname(node.span.place.source.name), path)
 
 
-def _placed(problem: Problem, span: Span) -> Problem:
+def _with_location(problem: Problem, span: Span) -> Problem:
     where = f" ({problem.where})" if isinstance(problem.where, str) else ""
     return Problem(f"{problem.what}{where}", span, problem.fix, code=problem.code)
 
 
-def variables_in_circles(
-    own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]
-) -> Iterator[Problem]:
+def circular_variables(own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]) -> Iterator[Problem]:
     """Those of a flow, with a profile, of which none can be filled before another one."""
     from plait.lang.analysis.mentions import names_in
 

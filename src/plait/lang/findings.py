@@ -104,7 +104,7 @@ RULES: Final[dict[str, str]] = {
 }
 
 
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+def _sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """By place; a block that is used twice has each problem once."""
     return sorted(dict.fromkeys(findings), key=lambda finding: finding.problem.place)
 

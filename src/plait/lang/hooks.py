@@ -13,19 +13,19 @@ from plait import schema as format
 from plait.core import documents
 from plait.core.digests import sha256_hex
 from plait.core.documents import Mapping, Node, Scalar, Sequence
-from plait.core.errors import InputError, Problem, listed, nearest
+from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import json_text
-from plait.engine.hooks import ALWAYS, LAYERS, MOMENTS, NAMES, VERBS, Call, Hook, Moment
-from plait.lang.analysis.names import Name, strings
-from plait.lang.analysis.scopes import Field, Known, with_script
-from plait.lang.analysis.templates import check_field
+from plait.engine.hooks import ALWAYS, HOOK_EVENTS, LAYERS, NAMES, VERBS, Hook, HookCall, HookEvent
+from plait.lang.analysis.names import BuiltinName, strings
+from plait.lang.analysis.scopes import KnownNames, TemplateField, with_script
+from plait.lang.analysis.templates import check_template
 from plait.lang.findings import Finding
-from plait.schema import Said, essence, template_of
+from plait.schema import Fields, fingerprint_data, to_template
 from plait.schema.hook_tables import HOOKS, HOOKS_FILE
 from plait.scope import Scope
-from plait.scope.expressions import Expression, read_when
+from plait.scope.expressions import Expression, parse_when
 from plait.template.conditions import check as check_condition
 from plait.template.grammar import parse_path
 from plait.template.template import compile_template
@@ -40,7 +40,7 @@ _PREFIX: Final = "tool:"
 
 def check_hooks_file(document: Node, *, space: str = "user") -> list[Finding]:
     """All findings of a file that holds hooks alone."""
-    found = [Finding(problem) for problem in format.problems(document, HOOKS_FILE)]
+    found = [Finding(problem) for problem in format.validate(document, HOOKS_FILE)]
     return [*found, *hook_findings(_hooks_in(document), space=space)]
 
 
@@ -50,8 +50,8 @@ def hook_findings(node: Node | None, *, space: str = "flow") -> list[Finding]:
     found = list(_same_ids(hooks))
     for hook in hooks:
         event = _word(hook, "event")
-        if event in MOMENTS:
-            found += _of_event(hook, MOMENTS[event])
+        if event in HOOK_EVENTS:
+            found += _of_event(hook, HOOK_EVENTS[event])
         found += _layer(hook, space)
     return found
 
@@ -84,13 +84,13 @@ def _same_ids(hooks: Iterable[Mapping]) -> Iterator[Finding]:
         seen.add(name or "")
 
 
-def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
+def _of_event(hook: Mapping, moment: HookEvent) -> Iterator[Finding]:
     verb, node = _word(hook, "verb"), hook.get("verb")
     if node is not None and verb in VERBS and verb not in moment.verbs:
         what = f"'{verb}' means nothing at {moment.name}, where {moment.what}"
         fix = f"there it is one of {', '.join(moment.verbs)}"
         yield Finding(Problem(what, node.span, fix, code="hook-verb"))
-    known = _known(moment)
+    known = _event_names(moment)
     yield from _literal_why(hook.get("why"), known)
     yield from _condition(hook.get("condition") or hook.get("when"), moment, known)
     for action in (hook.get("action"), *_items(hook.get("actions"))):
@@ -98,12 +98,12 @@ def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
         if not isinstance(action, Mapping) or params is None:
             continue
         for field in with_script(
-            action, [Field("params", scalar, moment.name, known) for scalar in strings(params)]
+            action, [TemplateField("params", scalar, moment.name, known) for scalar in strings(params)]
         ):
-            yield from check_field(field, "graph")
+            yield from check_template(field, "graph")
 
 
-def _literal_why(node: Node | None, known: Known) -> Iterator[Finding]:
+def _literal_why(node: Node | None, known: KnownNames) -> Iterator[Finding]:
     """What people are told is the author's text, into which no value is put."""
     if isinstance(node, Scalar) and isinstance(node.value, str):
         for named in compile_template(node.value, "workflow").placeholders:
@@ -115,17 +115,19 @@ def _literal_why(node: Node | None, known: Known) -> Iterator[Finding]:
             yield Finding(Problem(what, node.span, fix, code="literal-hole"), "warning")
 
 
-def _condition(node: Node | None, moment: Moment, known: Known) -> Iterator[Finding]:
+def _condition(node: Node | None, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:
     match node:
         case Scalar(str()):
-            yield from check_field(Field("condition", node, moment.name, known, when=True), "workflow")
+            yield from check_template(
+                TemplateField("condition", node, moment.name, known, when=True), "workflow"
+            )
         case Mapping():
             problems = check_condition(node.data(), locate=lambda place: _span_at(node, place))
             yield from map(Finding, problems)
             yield from _paths(node, moment, known)
 
 
-def _paths(node: Node, moment: Moment, known: Known) -> Iterator[Finding]:
+def _paths(node: Node, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:
     """Paths of a condition that lead into names which the event does not know."""
     match node:
         case Mapping(entries):
@@ -140,33 +142,33 @@ def _paths(node: Node, moment: Moment, known: Known) -> Iterator[Finding]:
                 yield from _paths(item, moment, known)
 
 
-def _path(text: str, span: Span, moment: Moment, known: Known) -> Iterator[Finding]:
+def _path(text: str, span: Span, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:
     try:
         path = parse_path(text)
     except InputError:
         return  # the condition itself says so
     if path.root not in known:
-        guess = nearest(path.root, known)
+        guess = closest_name(path.root, known)
         fix = (
             f"did you mean '{guess}'? " if guess else ""
-        ) + f"known at {moment.name}: {listed(known, most=20)}"
+        ) + f"known at {moment.name}: {format_names(known, most=20)}"
         yield Finding(Problem(f"nothing here is named '{text}'", span, fix, code="unknown-name"))
         return
     fields, first = known[path.root].fields, path.keys[0] if path.keys else None
     if fields and isinstance(first, str) and first not in fields:
-        guess = nearest(first, fields)
+        guess = closest_name(first, fields)
         fix = (
             f"did you mean '{path.root}.{guess}'? " if guess else ""
-        ) + f"{path.root} has: {listed(fields)}"
+        ) + f"{path.root} has: {format_names(fields)}"
         yield Finding(Problem(f"nothing here is named '{text}'", span, fix, code="unknown-name"))
 
 
-def _known(moment: Moment) -> Known:
+def _event_names(moment: HookEvent) -> KnownNames:
     """The names of an event, nearest first."""
     wanted = (*moment.names, *ALWAYS)
-    names = [Name(name, (), NAMES[name][0], NAMES[name][1]) for name in wanted]
-    names += [Name(name, (), "computed", offered=False) for name in ("env", "uuid")]
-    return Known(moment.name, {name.name: (at, name) for at, name in enumerate(names)}, len(names))
+    names = [BuiltinName(name, (), NAMES[name][0], NAMES[name][1]) for name in wanted]
+    names += [BuiltinName(name, (), "computed", offered=False) for name in ("env", "uuid")]
+    return KnownNames(moment.name, {name.name: (at, name) for at, name in enumerate(names)}, len(names))
 
 
 def _layer(hook: Mapping, space: str) -> Iterator[Finding]:
@@ -193,7 +195,7 @@ def read_hooks(node: Node | None, *, space: str = "flow", scope: Scope | None = 
     """The hooks of a list in which nothing is wrong."""
     around = Scope() if scope is None else scope
     return tuple(
-        _hook(Said("hook", item, around), space) for item in _items(node) if isinstance(item, Mapping)
+        _hook(Fields("hook", item, around), space) for item in _items(node) if isinstance(item, Mapping)
     )
 
 
@@ -206,22 +208,22 @@ def load_hooks(text: str, name: str, *, space: str) -> tuple[Hook, ...]:
     return read_hooks(_hooks_in(document), space=space)
 
 
-def checked_hooks(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...]:
+def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...]:
     """The hooks of a list that nobody has checked; InputError with everything that is wrong with it."""
-    problems = [] if node is None else format.problems(node, HOOKS, called="'hooks'")
+    problems = [] if node is None else format.validate(node, HOOKS, called="'hooks'")
     problems += [one.problem for one in hook_findings(node, space=space) if one.severity == "error"]
     if problems:
         raise InputError.together(problems)
     return read_hooks(node, space=space)
 
 
-def tools_of(hooks: Iterable[Hook]) -> dict[str, Span]:
+def hook_tools(hooks: Iterable[Hook]) -> dict[str, Span]:
     """The tools that hooks call, and where they say so."""
     calls = (call for hook in hooks for call in hook.calls if call.where is not None and ":" not in call.tool)
     return {call.tool: call.where for call in calls if call.where is not None}
 
 
-def _hook(said: Said, space: str) -> Hook:
+def _hook(said: Fields, space: str) -> Hook:
     event = said.text("event") or ""
     layer = said.whole("layer")
     return Hook(
@@ -238,27 +240,27 @@ def _hook(said: Said, space: str) -> Hook:
         delay=said.seconds("delay") or 0.0,
         timeout=said.seconds("timeout"),
         description=said.text("description") or "",
-        fingerprint=sha256_hex(json_text(essence(said.node, format.Map("hook"))).encode())[:16],
+        fingerprint=sha256_hex(json_text(fingerprint_data(said.node, format.Record("hook"))).encode())[:16],
     )
 
 
-def _calls(said: Said) -> Iterator[Call]:
+def _calls(said: Fields) -> Iterator[HookCall]:
     maps = [said.get("action"), *said.items("actions")]
     for node in maps:
         if isinstance(node, Mapping):
-            action = Said("hook_action", node, said.scope)
+            action = Fields("hook_action", node, said.scope)
             tool, params = action.get("tool"), action.get("params")
             assert tool is not None
-            yield Call(
+            yield HookCall(
                 (action.text("tool") or "").removeprefix(_PREFIX),
-                None if params is None else template_of(params, "graph"),
+                None if params is None else to_template(params, "graph"),
                 tool.span,
             )
 
 
-def _when(said: Said) -> Expression | None:
+def _when(said: Fields) -> Expression | None:
     node = said.get("condition")
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return None
     source = node.source() if isinstance(node, Scalar) and isinstance(node.value, str) else None
-    return read_when(node.data(), source=source, locate=lambda place: _span_at(node, place))
+    return parse_when(node.data(), source=source, locate=lambda place: _span_at(node, place))

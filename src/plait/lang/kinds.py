@@ -5,9 +5,9 @@ from __future__ import annotations
 from plait import schema as format
 from plait.core import documents
 from plait.core.documents import nodes
-from plait.core.errors import InputError, nearest
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Literal
-from plait.lang.analysis.names import profile_of
+from plait.lang.analysis.names import detect_profile
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -26,7 +26,7 @@ _BY_PROFILE: Final[dict[str | None, Kind]] = {"workflow": "workflow", "graph": "
 
 _FORMS: Final[dict[Kind, str]] = {"workflow": "flow", "graph": "graph", "ensemble": "ensemble"}
 
-LOOKS: Final = (
+KIND_HELP: Final = (
     "a workflow has steps:, or setup:, map: and reduce:; a graph has start: and nodes:; "
     "an ensemble has tasks:; a directive is a Markdown file"
 )
@@ -34,19 +34,19 @@ LOOKS: Final = (
 
 def kind_of_file(path: str) -> Kind:
     """What a file holds, by its name and shape; one that cannot be read, or is no flow, is an InputError."""
-    return "directive" if path.endswith(MARKDOWN) else kind_of(documents.load(path), path)
+    return "directive" if path.endswith(MARKDOWN) else detect_kind(documents.load(path), path)
 
 
-def kind_of(document: nodes.Node, path: str) -> Kind:
+def detect_kind(document: nodes.Node, path: str) -> Kind:
     """What a document is, or is meant to be."""
-    profile = profile_of(document)
+    profile = detect_profile(document)
     kind = _BY_PROFILE.get(profile) or (likely_kind(document) if profile is None else None)
     if kind is not None:
         return kind
     if profile == "config":
         what, fix = "this file is a tool, and no flow", "plait call ID calls a tool; plait tools lists them"
     else:
-        what, fix = "this file is no flow", LOOKS
+        what, fix = "this file is no flow", KIND_HELP
     raise InputError(what, path, fix, code="no-flow")
 
 
@@ -64,8 +64,8 @@ def likely_kind(document: nodes.Node) -> Kind | None:
 
 def _fit(keys: list[str], form: str) -> int:
     """Two for a field, one for what looks like one."""
-    fields = format.spelt(form)
-    return sum(2 if key in fields else 1 if nearest(key, fields) else 0 for key in keys)
+    fields = format.fields_by_spelling(form)
+    return sum(2 if key in fields else 1 if closest_name(key, fields) else 0 for key in keys)
 
 
 CHAT: Final = "chat"

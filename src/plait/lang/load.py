@@ -16,8 +16,8 @@ from functools import partial
 
 from plait.core import documents
 from plait.core.values import Json
-from plait.lang.kinds import MARKDOWN, kind_of
-from plait.lang.loaded import Loaded
+from plait.lang.kinds import MARKDOWN, detect_kind
+from plait.lang.loaded import LoadedFlow
 
 
 def load_flow(
@@ -30,7 +30,7 @@ def load_flow(
     lenient: bool = False,
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Loaded:
+) -> LoadedFlow:
     """The program in a file; InputError with everything that is wrong with it or with what it is given.
 
     `lenient`: for a dry run, in which not all names are known: whatever it says, it is not strict.
@@ -41,7 +41,7 @@ def load_flow(
         strict = False if lenient else strict
         return load_directive(path, given=given, project=project, strict=strict, environ=environ)
     document = documents.load(path)
-    match kind_of(document, path):
+    match detect_kind(document, path):
         case "graph":
             from plait.lang.graph.read import load_graph as load
         case "ensemble":

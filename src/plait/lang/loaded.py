@@ -15,7 +15,7 @@ from plait.core.source import Span
 from plait.core.values import Json
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.lang.environment import Surroundings, secret_texts
+from plait.lang.environment import FlowEnvironment, secret_texts
 from plait.lang.findings import Finding
 from plait.lang.parameters import Parameter
 from plait.scope import Scope
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedFlow:
     """A flow that can run, and what it was given."""
 
     program: Program
     path: str
     project: str
     parameters: Mapping[str, Json]
-    surroundings: Surroundings = field(repr=False)
+    surroundings: FlowEnvironment = field(repr=False)
     declared: Mapping[str, Parameter]
     uses: Mapping[str, Span] = field(default_factory=dict)
     """The tools that its steps name, and where."""

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 from plait import schema as format
 from plait.core.documents import nodes
-from plait.core.errors import InputError, Problem, listed, nearest
+from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.source import Span
-from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Secret, Undefined, json_value, revealed_text, text
+from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Secret, Undefined, json_value, reveal_text, text
 from plait.lang.environment import _Head, env_files, read_env_file
 from plait.scope import Scope
 from plait.template.operators import OPERATORS, RefusedError
@@ -72,7 +72,7 @@ WORDS: Final = {
 # ── what a file declares ─────────────────────────────────────────────────
 
 
-def declared(document: nodes.Node) -> dict[str, Parameter]:
+def parse_parameters(document: nodes.Node) -> dict[str, Parameter]:
     """The parameters of a flow whose form has no problems; InputError with what they contradict."""
     node = document.get("parameters") if isinstance(document, nodes.Mapping) else None
     found: dict[str, Parameter] = {}
@@ -91,31 +91,31 @@ def declared(document: nodes.Node) -> dict[str, Parameter]:
 def _read(node: nodes.Node | None) -> Iterator[Parameter]:
     match node:
         case nodes.Sequence(items):
-            yield from (_listed(item) for item in items)
-        case nodes.Mapping() if isinstance(format.pick(format.PARAMETERS, node), format.Map):
+            yield from (_parse_list_item(item) for item in items)
+        case nodes.Mapping() if isinstance(format.select_kind(format.PARAMETERS, node), format.Record):
             for group, required in (("required", True), ("optional", False)):
                 for item in said.items if isinstance(said := node.get(group), nodes.Sequence) else ():
-                    yield _listed(item, required=required)
+                    yield _parse_list_item(item, required=required)
         case nodes.Mapping(entries):
             for key, value in entries:
-                yield _named(str(key.value), key.span, value)
+                yield _parse_parameter(str(key.value), key.span, value)
 
 
-def _listed(item: nodes.Node, *, required: bool | None = None) -> Parameter:
+def _parse_list_item(item: nodes.Node, *, required: bool | None = None) -> Parameter:
     if isinstance(item, nodes.Mapping):
         name = item.get("name")
         assert name is not None
-        return _named(str(name.data()), name.span, item, required=required, form="named_parameter")
+        return _parse_parameter(str(name.data()), name.span, item, required=required, form="named_parameter")
     return Parameter(str(item.data()), item.span, required=required is not False)
 
 
-def _named(
+def _parse_parameter(
     name: str, span: Span, value: nodes.Node, *, required: bool | None = None, form: str = "parameter"
 ) -> Parameter:
     if not isinstance(value, nodes.Mapping):
         said_type = value.data()
         return Parameter(name, span, str(said_type) if said_type else "any")
-    said = format.Said(form, value, Scope())
+    said = format.Fields(form, value, Scope())
     default, choices = said.get("default"), said.get("choices")
     needed = said.maybe("required")
     if needed is None:
@@ -140,7 +140,7 @@ def _contradictions(parameter: Parameter) -> Iterator[Problem]:
             yield refused.problem(parameter.span, begin=f"the pattern of parameter '{parameter.name}' is")
             return
     if not isinstance(parameter.default, Undefined):
-        value = converted(parameter, parameter.default)
+        value = convert_value(parameter, parameter.default)
         if isinstance(value, Undefined) or _unmet(parameter, value) is not None:
             what = f"the default of parameter '{parameter.name}' is none of what it may be"
             yield Problem(what, parameter.span, f"wanted is {_all_wanted(parameter)}", code="parameter")
@@ -149,7 +149,7 @@ def _contradictions(parameter: Parameter) -> Iterator[Problem]:
 # ── what is given ────────────────────────────────────────────────────────
 
 
-def resolve(parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> dict[str, Json]:
+def resolve_parameters(parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> dict[str, Json]:
     """The value of each parameter that has one; InputError with everything that does not fit."""
     values: dict[str, Json] = {}
     problems = [_unknown(name, parameters) for name in given if name not in parameters]
@@ -159,7 +159,7 @@ def resolve(parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> d
             if parameter.required:
                 problems.append(_missing(parameter))
             continue
-        value = converted(parameter, offered)
+        value = convert_value(parameter, offered)
         unmet = f"is {parameter.wanted}" if isinstance(value, Undefined) else _unmet(parameter, value)
         if unmet is not None:
             what = f"parameter '{name}' {unmet}, and what is given is not"
@@ -170,16 +170,16 @@ def resolve(parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> d
     return values
 
 
-def converted(parameter: Parameter, value: Json) -> Json | Undefined:
+def convert_value(parameter: Parameter, value: Json) -> Json | Undefined:
     """The value as its type says, text being read; UNDEFINED if it is nothing of the kind."""
     if isinstance(value, Secret):
         return value if parameter.type in ("string", "any") else UNDEFINED
     if isinstance(value, str) and parameter.type not in ("string", "any"):
-        value = _parsed(value, parameter.type)
+        value = _parse_json_text(value, parameter.type)
     return value if _IS[parameter.type](value) else UNDEFINED
 
 
-def _parsed(text: str, wanted: str) -> Json | Undefined:
+def _parse_json_text(text: str, wanted: str) -> Json | Undefined:
     """Text as JSON; words are not guessed at, but for the case of true and false."""
     text = text.strip()
     if wanted == "boolean":
@@ -211,10 +211,10 @@ _IS: Final[dict[str, Callable[[Json], bool]]] = {
 
 def _unmet(parameter: Parameter, value: Json) -> str | None:
     """What the value does not meet, in words."""
-    plain = revealed_text(value) if isinstance(value, Secret) else value
+    plain = reveal_text(value) if isinstance(value, Secret) else value
     if parameter.choices and not any(_same(plain, choice) for choice in parameter.choices):
-        return f"is one of {_shown_choices(parameter)}"
-    if parameter.pattern is not None and not _matches_whole(parameter.pattern, revealed_text(plain)):
+        return f"is one of {_format_choices(parameter)}"
+    if parameter.pattern is not None and not _matches_whole(parameter.pattern, reveal_text(plain)):
         return f"is text that matches '{parameter.pattern}'"
     return None
 
@@ -230,14 +230,14 @@ def _matches_whole(pattern: str, text: str) -> bool:
 def _all_wanted(parameter: Parameter) -> str:
     parts = [parameter.wanted]
     if parameter.choices:
-        parts.append(f"one of {_shown_choices(parameter)}")
+        parts.append(f"one of {_format_choices(parameter)}")
     if parameter.pattern is not None:
         parts.append(f"text that matches '{parameter.pattern}'")
     return ", ".join(parts)
 
 
-def _shown_choices(parameter: Parameter) -> str:
-    return listed(text(choice) for choice in parameter.choices)
+def _format_choices(parameter: Parameter) -> str:
+    return format_names(text(choice) for choice in parameter.choices)
 
 
 def _missing(parameter: Parameter) -> Problem:
@@ -247,8 +247,8 @@ def _missing(parameter: Parameter) -> Problem:
 
 
 def _unknown(name: str, parameters: Mapping[str, Parameter]) -> Problem:
-    close = nearest(name, parameters)
-    fix = f"there are: {listed(parameters)}" if parameters else "declare it under parameters"
+    close = closest_name(name, parameters)
+    fix = f"there are: {format_names(parameters)}" if parameters else "declare it under parameters"
     return Problem(
         f"this flow has no parameter '{name}'",
         None,
@@ -279,7 +279,7 @@ def known_of_head(
     `others` are names of values that the file does not hold: parameters, secrets, what a caller gives.
     Whatever is not the same under each profile is not known.
     """
-    flow = format.Said("flow", document, Scope())
+    flow = format.Fields("flow", document, Scope())
     found: dict[str, Json] | None = None
     problems: list[Problem] = []
     for profile in (
@@ -296,7 +296,7 @@ def known_of_head(
     return found or {}, list(dict.fromkeys(problems))
 
 
-def hidden_texts(flow: format.Said, environ: Mapping[str, str]) -> frozenset[str]:
+def find_secret_texts(flow: format.Fields, environ: Mapping[str, str]) -> frozenset[str]:
     """The texts that a head calls secrets, as far as they can be had; its problems are told elsewhere."""
     return _Head(flow, environ).hidden()
 

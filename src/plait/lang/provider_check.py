@@ -10,44 +10,48 @@ from collections.abc import Iterator
 from plait.core.documents.nodes import Mapping, Node, Scalar
 from plait.core.errors import PlaitError, Problem
 from plait.core.values import MASK
-from plait.schema import PROVIDER, Said, problems, template_of
-from plait.schema.fields import sound
+from plait.schema import PROVIDER, Fields, to_template, validate
+from plait.schema.fields import valid_fields
 from plait.scope import Scope
-from plait.tools.invocation import shown_header
+from plait.tools.invocation import display_header
 
 
 def file_problems(node: Node) -> list[Problem]:
     """All of them, sorted by place."""
-    found = problems(node, PROVIDER)
+    found = validate(node, PROVIDER)
     if isinstance(node, Mapping):
-        said = Said("provider", sound(node, "provider"), Scope())
+        said = Fields("provider", valid_fields(node, "provider"), Scope())
         found += list(_template_problems(said)) or list(_own_problems(said))
     return sorted(found, key=lambda problem: problem.place)
 
 
-def _template_problems(said: Said) -> Iterator[Problem]:
+def _template_problems(said: Fields) -> Iterator[Problem]:
     fields = (said.get(name) for name in ("base_url", "path", "body", "default_model", "file"))
     for value in (*fields, *(value for _, value in said.entries("headers"))):
         try:
             if value is not None:
-                template_of(value, "config")
+                to_template(value, "config")
         except PlaitError as error:
             yield from error.problems
 
 
-def _own_problems(said: Said) -> Iterator[Problem]:
-    yield from _misplaced(said, "base_url", known=(), why="the host of a server is never part of a question")
-    yield from _misplaced(said, "path", known=("model",), why="only the model is known here")
+def _own_problems(said: Fields) -> Iterator[Problem]:
+    yield from _check_placeholders(
+        said, "base_url", known=(), why="the host of a server is never part of a question"
+    )
+    yield from _check_placeholders(said, "path", known=("model",), why="only the model is known here")
     path = said.get("path")
     if isinstance(path, Scalar) and not str(path.value).startswith("/"):
         yield Problem("'path' begins with '/'", path.span, "put the host into base_url", code="wrong-type")
-    yield from _misplaced(said, "file", known=(), why="a file is not part of a question")
-    yield from _misplaced(said, "default_model", known=(), why="it is used where the question names no model")
+    yield from _check_placeholders(said, "file", known=(), why="a file is not part of a question")
+    yield from _check_placeholders(
+        said, "default_model", known=(), why="it is used where the question names no model"
+    )
     for name, value in said.entries("headers"):
-        template = template_of(value, "config")
+        template = to_template(value, "config")
         if any(hole.kind == "param" for hole in template.placeholders):
             yield _no_part(value, "headers hold no part of a question")
-        if not template.placeholders and shown_header(name, "") == MASK:
+        if not template.placeholders and display_header(name, "") == MASK:
             yield Problem(
                 f"the header '{name}' looks like a key, and a key never stands in a file",
                 value.span,
@@ -56,11 +60,11 @@ def _own_problems(said: Said) -> Iterator[Problem]:
             )
 
 
-def _misplaced(said: Said, field: str, *, known: tuple[str, ...], why: str) -> Iterator[Problem]:
+def _check_placeholders(said: Fields, field: str, *, known: tuple[str, ...], why: str) -> Iterator[Problem]:
     node = said.get(field)
     if node is None:
         return
-    holes = template_of(node, "config").placeholders
+    holes = to_template(node, "config").placeholders
     if any(hole.kind == "param" and hole not in known for hole in holes):
         yield _no_part(node, why)
 

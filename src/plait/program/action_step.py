@@ -16,31 +16,39 @@ from plait.core.errors import InputError, InternalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Source, Span
-from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Unknown, revealed_text, text
-from plait.engine.dry_run import NOT_KNOWN_END, is_not_known
-from plait.engine.hands import Rehearsed, working
+from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Unknown, reveal_text, text
+from plait.engine.dry_run import UNKNOWN_RESULT, is_unknown_result
+from plait.engine.hands import PlannedStep, working
 from plait.engine.outcome import (
     INCOMPLETE,
     LIMIT,
-    Done,
     Failed,
     Failure,
     Outcome,
     Skip,
     Skipped,
     StepError,
-    expect_done,
-    handled_in_vain,
+    Succeeded,
+    require_success,
+    with_handler_failure,
 )
-from plait.engine.perform import Turn, act, plans
-from plait.engine.replay import goes_on_from, since_last_end
-from plait.engine.step import PLAIN, GoesOn, Policy, Step
-from plait.program.capture import LOST, MISREAD, Capture, by_id, captured, expect_whole, facts_of
-from plait.program.step_list import Sequence as Steps
-from plait.scope.frames import GIVEN, MADE_OF_DATA
-from plait.template.nodes import ContextHole, Path
+from plait.engine.perform import StepContext, act, plans
+from plait.engine.replay import can_continue_after, replay_unless_failed
+from plait.engine.step import DEFAULT_POLICY, Policy, RetryScope, Step
+from plait.program.capture import (
+    LOST,
+    UNPARSABLE,
+    Capture,
+    by_id,
+    capture_values,
+    require_complete_output,
+    result_facts,
+)
+from plait.program.step_list import StepList as Steps
+from plait.scope.frames import DATA_ENV_FRAME, GIVEN
+from plait.template.nodes import ContextPlaceholder, Path
 from plait.template.program import missing_names
-from plait.template.sinks import as_sealed_envs, as_text, is_own_text
+from plait.template.sinks import as_sealed_envs, is_own_text, render_text
 from plait.template.template import Template
 
 if TYPE_CHECKING:
@@ -48,16 +56,16 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from plait.core.source import Source
-    from plait.engine.journal import Recorded
+    from plait.engine.journal import StepRecord
     from plait.program.validate import Validation
     from plait.scope import Scope
     from plait.template.template import Template
 
 
 @dataclass(frozen=True, slots=True)
-class ItemHole:
+class ItemPlaceholder:
     path: Path
-    hole: ContextHole
+    hole: ContextPlaceholder
     source: Source
 
     @property
@@ -65,13 +73,13 @@ class ItemHole:
         return Span(self.source, self.hole.start, self.hole.end)
 
 
-def item_holes(*holders: object) -> tuple[ItemHole, ...]:
+def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
     """The fields of an item for which these templates, or records of templates, ask without a default."""
     templates = (template for holder in holders for template in _templates(holder))
-    return tuple(hole for template in templates for hole in _asked_by(template))
+    return tuple(hole for template in templates for hole in _template_placeholders(template))
 
 
-def note_unfilled(holes: Iterable[ItemHole], turn: Turn) -> None:
+def note_missing_fields(holes: Iterable[ItemPlaceholder], turn: StepContext) -> None:
     run = working(turn.run)
     for hole in holes:
         if turn.scope.lookup(hole.path) is UNDEFINED and (place := str(hole.span)) not in run.noted:
@@ -80,7 +88,7 @@ def note_unfilled(holes: Iterable[ItemHole], turn: Turn) -> None:
             run.note(turn.path, f"{place}: {stays}")
 
 
-def expect_filled(holes: Iterable[ItemHole], scope: Scope) -> None:
+def require_item_fields(holes: Iterable[ItemPlaceholder], scope: Scope) -> None:
     """What a strict run will not find in the item, said before it; raises MissingNamesError."""
     missing = [(hole.source, hole.hole) for hole in holes if _is_surely_missing(hole.path, scope)]
     if missing:
@@ -109,14 +117,14 @@ def _templates(holder: object) -> Iterator[Template]:
         yield from (one for one in held if isinstance(one, Template))
 
 
-def _asked_by(template: Template) -> Iterator[ItemHole]:
+def _template_placeholders(template: Template) -> Iterator[ItemPlaceholder]:
     for leaf in template.leaves():
         for hole in leaf.program.parts:
-            if isinstance(hole, ContextHole) and (path := _field_of_item(hole)) is not None:
-                yield ItemHole(path, hole, leaf.source)
+            if isinstance(hole, ContextPlaceholder) and (path := _field_of_item(hole)) is not None:
+                yield ItemPlaceholder(path, hole, leaf.source)
 
 
-def _field_of_item(hole: ContextHole) -> Path | None:
+def _field_of_item(hole: ContextPlaceholder) -> Path | None:
     if hole.bare or hole.default is not None or hole.required is not None or len(hole.alternatives) != 1:
         return None
     (only,) = hole.alternatives
@@ -130,7 +138,7 @@ def _field_of_item(hole: ContextHole) -> Path | None:
 class Action(Protocol):
     """What a step does."""
 
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         """How it ended: output, stderr, exit_code, duration, not known in a dry run.  Raises StepError."""
 
 
@@ -146,7 +154,7 @@ class Expression(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class FailureHandler:
     """`on_failure`: what to do when a step fails, and what that means for the flow."""
 
     steps: Steps
@@ -157,7 +165,7 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ActionStep:
     name: str
     """Its place in a path: the author's id or name, or its number."""
     kind: str
@@ -165,14 +173,14 @@ class Work:
     fingerprint: str
     action: Action | None
     """None: the step only validates."""
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     """How `perform` treats it; of a step with handlers: how it treats the action alone, see `attempts`."""
     when: Expression | None = None
     env: Mapping[str, Template] = field(default_factory=dict)
     working_dir: Template | None = None
     capture: Capture | None = None
     output_file: Template | None = None
-    on_failure: Handler | None = None
+    on_failure: FailureHandler | None = None
     on_success: Steps | None = None
     on_exit_code: Mapping[int, Steps] = field(default_factory=dict)
     validation: Validation | None = None
@@ -188,7 +196,7 @@ class Work:
     """Its own: the policy of an action that something may follow."""
     action_fingerprint: str = ""
     """That of what is said of the action, without what follows it; empty: that of the step."""
-    item_holes: tuple[ItemHole, ...] = ()
+    item_holes: tuple[ItemPlaceholder, ...] = ()
     """What its templates want of an item, and may not find."""
 
     def __post_init__(self) -> None:
@@ -200,7 +208,7 @@ class Work:
             # Handlers follow from a failure, so it is an end that they, too, can be resumed behind.
             is_handled = bool(self.on_failure or self.on_exit_code)
             object.__setattr__(self, "attempts", replace(self.policy, failure_is_final=is_handled))
-            object.__setattr__(self, "policy", PLAIN)
+            object.__setattr__(self, "policy", DEFAULT_POLICY)
         if self.continue_on_error and not self.policy.failure_is_final:
             # The flow has gone on from this failure, and so does a resumed run.
             object.__setattr__(self, "policy", replace(self.policy, failure_is_final=True))
@@ -210,7 +218,7 @@ class Work:
         handler = [self.on_failure.steps] if self.on_failure else []
         success = [self.on_success] if self.on_success else []
         return [
-            *(_inside(self.action) if self.is_simple else (Attempt(self, FIRST),)),
+            *(_inside(self.action) if self.is_simple else (ActionAttempt(self, FIRST),)),
             *handler,
             *success,
             *self.on_exit_code.values(),
@@ -218,7 +226,7 @@ class Work:
         ]
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         scope = turn.scope.frame("step", step=self._names(turn))
         if self.when is not None:
             if working(turn.run).rehearsal is not None and self.when.is_open(scope):
@@ -227,7 +235,7 @@ class Work:
                 raise Skip("its condition does not hold")
         return self._done(turn.with_scope(scope))
 
-    def _rehearsed_if(self, when: str, turn: Turn) -> Json:
+    def _rehearsed_if(self, when: str, turn: StepContext) -> Json:
         """Only the run will know whether it is done: it is shown with its condition, and fails nothing."""
         run = working(turn.run)
         assert run.rehearsal is not None
@@ -240,7 +248,7 @@ class Work:
             failure = error.failure if isinstance(error, StepError) else Failure(run.mask(str(error)))
             if failure.path in ("", turn.path):  # what fails inside of it has shown that itself
                 title = run.mask(self.title)
-                run.rehearsal.append(Rehearsed(turn.path, self.kind, title, fails=failure.message))
+                run.rehearsal.append(PlannedStep(turn.path, self.kind, title, fails=failure.message))
             value = self._not_known()
         shown = run.rehearsal[before:]
         run.rehearsal[before:] = [replace(one, shown=f"if {when}: {one.shown}") for one in shown]
@@ -248,22 +256,22 @@ class Work:
 
     def _not_known(self) -> dict[str, Json]:
         """How it ends, if only a run can know."""
-        return {**NOT_KNOWN_END, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
+        return {**UNKNOWN_RESULT, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
 
-    def _done(self, turn: Turn) -> Json:
+    def _done(self, turn: StepContext) -> Json:
         turn = self._placed(turn)
         if self.item_holes:
             self._look_for_fields(turn)
         return self._acted(turn)
 
-    def _look_for_fields(self, turn: Turn) -> None:
+    def _look_for_fields(self, turn: StepContext) -> None:
         """Of the item; a dry run fills what it can, and must not do so where a strict run would fail."""
         if working(turn.run).rehearsal is None:
-            note_unfilled(self.item_holes, turn)
+            note_missing_fields(self.item_holes, turn)
         elif self.strict_when_run:
-            expect_filled(self.item_holes, turn.scope)
+            require_item_fields(self.item_holes, turn.scope)
 
-    def _names(self, turn: Turn) -> dict[str, Json]:
+    def _names(self, turn: StepContext) -> dict[str, Json]:
         own = {**self.facts, "path": turn.path, "attempt": turn.attempt}
         run = working(turn.run)
         if run.changes is None and not run.untracked:
@@ -278,13 +286,13 @@ class Work:
         if not isinstance(value, dict) or "exit_code" not in value:
             return {}
         inner = value.get("captures")
-        names = dict.fromkeys(self._handlers_capture(), NOT_KNOWN) if is_not_known(value) else {}
+        names = dict.fromkeys(self._handlers_capture(), NOT_KNOWN) if is_unknown_result(value) else {}
         if isinstance(inner, dict):
             names |= inner
         if self.known_by_id:
             names |= by_id(str(self.facts["id"]), value)
         if self.capture is not None:
-            names |= captured(self.capture, value)
+            names |= capture_values(self.capture, value)
         return names
 
     def may_capture(self) -> Iterator[str]:
@@ -306,16 +314,16 @@ class Work:
 
     # ── the parts of `run` ───────────────────────────────────────────────
 
-    def _placed(self, turn: Turn) -> Turn:
+    def _placed(self, turn: StepContext) -> StepContext:
         """The turn in the directory and environment that the step names."""
         if self.env:
-            turn = with_variables(turn, self.env, strict=self.strict)
+            turn = with_env(turn, self.env, strict=self.strict)
         if self.working_dir is None:
             return turn
         directory = self._directory(self.working_dir, turn)
         return replace(turn, scope=turn.scope.at(directory), directory=directory)
 
-    def _directory(self, named: Template, turn: Turn) -> str:
+    def _directory(self, named: Template, turn: StepContext) -> str:
         from os.path import join, normpath
 
         said = named.careful(turn.scope, strict=self.strict)
@@ -332,7 +340,7 @@ class Work:
             code="file-outside",
         )
 
-    def _acted(self, turn: Turn) -> dict[str, Json]:
+    def _acted(self, turn: StepContext) -> dict[str, Json]:
         outcome, turn = self._tried(turn, FIRST)
         handled: dict[str, Json] = {}
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
@@ -341,39 +349,39 @@ class Work:
             if outcome.failure.kind == LIMIT:
                 break  # what is used up stays so
             done, turn = self._handle(turn, outcome.failure, f"on_failure@{attempt}")
-            handled = _joined(handled, done)
-            before = _attempt_of(outcome.failure.as_ended())
+            handled = _add_captures(handled, done)
+            before = _attempt_number(outcome.failure.as_ended())
             outcome, turn = self._tried(turn, f"{AGAIN}{attempt}")
             outcome = _after_attempts(before, outcome)
         match outcome:
             case Failed(failure):
                 value = self._recovered(turn, _knowing(failure, handled))
-            case Done(value):
+            case Succeeded(value):
                 assert isinstance(value, dict)
-                value = self._succeeded(turn, _joined(value, handled))
+                value = self._succeeded(turn, _add_captures(value, handled))
             case Skipped(why):
                 raise Skip(why)
         return value
 
-    def _tried(self, turn: Turn, name: str) -> tuple[Outcome, Turn]:
+    def _tried(self, turn: StepContext, name: str) -> tuple[Outcome, StepContext]:
         """The action, recorded as a step of its own if something may follow it, and the turn of that."""
-        attempt = Attempt(self, name)
+        attempt = ActionAttempt(self, name)
         if self.is_simple:
-            return Done(act(attempt, turn)), turn
-        since = since_last_end(turn, name, self._is_in_vain)
+            return Succeeded(act(attempt, turn)), turn
+        since = replay_unless_failed(turn, name, self._is_in_vain)
         if turn.replaying and not since.replaying and self._has_failed_inside(turn, name):
             # It failed, and so did its step: it is tried again, and goes on with what it had done.
             return turn.perform_next(replace(attempt, is_tried_again=True))
         return since.perform_next(attempt)
 
-    def _has_failed_inside(self, turn: Turn, name: str) -> bool:
+    def _has_failed_inside(self, turn: StepContext, name: str) -> bool:
         path = f"{turn.path}/{name}"
         known = None if self.goes_on is None else turn.run.journal.recorded(path)
         if known is None or not isinstance(known.outcome, Failed):
             return False
-        return goes_on_from(known.outcome.failure, path)
+        return can_continue_after(known.outcome.failure, path)
 
-    def _is_in_vain(self, known: Recorded, failure: Failure) -> bool:
+    def _is_in_vain(self, known: StepRecord, failure: Failure) -> bool:
         """Is the action, which was done, done again, since the step has failed behind it?
 
         Not if only what follows it is to be done again; and never, if it may be done only once.
@@ -388,7 +396,7 @@ class Work:
         return self.validation is not None and self.validation.on_incomplete is None
 
     @property
-    def goes_on(self) -> GoesOn | None:
+    def goes_on(self) -> RetryScope | None:
         """Another attempt repeats no call or question of an agent that was answered."""
         return getattr(self.action, "goes_on", None)
 
@@ -396,31 +404,31 @@ class Work:
     def is_simple(self) -> bool:
         return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
 
-    def _succeeded(self, turn: Turn, value: dict[str, Json]) -> dict[str, Json]:
+    def _succeeded(self, turn: StepContext, value: dict[str, Json]) -> dict[str, Json]:
         if self.is_simple:
             return value
         value, turn = self._followed(turn, value, "on_exit_code:0", self.on_exit_code.get(0))
         if self.validation is not None:
             checked, behind = self.validation.run(turn.with_scope(self._after(turn.scope, value)))
-            value, turn = _joined(value, checked), behind.with_scope(turn.scope)
+            value, turn = _add_captures(value, checked), behind.with_scope(turn.scope)
         # Whatever it publishes or tells, a check has looked at before.
         return self._followed(turn, value, "on_success", self.on_success)[0]
 
     def _followed(
-        self, turn: Turn, value: dict[str, Json], name: str, steps: Steps | None
-    ) -> tuple[dict[str, Json], Turn]:
+        self, turn: StepContext, value: dict[str, Json], name: str, steps: Steps | None
+    ) -> tuple[dict[str, Json], StepContext]:
         if steps is None:
             return value, turn
         outcome, turn = turn.perform_next(steps, scope=self._after(turn.scope, value), name=name)
-        return _joined(value, expect_done(outcome)), turn
+        return _add_captures(value, require_success(outcome)), turn
 
-    def _recovered(self, turn: Turn, failure: Failure) -> dict[str, Json]:
+    def _recovered(self, turn: StepContext, failure: Failure) -> dict[str, Json]:
         """What a failed action comes to, after its handlers."""
         by_code = self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
         handler = self.on_failure
         if by_code is not None:
             name = f"on_exit_code:{failure.exit_code}"
-            return _joined(failure.as_ended(), self._handled(turn, by_code, failure, name)[0])
+            return _add_captures(failure.as_ended(), self._handled(turn, by_code, failure, name)[0])
         if handler is None:
             raise StepError(failure)
         if handler.attempts:  # it was handled and tried again, in vain
@@ -430,21 +438,23 @@ class Work:
         done, _ = self._handle(turn, failure, "on_failure")
         if handler.fails_anyway:
             raise StepError(_knowing(failure, done))
-        return _joined(failure.as_ended(), done)
+        return _add_captures(failure.as_ended(), done)
 
-    def _handle(self, turn: Turn, failure: Failure, name: str) -> tuple[Json, Turn]:
+    def _handle(self, turn: StepContext, failure: Failure, name: str) -> tuple[Json, StepContext]:
         assert self.on_failure is not None
         return self._handled(turn, self.on_failure.steps, failure, name)
 
-    def _handled(self, turn: Turn, steps: Steps, failure: Failure, name: str) -> tuple[Json, Turn]:
+    def _handled(
+        self, turn: StepContext, steps: Steps, failure: Failure, name: str
+    ) -> tuple[Json, StepContext]:
         outcome, turn = turn.perform_next(steps, scope=self._failed_scope(turn, failure), name=name)
         if isinstance(outcome, Failed):
-            raise StepError(handled_in_vain(failure, steps.name, outcome.failure))
-        return expect_done(outcome), turn
+            raise StepError(with_handler_failure(failure, steps.name, outcome.failure))
+        return require_success(outcome), turn
 
-    def _failed_scope(self, turn: Turn, failure: Failure) -> Scope:
+    def _failed_scope(self, turn: StepContext, failure: Failure) -> Scope:
         ended = failure.as_ended()
-        error = facts_of(ended)
+        error = result_facts(ended)
         for name in ("stdout", "success", "duration"):
             error.pop(name, None)
         error |= {
@@ -456,52 +466,52 @@ class Work:
         return self._after(turn.scope, ended).frame("on_failure", phase={"error": error})
 
     def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
-        return after(scope, self, value, self.captured(value))
+        return scope_after(scope, self, value, self.captured(value))
 
-    def put_into_file(self, turn: Turn, value: Mapping[str, Json]) -> None:
+    def put_into_file(self, turn: StepContext, value: Mapping[str, Json]) -> None:
         """What the action gave, as soon as it has ended: handlers and checks may look at the file."""
         if self.output_file is None or working(turn.run).rehearsal is not None:
             return
-        path = as_text(self.output_file, turn.scope, strict=self.strict)
+        path = render_text(self.output_file, turn.scope, strict=self.strict)
         hands = working(turn.run).hands
         whole = value.get("output_file")
         if lost := value.get(LOST["output"]):
             why = f"printed too much to be put into output_file: {lost}"
             fix = "let the command itself write the file"
-            raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, MISREAD: True}))
+            raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, UNPARSABLE: True}))
         if isinstance(whole, str):
             hands.copy(whole, path, directory=turn.directory)
             return
-        expect_whole(value, "output", use="put into output_file where secrets have to be masked")
+        require_complete_output(value, "output", use="put into output_file where secrets have to be masked")
         data = text(value.get("output")).encode("utf-8", "surrogateescape")
         hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
 
 
-def with_variables(turn: Turn, env: Mapping[str, Template], *, strict: bool) -> Turn:
+def with_env(turn: StepContext, env: Mapping[str, Template], *, strict: bool) -> StepContext:
     """The turn in which processes find these variables, and templates their names."""
     filled = as_sealed_envs(env, turn.scope, strict=strict)
     given = {name: value for name, (value, _) in filled.items()}
     working(turn.run).hide_made(secret for _, secrets in filled.values() for secret in secrets)
     scope = turn.scope
-    frames = {name: _frame_of(value, turn.scope) for name, value in env.items()}
-    for label in ("step env", GIVEN, MADE_OF_DATA):
+    frames = {name: _frame_name(value, turn.scope) for name, value in env.items()}
+    for label in ("step env", GIVEN, DATA_ENV_FRAME):
         scope = scope.frame(label, env={name: given[name] for name in given if frames[name] == label})
-    found = {name: revealed_text(value) for name, value in given.items()}
+    found = {name: reveal_text(value) for name, value in given.items()}
     return replace(turn, scope=scope, env={**turn.env, **found})
 
 
-def _frame_of(value: Template, scope: Scope) -> str:
+def _frame_name(value: Template, scope: Scope) -> str:
     """Which frame a variable belongs to, by what it is made of."""
     if is_own_text(value, scope, of_author=True):
         return "step env"
-    return GIVEN if is_own_text(value, scope) else MADE_OF_DATA
+    return GIVEN if is_own_text(value, scope) else DATA_ENV_FRAME
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ActionAttempt:
     """The action of a step, as a step of its own: what happens after it may be repeated without it."""
 
-    work: Work
+    work: ActionStep
     name: str
     is_tried_again: bool = False
     """Its failure is no end: what an earlier life recorded inside of it stays done."""
@@ -522,15 +532,15 @@ class Attempt:
 
     @property
     def policy(self) -> Policy:
-        policy = self.work.attempts or PLAIN
+        policy = self.work.attempts or DEFAULT_POLICY
         return replace(policy, failure_is_final=False) if self.is_tried_again else policy
 
     @property
-    def goes_on(self) -> GoesOn | None:
+    def goes_on(self) -> RetryScope | None:
         return self.work.goes_on
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         if self.work.action is None:
             return {"output": None, "exit_code": 0}
         try:
@@ -539,17 +549,19 @@ class Attempt:
             self._keep_output(turn, error.failure)
             if turn.attempt == 1:
                 raise
-            raise StepError(_failed_at(turn.attempt, error.failure)) from None
+            raise StepError(_with_attempt(turn.attempt, error.failure)) from None
         finally:
             self._name_the_step_alike(turn)
         self.work.put_into_file(turn, value)
         if value and turn.attempt > 1:
             value = {**value, ATTEMPT: turn.attempt}
         if value and self.work.capture is not None:
-            captured(self.work.capture, value)  # what cannot be captured fails here, where it may be retried
+            capture_values(
+                self.work.capture, value
+            )  # what cannot be captured fails here, where it may be retried
         return value
 
-    def _keep_output(self, turn: Turn, failure: Failure) -> None:
+    def _keep_output(self, turn: StepContext, failure: Failure) -> None:
         """What it printed before it failed; that it failed is said also if that cannot be kept."""
         if not isinstance(failure.output, Mapping) or "output" not in failure.output:
             return  # it did not come to print anything
@@ -559,20 +571,20 @@ class Attempt:
             what = error.failure.message if isinstance(error, StepError) else str(error)
             turn.run.note(turn.path, f"output_file of a step that failed could not be written: {what}")
 
-    def _name_the_step_alike(self, turn: Turn) -> None:
+    def _name_the_step_alike(self, turn: StepContext) -> None:
         title = turn.run.titles.get(turn.path)
         if title is not None and not self.work.is_simple:
             turn.run.titles[turn.path.rpartition("/")[0]] = title
 
-    def _acted(self, action: Action, turn: Turn) -> dict[str, Json]:
+    def _acted(self, action: Action, turn: StepContext) -> dict[str, Json]:
         if working(turn.run).changes is None:
-            return _ended(act(action, turn))
-        from plait.program.changes import with_changes
+            return _require_record(act(action, turn))
+        from plait.program.changes import track_changes
 
-        return with_changes(turn, lambda: _ended(act(action, turn)))
+        return track_changes(turn, lambda: _require_record(act(action, turn)))
 
 
-def _ended(value: Json) -> dict[str, Json]:
+def _require_record(value: Json) -> dict[str, Json]:
     assert isinstance(value, dict), "it is how an action ended"
     return value
 
@@ -587,15 +599,17 @@ def _inside(action: Action | None) -> Sequence[Step]:
     return tuple(getattr(action, "inner", ()))
 
 
-def after(scope: Scope, step: Work, value: Mapping[str, Json], captures: Mapping[str, Json]) -> Scope:
+def scope_after(
+    scope: Scope, step: ActionStep, value: Mapping[str, Json], captures: Mapping[str, Json]
+) -> Scope:
     """The names as they are behind a step that captured these."""
     if "exit_code" not in value:
         return scope
-    facts = facts_of(value)
+    facts = result_facts(value)
     outputs: dict[str, Json] = {"last": facts}
     if step.kind == "shell":
-        outputs["shell"] = shell = facts_of(value)
-        shell[ATTEMPT] = NOT_KNOWN if is_not_known(value) else _attempt_of(value)
+        outputs["shell"] = shell = result_facts(value)
+        shell[ATTEMPT] = NOT_KNOWN if is_unknown_result(value) else _attempt_number(value)
     changed = value.get("changes")
     names = {"step": changed} if isinstance(changed, Mapping) else None
     return scope.frame(step.name, captures=captures, outputs=outputs, step=names)
@@ -605,33 +619,33 @@ ATTEMPT: Final = "attempt"
 """In the record of a step: at which attempt it ended so, if it was not the first."""
 
 
-def _attempt_of(ended: Mapping[str, Json]) -> int:
+def _attempt_number(ended: Mapping[str, Json]) -> int:
     number = ended.get(ATTEMPT, 1)
     return number if isinstance(number, int) else 1
 
 
-def _failed_at(attempt: int, failure: Failure) -> Failure:
+def _with_attempt(attempt: int, failure: Failure) -> Failure:
     return replace(failure, output={**failure.as_ended(), ATTEMPT: attempt})
 
 
 def _after_attempts(before: int, outcome: Outcome) -> Outcome:
     """Counted from the first one, those before a handler included."""
     match outcome:
-        case Done(dict() as value) if value:
-            return Done({**value, ATTEMPT: before + _attempt_of(value)})
+        case Succeeded(dict() as value) if value:
+            return Succeeded({**value, ATTEMPT: before + _attempt_number(value)})
         case Failed(failure):
-            return Failed(_failed_at(before + _attempt_of(failure.as_ended()), failure))
+            return Failed(_with_attempt(before + _attempt_number(failure.as_ended()), failure))
     return outcome
 
 
 def _knowing(failure: Failure, handled: Json) -> Failure:
     """With what handlers captured: the flow may go on, and then it knows that."""
     ended = failure.as_ended()
-    joined = _joined(ended, handled)
+    joined = _add_captures(ended, handled)
     return failure if joined is ended else replace(failure, output=joined)
 
 
-def _joined(value: dict[str, Json], inner: Json) -> dict[str, Json]:
+def _add_captures(value: dict[str, Json], inner: Json) -> dict[str, Json]:
     """With what handlers captured."""
     captures = inner.get("captures") if isinstance(inner, dict) else None
     if not captures:

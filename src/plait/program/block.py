@@ -5,21 +5,21 @@ from __future__ import annotations
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json, Unknown
-from plait.engine.dry_run import NOT_KNOWN_END
-from plait.engine.outcome import expect_done
+from plait.engine.dry_run import UNKNOWN_RESULT
+from plait.engine.outcome import require_success
 from plait.engine.perform import plans
-from plait.program.capture import CUT
-from plait.template.sinks import as_json_value
+from plait.program.capture import TRUNCATED
+from plait.template.sinks import render_json_value
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
-    from plait.program.step_list import Sequence as Steps
+    from plait.program.step_list import StepList as Steps
     from plait.template.template import Template
 
 
 @dataclass(frozen=True, slots=True)
-class UseBlock:
+class BlockAction:
     """The action of a `use:` step: the steps of a block, which know the names of `with`."""
 
     steps: Steps
@@ -36,14 +36,14 @@ class UseBlock:
         return [name for step in self.steps.steps for name in step.may_capture()]
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         scope = turn.scope
         if self.given is not None:
-            scope = scope.frame("with", phase=as_json_value(self.given, scope, strict=self.strict))
-        value = expect_done(turn.perform(self.steps, scope=scope))
+            scope = scope.frame("with", phase=render_json_value(self.given, scope, strict=self.strict))
+        value = require_success(turn.perform(self.steps, scope=scope))
         done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
-        beside = {CUT: done[CUT]} if CUT in done else {}
+        beside = {TRUNCATED: done[TRUNCATED]} if TRUNCATED in done else {}
         captures = done.get("captures")
         if isinstance(done.get("output"), Unknown):
-            return {**NOT_KNOWN_END, "captures": captures}
+            return {**UNKNOWN_RESULT, "captures": captures}
         return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": captures, **beside}

@@ -17,22 +17,22 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
-from plait.engine.dry_run import _UNSEEN, is_not_known
+from plait.engine.dry_run import _UNSEEN, is_unknown_result
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import act, plans
 from plait.template.program import FACTS
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.action_step import Action
 
 Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
 
-MISREAD: Final = "misread"
+UNPARSABLE: Final = "misread"
 """In the record of a step that ended well, and whose output had not the format in which it is captured."""
-CUT: Final = "cut"
+TRUNCATED: Final = "cut"
 """In the record of a process: how many bytes there are of each stream that had more."""
 LOST: Final = {"output": "output_lost", "stderr": "stderr_lost"}
 """In the record of a process, for each stream: why the file with all of it has only a part, or is missing."""
@@ -49,18 +49,18 @@ class Capture:
     """Those that are kept beside the value."""
 
 
-def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
+def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
     """The name and its facts, as a frame takes them.
 
     Raises StepError if the output has another format, or only its beginning is there.
     A step that failed need not have come to that: what it printed is null then, for whoever handles it;
     and so it is of one that nobody saw.
     """
-    facts = facts_of(ended)
+    facts = result_facts(ended)
     if facts["success"]:
-        expect_whole(ended, *STREAMS[capture.stream], use="captured")
+        require_complete_output(ended, *STREAMS[capture.stream], use="captured")
     try:
-        value = _formatted(capture, ended)
+        value = _parse_output(capture, ended)
     except _Mismatch as mismatch:
         if facts["success"] and _UNSEEN not in ended:
             raise StepError(_failure(capture, mismatch.wanted, ended)) from None
@@ -70,23 +70,23 @@ def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
 
 def by_id(id: str, ended: Mapping[str, Json]) -> dict[str, Json]:
     """What a step gave and how it ended, under its id; of an output that is too long there is nothing."""
-    return {id: whole_output(ended), id + FACTS: dict(facts_of(ended))}
+    return {id: complete_output(ended), id + FACTS: dict(result_facts(ended))}
 
 
-def facts_of(ended: Mapping[str, Json]) -> dict[str, Json]:
+def result_facts(ended: Mapping[str, Json]) -> dict[str, Json]:
     """The fields of `last`, `shell` and every capture; without those that are there in part only."""
-    output = stripped(ended.get("output"))
+    output = strip_newlines(ended.get("output"))
     facts: dict[str, Json] = {
         "output": output,
         "stdout": output,
-        "stderr": stripped(ended.get("stderr", "")),
+        "stderr": strip_newlines(ended.get("stderr", "")),
         "exit_code": ended.get("exit_code", 0),
-        "success": ended.get("exit_code", 0) == 0 and MISREAD not in ended,
+        "success": ended.get("exit_code", 0) == 0 and UNPARSABLE not in ended,
         "duration": ended.get("duration", 0.0),
     }
-    if is_not_known(ended):
+    if is_unknown_result(ended):
         facts["success"] = NOT_KNOWN
-    cut = ended.get(CUT)
+    cut = ended.get(TRUNCATED)
     return _Cut(facts, cut) if isinstance(cut, Mapping) else facts
 
 
@@ -109,34 +109,34 @@ class _Cut(dict[str, Json]):
         raise KeyError(name)
 
 
-def expect_whole(ended: Mapping[str, Json], *fields: str, use: str) -> None:
+def require_complete_output(ended: Mapping[str, Json], *fields: str, use: str) -> None:
     """The beginning of an output looks like an output, so nobody may take it for one."""
     kept = _bytes_kept(ended, fields)
     if kept is not None:
         why = _too_much(kept, use)
-        raise StepError(Failure(why, "capture", output={**ended, MISREAD: True}))
+        raise StepError(Failure(why, "capture", output={**ended, UNPARSABLE: True}))
 
 
 def _too_much(kept: int, use: str) -> str:
     return f"printed more than {kept:,} bytes, which cannot be {use}; write it to a file"
 
 
-def whole_output(ended: Mapping[str, Json]) -> Json:
+def complete_output(ended: Mapping[str, Json]) -> Json:
     """What a step printed; None if only the beginning of it is there."""
-    return None if _bytes_kept(ended, ("output",)) is not None else stripped(ended.get("output"))
+    return None if _bytes_kept(ended, ("output",)) is not None else strip_newlines(ended.get("output"))
 
 
 def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
-    cut = ended.get(CUT)
+    cut = ended.get(TRUNCATED)
     return next((cut[name] for name in fields if name in cut), None) if isinstance(cut, Mapping) else None
 
 
-def stripped(output: Json) -> Json:
+def strip_newlines(output: Json) -> Json:
     """Without the newlines at its end, as `$(…)` gives it."""
     return output.rstrip("\n") if isinstance(output, str) else output
 
 
-def _formatted(capture: Capture, ended: Mapping[str, Json]) -> Json:
+def _parse_output(capture: Capture, ended: Mapping[str, Json]) -> Json:
     if _bytes_kept(ended, STREAMS[capture.stream]) is not None:
         raise _Mismatch("whole")
     output = _stream(capture, ended)
@@ -208,11 +208,11 @@ class _Mismatch(Exception):
 def _failure(capture: Capture, wanted: str, ended: Mapping[str, Json]) -> Failure:
     """With all that the step printed, for handlers and logs; it ended well, so that is said beside it."""
     what = f"the output captured as '{capture.name}' is not {wanted}"
-    return Failure(what, "capture", output={**ended, MISREAD: True})
+    return Failure(what, "capture", output={**ended, UNPARSABLE: True})
 
 
 @dataclass(frozen=True, slots=True)
-class ExtractOutput:
+class OutputPart:
     """One name of `capture_outputs`."""
 
     name: str
@@ -225,7 +225,7 @@ class ExtractOutput:
     multiline: str = "preserve"
 
     def of(self, value: Mapping[str, Json]) -> Json:
-        expect_whole(value, *STREAMS.get(self.source, STREAMS["both"]), use="captured")
+        require_complete_output(value, *STREAMS.get(self.source, STREAMS["both"]), use="captured")
         text = self._text(value)
         if len(text.encode("utf-8", "surrogatepass")) > self.max_size:
             raise _not_captured(self.name, f"is larger than {self.max_size:,} bytes")
@@ -267,11 +267,11 @@ class ExtractOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Extracting:
+class ExtractingAction:
     """An action parts of whose output get names."""
 
     action: Action
-    extracts: tuple[ExtractOutput, ...]
+    extracts: tuple[OutputPart, ...]
 
     @property
     def inner(self) -> tuple[Step, ...]:
@@ -283,7 +283,7 @@ class Extracting:
         return (*getattr(self.action, "captures", ()), *(extract.name for extract in self.extracts))
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         try:
             value = act(self.action, turn)
             assert isinstance(value, dict), "it is how an action ended"
@@ -291,7 +291,7 @@ class Extracting:
             ended = error.failure.as_ended()
             found = {extract.name: extract.of_failed(ended) for extract in self.extracts}
             raise StepError(replace(error.failure, output=_with(ended, found))) from None
-        if is_not_known(value):
+        if is_unknown_result(value):
             return _with(value, dict.fromkeys((extract.name for extract in self.extracts), NOT_KNOWN))
         return _with(value, {extract.name: extract.of(value) for extract in self.extracts})
 
@@ -301,7 +301,7 @@ FACTS_KEPT: Final = ("stderr", "exit_code", "success", "duration")
 
 def _with(ended: dict[str, Json], found: dict[str, Json]) -> dict[str, Json]:
     """How a step ended, with names for parts of its output, and its facts beside each."""
-    all_facts = facts_of(ended)
+    all_facts = result_facts(ended)
     facts = {name: all_facts[name] for name in FACTS_KEPT if name in all_facts}
     known = ended.get("captures")
     beside = {name + FACTS: facts for name in found}
@@ -321,7 +321,7 @@ def _group(pattern: str, text: str) -> Json:
 
 def _inside_json(path: str, text: str) -> Json:
     from plait.template.grammar import parse_path
-    from plait.template.program import walk
+    from plait.template.program import follow_path
 
     try:
         data = json_value(text)
@@ -330,7 +330,7 @@ def _inside_json(path: str, text: str) -> Json:
         ).keys
     except (ValueError, RecursionError, InputError):
         return UNDEFINED
-    return walk(data, keys)
+    return follow_path(data, keys)
 
 
 def _not_captured(name: str, why: str) -> StepError:

@@ -21,26 +21,26 @@ from plait.adapters.git.clean_repository import (
     LISTING,
     SAFE,
     SETTINGS,
+    clean_repository_env,
+    make_clean_repository,
     read_settings,
     settings_env,
-    stand_in,
-    standing_in,
 )
 from plait.core.digests import sha256_hex
 from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
-from plait.core.safe_files import worktree_of
+from plait.core.safe_files import find_git_root
 from plait.core.values import NOT_KNOWN, Json
-from plait.engine.dry_run import is_not_known
+from plait.engine.dry_run import is_unknown_result
 from plait.engine.hands import working
-from plait.engine.outcome import Failure, StepError, expect_done
-from plait.engine.perform import Turn, act, plans
-from plait.engine.step import PLAIN, Policy, Step
+from plait.engine.outcome import Failure, StepError, require_success
+from plait.engine.perform import StepContext, act, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.action_step import Action
 
@@ -65,7 +65,7 @@ MERGED: Final = (
 # ── how a flow uses it ───────────────────────────────────────────────────
 
 
-def begin_tracking(turn: Turn, wanted: frozenset[str]) -> None:
+def begin_tracking(turn: StepContext, wanted: frozenset[str]) -> None:
     """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow mentions."""
     run = working(turn.run)
     if not wanted:
@@ -73,12 +73,12 @@ def begin_tracking(turn: Turn, wanted: frozenset[str]) -> None:
     if run.rehearsal is not None:
         run.untracked = wanted
         return
-    run.changes = Tracker(run.hands, os.path.join(run.folder, "changes"), turn.directory, wanted)
+    run.changes = ChangeTracker(run.hands, os.path.join(run.folder, "changes"), turn.directory, wanted)
     if "workflow" in wanted:
-        run.changes.base = Snapshot.of(expect_done(turn.perform(Beginning())))
+        run.changes.base = Snapshot.of(require_success(turn.perform(BaselineAction())))
 
 
-def names_of_step(turn: Turn) -> dict[str, dict[str, Json]]:
+def names_of_step(turn: StepContext) -> dict[str, dict[str, Json]]:
     """What a step that begins knows: the changes of the one before it, those of the run, the repository."""
     tracker = working(turn.run).changes
     known, mask = turn.scope.names, turn.run.mask
@@ -90,14 +90,14 @@ def names_of_step(turn: Turn) -> dict[str, dict[str, Json]]:
     if tracker.merges and "merge" in known:
         names["merge"] = names_of_merge(turn)
     if "workflow" in tracker.wanted:
-        changed = masked(tracker.since(tracker.base, turn.directory), mask)
+        changed = mask_value(tracker.since(tracker.base, turn.directory), mask)
         names["workflow"] = _fields(known.get("workflow")) | changed
     if "git" in tracker.wanted:
         names["git"] = tracker.repository(turn.directory)
     return names
 
 
-def beside_steps(turn: Turn) -> Scope:
+def scope_outside_steps(turn: StepContext) -> Scope:
     """The names of what a flow does outside of its steps: with those of the run and of the repository."""
     run = working(turn.run)
     if run.changes is None and not run.untracked:
@@ -113,7 +113,7 @@ def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     return {"step": changes, "workflow": {**workflow, **changes}, "git": repository}
 
 
-def with_changes(turn: Turn, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
+def track_changes(turn: StepContext, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
     """What an action gives, and what it changed, also if it fails."""
     tracker = working(turn.run).changes
     if tracker is None or "step" not in tracker.wanted:
@@ -122,14 +122,14 @@ def with_changes(turn: Turn, act: Callable[[], dict[str, Json]]) -> dict[str, Js
     try:
         value = act()
     except StepError as error:
-        changed = masked(tracker.since(before, turn.directory), turn.run.mask)
+        changed = mask_value(tracker.since(before, turn.directory), turn.run.mask)
         raise StepError(
             replace(error.failure, output={**error.failure.as_ended(), "changes": changed})
         ) from None
-    return {**value, "changes": masked(tracker.since(before, turn.directory), turn.run.mask)}
+    return {**value, "changes": mask_value(tracker.since(before, turn.directory), turn.run.mask)}
 
 
-def begin_merging(turn: Turn) -> dict[str, Json]:
+def merge_names_at_start(turn: StepContext) -> dict[str, Json]:
     """`merge.*` for the steps that merge; each of them knows what those before it have added."""
     tracker = working(turn.run).changes
     if tracker is not None:
@@ -137,7 +137,7 @@ def begin_merging(turn: Turn) -> dict[str, Json]:
     return names_of_merge(turn)
 
 
-def names_of_merge(turn: Turn) -> dict[str, Json]:
+def names_of_merge(turn: StepContext) -> dict[str, Json]:
     """`merge.*`: what the run has changed, and where that goes."""
     run = working(turn.run)
     if run.meeting is not None and run.workspaces is not None:
@@ -158,7 +158,7 @@ def names_of_merge(turn: Turn) -> dict[str, Json]:
     )
 
 
-def _merge_record(turn: Turn, known: Mapping[str, Json]) -> dict[str, Json]:
+def _merge_record(turn: StepContext, known: Mapping[str, Json]) -> dict[str, Json]:
     commits, files = _texts(known["commits"]), _texts(known["files"])
     facts: Json = {
         # Outside of a repository there are no branches, so that a default holds.
@@ -171,7 +171,7 @@ def _merge_record(turn: Turn, known: Mapping[str, Json]) -> dict[str, Json]:
         "file_count": len(files),
         "file_list": ", ".join(files),
     }
-    return _fields(masked(facts, turn.run.mask))
+    return _fields(mask_value(facts, turn.run.mask))
 
 
 def _texts(value: Json) -> list[str]:
@@ -183,17 +183,17 @@ def _fields(value: Json) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class BaselineAction:
     """The snapshot with which a run began, kept for its later lives."""
 
     name: str = "beginning"
     kind: str = "snapshot"
     title: str = "what the repository holds"
     fingerprint: str = "beginning"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         tracker = working(turn.run).changes
         assert tracker is not None
         snapshot = tracker.snapshot(turn.directory)
@@ -217,7 +217,7 @@ class Snapshot:
         return cls(**record) if isinstance(record, dict) else None
 
 
-class Tracker:
+class ChangeTracker:
     """Takes snapshots and compares them.  Safe to share between threads."""
 
     def __init__(self, hands: Hands, folder: str, project: str, wanted: frozenset[str]) -> None:
@@ -254,7 +254,7 @@ class Tracker:
             return {"branch": found.branch(), "commit": found.head(), "root": found.root}
 
     def _repository(self, directory: str) -> _Repository | None:
-        root = worktree_of(directory)
+        root = find_git_root(directory)
         if root is None:
             return None
         key = root, os.lstat(os.path.join(root, ".git")).st_ino  # it may have become another one
@@ -263,7 +263,7 @@ class Tracker:
         return self._repositories[key]
 
     def _opened(self, root: str) -> _Repository:
-        own = worktree_of(self._project)
+        own = find_git_root(self._project)
         prefix = os.path.relpath(os.path.realpath(self._project), own) if own else "."
         place = os.path.normpath(os.path.join(root, prefix))
         return _Repository(self._hands, root, place if os.path.isdir(place) else root, self._folder)
@@ -337,14 +337,14 @@ class _Repository:
         objects = os.path.join(os.path.abspath(folder), "objects")
         os.makedirs(objects, mode=0o700, exist_ok=True)
         common = self._line("rev-parse", "--path-format=absolute", "--git-common-dir")
-        stand_in(own, common, read_settings(self._git(*LISTING)), alone=True)
+        make_clean_repository(own, common, read_settings(self._git(*LISTING)), alone=True)
         return {
-            **standing_in(os.path.abspath(own), os.path.abspath(own), self.root),
+            **clean_repository_env(os.path.abspath(own), os.path.abspath(own), self.root),
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_INDEX_FILE": os.path.abspath(self._index),
             "GIT_OBJECT_DIRECTORY": objects,
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(os.path.join(common, "objects")),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quote_path(os.path.join(common, "objects")),
         }
 
     def _if_any(self, *args: str) -> str:
@@ -364,7 +364,7 @@ class _Repository:
         return self._hands.git(args, cwd=self._place, env={**SAFE, **env}, stdin=stdin)
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     """A path in a list of paths that is separated by ':'."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
@@ -404,7 +404,7 @@ def changes_record(
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ChangeCheckedAction:
     """An action of which a commit is wanted, or whose new files get names."""
 
     action: Action
@@ -422,14 +422,14 @@ class Watched:
         return (*getattr(self.action, "captures", ()), *((self.id,) if self.outputs else ()))
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         tracker = working(turn.run).changes
         before = None if tracker is None else tracker.snapshot(turn.directory)
         value = act(self.action, turn)
         assert isinstance(value, dict), "it is how an action ended"
-        if is_not_known(value) and self.outputs:
+        if is_unknown_result(value) and self.outputs:
             return {**value, "captures": {**(value.get("captures") or {}), self.id: NOT_KNOWN}}
-        if tracker is None or is_not_known(value):
+        if tracker is None or is_unknown_result(value):
             return value
         changed = tracker.since(before, turn.directory)
         if self.commit_required and not changed["commits"]:

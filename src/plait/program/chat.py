@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from plait.agents.messages import Message
-from plait.agents.session import Conversation, Talk
+from plait.agents.session import AgentSession, AgentStep
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.events import Spoken, StepFinished
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, StepError
-from plait.engine.perform import Turn
+from plait.engine.events import ModelText, StepFinished
+from plait.engine.outcome import Failed, Failure, Interrupted, StepError, Succeeded
+from plait.engine.perform import StepContext
 from plait.engine.step import Policy, Step
 
 if TYPE_CHECKING:
-    from plait.program.map import Fan
+    from plait.program.map import Map
 
-Listen = Callable[[Failure | None], str | None]
+ReadUserInput = Callable[[Failure | None], str | None]
 """The next thing that the person says, told why there was no answer to the last; None: nothing more."""
 
 
@@ -35,8 +35,8 @@ class Chat:
     """The program of a chat."""
 
     name: str
-    first: Conversation
-    listen: Listen
+    first: AgentStep
+    listen: ReadUserInput
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -47,34 +47,36 @@ class Chat:
         return ((self.first.name, 0),)
 
     @property
-    def fan(self) -> Fan | None:
+    def fan(self) -> Map | None:
         return None
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         value: Json = {"output": ""}
         said: list[Message] = []
         conversation, number = self.first, 1
         while True:
             failure = None
             match self._answered(conversation, turn, said):
-                case Done(answer):
+                case Succeeded(answer):
                     value = answer
                 case Failed(why):
                     failure = why
             # What was heard before is shown when this is.
-            turn.run.tell(Spoken(conversation.name, ""))
+            turn.run.tell(ModelText(conversation.name, ""))
             line = self.listen(failure)
             if line is None:
-                return _ended(value, failure)
+                return _require_no_failure(value, failure)
             number += 1
             conversation = replace(
                 self.first, name=f"say:{number}", prompt=line, before=tuple(said), fingerprint=""
             )
 
-    def _answered(self, conversation: Conversation, turn: Turn, said: list[Message]) -> Done | Failed:
+    def _answered(
+        self, conversation: AgentStep, turn: StepContext, said: list[Message]
+    ) -> Succeeded | Failed:
         said.append(Message("user", turn.run.mask(conversation.prompt)))  # even if it is stopped at once
         try:
-            outcome = turn.perform(Saying(conversation, said))
+            outcome = turn.perform(ChatTurn(conversation, said))
         except Interrupted:
             if turn.run.stop.at_once:
                 raise
@@ -83,9 +85,9 @@ class Chat:
         stop = turn.run.stop
         if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
             stop.forget()  # whoever wanted this answer to end came too late, and does not mean the next one
-        return outcome if isinstance(outcome, Done | Failed) else Failed(Failure(outcome.why, "skipped"))
+        return outcome if isinstance(outcome, Succeeded | Failed) else Failed(Failure(outcome.why, "skipped"))
 
-    def _stopped(self, conversation: Conversation, turn: Turn) -> Failed:
+    def _stopped(self, conversation: AgentStep, turn: StepContext) -> Failed:
         """The end of an answer that the person did not want: nobody does it again, so it is recorded."""
         path = turn.inner(conversation).path
         asked = {"asked": {"user": turn.run.mask(conversation.prompt)}}
@@ -95,7 +97,7 @@ class Chat:
         return outcome
 
 
-def _ended(value: Json, failure: Failure | None) -> Json:
+def _require_no_failure(value: Json, failure: Failure | None) -> Json:
     """The last answer; without one the chat has failed, unless the person did not want it."""
     if failure is not None and failure.kind != "stopped":
         raise StepError(failure)
@@ -103,11 +105,11 @@ def _ended(value: Json, failure: Failure | None) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class ChatTurn:
     """A conversation that remembers what was said in it, for the next one."""
 
     counts_itself = True
-    conversation: Conversation
+    conversation: AgentStep
     said: list[Message]
 
     @property
@@ -134,8 +136,8 @@ class Saying:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: Turn) -> Json:
-        talk = Talk(self.conversation, turn)
+    def run(self, turn: StepContext) -> Json:
+        talk = AgentSession(self.conversation, turn)
         try:
             return talk.to_the_end()
         finally:

@@ -15,30 +15,39 @@ from functools import partial
 
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
-from plait.core.values import NOT_KNOWN, Json, Unknown, detached, text
-from plait.engine.backend import MOST_PARALLEL, Backend, Fanned, ItemWork
-from plait.engine.dry_run import NOT_KNOWN_END
-from plait.engine.events import ItemsRemembered, StepCounted
+from plait.core.values import NOT_KNOWN, Json, Unknown, deep_copy, text
+from plait.engine.backend import MOST_PARALLEL, Backend, MapRun, WorkItem
+from plait.engine.dry_run import UNKNOWN_RESULT
+from plait.engine.events import ItemsCounted, ItemsReplayed
 from plait.engine.hands import working
-from plait.engine.journal import Recorded, has_mark
-from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.journal import StepRecord, in_bitmap
+from plait.engine.outcome import (
+    TOO_MANY,
+    Failed,
+    Failure,
+    Outcome,
+    Skipped,
+    StepError,
+    Succeeded,
+    require_success,
+)
 from plait.engine.paths import is_item
-from plait.engine.perform import Turn, act, perform, plans
-from plait.engine.replay import chosen_at, remembered
-from plait.engine.step import ONCE_ONLY, PLAIN, Policy, Retry, Step
-from plait.program.actions.shell import Shell
-from plait.program.capture import expect_whole, whole_output
-from plait.program.on_empty import OnEmpty, expect_items
-from plait.program.step_list import Sequence as Steps
+from plait.engine.perform import StepContext, act, perform, plans
+from plait.engine.replay import items_selected_at, replay
+from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy, Retry, Step
+from plait.program.actions.shell import ShellAction
+from plait.program.capture import complete_output, require_complete_output
+from plait.program.on_empty import OnEmpty, check_not_empty
+from plait.program.step_list import StepList as Steps
 from plait.scope import Scope
 from plait.template.program import FACTS
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.program.step_list import Sequence as Steps
-    from plait.program.worktrees.isolation import Isolation, Shelter
+    from plait.program.step_list import StepList as Steps
+    from plait.program.worktrees.isolation import Isolation, ItemWorktrees
     from plait.scope import Scope
     from plait.template.template import Template
 
@@ -51,7 +60,7 @@ OnItemFailure: TypeAlias = Literal["dlq", "retry", "skip", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Circuit:
+class CircuitBreaker:
     """Pause when one failure follows another: what all items need may be out of order."""
 
     failures: int = 5
@@ -64,38 +73,38 @@ class Circuit:
 class ErrorPolicy:
     on_item_failure: OnItemFailure = "dlq"
     """What a failure means when it is not tried again any more."""
-    retry: Retry = ONCE_ONLY
+    retry: Retry = NO_RETRY
     max_failures: int | None = None
     """Stop when so many have failed."""
     failure_threshold: float | None = None
     """Stop when more than this share has failed, once ten items have ended."""
-    circuit: Circuit | None = None
+    circuit: CircuitBreaker | None = None
 
 
-class Items(Step, Protocol):
+class ItemsStep(Step, Protocol):
     """The step that finds the items and writes them down; its value says where."""
 
-    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:
+    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
         """The items that were written down, but for those for which `without` has a 1, by order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fan:
+class Map:
     name: str
-    items: Items
+    items: ItemsStep
     each: Steps
     fingerprint: str
     title: str = "map"
     parallel: int | Template = 10
     item_timeout: float | None = None
     errors: ErrorPolicy = ErrorPolicy()
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     kind: str = "fan"
     isolation: Isolation | None = None
     """None: all items work in the directory of the flow."""
     expects_all: bool = False
     """One item that fails makes it fail, when all have ended; whoever goes on tries the failed ones again."""
-    item_policy: Policy = field(default=PLAIN, init=False)
+    item_policy: Policy = field(default=DEFAULT_POLICY, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "item_policy", self._policy_of_items())
@@ -113,16 +122,16 @@ class Fan:
     @property
     def inner(self) -> Sequence[Step]:
         around = () if self.isolation is None else self.isolation.around
-        return [self.items, Item(self, "*", "each item", self.each.fingerprint), *around]
+        return [self.items, MapItem(self, "*", "each item", self.each.fingerprint), *around]
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         found, turn = turn.perform_next(self.items, 0)
-        value = expect_done(found)
+        value = require_success(found)
         if _is_unknown(value):
             return self._rehearsed(turn)
         total = _count(value)
-        turn.run.emit(StepCounted(turn.path, total))
+        turn.run.emit(ItemsCounted(turn.path, total))
         parallel = self._parallel(turn)
         shelter = self._shelter(turn, parallel)
         watch = _Watch(self, turn, total, shelter)
@@ -148,29 +157,29 @@ class Fan:
             raise StepError(Failure(what, path=turn.path, output=watch.counts()))
         return watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
 
-    def _shelter(self, turn: Turn, parallel: int) -> Shelter | None:
+    def _shelter(self, turn: StepContext, parallel: int) -> ItemWorktrees | None:
         if self.isolation is None:
             return None
-        from plait.program.worktrees.isolation import begin_shelter
+        from plait.program.worktrees.isolation import open_item_worktrees
 
-        return begin_shelter(self.isolation, turn, parallel)
+        return open_item_worktrees(self.isolation, turn, parallel)
 
-    def _rehearsed(self, turn: Turn) -> Json:
+    def _rehearsed(self, turn: StepContext) -> Json:
         """In a dry run, of items that only a run can find: the steps once, with their holes."""
         assert working(turn.run).rehearsal is not None
         # Names of an item that this loop is inside of would look like those of its own.
         unknown = ("item", "item_index", "item_total", "item_id", *_short_names(turn.scope))
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
         scope = turn.scope.frame("item", phase=names)
-        expect_done(turn.perform(Item(self, "*", "each item", self.each.fingerprint), scope=scope))
+        require_success(turn.perform(MapItem(self, "*", "each item", self.each.fingerprint), scope=scope))
         return {}
 
-    def _parallel(self, turn: Turn) -> int:
+    def _parallel(self, turn: StepContext) -> int:
         if isinstance(self.parallel, int):
             return self.parallel
-        from plait.program.changes import beside_steps
+        from plait.program.changes import scope_outside_steps
 
-        rendered = self.parallel.render(beside_steps(turn))
+        rendered = self.parallel.render(scope_outside_steps(turn))
         if isinstance(rendered, Unknown):
             return 1
         said = text(rendered).strip()
@@ -189,15 +198,15 @@ MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class MapItem:
     """The steps of a fan for one of its items."""
 
-    fan: Fan
+    fan: Map
     key: str
     title: str
     fingerprint: str
     kind: str = "item"
-    shelter: Shelter | None = None
+    shelter: ItemWorktrees | None = None
 
     @property
     def name(self) -> str:
@@ -213,13 +222,13 @@ class Item:
         return each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         if self.shelter is None:
             return act(self.fan.each, turn)
         return self.shelter.run(self.fan.each, turn, self.title, self.key)
 
 
-def elsewhere(fan: Fan, turn: Turn, total: int) -> Fanned:
+def remote_map_run(fan: Map, turn: StepContext, total: int) -> MapRun:
     """A fan as it is where only single items of it are performed, and others count them."""
     return _Watch(fan, turn, total, None)
 
@@ -241,7 +250,7 @@ def _aliases(scope: Scope) -> dict[str, str]:
 class _Watch:
     """Counts what becomes of items, and decides whether more are wanted."""
 
-    def __init__(self, fan: Fan, turn: Turn, total: int, shelter: Shelter | None) -> None:
+    def __init__(self, fan: Map, turn: StepContext, total: int, shelter: ItemWorktrees | None) -> None:
         self.fan = fan
         self.shelter = shelter
         self.turn = turn
@@ -262,7 +271,7 @@ class _Watch:
         if most is None or run.fresh or not self.turn.replaying or run.rehearsal is not None:
             return
         text = self.fan.each.fingerprint
-        after = max(self.turn.after, chosen_at(run.journal, self.turn.path, self.fan.items.name))
+        after = max(self.turn.after, items_selected_at(run.journal, self.turn.path, self.fan.items.name))
         stay_failed = sum(
             known.fingerprint == text or run.retried.stays_done(known.path, text)
             for known in run.journal.failed_in(self.turn.path, after=after)
@@ -286,10 +295,10 @@ class _Watch:
         text = None if stay_done else fingerprint
         done = run.journal.done_in(self.turn.path, text, after=self.turn.after)[: self.total]
         self.successful = done.count(1)
-        run.tell(ItemsRemembered(self.turn.path, done))
+        run.tell(ItemsReplayed(self.turn.path, done))
         return done
 
-    def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
+    def while_wanted(self, work: Iterator[WorkItem]) -> Iterator[WorkItem]:
         for item in work:
             if not self._is_wanted():
                 return
@@ -317,24 +326,24 @@ class _Watch:
         left = working(self.turn.run).time_left(self.turn)
         return rest if left is None else min(rest, left)
 
-    def perform(self, work: ItemWork) -> Outcome:
+    def perform(self, work: WorkItem) -> Outcome:
         item, turn = self.placed(work)
         if self.shelter is not None:
             return self.shelter.perform(item, turn, partial(self._count, work))
-        known = remembered(item, turn)
+        known = replay(item, turn)
         if known is None:
             return perform(item, turn)
         self._remembered.add(work.order)
         return known
 
-    def placed(self, work: ItemWork) -> tuple[Item, Turn]:
+    def placed(self, work: WorkItem) -> tuple[MapItem, StepContext]:
         """The step that an item is, and its turn."""
-        title = self.turn.run.mask(title_of(work.item))
-        item = Item(self.fan, work.key, title, self.fan.each.fingerprint, shelter=self.shelter)
+        title = self.turn.run.mask(item_title(work.item))
+        item = MapItem(self.fan, work.key, title, self.fan.each.fingerprint, shelter=self.shelter)
         scope = self.turn.scope.frame("item", phase=self._names(work))
         return item, self.turn.inner(item, scope=scope, order=work.order)
 
-    def _names(self, work: ItemWork) -> dict[str, Json]:
+    def _names(self, work: WorkItem) -> dict[str, Json]:
         names: dict[str, Json] = {
             "item": work.item,
             "item_index": work.order,
@@ -354,14 +363,14 @@ class _Watch:
             names["item" + FACTS] = {"value": work.item, "path": work.item}
         return names
 
-    def finished(self, work: ItemWork, outcome: Outcome) -> None:
+    def finished(self, work: WorkItem, outcome: Outcome) -> None:
         if self.shelter is None:  # else it was counted before it left the line
             self._count(work, outcome)
 
-    def _count(self, work: ItemWork, outcome: Outcome) -> None:
+    def _count(self, work: WorkItem, outcome: Outcome) -> None:
         is_new = work.order not in self._remembered
         match outcome:
-            case Done():
+            case Succeeded():
                 self.successful += 1
                 if is_new:
                     self.in_a_row = 0
@@ -379,10 +388,10 @@ class _Watch:
             share = f"{self.failed} of {self.ended} items failed"
             self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
 
-    def _consider(self, work: ItemWork) -> None:
+    def _consider(self, work: WorkItem) -> None:
         errors = self.fan.errors
         if errors.on_item_failure == "stop":
-            self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
+            self._stop(f"item {item_title(work.item)} failed, and the flow stops at the first failure")
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
             self._stop(_too_many(self.failed, errors.max_failures), TOO_MANY)
 
@@ -416,13 +425,13 @@ class _Watch:
         if run.fresh:
             return
         items = f"{self.turn.path}/item:"
-        chosen = chosen_at(run.journal, self.turn.path, self.fan.items.name)
+        chosen = items_selected_at(run.journal, self.turn.path, self.fan.items.name)
         ended = Counter(
             type(known.outcome)
             for known in run.journal.recorded_in(self.turn.path)
             if known.path.startswith(items) and known.number > chosen
         )
-        self.successful, self.failed, self.skipped = ended[Done], ended[Failed], ended[Skipped]
+        self.successful, self.failed, self.skipped = ended[Succeeded], ended[Failed], ended[Skipped]
 
     def counts(self) -> dict[str, Json]:
         return {
@@ -453,7 +462,7 @@ def _count(value: Json) -> int:
     return count if isinstance(count, int) else 0
 
 
-def title_of(item: Json) -> str:
+def item_title(item: Json) -> str:
     """What a person recognises an item by."""
     if isinstance(item, dict):
         item = next((item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item)
@@ -461,7 +470,7 @@ def title_of(item: Json) -> str:
     return shown if len(shown) <= TITLE_LENGTH else shown[: TITLE_LENGTH - 1] + "…"
 
 
-def results(turn: Turn, items: Iterator[ItemWork]) -> Iterator[dict[str, Json]]:
+def item_results(turn: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[str, Json]]:
     """What became of each item, in the order of the items, failed ones included."""
     recorded = turn.run.journal.recorded_in(turn.path)
     known = next(recorded, None)
@@ -475,20 +484,20 @@ def results(turn: Turn, items: Iterator[ItemWork]) -> Iterator[dict[str, Json]]:
             yield _result(work, known.outcome)
 
 
-def _is_other(known: Recorded, work: ItemWork, path: str) -> bool:
+def _is_other(known: StepRecord, work: WorkItem, path: str) -> bool:
     """The step that found the items stands beside them, and has an order, too."""
     return known.order == work.order and known.path != path
 
 
-def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
+def _result(work: WorkItem, outcome: Outcome) -> dict[str, Json]:
     result: dict[str, Json] = {"item_id": work.key, "index": work.order, "item": work.item}
     match outcome:
-        case Done(value):
+        case Succeeded(value):
             inner = value if isinstance(value, dict) else {}
             return {
                 **result,
                 "status": "success",
-                "output": whole_output(inner),
+                "output": complete_output(inner),
                 "captures": _plain(inner),
                 "error": None,
             }
@@ -497,7 +506,7 @@ def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
             return {
                 **result,
                 "status": "failed",
-                "output": whole_output(ended),
+                "output": complete_output(ended),
                 "captures": _plain(ended),
                 "error": failure.message,
                 "exit_code": failure.exit_code,
@@ -518,7 +527,7 @@ PARALLEL: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ValueSource:
     """A list whose elements are templates, or one value that is a list; of a text, its lines."""
 
     template: Template
@@ -526,7 +535,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandSource:
     """Shell text that prints one item a line."""
 
     script: Template
@@ -534,7 +543,7 @@ class Command:
     strict: bool = False
 
 
-Source: TypeAlias = Values | Command
+Source: TypeAlias = ValueSource | CommandSource
 
 
 def foreach(
@@ -549,14 +558,14 @@ def foreach(
     continue_on_error: bool = False,
     item_timeout: float | None = None,
     on_empty: OnEmpty = "warn",
-) -> Foreach:
+) -> ForeachAction:
     """The action of a `foreach:` step; `items_fingerprint` is that of what gives the items."""
     if isinstance(parallel, bool):
         parallel = PARALLEL if parallel else 1
-    return Foreach(
-        Fan(
+    return ForeachAction(
+        Map(
             name="each",
-            items=Listed(source, items_fingerprint, max_items, on_empty),
+            items=ListItems(source, items_fingerprint, max_items, on_empty),
             each=each,
             fingerprint=fingerprint,
             title=title,
@@ -568,19 +577,19 @@ def foreach(
 
 
 @dataclass(frozen=True, slots=True)
-class Foreach:
-    fan: Fan
+class ForeachAction:
+    fan: Map
 
     @property
     def inner(self) -> Sequence[Step]:
         return (self.fan,)
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         began = time.monotonic()
         outcome = turn.perform(self.fan)
         if working(turn.run).rehearsal is not None:
-            return _rehearsed(outcome, turn)
+            return _plan_result(outcome, turn)
         found = list(self._results(turn))
         record: dict[str, Json] = {
             "output": [one["output"] for one in found],
@@ -595,21 +604,21 @@ class Foreach:
             raise StepError(_as_one(_some_failed(failed, len(found), turn), found, record))
         return record
 
-    def _results(self, turn: Turn) -> Iterator[dict[str, Json]]:
+    def _results(self, turn: StepContext) -> Iterator[dict[str, Json]]:
         mine = turn.inner(self.fan)
         written = turn.run.journal.recorded(f"{mine.path}/{self.fan.items.name}")
         value = getattr(written.outcome, "value", None) if written is not None else None
-        return results(mine, self.fan.items.read(value, mine))
+        return item_results(mine, self.fan.items.read(value, mine))
 
 
-def _rehearsed(outcome: Outcome, turn: Turn) -> dict[str, Json]:
-    counts = expect_done(outcome)
+def _plan_result(outcome: Outcome, turn: StepContext) -> dict[str, Json]:
+    counts = require_success(outcome)
     if isinstance(counts, dict) and counts.get("failed"):
         raise StepError(_some_failed(counts["failed"], counts["total"], turn))
-    return dict(NOT_KNOWN_END)
+    return dict(UNKNOWN_RESULT)
 
 
-def _some_failed(failed: int, total: int, turn: Turn) -> Failure:
+def _some_failed(failed: int, total: int, turn: StepContext) -> Failure:
     return Failure(f"{failed} of {total} items failed", path=turn.path)
 
 
@@ -622,7 +631,7 @@ def _as_one(failure: Failure, found: Sequence[dict[str, Json]], record: dict[str
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListItems:
     """The step that finds the items; they are its value."""
 
     source: Source
@@ -632,34 +641,34 @@ class Listed:
     name: str = "items"
     kind: str = "items"
     title: str = "the items"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         rehearsed = working(turn.run).rehearsal is not None
         match self.source:
-            case Values(template, strict):
+            case ValueSource(template, strict):
                 found = template.render(turn.scope, strict=strict)
                 if rehearsed and isinstance(found, str | Unknown) and _is_open(template, turn.scope):
                     return {"count": None}
                 items = _as_list(found)
-            case Command(script, shell, strict):
-                items = _printed(Shell(script, shell, strict), turn)
+            case CommandSource(script, shell, strict):
+                items = _command_items(ShellAction(script, shell, strict), turn)
                 if rehearsed:
                     return {"count": None}  # only a run will know
-        items = detached(masked(items[: self.max_items], turn.run.mask))
-        expect_items(len(items), self.on_empty, turn, "foreach", self._why_empty())
+        items = deep_copy(mask_value(items[: self.max_items], turn.run.mask))
+        check_not_empty(len(items), self.on_empty, turn, "foreach", self._why_empty())
         return {"count": len(items), "items": items}
 
     def _why_empty(self) -> str:
-        return "the command prints no line" if isinstance(self.source, Command) else "the list is empty"
+        return "the command prints no line" if isinstance(self.source, CommandSource) else "the list is empty"
 
-    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
+    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002 - the protocol's shape
         items = value.get("items") if isinstance(value, dict) else None
         for order, item in enumerate(items if isinstance(items, list) else ()):
-            if not has_mark(without, order):
-                yield ItemWork(order, str(order), item)
+            if not in_bitmap(without, order):
+                yield WorkItem(order, str(order), item)
 
 
 def _is_open(template: Template, scope: Scope) -> bool:
@@ -681,10 +690,10 @@ def _as_list(found: Json) -> list[Json]:
     )
 
 
-def _printed(command: Shell, turn: Turn) -> list[Json]:
+def _command_items(command: ShellAction, turn: StepContext) -> list[Json]:
     ended = act(command, turn)
     assert isinstance(ended, dict), "it is how an action ended"
-    expect_whole(ended, "output", use="a list of items")
+    require_complete_output(ended, "output", use="a list of items")
     output = ended.get("output")
     return _lines(output) if isinstance(output, str) else []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn
+from plait.engine.perform import StepContext
 
 OnEmpty: TypeAlias = Literal["ok", "warn", "fail"]
 ON_EMPTY: Final = ("ok", "warn", "fail")
@@ -16,7 +16,7 @@ EMPTY: Final = "empty"
 """The kind of failure of a map that has no items and must have some."""
 
 
-def expect_items(count: int, on_empty: OnEmpty, turn: Turn, what: str, why: str) -> None:
+def check_not_empty(count: int, on_empty: OnEmpty, turn: StepContext, what: str, why: str) -> None:
     """Nothing, if there are items; else a warning, or StepError, or nothing, as the author says."""
     if count or on_empty == "ok":
         return

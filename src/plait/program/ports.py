@@ -8,18 +8,18 @@ from plait.core.hints import TYPE_CHECKING, Protocol
 from plait.engine.hands import working
 
 if TYPE_CHECKING:
-    from plait.agents.messages import Offer, Provider
+    from plait.agents.messages import Provider, ToolOffer
     from plait.core.hints import Final
     from plait.core.values import Json
-    from plait.engine.event_bus import Stop
-    from plait.engine.perform import Turn
+    from plait.engine.event_bus import StopSignal
+    from plait.engine.perform import StepContext
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import ToolResult
     from plait.tools.code_params import CodeParams
-    from plait.tools.invocation import RequestCall, Returned
+    from plait.tools.invocation import PrimitiveResult, RequestCall
 
 
-class Ended(Protocol):
+class ProcessResult(Protocol):
     """How a process ended, and what it printed."""
 
     @property
@@ -54,18 +54,18 @@ class Ended(Protocol):
 
 NO_ROOM: Final = "the run keeps no more long outputs"
 
-TOOK_TOO_LONG: Final = 124
+TIMEOUT_EXIT_CODE: Final = 124
 """The exit code of what had to be ended, as timeout(1) gives it."""
 """Why an output is lost, said once for the whole run."""
 
 
-class Inside(Protocol):
+class Subflow(Protocol):
     """A flow that is called like a tool: its steps are performed where the call stands."""
 
     @property
     def name(self) -> str: ...
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         """`{output, …}`; raises StepError when it fails."""
 
 
@@ -81,13 +81,13 @@ class Hands(Protocol):
         env: Mapping[str, str],
         stdin: bytes,
         timeout: float | None,
-        stop: Stop,
-    ) -> Ended:
+        stop: StopSignal,
+    ) -> ProcessResult:
         """Run a bound script to its end; a ProcessError if it took too long or the run is to stop."""
 
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult: ...
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
         """The flow that a tool is, with its parameters checked; None if it is no flow.
 
         Its file was judged as every tool is, before anything in it was looked at.
@@ -110,14 +110,14 @@ class Hands(Protocol):
 
     def keep(self, key: str, value: Json) -> None: ...
 
-    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:
         """The tools whose ids match a pattern, and that may run, as a model sees them, by id.
 
         A pattern without `*` names a tool that has to be there; a TrustError if one may not run.
         Without `ask_servers` nothing is started: of a tool of an MCP server its file alone is known.
         """
 
-    def request(self, call: RequestCall) -> Returned: ...
+    def request(self, call: RequestCall) -> PrimitiveResult: ...
 
     def read(self, path: str, *, directory: str) -> bytes:
         """A file below the project; an InputError if there is none."""
@@ -132,7 +132,7 @@ class Hands(Protocol):
         """Put a copy of a long output in place, as `write` does; a LimitError if there is not all of it."""
 
     def lines(
-        self, bound: BoundScript, *, cwd: str, env: Mapping[str, str], timeout: float | None, stop: Stop
+        self, bound: BoundScript, *, cwd: str, env: Mapping[str, str], timeout: float | None, stop: StopSignal
     ) -> Iterator[bytes]:
         """What a command prints, piece by piece; a ProcessError at the end if it fails."""
 
@@ -149,6 +149,6 @@ class Hands(Protocol):
         """The same hands for a step in a folder and an environment of its own: its tools are there, too."""
 
 
-def hands_at(turn: Turn) -> Hands:
+def tools(turn: StepContext) -> Hands:
     """The hands of a step, where it is and with what it was given."""
     return working(turn.run).hands.at(turn.directory, turn.env)

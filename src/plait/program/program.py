@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 
 from plait.core.hints import TYPE_CHECKING, Protocol
 from plait.core.records import dataclass
-from plait.engine.outcome import expect_done
+from plait.engine.outcome import require_success
 from plait.engine.perform import plans
 
 if TYPE_CHECKING:
     from plait.core.values import Json
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
-    from plait.program.map import Fan
+    from plait.program.map import Map
 
 if TYPE_CHECKING:
-    from plait.agents.session import Conversation
+    from plait.agents.session import AgentStep
     from plait.core.hints import Final
     from plait.core.values import Json
     from plait.engine.limits import Limits
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
-    from plait.program.map import Fan
+    from plait.program.map import Map
 
 
 STEP: Final = "agent"
@@ -30,7 +30,7 @@ STEP: Final = "agent"
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledDirective:
     """A directive with its inputs put in."""
 
     inputs: Mapping[str, Json]
@@ -52,12 +52,12 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True)
-class Directed:
+class DirectiveProgram:
     """The program of a directive: one conversation."""
 
     name: str
-    conversation: Conversation
-    prompt: Filled
+    conversation: AgentStep
+    prompt: FilledDirective
     limits: Limits
     """As its author wrote them."""
 
@@ -70,12 +70,12 @@ class Directed:
         return ((STEP, 0),)
 
     @property
-    def fan(self) -> Fan | None:
+    def fan(self) -> Map | None:
         return None
 
     @plans
-    def run(self, turn: Turn) -> Json:
-        return expect_done(turn.perform(self.conversation))
+    def run(self, turn: StepContext) -> Json:
+        return require_success(turn.perform(self.conversation))
 
 
 class Program(Protocol):
@@ -93,8 +93,8 @@ class Program(Protocol):
         """Its parts, each with the number of its steps: what a view draws at the start."""
 
     @property
-    def fan(self) -> Fan | None:
+    def fan(self) -> Map | None:
         """The part whose items are counted, and retried when they failed."""
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         """Its value; raises StepError when it fails."""

@@ -13,31 +13,31 @@ from plait.core.digests import sha256_hex
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json
-from plait.engine.dry_run import NOT_KNOWN_END
-from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.capture import CUT
+from plait.engine.dry_run import UNKNOWN_RESULT
+from plait.engine.outcome import Failed, Failure, Skipped, StepError, Succeeded
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.capture import TRUNCATED
 
 if TYPE_CHECKING:
-    from plait.program.action_step import Work
+    from plait.program.action_step import ActionStep
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class StepList:
     name: str
-    steps: tuple[Work, ...]
+    steps: tuple[ActionStep, ...]
     fingerprint: str
     kind: str = "phase"
     title: str = ""
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def inner(self) -> Many[Step]:
         return self.steps
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         captures: dict[str, Json] = {}
         output: Json = None
         cut: Json = None
@@ -46,12 +46,12 @@ class Sequence:
         for order, step in enumerate(self.steps):
             outcome, turn = turn.perform_next(step, order, is_last=order == last)
             match outcome:
-                case Done(value):
+                case Succeeded(value):
                     assert isinstance(value, dict)
                     names = step.captured(value)
                     captures |= names
                     if "output" in value:
-                        output, cut = value["output"], value.get(CUT)
+                        output, cut = value["output"], value.get(TRUNCATED)
                     if order != last:  # nobody asks for the names behind the last
                         turn = _behind(step, turn, value, names)
                 case Failed(failure):
@@ -63,7 +63,7 @@ class Sequence:
                         output, cut = NOT_KNOWN, None
                         names = dict.fromkeys(step.may_capture(), NOT_KNOWN)
                         captures |= names
-                        turn = _behind(step, turn, dict(NOT_KNOWN_END), names)
+                        turn = _behind(step, turn, dict(UNKNOWN_RESULT), names)
                         continue
                     turn.run.note(
                         turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
@@ -77,7 +77,7 @@ class Sequence:
         if would_fail is not None:
             raise would_fail
         whole: dict[str, Json] = {"output": output, "captures": captures}
-        return whole if cut is None else {**whole, CUT: cut}
+        return whole if cut is None else {**whole, TRUNCATED: cut}
 
     def _knowing(self, failure: Failure, captures: dict[str, Json]) -> Failure:
         """Of an item: with what its earlier steps captured, for those who list what became of it."""
@@ -90,31 +90,33 @@ ITEMS: Final = ("item", "rounds")
 """Kinds of lists whose values are listed with those of other items."""
 
 
-def _is_rehearsed(turn: Turn) -> bool:
+def _is_rehearsed(turn: StepContext) -> bool:
     from plait.engine.hands import working
 
     return working(turn.run).rehearsal is not None
 
 
-def _behind(step: Work, turn: Turn, value: dict[str, Json], captures: dict[str, Json]) -> Turn:
-    from plait.program.action_step import after
+def _behind(
+    step: ActionStep, turn: StepContext, value: dict[str, Json], captures: dict[str, Json]
+) -> StepContext:
+    from plait.program.action_step import scope_after
 
-    return turn.with_scope(after(turn.scope, step, value, captures))
+    return turn.with_scope(scope_after(turn.scope, step, value, captures))
 
 
-def sequence(
+def step_list(
     name: str,
-    steps: Iterable[Work],
+    steps: Iterable[ActionStep],
     *,
     kind: str = "phase",
     title: str = "",
-    policy: Policy = PLAIN,
-) -> Sequence:
+    policy: Policy = DEFAULT_POLICY,
+) -> StepList:
     """A list of steps; its fingerprint is theirs, with their names: by these a run knows what is done."""
     steps = tuple(steps)
-    said = joined(f"{step.name} {step.fingerprint}" for step in steps)
-    return Sequence(name, steps, said, kind, title or name, policy)
+    said = join_fingerprints(f"{step.name} {step.fingerprint}" for step in steps)
+    return StepList(name, steps, said, kind, title or name, policy)
 
 
-def joined(fingerprints: Iterable[str]) -> str:
+def join_fingerprints(fingerprints: Iterable[str]) -> str:
     return sha256_hex("\n".join(fingerprints).encode())[:16]

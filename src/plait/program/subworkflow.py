@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Json, Unknown, holds_unknown
-from plait.engine.dry_run import NOT_KNOWN_END
+from plait.core.values import Json, Unknown, contains_unknown
+from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.hands import working
-from plait.engine.outcome import OutOfTime, StepError, too_long
-from plait.engine.perform import Turn, act, plans
+from plait.engine.outcome import DeadlineExceeded, StepError, too_long
+from plait.engine.perform import StepContext, act, plans
 from plait.engine.step import Step
-from plait.scope.frames import GIVEN, MADE_OF_DATA
-from plait.template.sinks import as_json_value, is_own_text
+from plait.scope.frames import DATA_ENV_FRAME, GIVEN
+from plait.template.sinks import is_own_text, render_json_value
 
 if TYPE_CHECKING:
-    from plait.program.workflow import Workflow
+    from plait.program.workflow import WorkflowProgram
     from plait.scope import Scope
     from plait.template.template import Template
 
@@ -48,7 +48,7 @@ class Entered:
 class Subworkflow:
     """The action of a `workflow:` step."""
 
-    program: Workflow
+    program: WorkflowProgram
     path: str
     params: Template | None
     each: Mapping[str, Template]
@@ -68,21 +68,21 @@ class Subworkflow:
         return self.program.inner
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         began = time.monotonic()
         entered = self._entered(turn)
         working(turn.run).hide(entered.secrets)
         facts = turn.scope.names.get("workflow")
         own = {**(facts if isinstance(facts, Mapping) else {}), "name": self.program.name, "path": self.path}
         scope = turn.scope.frame("workflow", workflow={"workflow": own})
-        frames = {name: _frame_of(name, entered) for name in entered.names}
-        for label in ("workflow", GIVEN, MADE_OF_DATA):
+        frames = {name: _frame_name(name, entered) for name in entered.names}
+        for label in ("workflow", GIVEN, DATA_ENV_FRAME):
             of_it = {name: value for name, value in entered.names.items() if frames[name] == label}
             scope = scope.frame(label, env=of_it)
         inner = replace(turn, scope=scope, env={**turn.env, **entered.env})
         value = self._in_time(inner)
         if working(turn.run).rehearsal is not None:
-            return dict(NOT_KNOWN_END)
+            return dict(UNKNOWN_RESULT)
         return {
             "output": value.get("output") if isinstance(value, dict) else None,
             "stderr": "",
@@ -90,13 +90,13 @@ class Subworkflow:
             "duration": round(time.monotonic() - began, 6),
         }
 
-    def _entered(self, turn: Turn) -> Entered:
+    def _entered(self, turn: StepContext) -> Entered:
         params: Json = {}
         if self.params is not None:
-            params = as_json_value(self.params, turn.scope, strict=self.strict)
+            params = render_json_value(self.params, turn.scope, strict=self.strict)
         data = frozenset(self._not_own(turn.scope, params, of_author=False))
         given = data.union(self._not_own(turn.scope, params, of_author=True))
-        if isinstance(params, Unknown) or holds_unknown(params):
+        if isinstance(params, Unknown) or contains_unknown(params):
             known = {**self.written, **(params if isinstance(params, Mapping) else {})}
             return Entered(known, {}, given=given, data=data)
         if not isinstance(params, Mapping):
@@ -110,18 +110,18 @@ class Subworkflow:
             if template is not None and not is_own_text(template, scope, of_author=of_author):
                 yield name
 
-    def _in_time(self, turn: Turn) -> Json:
+    def _in_time(self, turn: StepContext) -> Json:
         if self.timeout is None:
             return act(self.program, turn)
         try:
             return act(self.program, turn.at_most(self.timeout))
-        except OutOfTime:
+        except DeadlineExceeded:
             if turn.is_over():
                 raise
             raise StepError(too_long(self.timeout)) from None
 
 
-def _frame_of(name: str, entered: Entered) -> str:
+def _frame_name(name: str, entered: Entered) -> str:
     if name in entered.data:
-        return MADE_OF_DATA
+        return DATA_ENV_FRAME
     return GIVEN if name in entered.given else "workflow"

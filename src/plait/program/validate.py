@@ -17,15 +17,15 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_value
 from plait.engine.hands import working
-from plait.engine.outcome import INCOMPLETE, Done, Failed, Failure, Outcome, StepError, expect_done
-from plait.engine.perform import Turn
-from plait.engine.replay import since_last_end
+from plait.engine.outcome import INCOMPLETE, Failed, Failure, Outcome, StepError, Succeeded, require_success
+from plait.engine.perform import StepContext
+from plait.engine.replay import replay_unless_failed
 from plait.engine.step import Step
-from plait.program.capture import stripped, whole_output
-from plait.template.sinks import as_text
+from plait.program.capture import complete_output, strip_newlines
+from plait.template.sinks import render_text
 
 if TYPE_CHECKING:
-    from plait.program.step_list import Sequence as Steps
+    from plait.program.step_list import StepList as Steps
     from plait.scope import Scope
     from plait.template.template import Template
 
@@ -57,7 +57,7 @@ class Validation:
         steps = () if self.on_incomplete is None else self.on_incomplete.steps
         return ["validation", *(name for step in steps for name in step.may_capture())]
 
-    def run(self, turn: Turn) -> tuple[Json, Turn]:
+    def run(self, turn: StepContext) -> tuple[Json, StepContext]:
         """What handlers captured, and the turn of what follows; raises StepError if it stays incomplete."""
         captures: dict[str, Json] = {}
         found, turn = self._checked(turn, turn.scope, 1)
@@ -70,7 +70,7 @@ class Validation:
             outcome, turn = turn.perform_next(
                 self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}"
             )
-            captures |= _captures(expect_done(outcome))
+            captures |= _captures(require_success(outcome))
             found, turn = self._checked(turn, scope, attempt + 1)
         if found.completion < self.threshold and self.fails:
             raise StepError(
@@ -83,31 +83,31 @@ class Validation:
         facts: dict[str, Json] = {"validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)}
         return {"captures": {**captures, **facts}}, turn
 
-    def _checked(self, turn: Turn, scope: Scope, number: int) -> tuple[Found, Turn]:
+    def _checked(self, turn: StepContext, scope: Scope, number: int) -> tuple[ValidationResult, StepContext]:
         rehearsing = working(turn.run).rehearsal is not None
-        file = None if self.result_file is None or rehearsing else as_text(self.result_file, scope)
-        before = None if file is None else _seen(file, turn)
+        file = None if self.result_file is None or rehearsing else render_text(self.result_file, scope)
+        before = None if file is None else _file_state(file, turn)
         fresh = turn.run.fresh
         # What it says leads to something, also if it says it by failing: it is asked once.
         check = replace(self.check, policy=replace(self.check.policy, failure_is_final=True))
         name = f"check@{number}"
         # A check that has said no may say another thing now.
-        since = since_last_end(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
+        since = replay_unless_failed(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
         outcome, turn = since.perform_next(check, scope=scope, name=name)
         if rehearsing and (fresh or not turn.replaying):
             return NOT_CHECKED, turn  # what it will say nobody knows before
         if rehearsing and self.result_file is not None:
-            file = as_text(self.result_file, scope)
-            if not _seen(file, turn):
+            file = render_text(self.result_file, scope)
+            if not _file_state(file, turn):
                 return NOT_CHECKED, turn
         failed = isinstance(outcome, Failed)
         if isinstance(outcome, Failed) and outcome.failure.kind not in ANSWERS:
             why = f"the check could not be made: {outcome.failure.message}"
             raise StepError(replace(outcome.failure, message=why))
         result = _output(outcome)
-        if file is not None and not (failed and _seen(file, turn) == before):
+        if file is not None and not (failed and _file_state(file, turn) == before):
             result = working(turn.run).hands.read(file, directory=turn.directory).decode("utf-8", "replace")
-        found = read_result(
+        found = parse_validation(
             result,
             threshold=self.threshold,
             failed=failed,
@@ -125,14 +125,14 @@ class Validation:
 
 def _output(outcome: Outcome) -> Json:
     match outcome:
-        case Done(Mapping() as value):
-            return whole_output(value)
+        case Succeeded(Mapping() as value):
+            return complete_output(value)
         case Failed(failure):
-            return whole_output(failure.as_ended())
+            return complete_output(failure.as_ended())
     return None
 
 
-def _seen(file: str, turn: Turn) -> tuple[Json, ...]:
+def _file_state(file: str, turn: StepContext) -> tuple[Json, ...]:
     """What tells whether a file is written: what it holds, and when and as what it was put there."""
     try:
         data = working(turn.run).hands.read(file, directory=turn.directory)
@@ -146,7 +146,7 @@ def _seen(file: str, turn: Turn) -> tuple[Json, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ValidationResult:
     """What a check said."""
 
     completion: float
@@ -176,18 +176,18 @@ class Found:
         }
 
 
-NOT_CHECKED: Final = Found(completion=100.0)
+NOT_CHECKED: Final = ValidationResult(completion=100.0)
 """In a dry run, which checks nothing."""
 
 
-def read_result(
+def parse_validation(
     output: Json,
     *,
     threshold: float = 100.0,
     failed: bool = False,
     promised: bool = False,
     schema: Json = None,
-) -> Found:
+) -> ValidationResult:
     """The result that a check printed; text that is no result says only whether the check succeeded.
 
     A status that it does not name follows from the completion.  Where a result is promised, only a
@@ -204,9 +204,11 @@ def read_result(
     if not isinstance(data, Mapping):
         if promised and not failed:
             raise _unreadable()
-        return Found(0.0 if failed else 100.0, "failed" if failed else "complete", raw=stripped(output))
+        return ValidationResult(
+            0.0 if failed else 100.0, "failed" if failed else "complete", raw=strip_newlines(output)
+        )
     if schema is not None:
-        _expect_fit(data, schema)
+        _require_schema_match(data, schema)
     completion = data.get("completion_percentage", data.get("completion"))
     status = data.get("status")
     if completion is None:
@@ -218,20 +220,20 @@ def read_result(
     if isinstance(completion, bool) or not isinstance(completion, int | float) or not 0 <= completion <= 100:
         raise _unreadable()
     status = status or ("complete" if completion >= threshold else "incomplete")
-    return Found(
+    return ValidationResult(
         float(completion),
         str(status),
         data.get("implemented"),
         data.get("missing"),
         data.get("gaps"),
-        stripped(output),
+        strip_newlines(output),
     )
 
 
-def _expect_fit(data: Json, schema: Json) -> None:
-    from plait.core.json_schema import misfits
+def _require_schema_match(data: Json, schema: Json) -> None:
+    from plait.core.json_schema import schema_violations
 
-    places = misfits(data, schema)
+    places = schema_violations(data, schema)
     if places:
         what = f"the result of the check does not fit expected_schema: see {', '.join(places)} there"
         raise StepError(Failure(what, INCOMPLETE))

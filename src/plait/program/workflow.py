@@ -12,11 +12,11 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_text
 from plait.engine.hands import working
-from plait.engine.outcome import Done, expect_done
-from plait.engine.perform import Turn, plans
+from plait.engine.outcome import Succeeded, require_success
+from plait.engine.perform import StepContext, plans
 from plait.engine.step import Step
-from plait.program.map import Fan, results
-from plait.program.step_list import Sequence as Steps
+from plait.program.map import Map, item_results
+from plait.program.step_list import StepList as Steps
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -26,12 +26,12 @@ MAP_FACTS = ("total", "successful", "failed", "skipped", "success_rate", *MAP_LI
 
 
 @dataclass(frozen=True, slots=True)
-class Workflow:
+class WorkflowProgram:
     name: str
     steps: Steps | None = None
     """A flow without phases."""
     setup: Steps | None = None
-    fan: Fan | None = None
+    fan: Map | None = None
     reduce: Steps | None = None
     merge: Steps | None = None
     map_lists: frozenset[str] = frozenset(MAP_LISTS)
@@ -48,12 +48,12 @@ class Workflow:
     def phases(self) -> tuple[tuple[str, int], ...]:
         """Each part with the number of its steps."""
         return tuple(
-            (part.name, len(part.each.steps) if isinstance(part, Fan) else len(part.inner))
+            (part.name, len(part.each.steps) if isinstance(part, Map) else len(part.inner))
             for part in self.inner
         )
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         """The value of the last phase; raises StepError when one fails."""
         if self.tracks:
             from plait.program.changes import begin_tracking
@@ -82,26 +82,26 @@ class Workflow:
             self._end_meeting(turn)
         return value
 
-    def _where_items_met(self, turn: Turn, fan: Fan, value: Json) -> Turn:
+    def _where_items_met(self, turn: StepContext, fan: Map, value: Json) -> StepContext:
         """The turn of what follows a map whose items worked in worktrees."""
-        from plait.program.worktrees.gather import expect_at_target, met
+        from plait.program.worktrees.gather import context_after_map, require_target_branch
 
         if self.reduce is not None:
-            expect_at_target(turn, value, self.reduce)
-        return met(turn, fan, value)
+            require_target_branch(turn, value, self.reduce)
+        return context_after_map(turn, fan, value)
 
-    def _end_meeting(self, turn: Turn) -> None:
+    def _end_meeting(self, turn: StepContext) -> None:
         rehearsed = working(turn.run).rehearsal is not None
         if self.fan is not None and self.fan.isolation is not None and not rehearsed:
-            from plait.program.worktrees.gather import end_meeting
+            from plait.program.worktrees.gather import close_gather_worktree
 
-            end_meeting(turn)
+            close_gather_worktree(turn)
 
-    def _performed(self, part: Step, turn: Turn, order: int) -> tuple[Json, Turn]:
+    def _performed(self, part: Step, turn: StepContext, order: int) -> tuple[Json, StepContext]:
         outcome, turn = turn.perform_next(part, order)
-        return expect_done(outcome), turn
+        return require_success(outcome), turn
 
-    def _with_map(self, turn: Turn, fan: Fan, value: Json) -> Scope:
+    def _with_map(self, turn: StepContext, fan: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
         if working(turn.run).rehearsal is not None and (turn.run.fresh or not turn.replaying):
@@ -120,18 +120,18 @@ class Workflow:
                 facts["results_json"] = json_text(lists["results"])
         return turn.scope.frame("map", phase={"map": facts})
 
-    def _results(self, turn: Turn, fan: Fan) -> Iterator[dict[str, Json]]:
+    def _results(self, turn: StepContext, fan: Map) -> Iterator[dict[str, Json]]:
         mine = turn.inner(fan)
         found = mine.run.journal.recorded(f"{mine.path}/{fan.items.name}")
-        if found is None or not isinstance(found.outcome, Done):
+        if found is None or not isinstance(found.outcome, Succeeded):
             return iter(())
-        return results(mine, fan.items.read(found.outcome.value, mine))
+        return item_results(mine, fan.items.read(found.outcome.value, mine))
 
 
-def _with_merge(turn: Turn) -> Scope:
-    from plait.program.changes import begin_merging
+def _with_merge(turn: StepContext) -> Scope:
+    from plait.program.changes import merge_names_at_start
 
-    facts = begin_merging(turn)
+    facts = merge_names_at_start(turn)
     return turn.scope.frame("merge", phase={"merge": facts}) if facts else turn.scope
 
 

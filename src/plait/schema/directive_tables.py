@@ -6,19 +6,19 @@ from plait.core.hints import Final
 from plait.schema.hook_tables import HOOKS_FIELD
 from plait.schema.kinds import (
     Data,
-    Each,
     Field,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     NoEffect,
     Number,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    TemplateText,
+    TemplateTree,
 )
 from plait.schema.shared import PARAMETERS
 
@@ -27,46 +27,46 @@ MOST_TURNS: Final = 50
 MOST_RETRIES: Final = 20
 
 _PART: Final = "[A-Za-z0-9*][A-Za-z0-9_.*-]*"
-PATTERN: Final = Word(
+PATTERN: Final = PlainText(
     "a pattern of tool ids: team/report, core/file/* or *", rf"(?:tool:|directive:)?{_PART}(?:/{_PART})*"
 )
-PATTERNS: Final = OneOf((Many(PATTERN), PATTERN), "a pattern of tool ids, or a list of them")
+PATTERNS: Final = OneOf((ListOf(PATTERN), PATTERN), "a pattern of tool ids, or a list of them")
 AGENT_FIELDS: Final = (
     Field(
         "limits",
-        Map("limits"),
+        Record("limits"),
         f"what it may use up; without a word about turns there are at most {MOST_TURNS}",
     ),
     Field(
         "max_output_retries",
-        Whole(0, MOST_RETRIES),
+        Integer(0, MOST_RETRIES),
         "how often the model is told what is wrong with an answer that does not fit",
         2,
     ),
 )
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "directive",
         "directive",
         "What stands between the lines `---` at the top of a directive.  Below it is the prompt, in which "
         "`{input:name}` stands for an input.",
         (
-            Field("name", Word(), "what people call it; its file name, if nothing is said", told=True),
-            Field("description", Word(), "what it is for: agents that may call it read this", told=True),
+            Field("name", PlainText(), "what people call it; its file name, if nothing is said", told=True),
+            Field("description", PlainText(), "what it is for: agents that may call it read this", told=True),
             Field("inputs", PARAMETERS, "what it is given, with types and defaults", also=("parameters",)),
             Field("outputs", PARAMETERS, "what it gives: the model has to answer with these"),
-            Field("system", Text(), "what comes before the prompt"),
+            Field("system", TemplateText(), "what comes before the prompt"),
             Field(
                 "model",
-                OneOf((Word(), Map("directive_model")), "the name of a model, or a map: model"),
+                OneOf((PlainText(), Record("directive_model")), "the name of a model, or a map: model"),
                 "which model; the one of the provider, if nothing is said",
             ),
-            Field("provider", Word(), "whose model"),
-            Field("options", Each(Data()), "what else the provider takes: temperature, max_tokens"),
+            Field("provider", PlainText(), "whose model"),
+            Field("options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"),
             Field(
                 "permissions",
-                OneOf((Map("permissions"), PATTERNS), "patterns of tool ids, or a map: permissions"),
+                OneOf((Record("permissions"), PATTERNS), "patterns of tool ids, or a map: permissions"),
                 "the tools that the model may call; none, if nothing is said",
                 also=("tools",),
             ),
@@ -74,10 +74,10 @@ FORMS: Final = (
             HOOKS_FIELD,
             Field(
                 "actions",
-                Many(Each(Tree())),
+                ListOf(MapOf(TemplateTree())),
                 "calls for whoever reads the directive: they are filled and listed, and not made",
             ),
-            Field("version", OneOf((Word(), Number()), "a version: 1.4.2"), "its version", told=True),
+            Field("version", OneOf((PlainText(), Number()), "a version: 1.4.2"), "its version", told=True),
             Field("category", Data(), "the folder in which it is", told=True),
             Field("author", Data(), "who wrote it", told=True),
             Field("tags", Data(), "words by which it is found", told=True),
@@ -86,18 +86,18 @@ FORMS: Final = (
             Field("acknowledge", NoEffect("a risk is taken by a permission"), ""),
         ),
     ),
-    Form(
+    RecordType(
         "directive_model",
         "model",
         "Which model answers.",
         (
-            Field("id", Word(), "its name, as the provider calls it", also=("name",)),
-            Field("tier", Word(), "one of the tiers of the provider: fast, strong; an id wins over it"),
-            Field("provider", Word(), "whose model"),
+            Field("id", PlainText(), "its name, as the provider calls it", also=("name",)),
+            Field("tier", PlainText(), "one of the tiers of the provider: fast, strong; an id wins over it"),
+            Field("provider", PlainText(), "whose model"),
             Field("fallback", NoEffect("a model that fails is not replaced by another silently"), ""),
         ),
     ),
-    Form(
+    RecordType(
         "permissions",
         "permissions",
         "The tools that a model may call.  What no pattern names is refused.",

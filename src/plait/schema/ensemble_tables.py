@@ -6,23 +6,23 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.schema.directive_tables import MOST_RETRIES, PATTERNS
 from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.kinds import (
+    Boolean,
     Choice,
     Condition,
     Data,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     NoEffect,
     Number,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Text,
-    Whole,
-    Word,
+    TemplateText,
 )
 from plait.schema.shared import (
     MOST_ATTEMPTS,
@@ -54,23 +54,25 @@ ON_ERROR: Final = ("fail_fast", "continue_on_error")
 ON_MAX: Final = ("return_last", "fail", "return_with_flag")
 
 
-TASK_ID: Final = Word("an id: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-TASK_IDS: Final = OneOf((Many(TASK_ID), TASK_ID), "an id, or a list of ids")
-_NAMES: Final = OneOf((Many(NAME), NAME), "a list of names")
-_ROLES: Final = OneOf((Many(Word()), Word()), "a role, or a list of roles")
-_MAP: Final = OneOf((Map("ensemble_map"), Many(Map("ensemble_map"))), "a map: map, or a list of them")
+TASK_ID: Final = PlainText("an id: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+TASK_IDS: Final = OneOf((ListOf(TASK_ID), TASK_ID), "an id, or a list of ids")
+_NAMES: Final = OneOf((ListOf(NAME), NAME), "a list of names")
+_ROLES: Final = OneOf((ListOf(PlainText()), PlainText()), "a role, or a list of roles")
+_MAP: Final = OneOf((Record("ensemble_map"), ListOf(Record("ensemble_map"))), "a map: map, or a list of them")
 
 _MEMBER: Final = (
-    Field("goal", Text(), "what it wants to reach; a template", ""),
-    Field("background", Text(), "what it knows and how it works; a template", "", also=("backstory",)),
-    Field("provider", Word(), "whose model; that of the ensemble, if nothing is said", also=("llm",)),
-    Field("model", Word(), "which model; the one of the provider, if nothing is said"),
+    Field("goal", TemplateText(), "what it wants to reach; a template", ""),
+    Field(
+        "background", TemplateText(), "what it knows and how it works; a template", "", also=("backstory",)
+    ),
+    Field("provider", PlainText(), "whose model; that of the ensemble, if nothing is said", also=("llm",)),
+    Field("model", PlainText(), "which model; the one of the provider, if nothing is said"),
     Field("tools", PATTERNS, "patterns of the tools that it may call; none, if nothing is said"),
     Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
-    Field("options", Each(Data()), "what else the provider takes: temperature, max_tokens"),
+    Field("options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"),
     Field(
         "limits",
-        Map("limits"),
+        Record("limits"),
         f"what it may use up; without a word about turns there are at most {MOST_TURNS}",
     ),
     Field("allow_delegation", Refused("write workflow: hierarchical, and a manager"), ""),
@@ -79,27 +81,30 @@ _MEMBER: Final = (
 )
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "ensemble",
         "ensemble",
         "A file that is an ensemble: tasks, and the agents or tools that do them.  Texts of tasks and agents "
         "are filled with the inputs (`{topic}`) before anything runs.",
         (
-            Field("name", Word(), "what people call it; its file name, if nothing is said", told=True),
-            Field("description", Word(), "what it is for", told=True),
-            Field("version", OneOf((Word(), Number()), "a version: 1.4.2"), "its version", told=True),
+            Field("name", PlainText(), "what people call it; its file name, if nothing is said", told=True),
+            Field("description", PlainText(), "what it is for", told=True),
+            Field("version", OneOf((PlainText(), Number()), "a version: 1.4.2"), "its version", told=True),
             Field("tool_type", Choice(("ensemble",)), "ensemble: the file can be called as a tool"),
-            Field("executor_id", Word(), "what runs it; the engine, if nothing is said", told=True),
-            Field("category", Word(), "the folder in which it is", told=True),
+            Field("executor_id", PlainText(), "what runs it; the engine, if nothing is said", told=True),
+            Field("category", PlainText(), "the folder in which it is", told=True),
             Field("author", Data(), "who wrote it", told=True),
             Field("tags", Data(), "words by which it is found", told=True),
             Field("inputs", PARAMETERS, "what it is given, with types and defaults", also=("parameters",)),
             Field("outputs", Data(), "what it gives, for people and for chains", told=True),
             Field("secrets", _NAMES, "names of inputs whose values nobody may see, models neither"),
-            Field("agents", Each(Map("member"), TASK_ID), "the agents by name"),
+            Field("agents", MapOf(Record("member"), TASK_ID), "the agents by name"),
             Field(
                 "tasks",
-                OneOf((Each(Map("task"), TASK_ID), Many(Map("task"))), "a list of tasks, or a map by id"),
+                OneOf(
+                    (MapOf(Record("task"), TASK_ID), ListOf(Record("task"))),
+                    "a list of tasks, or a map by id",
+                ),
                 "what is to be done",
                 required=True,
             ),
@@ -111,8 +116,10 @@ FORMS: Final = (
                 "else sequential",
                 also=("process", "strategy"),
             ),
-            Field("manager", Map("manager"), "of hierarchical: who delegates, and how much"),
-            Field("loops", Many(Map("ensemble_loop")), "tasks that are done again until something holds"),
+            Field("manager", Record("manager"), "of hierarchical: who delegates, and how much"),
+            Field(
+                "loops", ListOf(Record("ensemble_loop")), "tasks that are done again until something holds"
+            ),
             Field("map", _MAP, "a task that is done for each of some items"),
             Field(
                 "on_error",
@@ -122,8 +129,8 @@ FORMS: Final = (
                 "fail_fast",
             ),
             Field("max_parallel", PARALLEL, "so many tasks at a time", 4),
-            Field("provider", Word(), "whose model answers, if an agent does not say", also=("llm",)),
-            Field("model", Word(), "which model, if an agent does not say"),
+            Field("provider", PlainText(), "whose model answers, if an agent does not say", also=("llm",)),
+            Field("model", PlainText(), "which model, if an agent does not say"),
             LIMITS_FIELD,
             HOOKS_FIELD,
             Field("timeout", Duration(), TIMEOUT_MEANING),
@@ -131,42 +138,42 @@ FORMS: Final = (
             Field("verbose", NoEffect("plait show has everything that was said"), ""),
         ),
     ),
-    Form(
+    RecordType(
         "member",
         "agent",
         "A model in a role.",
-        (Field("role", Text(), "who it is; a template", required=True), *_MEMBER),
+        (Field("role", TemplateText(), "who it is; a template", required=True), *_MEMBER),
     ),
-    Form(
+    RecordType(
         "task",
         "task",
         "Something to be done: by an agent, or by a tool.  Without either a plain agent does it.",
         (
             Field("id", TASK_ID, "what contexts and paths call it; its place, if nothing is said"),
-            Field("name", Word(), "what people call it", told=True),
-            Field("description", Text(), "what is to be done; a template", required=True),
-            Field("expected_output", Text(), "what is to come of it; a template", ""),
+            Field("name", PlainText(), "what people call it", told=True),
+            Field("description", TemplateText(), "what is to be done; a template", required=True),
+            Field("expected_output", TemplateText(), "what is to come of it; a template", ""),
             Field(
                 "agent",
-                OneOf((Map("member"), TASK_ID), "the name of an agent, or a map: agent"),
+                OneOf((Record("member"), TASK_ID), "the name of an agent, or a map: agent"),
                 "who does it",
             ),
             Field("context", TASK_IDS, "the tasks whose outputs it is given, in this order"),
-            Field("tool", Word(), "the tool that does it: its id"),
+            Field("tool", PlainText(), "the tool that does it: its id"),
             Field(
                 "params",
-                Each(Data()),
+                MapOf(Data()),
                 "of a tool: its parameters; `${inputs.x}`, `${task.description}` and `${context.ID.raw}` or "
                 "`.data` are filled",
             ),
-            Field("output_schema", Each(Data()), "JSON Schema of what the model has to answer"),
+            Field("output_schema", MapOf(Data()), "JSON Schema of what the model has to answer"),
             Field(
                 "max_output_retries",
-                Whole(0, MOST_RETRIES),
+                Integer(0, MOST_RETRIES),
                 "how often the model is told what is wrong with an answer that does not fit",
                 2,
             ),
-            Field("attempts", Whole(1, MOST_ATTEMPTS), "how often it is tried in all", 1, also=("retry",)),
+            Field("attempts", Integer(1, MOST_ATTEMPTS), "how often it is tried in all", 1, also=("retry",)),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("handler", Refused("a handler is a function of Python; in a file name a tool"), ""),
             Field("output_file", Refused("write a workflow around it, with write_file"), ""),
@@ -174,7 +181,7 @@ FORMS: Final = (
         ),
         apart=(("tool", "agent"), ("tool", "output_schema")),
     ),
-    Form(
+    RecordType(
         "ensemble_loop",
         "loop",
         "Tasks that are done again, round by round.",
@@ -186,17 +193,17 @@ FORMS: Final = (
                 Condition(),
                 "the end: tests of `output`, `data` (of the last task of a round) and `iteration`",
             ),
-            Field("max_iterations", Whole(1, 1000), "so many rounds at most", MAX_ITERATIONS),
+            Field("max_iterations", Integer(1, 1000), "so many rounds at most", MAX_ITERATIONS),
             Field(
                 "on_max",
                 Choice(ON_MAX),
                 "if `until` does not hold even then: return_last, fail, or return_with_flag (`reached_max`)",
                 "return_last",
             ),
-            Field("feedback", Flag(), "its first task hears what the round before came to", True),
+            Field("feedback", Boolean(), "its first task hears what the round before came to", True),
         ),
     ),
-    Form(
+    RecordType(
         "ensemble_map",
         "map",
         "A task for each item, and one that puts together what they gave.",
@@ -204,7 +211,7 @@ FORMS: Final = (
             Field(
                 "items",
                 OneOf(
-                    (Many(Data()), Map("ensemble_items"), NAME),
+                    (ListOf(Data()), Record("ensemble_items"), NAME),
                     "a list, the name of an input, or a map: source of items",
                 ),
                 "the items",
@@ -215,39 +222,39 @@ FORMS: Final = (
             Field("task", TASK_ID, "the task that is done for each", required=True),
             Field("reduce", TASK_ID, "the task that puts the outputs together"),
             Field(
-                "chunk_size", Whole(2), "so many at a time, level by level; all at once, if nothing is said"
+                "chunk_size", Integer(2), "so many at a time, level by level; all at once, if nothing is said"
             ),
             Field(
                 "target_tokens",
-                Whole(1),
+                Integer(1),
                 "as many at a time as have so many tokens together, but never less than two",
             ),
             Field(
                 "max_levels",
-                Whole(1, 1000),
+                Integer(1, 1000),
                 "of target_tokens: at this level all that is left is put together at once",
                 MAX_LEVELS,
             ),
         ),
     ),
-    Form(
+    RecordType(
         "ensemble_items",
         "source of items",
         "Items that another task makes.",
         (
             Field("task", TASK_ID, "the task whose data is the list", required=True),
-            Field("path", Word(), "where in its data the list is: `points`, `plan.points`"),
+            Field("path", PlainText(), "where in its data the list is: `points`, `plan.points`"),
         ),
     ),
-    Form(
+    RecordType(
         "manager",
         "manager",
         "An agent that has those of the tasks do the work.",
         (
-            Field("role", Text(), "who it is; a template", MANAGER_ROLE),
+            Field("role", TemplateText(), "who it is; a template", MANAGER_ROLE),
             *_MEMBER,
-            Field("max_delegations", Whole(1), "how often it may delegate in all"),
-            Field("max_per_worker", Whole(1), "how often to one worker"),
+            Field("max_delegations", Integer(1), "how often it may delegate in all"),
+            Field("max_per_worker", Integer(1), "how often to one worker"),
             Field(
                 "workers",
                 _ROLES,

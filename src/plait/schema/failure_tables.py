@@ -5,25 +5,25 @@ from __future__ import annotations
 from plait.core.hints import Final
 from plait.engine.step import RETRIABLE_KINDS
 from plait.schema.kinds import (
+    Boolean,
     Choice,
     Data,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     NoEffect,
     Null,
     Number,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Shell,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    ShellText,
+    TemplateText,
+    TemplateTree,
 )
 from plait.schema.shared import (
     AGENT,
@@ -37,24 +37,24 @@ from plait.schema.shared import (
 )
 
 _INSTEAD_OF_STEPS: Final = (
-    Field("shell", Shell(), "instead of steps: shell text"),
-    Field("claude", Text(), "instead of steps: a prompt or slash command for the agent Claude"),
+    Field("shell", ShellText(), "instead of steps: shell text"),
+    Field("claude", TemplateText(), "instead of steps: a prompt or slash command for the agent Claude"),
     Field("agent", AGENT, "instead of steps: a prompt"),
     Field("prompt", MODEL, "instead of steps: a call of a model"),
-    Field("tool", Text(), "instead of steps: the id of a tool"),
-    Field("params", Tree(), "for tool: its parameters"),
-    Field("model", Word(), "for agent, claude and prompt: which model"),
+    Field("tool", TemplateText(), "instead of steps: the id of a tool"),
+    Field("params", TemplateTree(), "for tool: its parameters"),
+    Field("model", PlainText(), "for agent, claude and prompt: which model"),
 )
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "retry",
         "retry",
         "How often something is tried, and how long to wait in between.",
         (
             Field(
                 "attempts",
-                Whole(1, MOST_ATTEMPTS),
+                Integer(1, MOST_ATTEMPTS),
                 "how often in all, the first included",
                 3,
                 also=("max_attempts",),
@@ -62,7 +62,7 @@ FORMS: Final = (
             Field(
                 "backoff",
                 OneOf(
-                    (Choice(("fixed", "linear", "exponential", "fibonacci")), Map("backoff")),
+                    (Choice(("fixed", "linear", "exponential", "fibonacci")), Record("backoff")),
                     "one of fixed, linear, exponential, fibonacci",
                 ),
                 "how pauses grow",
@@ -78,14 +78,14 @@ FORMS: Final = (
             Field("base", Number(1, 100), "what exponential multiplies by", 2),
             Field(
                 "jitter",
-                OneOf((Flag(), Number(0, 1)), "true, false, or a share from 0 to 1"),
+                OneOf((Boolean(), Number(0, 1)), "true, false, or a share from 0 to 1"),
                 "the share by which a pause may be shorter or longer; true: as jitter_factor says",
                 False,
             ),
             Field("jitter_factor", Number(0, 1), "the share that jitter: true means", 0.3),
             Field(
                 "retry_on",
-                OneOf((Many(Word()), Word()), "a list of kinds of failure"),
+                OneOf((ListOf(PlainText()), PlainText()), "a list of kinds of failure"),
                 f"only these failures are tried again: {', '.join(RETRIABLE_KINDS)}, "
                 "or a part of the message",
             ),
@@ -93,116 +93,118 @@ FORMS: Final = (
             Field("on_failure", Refused("write continue_on_error or on_failure beside retry"), ""),
         ),
     ),
-    Form(
+    RecordType(
         "backoff",
         "backoff",
         "A way to wait with its number: `{linear: {increment: 2s}}`.",
         (
-            Field("fixed", OneOf((Map("no_numbers"), Null())), "always the same pause"),
-            Field("linear", OneOf((Map("linear"), Null())), "a pause that grows by as much each time"),
-            Field("exponential", OneOf((Map("exponential"), Null())), "a pause that is multiplied each time"),
-            Field("fibonacci", OneOf((Map("no_numbers"), Null())), "the sum of the two pauses before"),
+            Field("fixed", OneOf((Record("no_numbers"), Null())), "always the same pause"),
+            Field("linear", OneOf((Record("linear"), Null())), "a pause that grows by as much each time"),
+            Field(
+                "exponential", OneOf((Record("exponential"), Null())), "a pause that is multiplied each time"
+            ),
+            Field("fibonacci", OneOf((Record("no_numbers"), Null())), "the sum of the two pauses before"),
             Field("custom", Refused("choose fixed, linear, exponential or fibonacci"), ""),
         ),
         one_of=("fixed", "linear", "exponential", "fibonacci"),
     ),
-    Form("no_numbers", "backoff", "Needs no number.", ()),
-    Form(
+    RecordType("no_numbers", "backoff", "Needs no number.", ()),
+    RecordType(
         "linear",
         "backoff",
         "The number of `linear`.",
         (Field("increment", Duration(zero=True), "what is added each time", required=True),),
     ),
-    Form(
+    RecordType(
         "exponential",
         "backoff",
         "The number of `exponential`.",
         (Field("base", Number(1, 100), "what is multiplied by", 2),),
     ),
-    Form(
+    RecordType(
         "handler",
         "handler",
         "`on_failure`: what to do when a step has failed, and what that means for the flow.",
         (
-            Field("steps", Many(HANDLED), "the steps, one after the other", also=("commands",)),
+            Field("steps", ListOf(HANDLED), "the steps, one after the other", also=("commands",)),
             *_INSTEAD_OF_STEPS,
-            Field("name", Word(), "what people call it", told=True),
+            Field("name", PlainText(), "what people call it", told=True),
             Field("id", IDENTIFIER, "its place in paths", told=True),
             Field(
                 "max_attempts",
-                Whole(0, 100),
+                Integer(0, 100),
                 "how often the failed step is tried again, each time after the handler; "
                 "if nothing is said: 3 if the handler is an agent, else not at all",
                 also=("max_retries",),
             ),
             Field(
                 "retry_original",
-                Flag(),
+                Boolean(),
                 "if max_attempts says nothing: true: once, false: not at all",
             ),
             Field(
                 "fail_workflow",
-                Flag(),
+                Boolean(),
                 "true: the step has failed whatever the handler does; "
                 "false: it has not, even if it still fails",
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             *CAPTURE_FIELDS,
-            Field("continue_on_error", Flag(), "a step of the handler that fails does not matter", False),
-            Field("handler_failure_fatal", Flag(), "false: the same as continue_on_error: true", True),
-            Field("commit_required", Flag(), "it fails if it leaves no commit behind", False),
+            Field("continue_on_error", Boolean(), "a step of the handler that fails does not matter", False),
+            Field("handler_failure_fatal", Boolean(), "false: the same as continue_on_error: true", True),
+            Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
             Field("strategy", NoEffect("max_attempts and fail_workflow say what follows"), ""),
         ),
         some_of=("steps", "shell", "claude", "agent", "prompt", "tool"),
     ),
-    Form(
+    RecordType(
         "validate",
         "validate",
         "Checks what a step did.  The check prints JSON, or writes it into `result_file`: "
         "`{completion_percentage, status, implemented, missing, gaps}`.",
         (
-            Field("shell", Shell(), "the check as shell text", old=("command",)),
-            Field("claude", Text(), "the check as a prompt or slash command for the agent Claude"),
+            Field("shell", ShellText(), "the check as shell text", old=("command",)),
+            Field("claude", TemplateText(), "the check as a prompt or slash command for the agent Claude"),
             Field("agent", AGENT, "the check as a prompt for an agent"),
             Field("prompt", MODEL, "the check as a call of a model"),
-            Field("tool", Text(), "the check as a tool"),
-            Field("params", Tree(), "for tool: its parameters"),
-            Field("steps", Many(HANDLED), "the check as steps; the last output counts", also=("commands",)),
-            Field("result_file", Text(), "the file with the result, instead of the output"),
+            Field("tool", TemplateText(), "the check as a tool"),
+            Field("params", TemplateTree(), "for tool: its parameters"),
+            Field("steps", ListOf(HANDLED), "the check as steps; the last output counts", also=("commands",)),
+            Field("result_file", TemplateText(), "the file with the result, instead of the output"),
             Field("threshold", Number(0, 100), "complete is what reaches so many percent", 100),
             Field(
                 "expected_schema",
-                OneOf((Each(Data()),), "a map: JSON Schema"),
+                OneOf((MapOf(Data()),), "a map: JSON Schema"),
                 "what every result has to fit, besides the form above; one that does not fails the step",
             ),
             Field("timeout", Duration(), "how long one check may take"),
             Field("on_incomplete", ON_INCOMPLETE, "what completes the gaps; then the check is repeated"),
             Field(
                 "max_attempts",
-                Whole(0, 100),
+                Integer(0, 100),
                 "how often on_incomplete runs at most; on_incomplete may say it, too",
             ),
-            Field("fail_workflow", Flag(), "false: what stays incomplete does not fail the step", True),
-            Field("commit_required", Flag(), "the check fails if it leaves no commit behind", False),
+            Field("fail_workflow", Boolean(), "false: what stays incomplete does not fail the step", True),
+            Field("commit_required", Boolean(), "the check fails if it leaves no commit behind", False),
         ),
         some_of=("shell", "claude", "agent", "prompt", "tool", "steps"),
     ),
-    Form(
+    RecordType(
         "incomplete",
         "on_incomplete",
         "What completes the gaps that a check has found; it knows `validation.*`.",
         (
-            Field("steps", Many(HANDLED), "the steps, one after the other", also=("commands",)),
+            Field("steps", ListOf(HANDLED), "the steps, one after the other", also=("commands",)),
             *_INSTEAD_OF_STEPS,
             Field(
                 "max_attempts",
-                Whole(0, 100),
+                Integer(0, 100),
                 "how often it runs at most, each time followed by another check",
                 2,
             ),
-            Field("fail_workflow", Flag(), "false: what stays incomplete does not fail the step", True),
+            Field("fail_workflow", Boolean(), "false: what stays incomplete does not fail the step", True),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("commit_required", Flag(), "it fails if it leaves no commit behind", False),
+            Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
         ),
         some_of=("steps", "shell", "claude", "agent", "prompt", "tool"),
     ),

@@ -13,9 +13,9 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json, text
-from plait.schema.forms import spelt
-from plait.schema.kinds import Data, Duration, Each, Field, Kind, Many, Map, Whole
-from plait.schema.validate import has_holes, is_number, is_whole, pick, seconds
+from plait.schema.forms import fields_by_spelling
+from plait.schema.kinds import Data, Duration, Field, Integer, Kind, ListOf, MapOf, Record
+from plait.schema.validate import has_placeholders, is_number, is_whole, seconds, select_kind
 from plait.template.template import Branch, Constant, Template, compile_template
 from plait.template.template import Node as TemplateNode
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 
-def template_of(node: Node, profile: str = "workflow") -> Template:
+def to_template(node: Node, profile: str = "workflow") -> Template:
     """A node as a template: a string, or every string of a tree; errors point into the file."""
     return Template(_template_node(node, profile), compile_template("", profile).profile)
 
@@ -43,13 +43,13 @@ def _template_node(node: Node, profile: str) -> TemplateNode:
 
 def text_template(node: Node) -> Template:
     """The template of what can only be text: a number, or true, is what its author wrote."""
-    node = as_written(node)
+    node = keep_number_text(node)
     if isinstance(node, Scalar) and not isinstance(node.value, str):
         node = Scalar(text(node.value), node.span)
-    return template_of(node)
+    return to_template(node)
 
 
-def as_written(node: Node) -> Node:
+def keep_number_text(node: Node) -> Node:
     """A number that means another text than its author wrote, 3.10 or 007, as that text."""
     if (
         not isinstance(node, Scalar)
@@ -64,7 +64,7 @@ def as_written(node: Node) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Fields:
     """A map without problems, read by its table; `scope` answers the holes of numbers and durations."""
 
     form: str
@@ -102,7 +102,7 @@ class Said:
 
     def whole(self, name: str) -> int | None:
         node = self.get(name)
-        if node is not None and has_holes(node):
+        if node is not None and has_placeholders(node):
             return self._filled_whole(name, node)
         value = self._value(name)
         return value if is_whole(value) else None
@@ -111,8 +111,8 @@ class Said:
         node = self.get(name)
         kind = self._field(name).kind
         zero = isinstance(kind, Duration) and kind.zero
-        if node is not None and has_holes(node):
-            found = seconds(template_of(node).render(self.scope), zero=zero)
+        if node is not None and has_placeholders(node):
+            found = seconds(to_template(node).render(self.scope), zero=zero)
             if found is None:
                 raise _not_filled(node, name, kind)
             return found
@@ -126,16 +126,16 @@ class Said:
 
     def template(self, name: str) -> Template | None:
         node = self.get(name)
-        return None if node is None else template_of(node)
+        return None if node is None else to_template(node)
 
-    def inner(self, name: str) -> Said | None:
+    def inner(self, name: str) -> Fields | None:
         """The map under a name, if a map stands there."""
         node = self.get(name)
-        picked = None if node is None else pick(self._field(name).kind, node)
-        if not isinstance(picked, Map):
+        picked = None if node is None else select_kind(self._field(name).kind, node)
+        if not isinstance(picked, Record):
             return None
         assert isinstance(node, Mapping)
-        return Said(picked.form, node, self.scope)
+        return Fields(picked.form, node, self.scope)
 
     def entries(self, name: str) -> list[tuple[str, Node]]:
         """What stands under a name whose keys are the author's."""
@@ -144,7 +144,7 @@ class Said:
 
     def variables(self, name: str) -> list[tuple[str, Node]]:
         """The same where they are environment variables, which are text."""
-        return [(key, as_written(value)) for key, value in self.entries(name)]
+        return [(key, keep_number_text(value)) for key, value in self.entries(name)]
 
     def items(self, name: str) -> tuple[Node, ...]:
         node = self.get(name)
@@ -158,20 +158,20 @@ class Said:
         from plait.core.values import text
 
         kind = self._field(name).kind
-        filled = text(template_of(node).render(self.scope)).strip()
+        filled = text(to_template(node).render(self.scope)).strip()
         number = int(filled) if re.fullmatch("[0-9]{1,12}", filled) else None
-        if number is None or (isinstance(kind, Whole) and not _is_in(number, kind)):
+        if number is None or (isinstance(kind, Integer) and not _is_in(number, kind)):
             raise _not_filled(node, name, kind)
         return number
 
     def _field(self, name: str) -> Field:
-        field = spelt(self.form).get(name)
+        field = fields_by_spelling(self.form).get(name)
         if field is None:
             raise InternalError(f"a {self.form} has no field '{name}'")
         return field
 
 
-def _is_in(number: int, kind: Whole) -> bool:
+def _is_in(number: int, kind: Integer) -> bool:
     return kind.least <= number and (kind.most is None or number <= kind.most)
 
 
@@ -187,33 +187,35 @@ def _not_filled(node: Node, name: str, kind: Kind) -> InputError:
 # ── fingerprints ─────────────────────────────────────────────────────────
 
 
-def essence(node: Node, kind: Kind) -> Json:
+def fingerprint_data(node: Node, kind: Kind) -> Json:
     """What an author said, whatever the spelling: without what only tells people something."""
-    picked = pick(kind, node)
+    picked = select_kind(kind, node)
     match picked, node:
-        case Map(form), Mapping(entries):
-            table = spelt(form)
+        case Record(form), Mapping(entries):
+            table = fields_by_spelling(form)
             found = [(table.get(str(key.value)), str(key.value), value) for key, value in entries]
             return {
-                field.name if field else name: essence(value, field.kind if field else Data())
+                field.name if field else name: fingerprint_data(value, field.kind if field else Data())
                 for field, name, value in found
                 if field is None or not field.told
             }
-        case Each(inner), Mapping(entries):
-            return {str(key.value): essence(value, inner) for key, value in entries}
-        case Many(inner), Sequence(items):
-            return [essence(item, inner) for item in items]
+        case MapOf(inner), Mapping(entries):
+            return {str(key.value): fingerprint_data(value, inner) for key, value in entries}
+        case ListOf(inner), Sequence(items):
+            return [fingerprint_data(item, inner) for item in items]
     return node.data()
 
 
-def sound(node: documents.Mapping, form: str, names: Container[str] | None = None) -> documents.Mapping:
+def valid_fields(
+    node: documents.Mapping, form: str, names: Container[str] | None = None
+) -> documents.Mapping:
     """A map with those of its fields, or of the ones named, of which the format has nothing to say."""
-    table = format.spelt(form)
+    table = format.fields_by_spelling(form)
     kept = [
         (key, value)
         for key, value in node.entries
         if str(key.value) in table
         and (names is None or key.value in names)
-        and not format.problems(value, table[str(key.value)].kind)
+        and not format.validate(value, table[str(key.value)].kind)
     ]
     return documents.Mapping(tuple(kept), node.span)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from plait.core.hints import Final
 from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.kinds import (
+    Boolean,
     Choice,
     Data,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     NoEffect,
     Number,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Tree,
-    Whole,
-    Word,
+    TemplateTree,
 )
 from plait.schema.shared import (
     ALLOWED,
@@ -45,68 +45,70 @@ from plait.schema.shared import (
 _PARAMETER_FIELDS: Final = (
     Field("type", Choice(TYPES), "what it is; text that is given is converted", "any"),
     Field("default", Data(), "its value if none is given"),
-    Field("required", Flag(), "it has to be given; so it is without a default, unless this says false"),
-    Field("description", Word(), "what it is for", told=True),
-    Field("choices", Many(Data()), "one of these", also=("enum",)),
+    Field("required", Boolean(), "it has to be given; so it is without a default, unless this says false"),
+    Field("description", PlainText(), "what it is for", told=True),
+    Field("choices", ListOf(Data()), "one of these", also=("enum",)),
     Field(
         "pattern",
-        Word(),
+        PlainText(),
         "text that this regular expression (RE2) matches whole",
         also=("validation",),
     ),
 )
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "flow",
         "flow",
         "The file: one list of steps, or the phases setup, map, reduce and merge.  "
         "A file that is only a list of steps is a flow, too.",
         (
-            Field("name", Word(), "what the flow is called; the file's name if nothing is said", told=True),
-            Field("description", Word(), "what it is for", told=True),
-            Field("version", OneOf((Word(), Number())), "which version this is", told=True),
+            Field(
+                "name", PlainText(), "what the flow is called; the file's name if nothing is said", told=True
+            ),
+            Field("description", PlainText(), "what it is for", told=True),
+            Field("version", OneOf((PlainText(), Number())), "which version this is", told=True),
             Field("mode", Choice(("standard", "mapreduce")), "says what the phases say anyway", told=True),
             Field("extends", FILE, "another file that this one completes and overrides"),
             Field(
                 "imports",
-                Many(OneOf((FILE, Map("import")), "a path, or a map: import")),
+                ListOf(OneOf((FILE, Record("import")), "a path, or a map: import")),
                 "files whose blocks can be used",
             ),
             Field(
                 "blocks",
-                Each(OneOf((Many(STEP), Map("block")), "a list of steps"), IDENTIFIER),
+                MapOf(OneOf((ListOf(STEP), Record("block")), "a list of steps"), IDENTIFIER),
                 "lists of steps that a step can `use`",
             ),
             Field("parameters", PARAMETERS, "what is given at the start"),
-            Field("vars", Each(Tree(), NAME), "names with values, for all templates"),
+            Field("vars", MapOf(TemplateTree(), NAME), "names with values, for all templates"),
             Field("env", ENV, "variables for processes and templates"),
             Field(
                 "env_files",
-                OneOf((FILE, Many(FILE)), "a path, or a list of paths"),
+                OneOf((FILE, ListOf(FILE)), "a path, or a list of paths"),
                 "files with variables (dotenv); one that ends in ? may be missing",
             ),
             Field(
                 "secrets",
-                Each(OneOf((NAME, Map("secret")), "the name of a variable, or a map: secret"), NAME),
+                MapOf(OneOf((NAME, Record("secret")), "the name of a variable, or a map: secret"), NAME),
                 "variables that are masked everywhere",
             ),
             Field(
-                "profiles", Each(ENV, IDENTIFIER), "variables that replace those of env, chosen by --profile"
+                "profiles", MapOf(ENV, IDENTIFIER), "variables that replace those of env, chosen by --profile"
             ),
-            Field("strict", Flag(), "a name that nothing answers is an error", False),
-            Field("steps", Many(STEP), "the steps of a flow without phases", also=("commands",)),
+            Field("strict", Boolean(), "a name that nothing answers is an error", False),
+            Field("steps", ListOf(STEP), "the steps of a flow without phases", also=("commands",)),
             Field(
                 "setup",
-                OneOf((Many(STEP), Map("setup")), "a list of steps, or a map with steps"),
+                OneOf((ListOf(STEP), Record("setup")), "a list of steps, or a map with steps"),
                 "runs once, at first; what it captures is known everywhere",
             ),
-            Field("map", Map("map"), "runs once for every item"),
+            Field("map", Record("map"), "runs once for every item"),
             Field("reduce", PHASE, "runs once, after all items; knows `map.*`"),
             Field("merge", PHASE, "runs once, at the end; knows `merge.*`"),
             Field("max_parallel", PARALLEL, "so many items at a time, if map does not say it"),
             Field("timeout", Duration(), "how long the whole run may take"),
-            Field("error_policy", Map("error_policy"), "what happens when items fail"),
+            Field("error_policy", Record("error_policy"), "what happens when items fail"),
             *ERROR_FIELDS,
             Field(
                 "durability",
@@ -115,7 +117,9 @@ FORMS: Final = (
                 "normal",
             ),
             Field("backend", BACKEND, "where items run", "local"),
-            Field("allow", Many(Choice(ALLOWED)), "outside_files: `file:` and inputs may leave the project"),
+            Field(
+                "allow", ListOf(Choice(ALLOWED)), "outside_files: `file:` and inputs may leave the project"
+            ),
             HOOKS_FIELD,
             LIMITS_FIELD,
             Field("template", Refused("write extends, or imports and use"), ""),
@@ -128,13 +132,13 @@ FORMS: Final = (
         apart=(("steps", "setup"), ("steps", "map"), ("steps", "reduce")),
         at_odds=AT_ODDS,
     ),
-    Form(
+    RecordType(
         "phase",
         "phase",
         "A phase with more than its steps.",
         (STEP_LIST, Field("timeout", Duration(), TIMEOUT_MEANING), ENV_FIELD),
     ),
-    Form(
+    RecordType(
         "setup",
         "setup",
         "As a phase; its captures may stand in one place.",
@@ -144,21 +148,25 @@ FORMS: Final = (
             ENV_FIELD,
             Field(
                 "capture_outputs",
-                Each(OneOf((Whole(0), Map("captured")), "the number of a step, or a map: capture"), NAME),
+                MapOf(
+                    OneOf((Integer(0), Record("captured")), "the number of a step, or a map: capture"), NAME
+                ),
                 "names for the outputs of its steps, which count from 0",
             ),
         ),
     ),
-    Form(
+    RecordType(
         "captured",
         "capture",
         "A part of the output of one step of setup.",
         (
-            Field("command_index", Whole(0), "the number of the step, from 0", required=True),
+            Field("command_index", Integer(0), "the number of the step, from 0", required=True),
             Field("source", Choice(("stdout", "stderr", "both", "combined")), "which stream", "stdout"),
-            Field("pattern", Word(), "a regular expression (RE2): its first group, or all that it matches"),
-            Field("json_path", Word(), "a path into the output, which is JSON: `a.b[0]`"),
-            Field("max_size", Whole(1), "more bytes than this fail the step", 1 << 20),
+            Field(
+                "pattern", PlainText(), "a regular expression (RE2): its first group, or all that it matches"
+            ),
+            Field("json_path", PlainText(), "a path into the output, which is JSON: `a.b[0]`"),
+            Field("max_size", Integer(1), "more bytes than this fail the step", 1 << 20),
             Field("default", Data(), "the value when pattern or json_path find nothing"),
             Field(
                 "multiline",
@@ -168,33 +176,33 @@ FORMS: Final = (
             ),
         ),
     ),
-    Form(
+    RecordType(
         "import",
         "import",
         "A file whose blocks can be used.",
         (
             Field("path", FILE, "the file, as seen from this one", required=True),
             Field("alias", IDENTIFIER, "its blocks are used as `alias.name`"),
-            Field("selective", Many(IDENTIFIER), "only these blocks"),
+            Field("selective", ListOf(IDENTIFIER), "only these blocks"),
         ),
     ),
-    Form(
+    RecordType(
         "block",
         "block",
         "Steps with a name.",
         (
-            Field("description", Word(), "what they are for", told=True),
-            Field("with", Many(NAME), "names that a step which uses it has to give"),
+            Field("description", PlainText(), "what they are for", told=True),
+            Field("with", ListOf(NAME), "names that a step which uses it has to give"),
             STEP_LIST,
         ),
     ),
-    Form(
+    RecordType(
         "parameter",
         "parameter",
         "What may be given under one name.",
         _PARAMETER_FIELDS,
     ),
-    Form(
+    RecordType(
         "named_parameter",
         "parameter",
         "The same in a list.",
@@ -203,17 +211,17 @@ FORMS: Final = (
             *_PARAMETER_FIELDS,
         ),
     ),
-    Form(
+    RecordType(
         "parameter_groups",
         "map of parameters",
         "The same in two lists.",
         (
-            Field("required", Many(PARAMETER), "those that have to be given"),
-            Field("optional", Many(PARAMETER), "those that need not"),
+            Field("required", ListOf(PARAMETER), "those that have to be given"),
+            Field("optional", ListOf(PARAMETER), "those that need not"),
         ),
         marks=("required", "optional"),
     ),
-    Form(
+    RecordType(
         "secret",
         "secret",
         "Where a secret comes from.",
@@ -221,7 +229,7 @@ FORMS: Final = (
             Field("env", NAME, "a variable of the environment"),
             Field("file", FILE, "a file; newlines at its end do not count"),
             Field("provider", Choice(("env", "file")), "older files: whether key is a variable or a file"),
-            Field("key", Word(), "older files: the variable or file"),
+            Field("key", PlainText(), "older files: the variable or file"),
             Field(
                 "command",
                 Refused(

@@ -8,29 +8,29 @@ from importlib import import_module
 
 from plait.core.hints import Final
 from plait.schema.hook_tables import HOOKS_FILE
-from plait.schema.kinds import Each, Field, Form, Kind, Many, Map, OneOf
+from plait.schema.kinds import Field, Kind, ListOf, MapOf, OneOf, Record, RecordType
 from plait.schema.shared import STEP
 
 TABLES: Final = ("flow", "map", "step", "failure", "graph", "directive", "ensemble", "hook", "provider")
 """Each is a module of its own, loaded when one of its maps is first asked for or may come later."""
 
 
-def all_forms() -> Iterator[Form]:
+def all_forms() -> Iterator[RecordType]:
     for name in TABLES:
         yield from import_module(f"plait.schema.{name}_tables").FORMS
 
 
 @cache
-def form_of(name: str) -> Form:
+def record_type(name: str) -> RecordType:
     return next(form for form in all_forms() if form.name == name)
 
 
-FLOW: Final = OneOf((Map("flow"), Many(STEP)), "a map: flow, or a list of steps")
+FLOW: Final = OneOf((Record("flow"), ListOf(STEP)), "a map: flow, or a list of steps")
 """A whole file."""
-GRAPH: Final = Map("graph")
-DIRECTIVE: Final = Map("directive")
-ENSEMBLE: Final = Map("ensemble")
-PROVIDER: Final = Map("provider")
+GRAPH: Final = Record("graph")
+DIRECTIVE: Final = Record("directive")
+ENSEMBLE: Final = Record("ensemble")
+PROVIDER: Final = Record("provider")
 FILES: Final[dict[str, Kind]] = {
     "workflow": FLOW,
     "graph": GRAPH,
@@ -42,7 +42,7 @@ FILES: Final[dict[str, Kind]] = {
 """What a whole file of each format is."""
 
 
-def forms_in(kind: Kind) -> list[Form]:
+def record_types_in(kind: Kind) -> list[RecordType]:
     """The maps that may stand in a kind, those in other maps included, in the order of the tables."""
     found: set[str] = set()
     _collect(kind, found)
@@ -52,21 +52,21 @@ def forms_in(kind: Kind) -> list[Form]:
 def _collect(kind: Kind, found: set[str]) -> None:
     for inner in _within(kind):
         _collect(inner, found)
-    if isinstance(kind, Map) and kind.form not in found:
+    if isinstance(kind, Record) and kind.form not in found:
         found.add(kind.form)
-        for field in form_of(kind.form).fields:
+        for field in record_type(kind.form).fields:
             _collect(field.kind, found)
 
 
 def _within(kind: Kind) -> Iterator[Kind]:
     match kind:
-        case Each(inner) | Many(inner):
+        case MapOf(inner) | ListOf(inner):
             yield inner
         case OneOf(kinds):
             yield from kinds
 
 
 @cache
-def spelt(form: str) -> dict[str, Field]:
+def fields_by_spelling(form: str) -> dict[str, Field]:
     """The fields of a form under every spelling."""
-    return {name: field for field in form_of(form).fields for name in field.spellings}
+    return {name: field for field in record_type(form).fields for name in field.spellings}

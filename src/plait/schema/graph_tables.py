@@ -6,44 +6,46 @@ from plait.core.hints import Final
 from plait.core.records import replace
 from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.kinds import (
+    Boolean,
     Choice,
     Condition,
     Data,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     NoEffect,
     Null,
     Number,
-    OneHole,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Shell,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    ShellText,
+    SingleValue,
+    TemplateText,
+    TemplateTree,
 )
 from plait.schema.shared import NAME, ON_EMPTY_FIELD, PARALLEL, PARAMETERS, TIMEOUT_MEANING, TRIES
 
-NODE_NAME: Final = Word("a name: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+NODE_NAME: Final = PlainText("a name: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 NODE_TYPES: Final = ("action", "gate", "return", "foreach")
 POLICIES: Final = ("fail", "continue")
 MAX_STEPS: Final = 1000
 """So many nodes are visited if a graph does not say how many may be."""
 MAX_CONCURRENCY: Final = 10
 
-_NAMES: Final = OneOf((Many(NAME), NAME), "a list of names")
+_NAMES: Final = OneOf((ListOf(NAME), NAME), "a list of names")
 
 BODY: Final = (
     Field("start", NODE_NAME, "the node with which it begins", required=True),
-    Field("nodes", Each(Map("node"), NODE_NAME), "the nodes by name", required=True),
-    Field("state", OneOf((Each(Data(), NAME), Null()), "a map from names to any data"), "the state at first"),
-    Field("max_steps", Whole(1, 10_000_000), "so many nodes are visited at most", MAX_STEPS),
+    Field("nodes", MapOf(Record("node"), NODE_NAME), "the nodes by name", required=True),
+    Field(
+        "state", OneOf((MapOf(Data(), NAME), Null()), "a map from names to any data"), "the state at first"
+    ),
+    Field("max_steps", Integer(1, 10_000_000), "so many nodes are visited at most", MAX_STEPS),
     Field("max_concurrency", PARALLEL, "so many items of a parallel foreach run at once", MAX_CONCURRENCY),
     Field(
         "on_error",
@@ -58,16 +60,16 @@ BODY: Final = (
 """What a graph consists of, in a file of its own or below `config` of a tool."""
 
 _TOOL: Final = (
-    Field("name", Word(), "what people call it", told=True, also=("title",)),
-    Field("description", Word(), "what it is for", told=True),
-    Field("version", OneOf((Word(), Number()), "a version: 1.4.2"), "its version", told=True),
+    Field("name", PlainText(), "what people call it", told=True, also=("title",)),
+    Field("description", PlainText(), "what it is for", told=True),
+    Field("version", OneOf((PlainText(), Number()), "a version: 1.4.2"), "its version", told=True),
     Field("tool_type", Choice(("graph",)), "graph: the file can be called as a tool"),
-    Field("executor_id", Word(), "what runs it; the engine, if nothing is said", told=True),
-    Field("category", Word(), "the folder in which it is", told=True),
+    Field("executor_id", PlainText(), "what runs it; the engine, if nothing is said", told=True),
+    Field("category", PlainText(), "the folder in which it is", told=True),
     Field("author", Data(), "who wrote it", told=True),
     Field("tags", Data(), "words by which it is found", told=True),
     Field("inputs", PARAMETERS, "what it is given at the start, with types and defaults"),
-    Field("config_schema", Each(Data()), "the same as JSON Schema: properties, required"),
+    Field("config_schema", MapOf(Data()), "the same as JSON Schema: properties, required"),
     Field("outputs", Data(), "what it gives, for people and for chains", told=True),
     Field("secrets", _NAMES, "names of inputs whose values nobody may see"),
     Field("env_requires", _NAMES, "variables of the environment without which it does not begin"),
@@ -76,19 +78,19 @@ _TOOL: Final = (
 )
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "graph",
         "graph",
         "A file that is a graph.  Below `config` its body may stand as well, as in other tools.",
         (
             *(Field(f.name, f.kind, f.what, f.default) for f in BODY),
-            Field("config", Map("graph_body"), "instead: start, nodes and the rest of them"),
+            Field("config", Record("graph_body"), "instead: start, nodes and the rest of them"),
             *_TOOL,
         ),
         some_of=("nodes", "config"),
     ),
-    Form("graph_body", "graph", "The same below `config` of a tool.", BODY),
-    Form(
+    RecordType("graph_body", "graph", "The same below `config` of a tool.", BODY),
+    RecordType(
         "node",
         "node",
         "What is done at one place of a graph: act, assign, and follow the first edge that is open.",
@@ -100,38 +102,42 @@ FORMS: Final = (
                 "foreach: an action for each item; "
                 "return: ends the graph.  If nothing is said, the other fields tell",
             ),
-            Field("action", Map("action"), "the call, as a map"),
-            Field("shell", Shell(), "shell text instead of a tool; values are bound, never pasted"),
+            Field("action", Record("action"), "the call, as a map"),
+            Field("shell", ShellText(), "shell text instead of a tool; values are bound, never pasted"),
             Field("interpreter", Choice(("sh", "bash", "dash")), "for shell: what runs it", "sh"),
-            Field("tool", Text(), "the tool that is called: its id", also=("item_id",)),
-            Field("params", OneOf((Each(Tree()), OneHole(), Null()), "a map"), "its parameters"),
+            Field("tool", TemplateText(), "the tool that is called: its id", also=("item_id",)),
+            Field("params", OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"), "its parameters"),
             Field(
                 "assign",
-                Each(Tree(), NAME),
+                MapOf(TemplateTree(), NAME),
                 "what becomes part of the state; all of it is filled with the state before the node",
             ),
             Field(
                 "next",
-                OneOf((NODE_NAME, Many(Map("edge")), Map("edge"), Null()), "a node, or a list of edges"),
+                OneOf(
+                    (NODE_NAME, ListOf(Record("edge")), Record("edge"), Null()), "a node, or a list of edges"
+                ),
                 "where it goes on; nothing: the graph ends, and has succeeded",
             ),
             Field("on_error", NODE_NAME, "the node at which it goes on if this one fails"),
-            Field("output", Tree(), "of a return: what the graph gives", also=("return",)),
+            Field("output", TemplateTree(), "of a return: what the graph gives", also=("return",)),
             Field(
                 "over",
-                OneOf((Many(Tree()), Text()), "a list, or a template that is one"),
+                OneOf((ListOf(TemplateTree()), TemplateText()), "a list, or a template that is one"),
                 "of a foreach: the items",
             ),
             Field("as", NAME, "of a foreach: the name of the item", "item"),
             Field("collect", NAME, "of a foreach: the name in the state for what the items gave, in order"),
-            Field("parallel", Flag(), "of a foreach: several items at once", False),
+            Field("parallel", Boolean(), "of a foreach: several items at once", False),
             Field("max_concurrency", PARALLEL, "of a foreach: so many at once"),
             replace(ON_EMPTY_FIELD, what=f"of a foreach: {ON_EMPTY_FIELD.what}"),
-            Field("cache_result", Flag(), "the same call of the same tool is made once in a project", False),
+            Field(
+                "cache_result", Boolean(), "the same call of the same tool is made once in a project", False
+            ),
             Field("retry", TRIES, "how often it is tried, items of a foreach each for themselves"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("env_requires", _NAMES, "variables without which the graph does not begin"),
-            Field("description", Word(), "what it is for", told=True, also=("comment",)),
+            Field("description", PlainText(), "what it is for", told=True, also=("comment",)),
             Field("remote", Refused("everything runs on this machine"), ""),
             Field(
                 "command",
@@ -141,20 +147,20 @@ FORMS: Final = (
             ),
         ),
     ),
-    Form(
+    RecordType(
         "action",
         "action",
         "The call of a tool.",
         (
-            Field("tool", Text(), "its id", also=("item_id",), required=True),
-            Field("params", OneOf((Each(Tree()), OneHole(), Null()), "a map"), "its parameters"),
+            Field("tool", TemplateText(), "its id", also=("item_id",), required=True),
+            Field("params", OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"), "its parameters"),
             Field("primary", Choice(("execute",)), "what other systems say of it", told=True),
             Field(
                 "item_type", Choice(("tool", "directive")), "directive: the id is that of a directive", "tool"
             ),
         ),
     ),
-    Form(
+    RecordType(
         "edge",
         "edge",
         "Where a node leads; of several the first that is open is followed.",

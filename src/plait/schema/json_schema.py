@@ -6,31 +6,31 @@ from collections.abc import Iterator
 
 from plait.core.hints import Final
 from plait.core.values import Json
-from plait.schema.forms import FILES, forms_in
+from plait.schema.forms import FILES, record_types_in
 from plait.schema.kinds import (
+    AgentCommand,
+    Boolean,
     Choice,
     Condition,
     Data,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
+    Integer,
     Kind,
-    Many,
-    Map,
+    ListOf,
+    MapOf,
     NoEffect,
     Null,
     Number,
-    OneHole,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Shell,
-    Slash,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    ShellText,
+    SingleValue,
+    TemplateText,
+    TemplateTree,
 )
 from plait.schema.validate import DURATION, LONGEST, SECONDS
 
@@ -43,11 +43,11 @@ def json_schema(format: str = "workflow") -> dict[str, Json]:
         "$schema": SCHEMA_DIALECT,
         "title": f"Plait {format}",
         **_schema(FILES[format]),
-        "$defs": {form.name: _form_schema(form) for form in forms_in(FILES[format])},
+        "$defs": {form.name: _form_schema(form) for form in record_types_in(FILES[format])},
     }
 
 
-def _form_schema(form: Form) -> dict[str, Json]:
+def _form_schema(form: RecordType) -> dict[str, Json]:
     properties: dict[str, Json] = {}
     for field in form.fields:
         for name in field.spellings:
@@ -74,7 +74,7 @@ def _form_schema(form: Form) -> dict[str, Json]:
     return schema
 
 
-def _rules_between(form: Form, table: dict[str, Field]) -> Iterator[Json]:
+def _rules_between(form: RecordType, table: dict[str, Field]) -> Iterator[Json]:
     """What one field of a map says about others."""
     for field in form.fields:
         belongs = [name for key in field.of for name in table[key].spellings]
@@ -118,26 +118,26 @@ _HOLE: Final = r"[$](?:\{|[A-Za-z_])"
 
 def _schema(kind: Kind) -> dict[str, Json]:
     match kind:
-        case Word(_, pattern):
+        case PlainText(_, pattern):
             return {"type": "string", "pattern": f"^(?:{pattern})$"} if pattern else {"type": "string"}
-        case Text():
+        case TemplateText():
             return {"type": "string"}
-        case Shell():
+        case ShellText():
             return {"type": "string", "pattern": r"\S"}
-        case OneHole():
+        case SingleValue():
             return {"type": "string", "pattern": "^[$]"}
-        case Slash():
+        case AgentCommand():
             return {"type": "string", "pattern": "^/"}
         case Null():
             return {"type": "null"}
-        case Flag():
+        case Boolean():
             return {"type": "boolean"}
         case Condition():
             return {"type": ["string", "boolean", "object"]}
-        case Whole(least, most):
-            return {"anyOf": [_bounded("integer", least, most), {"type": "string", "pattern": _HOLE}]}
+        case Integer(least, most):
+            return {"anyOf": [_number_schema("integer", least, most), {"type": "string", "pattern": _HOLE}]}
         case Number(least, most):
-            return _bounded("number", least, most)
+            return _number_schema("number", least, most)
         case Duration():
             bound: dict[str, Json] = {"minimum": 0} if kind.zero else {"exclusiveMinimum": 0}
             written = rf"^\s*(?:{DURATION}|{SECONDS})\s*$|{_HOLE}"
@@ -146,27 +146,29 @@ def _schema(kind: Kind) -> dict[str, Json]:
             return {"anyOf": [{"type": "number", **bound, "maximum": LONGEST}, {**text, **more}]}
         case Choice(words):
             return {"enum": list(words)}
-        case Map(form):
+        case Record(form):
             return {"$ref": f"#/$defs/{form}"}
-        case Each(inner, keys):
+        case MapOf(inner, keys):
             each: dict[str, Json] = {"type": "object", "additionalProperties": _schema(inner)}
             return {**each, "propertyNames": {"pattern": f"^(?:{keys.pattern})$"}} if keys.pattern else each
-        case Many(inner, least):
+        case ListOf(inner, least):
             parts: dict[str, Json] = {"type": "array", "items": _schema(inner)}
             return {**parts, "minItems": least} if least else parts
         case OneOf(kinds):
             return {"anyOf": [_after(one, kinds[:at]) for at, one in enumerate(kinds)]}
-        case Tree() | Data() | NoEffect() | Refused():
+        case TemplateTree() | Data() | NoEffect() | Refused():
             return {}
 
 
 def _after(kind: Kind, before: tuple[Kind, ...]) -> dict[str, Json]:
     """A part of a union: the first part that takes text takes all of it, also what has holes."""
-    if isinstance(kind, Whole) and any(isinstance(one, Word | Text | Shell | Choice) for one in before):
-        return _bounded("integer", kind.least, kind.most)
+    if isinstance(kind, Integer) and any(
+        isinstance(one, PlainText | TemplateText | ShellText | Choice) for one in before
+    ):
+        return _number_schema("integer", kind.least, kind.most)
     return _schema(kind)
 
 
-def _bounded(name: str, least: float, most: float | None) -> dict[str, Json]:
+def _number_schema(name: str, least: float, most: float | None) -> dict[str, Json]:
     bounds: dict[str, Json] = {"type": name, "minimum": least}
     return bounds if most is None else {**bounds, "maximum": most}

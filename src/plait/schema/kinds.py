@@ -17,7 +17,7 @@ WARNED: Final = frozenset({"no-effect", "deprecated-field"})
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class PlainText:
     """Text that is no template; `pattern` is the form that it has."""
 
     wanted: str = "text"
@@ -25,14 +25,14 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TemplateText:
     """Text in which values are put."""
 
     wanted: str = "text"
 
 
 @dataclass(frozen=True, slots=True)
-class Shell:
+class ShellText:
     """Shell text: its values are bound."""
 
     wanted: str = "shell text"
@@ -41,21 +41,21 @@ class Shell:
 
 
 @dataclass(frozen=True, slots=True)
-class Slash:
+class AgentCommand:
     """Text that begins with a slash: a command of an agent."""
 
     wanted: str = "a command of an agent, which begins with '/'"
 
 
 @dataclass(frozen=True, slots=True)
-class OneHole:
+class SingleValue:
     """Text that is one hole and nothing else: a value of any type."""
 
     wanted: str = "a template that is one value"
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class TemplateTree:
     """Any data; every string in it is a template."""
 
     wanted: str = "any data"
@@ -76,7 +76,7 @@ class Null:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class Boolean:
     wanted: str = "true or false"
 
 
@@ -88,7 +88,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Integer:
     least: int = 0
     most: int | None = None
 
@@ -130,7 +130,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class Record:
     """A map of one of our forms."""
 
     form: str
@@ -141,11 +141,11 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class MapOf:
     """A map whose keys are the author's."""
 
     kind: Kind
-    keys: Word = Word()
+    keys: PlainText = PlainText()
 
     @property
     def wanted(self) -> str:
@@ -153,7 +153,7 @@ class Each:
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ListOf:
     """A list of at least so many parts."""
 
     kind: Kind
@@ -193,8 +193,8 @@ class Refused:
 
 
 Kind: TypeAlias = (
-    Word | Text | Shell | Slash | OneHole | Tree | Data | Null | Flag | Condition | Whole | Number | Duration
-    | Choice | Map | Each | Many | OneOf | NoEffect | Refused
+    PlainText | TemplateText | ShellText | AgentCommand | SingleValue | TemplateTree | Data | Null | Boolean | Condition | Integer | Number | Duration
+    | Choice | Record | MapOf | ListOf | OneOf | NoEffect | Refused
 )  # fmt: skip
 
 
@@ -204,9 +204,9 @@ def _range(least: float, most: float | None) -> str:
 
 def _title(form: str) -> str:
     # The tables are made of kinds, so they cannot be known before them.
-    from plait.schema.forms import form_of
+    from plait.schema.forms import record_type
 
-    return form_of(form).title
+    return record_type(form).title
 
 
 # ── fields and forms ─────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class AtOdds:
+class Conflict:
     """Values of two fields of one map that cannot both be meant."""
 
     one: str
@@ -246,7 +246,7 @@ class AtOdds:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RecordType:
     """A kind of map; `one_of` are fields of which it has exactly one, `some_of` at least one."""
 
     name: str
@@ -260,6 +260,6 @@ class Form:
     """Fields that may stand instead of those of `one_of`."""
     apart: tuple[tuple[str, str], ...] = ()
     """Fields that do not stand in one map."""
-    at_odds: tuple[AtOdds, ...] = ()
+    at_odds: tuple[Conflict, ...] = ()
     marks: tuple[str, ...] = ()
     """A list under one of these keys tells this form from others that could stand there."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 from plait.core.hints import Final
 from plait.core.records import replace
 from plait.schema.kinds import (
+    Boolean,
     Choice,
     Duration,
     Field,
-    Flag,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
     NoEffect,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Shell,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    ShellText,
+    TemplateText,
+    TemplateTree,
 )
 from plait.schema.shared import (
     AT_ODDS,
@@ -37,54 +37,60 @@ from plait.schema.shared import (
 FORMATS: Final = ("json", "jsonl", "csv", "text")
 """How a file or the output of a command may hold items."""
 ISOLATIONS: Final = ("none", "directory", "worktree")
-REVISION: Final = Word("a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*")
+REVISION: Final = PlainText("a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*")
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "map",
         "map",
         "The same steps for every item, several at a time.",
         (
             Field(
                 "input",
-                OneOf((Text(), Many(Tree()), Map("input")), "a file, a glob, a list, or a map: input"),
+                OneOf(
+                    (TemplateText(), ListOf(TemplateTree()), Record("input")),
+                    "a file, a glob, a list, or a map: input",
+                ),
                 "where the items come from",
                 required=True,
             ),
-            Field("json_path", Word(), "which parts of the input are items: JSONPath (RFC 9535)"),
-            Field("filter", Word(), "only items for which this holds: `severity == 'high' && lines > 100`"),
-            Field("sort_by", Word(), "their order: `score DESC, path`; nulls last"),
+            Field("json_path", PlainText(), "which parts of the input are items: JSONPath (RFC 9535)"),
+            Field(
+                "filter", PlainText(), "only items for which this holds: `severity == 'high' && lines > 100`"
+            ),
+            Field("sort_by", PlainText(), "their order: `score DESC, path`; nulls last"),
             Field(
                 "distinct",
-                OneOf((Word(), Flag()), "a field, or true"),
+                OneOf((PlainText(), Boolean()), "a field, or true"),
                 "only the first of items that agree in this field; true: that are equal",
             ),
-            Field("offset", Whole(0), "leave away so many at the beginning", 0),
-            Field("max_items", Whole(0), "at most so many"),
+            Field("offset", Integer(0), "leave away so many at the beginning", 0),
+            Field("max_items", Integer(0), "at most so many"),
             ON_EMPTY_FIELD,
             Field("max_parallel", PARALLEL, "so many items at a time", 10),
             Field(
                 "steps",
-                OneOf((Many(STEP, least=1), Map("commands")), "a list of steps"),
+                OneOf((ListOf(STEP, least=1), Record("commands")), "a list of steps"),
                 "what is done for each item",
                 required=True,
                 also=("agent_template", "commands"),
             ),
             Field(
                 "id",
-                Text(),
+                TemplateText(),
                 "what an item is known by, when a run is resumed: a template; its content if nothing is said",
             ),
             Field("timeout", Duration(), "how long one item may take", also=("agent_timeout_secs",)),
-            Field("timeout_config", Map("timeout_config"), "limits of older files; write timeout"),
+            Field("timeout_config", Record("timeout_config"), "limits of older files; write timeout"),
             Field("retry", TRIES, "how often a failed item is tried, all its steps again"),
             ENV_FIELD,
-            Field("error_policy", Map("error_policy"), "what happens when items fail"),
+            Field("error_policy", Record("error_policy"), "what happens when items fail"),
             *ERROR_FIELDS,
             Field(
                 "isolation",
                 OneOf(
-                    (Choice(ISOLATIONS), Map("isolation")), "none, directory, worktree, or a map: isolation"
+                    (Choice(ISOLATIONS), Record("isolation")),
+                    "none, directory, worktree, or a map: isolation",
                 ),
                 "where each item works: in a git worktree or a folder of its own, or in the project itself",
                 "none",
@@ -97,13 +103,13 @@ FORMS: Final = (
             ),
             Field(
                 "shared",
-                Flag(),
+                Boolean(),
                 "on a cluster: the project is at the same place on every host",
                 False,
             ),
             Field(
                 "ship",
-                Many(FILE),
+                ListOf(FILE),
                 "on a cluster: files of the project that items need, where it is not shared; "
                 "patterns such as `data/*.csv`",
             ),
@@ -122,7 +128,7 @@ FORMS: Final = (
         ),
         at_odds=AT_ODDS,
     ),
-    Form(
+    RecordType(
         "isolation",
         "isolation",
         "Where each item works.",
@@ -145,26 +151,26 @@ FORMS: Final = (
             ),
             Field(
                 "inputs",
-                Many(Text()),
+                ListOf(TemplateText()),
                 "directory: the files that are copied for each item, as paths or globs below the project",
             ),
         ),
     ),
-    Form(
+    RecordType(
         "commands",
         "list of steps",
         "Steps one level further in, as older files have them.",
-        (replace(STEP_LIST, kind=Many(STEP, least=1)),),
+        (replace(STEP_LIST, kind=ListOf(STEP, least=1)),),
     ),
-    Form(
+    RecordType(
         "input",
         "input",
         "Where items come from, said explicitly.  It has exactly one of the first four.",
         (
-            Field("file", Text(), "a file below the project"),
-            Field("glob", Text(), "a pattern for files: `src/**/*.py`"),
-            Field("command", Shell(), "shell text that prints the items"),
-            Field("items", Many(Tree()), "the items themselves"),
+            Field("file", TemplateText(), "a file below the project"),
+            Field("glob", TemplateText(), "a pattern for files: `src/**/*.py`"),
+            Field("command", ShellText(), "shell text that prints the items"),
+            Field("items", ListOf(TemplateTree()), "the items themselves"),
             Field(
                 "format",
                 Choice(FORMATS),
@@ -173,7 +179,7 @@ FORMS: Final = (
         ),
         one_of=("file", "glob", "command", "items"),
     ),
-    Form(
+    RecordType(
         "timeout_config",
         "timeout_config",
         "Limits of older files.",
@@ -190,7 +196,7 @@ FORMS: Final = (
             Field("enable_monitoring", NoEffect("a run always shows what runs"), ""),
         ),
     ),
-    Form(
+    RecordType(
         "error_policy",
         "error policy",
         "What happens when items fail.",
@@ -198,7 +204,7 @@ FORMS: Final = (
             *ERROR_FIELDS,
             Field(
                 "retry_config",
-                Map("retry"),
+                Record("retry"),
                 "how often a failed item is tried, all its steps again; "
                 "three times if only on_item_failure: retry is said",
                 also=("retry",),
@@ -206,14 +212,14 @@ FORMS: Final = (
         ),
         at_odds=AT_ODDS,
     ),
-    Form(
+    RecordType(
         "circuit_breaker",
         "circuit breaker",
         "Begins no new items for a while when one failure follows another.",
         (
-            Field("failure_threshold", Whole(1), "so many failures in a row open it", 5),
+            Field("failure_threshold", Integer(1), "so many failures in a row open it", 5),
             Field("timeout", Duration(), "how long it stays open", 30),
-            Field("success_threshold", Whole(1), "so many successes in a row close it for good", 3),
+            Field("success_threshold", Integer(1), "so many successes in a row close it for good", 3),
             Field(
                 "half_open_requests",
                 NoEffect("after the pause items begin again; the first failure opens it again"),

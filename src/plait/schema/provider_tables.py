@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from plait.core.hints import Final
 from plait.schema.kinds import (
+    Boolean,
     Choice,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     Number,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    PlainText,
+    Record,
+    RecordType,
+    TemplateText,
+    TemplateTree,
 )
 
 FAMILIES: Final = ("chat_completions", "anthropic_messages", "replay")
-VARIABLE: Final = Word("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
-HEADER: Final = Word("the name of a header", r"[A-Za-z0-9-]+")
-PROVIDER_NAME: Final = Word("the name of a provider", r"[A-Za-z0-9][A-Za-z0-9_-]*")
-STATUS: Final = Whole(400, 599)
+VARIABLE: Final = PlainText("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
+HEADER: Final = PlainText("the name of a header", r"[A-Za-z0-9-]+")
+PROVIDER_NAME: Final = PlainText("the name of a provider", r"[A-Za-z0-9][A-Za-z0-9_-]*")
+STATUS: Final = Integer(400, 599)
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "provider",
         "provider",
         "A file `config/providers/NAME.yaml`.  Its templates know `${NAME}`, a variable of the environment "
@@ -34,30 +34,32 @@ FORMS: Final = (
         (
             Field("extends", PROVIDER_NAME, "a provider whose fields hold where this file says nothing"),
             Field("family", Choice(FAMILIES), "what the server speaks; replay asks no server"),
-            Field("description", Word(), "for people", told=True),
-            Field("base_url", Text(), "the address of the server; a model's name cannot be a part of it"),
-            Field("path", Text(), "what follows the address; `{model}` may stand in it"),
-            Field("auth", Map("provider_auth"), "the key, and how it is sent"),
-            Field("headers", Each(Text(), HEADER), "further headers"),
+            Field("description", PlainText(), "for people", told=True),
+            Field(
+                "base_url", TemplateText(), "the address of the server; a model's name cannot be a part of it"
+            ),
+            Field("path", TemplateText(), "what follows the address; `{model}` may stand in it"),
+            Field("auth", Record("provider_auth"), "the key, and how it is sent"),
+            Field("headers", MapOf(TemplateText(), HEADER), "further headers"),
             Field(
                 "body",
-                Tree(),
+                TemplateTree(),
                 "the body of a request; an entry that is one `{name}` which the question lacks is left out",
             ),
             Field(
                 "models",
-                Each(Word()),
+                MapOf(PlainText()),
                 "names of models here, such as fast, and theirs there",
                 also=("tiers",),
             ),
-            Field("default_model", Text(), "the model, if a question names none"),
+            Field("default_model", TemplateText(), "the model, if a question names none"),
             Field(
                 "prices",
-                Each(Map("provider_price")),
+                MapOf(Record("provider_price")),
                 "what models cost, by their names there; what is not listed costs nobody knows what",
             ),
-            Field("limits", Map("provider_limits"), "bounds of the server"),
-            Field("retry", Map("provider_retry"), "when a request is sent again"),
+            Field("limits", Record("provider_limits"), "bounds of the server"),
+            Field("retry", Record("provider_retry"), "when a request is sent again"),
             Field("timeout", Duration(), "how long an answer may take, further attempts included", 600),
             Field(
                 "structured",
@@ -66,8 +68,8 @@ FORMS: Final = (
                 "as the call of a tool, or in words",
                 "prompt",
             ),
-            Field("stream", Flag(), "the answer comes piece by piece", True),
-            Field("file", Text(), "for replay: the file with the conversations, YAML or JSON lines"),
+            Field("stream", Boolean(), "the answer comes piece by piece", True),
+            Field("file", TemplateText(), "for replay: the file with the conversations, YAML or JSON lines"),
             Field("record", PROVIDER_NAME, "for replay: ask this provider, and write down what it answers"),
             Field(
                 "match",
@@ -77,7 +79,7 @@ FORMS: Final = (
             ),
         ),
     ),
-    Form(
+    RecordType(
         "provider_auth",
         "auth",
         "The key of a provider.  It stands in a variable and never in a file.",
@@ -90,10 +92,10 @@ FORMS: Final = (
             ),
             Field("env", VARIABLE, "the variable that holds the key"),
             Field("header", HEADER, "for header: its name"),
-            Field("optional", Flag(), "without a key the request is sent, too", False),
+            Field("optional", Boolean(), "without a key the request is sent, too", False),
         ),
     ),
-    Form(
+    RecordType(
         "provider_price",
         "price",
         "Money for a million tokens.",
@@ -103,29 +105,29 @@ FORMS: Final = (
             Field("cached", Number(), "tokens of the question that the server remembered; else as input"),
         ),
     ),
-    Form(
+    RecordType(
         "provider_limits",
         "limits",
         "Bounds of a provider.",
         (
             Field(
                 "max_tokens",
-                Whole(1),
+                Integer(1),
                 "the most that one answer may have; this is also sent if a question says nothing",
             ),
         ),
     ),
-    Form(
+    RecordType(
         "provider_retry",
         "retry",
         "When a request is sent again.  A server that says how long to wait (Retry-After) is obeyed.",
         (
-            Field("attempts", Whole(1, 100), "in all, the first included", 4),
+            Field("attempts", Integer(1, 100), "in all, the first included", 4),
             Field("initial_delay", Duration(zero=True), "the first pause; each is twice as long", 1),
             Field("max_delay", Duration(zero=True), "the longest pause", 30),
             Field(
                 "statuses",
-                Many(STATUS),
+                ListOf(STATUS),
                 "answers after which a request is sent again",
                 [408, 425, 429, 500, 502, 503, 504, 529],
             ),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from plait.core.values import Json
-from plait.schema.forms import FLOW, forms_in
-from plait.schema.kinds import Field, Form, Kind, NoEffect, Refused
+from plait.schema.forms import FLOW, record_types_in
+from plait.schema.kinds import Field, Kind, NoEffect, RecordType, Refused
 
 
-def reference(kind: Kind = FLOW) -> str:
+def render_reference(kind: Kind = FLOW) -> str:
     """The tables of the reference page of a format."""
-    return "\n\n".join(_reference(form) for form in forms_in(kind) if form.fields)
+    return "\n\n".join(_reference(form) for form in record_types_in(kind) if form.fields)
 
 
-def _reference(form: Form) -> str:
+def _reference(form: RecordType) -> str:
     rows = [_row(field) for field in form.fields if not isinstance(field.kind, Refused | NoEffect)]
     unlike = [field for field in form.fields if isinstance(field.kind, Refused | NoEffect)]
     lines = [f"### {form.name}", "", form.what, "", "| field | holds | meaning |", "|---|---|---|", *rows]
@@ -33,11 +33,11 @@ def _row(field: Field) -> str:
     if field.required:
         meaning += " (required)"
     elif field.default is not None:
-        meaning += f" (`{_shown(field.default)}`)"
+        meaning += f" (`{_default_text(field.default)}`)"
     return f"| {' '.join(names)} | {_cell(field.kind.wanted)} | {_cell(meaning)} |"
 
 
-def _shown(default: Json) -> str:
+def _default_text(default: Json) -> str:
     from plait.core.values import json_text
 
     return default if isinstance(default, str) else json_text(default)

@@ -6,98 +6,98 @@ from plait.core.hints import Final
 from plait.engine.backend import BACKENDS, MOST_PARALLEL
 from plait.program.on_empty import ON_EMPTY
 from plait.schema.kinds import (
-    AtOdds,
+    AgentCommand,
+    Boolean,
     Choice,
-    Each,
+    Conflict,
     Field,
-    Flag,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     NoEffect,
     Null,
     Number,
     OneOf,
-    Shell,
-    Slash,
-    Text,
-    Whole,
-    Word,
+    PlainText,
+    Record,
+    ShellText,
+    TemplateText,
 )
 
 MOST_ATTEMPTS: Final = 1000
 
-NAME: Final = Word("a name: letters, digits and _", r"[A-Za-z_][A-Za-z0-9_]*")
-IDENTIFIER: Final = Word("a name: letters, digits, _ and -", r"[A-Za-z_][A-Za-z0-9_-]*")
-EXIT_CODE: Final = Word("an exit code from 0 to 255", r"[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5]")
-FILE: Final = Word("a path")
-VALUE: Final = OneOf((Text(), Number(-1e308), Flag()), "text, a number, or true or false")
-ENV: Final = Each(VALUE, NAME)
+NAME: Final = PlainText("a name: letters, digits and _", r"[A-Za-z_][A-Za-z0-9_]*")
+IDENTIFIER: Final = PlainText("a name: letters, digits, _ and -", r"[A-Za-z_][A-Za-z0-9_-]*")
+EXIT_CODE: Final = PlainText("an exit code from 0 to 255", r"[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5]")
+FILE: Final = PlainText("a path")
+VALUE: Final = OneOf((TemplateText(), Number(-1e308), Boolean()), "text, a number, or true or false")
+ENV: Final = MapOf(VALUE, NAME)
 COMMANDS: Final = (
     "shell", "tool", "agent", "claude", "prompt", "http", "foreach", "write_file", "use", "workflow", "test",
 )  # fmt: skip
-STEP: Final = OneOf((Map("step"), Slash()), "a step")
-STEPS: Final = OneOf((Many(STEP), Map("step"), Slash()), "a step, or a list of steps")
-HANDLED: Final = OneOf((Map("step"), Slash(), Shell()), "a step, or shell text")
-PHASE: Final = OneOf((Many(STEP), Map("phase")), "a list of steps, or a map with steps")
-PARALLEL: Final = Whole(1, MOST_PARALLEL)
-AGENT: Final = OneOf((Text(), Map("agent")), "a prompt, or a map: agent")
-MODEL: Final = OneOf((Text(), Map("prompt")), "a prompt, or a map: prompt")
-BACKEND: Final = Word(
+STEP: Final = OneOf((Record("step"), AgentCommand()), "a step")
+STEPS: Final = OneOf((ListOf(STEP), Record("step"), AgentCommand()), "a step, or a list of steps")
+HANDLED: Final = OneOf((Record("step"), AgentCommand(), ShellText()), "a step, or shell text")
+PHASE: Final = OneOf((ListOf(STEP), Record("phase")), "a list of steps, or a map with steps")
+PARALLEL: Final = Integer(1, MOST_PARALLEL)
+AGENT: Final = OneOf((TemplateText(), Record("agent")), "a prompt, or a map: agent")
+MODEL: Final = OneOf((TemplateText(), Record("prompt")), "a prompt, or a map: prompt")
+BACKEND: Final = PlainText(
     f"one of {', '.join(BACKENDS)}, or dask://HOST:PORT", rf"{'|'.join(BACKENDS)}|dask://[^\s/]+"
 )
-TRIES: Final = OneOf((Whole(1, MOST_ATTEMPTS), Map("retry")), "a number of attempts, or a map: retry")
+TRIES: Final = OneOf((Integer(1, MOST_ATTEMPTS), Record("retry")), "a number of attempts, or a map: retry")
 _GO_ON: Final = ("ignore", "ignored", "continue", "skip", "pass", "proceed", "none", "ok")
 _END: Final = ("fail", "stop", "abort", "error", "raise")
 
 
-def _decisions(go_on: str, end: str) -> Shell:
+def _decisions(go_on: str, end: str) -> ShellText:
     """Shell text that is none of the words by which other systems decide."""
     retry = (("retry", "write retry: 3 beside it, to try it again"),)
-    return Shell(decisions=(*((one, go_on) for one in _GO_ON), *((one, end) for one in _END), *retry))
+    return ShellText(decisions=(*((one, go_on) for one in _GO_ON), *((one, end) for one in _END), *retry))
 
 
 ON_FAILURE: Final = OneOf(
     (
-        Map("handler"),
-        Many(HANDLED),
-        Flag(),
-        Slash(),
+        Record("handler"),
+        ListOf(HANDLED),
+        Boolean(),
+        AgentCommand(),
         _decisions("write on_failure: true, to go on", "leave it away: a step that fails ends the flow"),
     ),
     "true, shell text, steps, or a map: handler",
 )
 ON_INCOMPLETE: Final = OneOf(
     (
-        Map("incomplete"),
-        Many(HANDLED),
-        Slash(),
+        Record("incomplete"),
+        ListOf(HANDLED),
+        AgentCommand(),
         _decisions("write on_incomplete: {fail_workflow: false}, to go on", "leave it away: it fails then"),
     ),
     "steps, or a map: on_incomplete",
 )
 AFTERWARDS: Final = OneOf(
     (
-        Many(HANDLED),
-        Map("step"),
-        Slash(),
+        ListOf(HANDLED),
+        Record("step"),
+        AgentCommand(),
         _decisions("leave it away: the flow goes on", "write a command that fails, such as 'exit 1'"),
     ),
     "a step, or a list of steps",
 )
 ALLOWED: Final = ("outside_files",)
 TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "any")
-PARAMETER: Final = OneOf((Map("named_parameter"), NAME), "a name, or a map: parameter")
+PARAMETER: Final = OneOf((Record("named_parameter"), NAME), "a name, or a map: parameter")
 PARAMETERS: Final = OneOf(
     (
-        Map("parameter_groups"),
-        Each(OneOf((Map("parameter"), Choice(TYPES), Null()), "a type, or a map: parameter"), NAME),
-        Many(PARAMETER),
+        Record("parameter_groups"),
+        MapOf(OneOf((Record("parameter"), Choice(TYPES), Null()), "a type, or a map: parameter"), NAME),
+        ListOf(PARAMETER),
     ),
     "a map from names to parameters",
 )
 
 STEP_LIST: Final = Field(
-    "steps", Many(STEP), "the steps, one after the other", required=True, also=("commands",)
+    "steps", ListOf(STEP), "the steps, one after the other", required=True, also=("commands",)
 )
 ENV_FIELD: Final = Field("env", ENV, "variables for its processes and templates")
 TIMEOUT_MEANING: Final = "how long it may take; what still runs then is ended"
@@ -109,24 +109,24 @@ ERROR_FIELDS: Final = (
         "stop: begin no more items",
         "dlq",
     ),
-    Field("continue_on_failure", Flag(), "false: the same as on_item_failure: stop", True),
-    Field("max_failures", Whole(1), "stop when so many items have failed"),
+    Field("continue_on_failure", Boolean(), "false: the same as on_item_failure: stop", True),
+    Field("max_failures", Integer(1), "stop when so many items have failed"),
     Field(
         "failure_threshold",
         Number(0, 1),
         "stop when more than this share has failed, once ten items have ended",
     ),
-    Field("circuit_breaker", Map("circuit_breaker"), "pause when one failure follows another"),
+    Field("circuit_breaker", Record("circuit_breaker"), "pause when one failure follows another"),
     Field("error_collection", NoEffect("every failure is recorded and shown when it happens"), ""),
 )
 AT_ODDS: Final = (
-    AtOdds("on_item_failure", ("stop",), "continue_on_failure", (True,)),
-    AtOdds("on_item_failure", ("dlq", "skip"), "continue_on_failure", (False,)),
+    Conflict("on_item_failure", ("stop",), "continue_on_failure", (True,)),
+    Conflict("on_item_failure", ("dlq", "skip"), "continue_on_failure", (False,)),
 )
 CAPTURE_FIELDS: Final = (
     Field(
         "capture_output",
-        OneOf((NAME, Flag()), "a name: letters, digits and _"),
+        OneOf((NAME, Boolean()), "a name: letters, digits and _"),
         "the name under which later steps know the output; the last output is always `last.output`",
         also=("capture",),
     ),
@@ -139,7 +139,7 @@ CAPTURE_FIELDS: Final = (
     ),
     Field(
         "capture_streams",
-        OneOf((Choice(("stdout", "stderr", "both")), Map("streams")), "one of stdout, stderr, both"),
+        OneOf((Choice(("stdout", "stderr", "both")), Record("streams")), "one of stdout, stderr, both"),
         "what is captured",
         "stdout",
         of=("capture_output",),

@@ -6,25 +6,25 @@ from plait.core.hints import Final
 from plait.core.records import replace
 from plait.schema.directive_tables import AGENT_FIELDS, PATTERNS
 from plait.schema.kinds import (
+    Boolean,
     Choice,
     Condition,
     Data,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
-    Many,
-    Map,
+    Integer,
+    ListOf,
+    MapOf,
     NoEffect,
-    OneHole,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Shell,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    ShellText,
+    SingleValue,
+    TemplateText,
+    TemplateTree,
 )
 from plait.schema.shared import (
     AFTERWARDS,
@@ -47,43 +47,49 @@ from plait.schema.shared import (
     TRIES,
 )
 
-_HOST: Final = Word(
+_HOST: Final = PlainText(
     "a host: api.example.org, *.example.org, http://localhost:8000, or *",
     r"\*|(?:https?://)?(?:\*\.)?[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::[0-9]{1,5})?",
 )
 HOSTS: Final = OneOf(
-    (Many(_HOST, 1), _HOST),
+    (ListOf(_HOST, 1), _HOST),
     "a host, or a list of them: api.example.org, *.example.org, http://localhost:8000, *",
 )
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _NO_COMMITS: Final = "commit in a shell step: git commit"
 
 FORMS: Final = (
-    Form(
+    RecordType(
         "step",
         "step",
         "One thing to do, and everything around it.  It has exactly one of the first fields; "
         "`validate` may also stand alone.",
         (
-            Field("shell", Shell(), "shell text; values are bound, never pasted"),
-            Field("tool", Text(), "the id of a tool", also=("call",)),
+            Field("shell", ShellText(), "shell text; values are bound, never pasted"),
+            Field("tool", TemplateText(), "the id of a tool", also=("call",)),
             Field("agent", AGENT, "a prompt for a command-line agent"),
-            Field("claude", Text(), "a prompt or slash command for the agent Claude", old=("command",)),
+            Field(
+                "claude", TemplateText(), "a prompt or slash command for the agent Claude", old=("command",)
+            ),
             Field("prompt", MODEL, "a call of a language model"),
-            Field("http", OneOf((Text(), Map("http")), "an address, or a map: http"), "an HTTP request"),
+            Field(
+                "http",
+                OneOf((TemplateText(), Record("http")), "an address, or a map: http"),
+                "an HTTP request",
+            ),
             Field(
                 "foreach",
                 OneOf(
-                    (Many(Tree()), OneHole(), Shell(), Map("loop")),
+                    (ListOf(TemplateTree()), SingleValue(), ShellText(), Record("loop")),
                     "a list, shell text that prints one item a line, or a map: loop",
                 ),
                 "does the steps of `do` for each item",
                 needs=("do", "the steps for each item"),
             ),
-            Field("write_file", Map("write_file"), "writes a whole file"),
+            Field("write_file", Record("write_file"), "writes a whole file"),
             Field(
                 "use",
-                Word("the name of a block"),
+                PlainText("the name of a block"),
                 "stands for the steps of a block, of this file or an imported one",
             ),
             Field(
@@ -92,38 +98,40 @@ FORMS: Final = (
                 "another workflow file: its phases run below this step, and know its names",
             ),
             Field(
-                "test", OneOf((Shell(), Map("test")), "shell text, or a map: test"), "shell text; write shell"
+                "test",
+                OneOf((ShellText(), Record("test")), "shell text, or a map: test"),
+                "shell text; write shell",
             ),
             Field(
                 "validate",
-                OneOf((Map("validate"), Many(HANDLED), Shell()), "a map: validate"),
+                OneOf((Record("validate"), ListOf(HANDLED), ShellText()), "a map: validate"),
                 "checks what was done, and has the gaps completed",
             ),
-            Field("name", Word(), "what people call it", told=True),
+            Field("name", PlainText(), "what people call it", told=True),
             Field(
                 "id",
                 IDENTIFIER,
                 "its place in paths, for resume and logs; one of its kind in its list",
                 told=True,
             ),
-            Field("description", Word(), "what it is for", told=True),
+            Field("description", PlainText(), "what it is for", told=True),
             Field(
                 "params",
-                Tree(),
+                TemplateTree(),
                 "for tool and workflow: its parameters",
                 also=("args",),
                 of=("tool", "workflow"),
             ),
-            Field("with", Each(Tree(), NAME), "for use: names that the block knows", of=("use",)),
-            Field("do", Many(STEP), "for foreach: the steps", of=("foreach",)),
+            Field("with", MapOf(TemplateTree(), NAME), "for use: names that the block knows", of=("use",)),
+            Field("do", ListOf(STEP), "for foreach: the steps", of=("foreach",)),
             Field(
                 "parallel",
-                OneOf((Flag(), PARALLEL), "true, false or a whole number"),
+                OneOf((Boolean(), PARALLEL), "true, false or a whole number"),
                 "for foreach: how many rounds at a time; true is 10",
                 False,
                 of=("foreach",),
             ),
-            Field("max_items", Whole(0), "for foreach: at most so many rounds", of=("foreach",)),
+            Field("max_items", Integer(0), "for foreach: at most so many rounds", of=("foreach",)),
             replace(ON_EMPTY_FIELD, what=f"for foreach: {ON_EMPTY_FIELD.what}", of=("foreach",)),
             Field(
                 "interpreter",
@@ -134,7 +142,7 @@ FORMS: Final = (
             ),
             Field(
                 "model",
-                Word(),
+                PlainText(),
                 "for agent, claude and prompt: which model",
                 of=("agent", "claude", "prompt"),
             ),
@@ -142,17 +150,21 @@ FORMS: Final = (
             ENV_FIELD,
             Field(
                 "working_dir",
-                Text(),
+                TemplateText(),
                 "where it runs, below the project; a tool takes that for the project",
                 also=("cwd",),
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("retry", TRIES, "how often it is tried"),
             *CAPTURE_FIELDS,
-            Field("output_file", Text(), "a file that gets the output as well, also of an action that fails"),
+            Field(
+                "output_file",
+                TemplateText(),
+                "a file that gets the output as well, also of an action that fails",
+            ),
             Field(
                 "outputs",
-                Each(Map("output"), NAME),
+                MapOf(Record("output"), NAME),
                 "files that it produced, known as `id.name`",
                 needs=("id", "its files are known as id.name"),
             ),
@@ -160,23 +172,25 @@ FORMS: Final = (
             Field("on_success", AFTERWARDS, "what to do after it, and after validate has found it complete"),
             Field(
                 "on_exit_code",
-                Each(AFTERWARDS, EXIT_CODE),
+                MapOf(AFTERWARDS, EXIT_CODE),
                 "what to do for an exit code; it counts as handled",
             ),
             Field(
-                "continue_on_error", Flag(), "the flow goes on if it fails", False, also=("allow_failure",)
+                "continue_on_error", Boolean(), "the flow goes on if it fails", False, also=("allow_failure",)
             ),
             Field(
                 "once",
-                Flag(),
+                Boolean(),
                 "rather ask than do it twice, when it was begun and its end is not known",
                 False,
             ),
-            Field("strict", Flag(), "a missing name is an error; the flow's own setting if nothing is said"),
-            Field("commit_required", Flag(), "it fails if it leaves no commit behind", False),
+            Field(
+                "strict", Boolean(), "a missing name is an error; the flow's own setting if nothing is said"
+            ),
+            Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
             Field(
                 "metadata",
-                Map("metadata"),
+                Record("metadata"),
                 "retries, timeout and the like of older files; write them in the step",
             ),
             Field("analyze", Refused("run the analyser in a shell step"), ""),
@@ -197,110 +211,113 @@ FORMS: Final = (
         one_of=COMMANDS,
         alone=("validate",),
     ),
-    Form(
+    RecordType(
         "metadata",
         "metadata",
         "Fields of a step, as older files have them.",
         (
-            Field("retries", Whole(0, MOST_ATTEMPTS), "how often it is tried again"),
+            Field("retries", Integer(0, MOST_ATTEMPTS), "how often it is tried again"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("continue_on_error", Flag(), "the flow goes on if it fails"),
+            Field("continue_on_error", Boolean(), "the flow goes on if it fails"),
             ENV_FIELD,
-            Field("commit_required", Flag(), "it fails if it leaves no commit behind"),
+            Field("commit_required", Boolean(), "it fails if it leaves no commit behind"),
             Field("analysis", NoEffect("there is no analysis to be refreshed"), ""),
         ),
     ),
-    Form(
+    RecordType(
         "streams",
         "capture_streams",
         "What is captured, one by one.",
         (
-            Field("stdout", Flag(), "the output is part of the value", True),
-            Field("stderr", Flag(), "what it said on stderr is part of the value", False),
-            Field("exit_code", Flag(), "`name.exit_code` is known", True),
-            Field("success", Flag(), "`name.success` is known", True),
-            Field("duration", Flag(), "`name.duration` is known", True),
+            Field("stdout", Boolean(), "the output is part of the value", True),
+            Field("stderr", Boolean(), "what it said on stderr is part of the value", False),
+            Field("exit_code", Boolean(), "`name.exit_code` is known", True),
+            Field("success", Boolean(), "`name.success` is known", True),
+            Field("duration", Boolean(), "`name.duration` is known", True),
         ),
     ),
-    Form(
+    RecordType(
         "output",
         "output",
         "Files that a step produced.",
         (
             Field(
                 "file_pattern",
-                Word("a glob"),
+                PlainText("a glob"),
                 "files that match this and that git calls new or changed",
                 required=True,
             ),
         ),
     ),
-    Form(
+    RecordType(
         "write_file",
         "file to write",
         "A file that is put in place whole, or not at all.",
         (
-            Field("path", Text(), "which file, below the project", required=True),
-            Field("content", Tree(), "what is in it: text, or data for json and yaml", required=True),
+            Field("path", TemplateText(), "which file, below the project", required=True),
+            Field("content", TemplateTree(), "what is in it: text, or data for json and yaml", required=True),
             Field("format", Choice(("text", "json", "yaml")), "how data is written", "text"),
             Field(
                 "mode",
-                OneOf((Word('permissions: "0644"', r"0?[0-7]{3}"), Whole(0, 0o777)), 'permissions: "0644"'),
+                OneOf(
+                    (PlainText('permissions: "0644"', r"0?[0-7]{3}"), Integer(0, 0o777)),
+                    'permissions: "0644"',
+                ),
                 "who may read and write it",
             ),
-            Field("create_dirs", Flag(), "make the directories that are missing", False),
+            Field("create_dirs", Boolean(), "make the directories that are missing", False),
         ),
     ),
-    Form(
+    RecordType(
         "loop",
         "loop",
         "What `foreach` goes through, said explicitly.",
         (
             Field(
                 "items",
-                OneOf((Many(Tree()), OneHole()), "a list, or a template that gives one"),
+                OneOf((ListOf(TemplateTree()), SingleValue()), "a list, or a template that gives one"),
                 "the items themselves",
                 also=("list",),
             ),
-            Field("command", Shell(), "shell text that prints one item a line"),
+            Field("command", ShellText(), "shell text that prints one item a line"),
         ),
         one_of=("items", "command"),
     ),
-    Form(
+    RecordType(
         "agent",
         "agent",
         "A command-line agent, started through a tool.",
         (
-            Field("prompt", Text(), "what it is to do", required=True),
-            Field("tool", Word(), "the tool that starts it", "core/agents/claude"),
-            Field("model", Word(), "which model"),
-            Field("options", Each(Tree()), "further parameters of the tool", also=("params",)),
+            Field("prompt", TemplateText(), "what it is to do", required=True),
+            Field("tool", PlainText(), "the tool that starts it", "core/agents/claude"),
+            Field("model", PlainText(), "which model"),
+            Field("options", MapOf(TemplateTree()), "further parameters of the tool", also=("params",)),
         ),
     ),
-    Form(
+    RecordType(
         "prompt",
         "prompt",
         "A call of a language model.",
         (
-            Field("prompt", Text(), "what is asked", required=True, also=("text",)),
-            Field("system", Text(), "what comes before it"),
-            Field("model", Word(), "which model"),
-            Field("provider", Word(), "whose model"),
-            Field("options", Each(Data()), "what else the provider takes: temperature, max_tokens"),
+            Field("prompt", TemplateText(), "what is asked", required=True, also=("text",)),
+            Field("system", TemplateText(), "what comes before it"),
+            Field("model", PlainText(), "which model"),
+            Field("provider", PlainText(), "whose model"),
+            Field("options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"),
             Field("tools", PATTERNS, "the tools that the model may call; none, if nothing is said"),
             Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
-            Field("schema", Each(Data()), "JSON Schema of the answer, which is then data"),
+            Field("schema", MapOf(Data()), "JSON Schema of the answer, which is then data"),
             *AGENT_FIELDS,
         ),
     ),
-    Form(
+    RecordType(
         "http",
         "http",
         "One HTTP request.",
         (
             Field(
                 "url",
-                Text(),
+                TemplateText(),
                 "its address; scheme and host are written, or stand under env or parameters, unless "
                 "`allow_hosts` says more",
                 required=True,
@@ -314,22 +331,22 @@ FORMS: Final = (
             Field(
                 "method", Choice(METHODS), "GET, or POST if there is a body, unless this says something else"
             ),
-            Field("headers", Each(Text()), "its headers; secrets may stand here"),
-            Field("body", Tree(), "what is sent: text as it is, anything else as JSON"),
+            Field("headers", MapOf(TemplateText()), "its headers; secrets may stand here"),
+            Field("body", TemplateTree(), "what is sent: text as it is, anything else as JSON"),
             Field(
                 "expect",
-                OneOf((Whole(100, 599), Many(Whole(100, 599))), "a status, or a list of them"),
+                OneOf((Integer(100, 599), ListOf(Integer(100, 599))), "a status, or a list of them"),
                 "the answers that count as success; 2xx if nothing is said",
                 also=("expect_status",),
             ),
         ),
     ),
-    Form(
+    RecordType(
         "test",
         "test",
         "The older form of `shell` with `on_failure`.",
         (
-            Field("command", Shell(), "shell text", required=True),
+            Field("command", ShellText(), "shell text", required=True),
             Field("on_failure", ON_FAILURE, "what to do if it fails"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
         ),

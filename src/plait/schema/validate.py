@@ -5,65 +5,65 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from plait.core.documents.limits import shown
-from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
-from plait.core.errors import Problem, listed, nearest
+from plait.core.documents.limits import printable_name
+from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, check_keys
+from plait.core.errors import Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.schema.forms import FLOW, form_of, spelt
+from plait.schema.forms import FLOW, fields_by_spelling, record_type
 from plait.schema.kinds import (
+    AgentCommand,
+    Boolean,
     Choice,
     Condition,
     Data,
     Duration,
-    Each,
     Field,
-    Flag,
-    Form,
+    Integer,
     Kind,
-    Many,
-    Map,
+    ListOf,
+    MapOf,
     NoEffect,
     Null,
     Number,
-    OneHole,
     OneOf,
+    PlainText,
+    Record,
+    RecordType,
     Refused,
-    Shell,
-    Slash,
-    Text,
-    Tree,
-    Whole,
-    Word,
+    ShellText,
+    SingleValue,
+    TemplateText,
+    TemplateTree,
 )
 from plait.schema.shared import STEP
 from plait.template import nodes
 from plait.template.template import compile_template
 
 
-def pick(kind: Kind, node: Node) -> Kind | None:
+def select_kind(kind: Kind, node: Node) -> Kind | None:
     """The kind that a node is held against: for a union, the part that fits; None if none does."""
     if not isinstance(kind, OneOf):
         return kind if fits(kind, node) else None
-    return next((found for one in kind.kinds if (found := pick(one, node))), None)
+    return next((found for one in kind.kinds if (found := select_kind(one, node))), None)
 
 
 def fits(kind: Kind, node: Node) -> bool:
     """Is the node of the kind, seen from outside?"""
     match kind:
-        case Word() | Text() | Shell() | Choice():
+        case PlainText() | TemplateText() | ShellText() | Choice():
             return isinstance(node, Scalar) and isinstance(node.value, str)
-        case Slash():
+        case AgentCommand():
             return isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith("/")
-        case OneHole():
+        case SingleValue():
             return isinstance(node, Scalar) and _is_one_hole(node.value)
         case Null():
             return isinstance(node, Scalar) and node.value is None
-        case Flag():
+        case Boolean():
             return isinstance(node, Scalar) and isinstance(node.value, bool)
-        case Whole():
-            return isinstance(node, Scalar) and (is_whole(node.value) or has_holes(node))
+        case Integer():
+            return isinstance(node, Scalar) and (is_whole(node.value) or has_placeholders(node))
         case Number():
             return isinstance(node, Scalar) and is_number(node.value)
         case Duration():
@@ -72,34 +72,34 @@ def fits(kind: Kind, node: Node) -> bool:
             return isinstance(node, Mapping) or (
                 isinstance(node, Scalar) and isinstance(node.value, str | bool)
             )
-        case Map(form):
-            marks = form_of(form).marks
+        case Record(form):
+            marks = record_type(form).marks
             return isinstance(node, Mapping) and (
                 not marks or any(isinstance(node.get(mark), Sequence) for mark in marks)
             )
-        case Each():
+        case MapOf():
             return isinstance(node, Mapping)
-        case Many():
+        case ListOf():
             return isinstance(node, Sequence)
         case OneOf(kinds):
             return any(fits(one, node) for one in kinds)
-        case Tree() | Data() | NoEffect() | Refused():
+        case TemplateTree() | Data() | NoEffect() | Refused():
             return True
 
 
 def is_allowed(node: Scalar, kind: Kind) -> bool:
     """Is the value of a scalar one of those that its kind allows?"""
     match kind, node.value:
-        case Word(_, pattern), str(text):
+        case PlainText(_, pattern), str(text):
             return not pattern or re.fullmatch(pattern, text) is not None
-        case Shell(), str(text):
+        case ShellText(), str(text):
             return bool(text.strip())
         case Choice(words), word:
             return word in words
-        case ((Whole(least, most) | Number(least, most)), (int() | float()) as number):
+        case ((Integer(least, most) | Number(least, most)), (int() | float()) as number):
             return least <= number and (most is None or number <= most)
         case Duration(), _:
-            return has_holes(node) or seconds(node.value, zero=kind.zero) is not None
+            return has_placeholders(node) or seconds(node.value, zero=kind.zero) is not None
     return True
 
 
@@ -118,7 +118,7 @@ def is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def has_holes(node: Node) -> bool:
+def has_placeholders(node: Node) -> bool:
     """Is it text into which a value is put?"""
     if not (isinstance(node, Scalar) and isinstance(node.value, str)) or "$" not in node.value:
         return False
@@ -151,27 +151,27 @@ def seconds(value: Json, *, zero: bool = False) -> float | None:
     return float(value) if (0 < value <= LONGEST or (zero and value == 0)) else None
 
 
-def problems(node: Node, kind: Kind = FLOW, *, called: str = "this file") -> list[Problem]:
+def validate(node: Node, kind: Kind = FLOW, *, called: str = "this file") -> list[Problem]:
     """Everything about a node that is not as its kind says; those of `WARNED` can be lived with."""
     return list(_problems(node, kind, called))
 
 
 def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
-    picked = pick(kind, node)
+    picked = select_kind(kind, node)
     if picked is None:
         yield _wrong_type(node, kind, called)
         return
     match picked:
-        case Map(form):
+        case Record(form):
             assert isinstance(node, Mapping)
-            yield from _of_map(node, form_of(form))
-        case Each(inner, keys):
+            yield from _of_map(node, record_type(form))
+        case MapOf(inner, keys):
             assert isinstance(node, Mapping)
             for key, value in node.entries:
                 if keys.pattern and not re.fullmatch(keys.pattern, str(key.value)):
                     yield _wrong_key(key, keys, called)
-                yield from _problems(value, inner, f"'{shown(str(key.value))}'")
-        case Many(inner, least):
+                yield from _problems(value, inner, f"'{printable_name(str(key.value))}'")
+        case ListOf(inner, least):
             assert isinstance(node, Sequence)
             if len(node.items) < least:
                 what, fix = f"{called} is an empty list, so nothing would be done", "write at least one"
@@ -179,24 +179,24 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
             for item in node.items:
                 yield from _problems(item, inner, f"a part of {called}")
         case _:
-            if isinstance(node, Scalar) and isinstance(picked, Shell) and not is_allowed(node, picked):
+            if isinstance(node, Scalar) and isinstance(picked, ShellText) and not is_allowed(node, picked):
                 what, fix = f"{called} is empty, so nothing would be done", "write a command, such as 'true'"
                 yield Problem(what, node.span, fix, code="missing-field")
-            elif isinstance(picked, Shell) and (instead := _decision(node, picked)):
+            elif isinstance(picked, ShellText) and (instead := _decision(node, picked)):
                 what = f"{called} is shell text, so this would run a command called '{node.data()}'"
                 yield Problem(what, node.span, instead, code="word-as-command")
             elif isinstance(node, Scalar) and not is_allowed(node, picked):
                 yield _wrong_type(node, picked if isinstance(picked, Choice) else kind, called)
 
 
-def _decision(node: Node, kind: Shell) -> str | None:
+def _decision(node: Node, kind: ShellText) -> str | None:
     word = node.value if isinstance(node, Scalar) else None
     return dict(kind.decisions).get(word.strip().lower()) if isinstance(word, str) else None
 
 
-def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
-    table = spelt(form.name)
-    yield from expect_keys(node, table, kind=form.title, elsewhere=lambda name: _further_in(name, node, form))
+def _of_map(node: Mapping, form: RecordType) -> Iterator[Problem]:
+    table = fields_by_spelling(form.name)
+    yield from check_keys(node, table, kind=form.title, elsewhere=lambda name: _further_in(name, node, form))
     seen: dict[str, str] = {}
     for key, value in node.entries:
         name = str(key.value)
@@ -216,14 +216,14 @@ def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
     yield from _between(node, form, seen)
 
 
-def _further_in(name: str, node: Mapping, form: Form) -> str | None:
+def _further_in(name: str, node: Mapping, form: RecordType) -> str | None:
     """What to write where a field belongs into a map that is a field of this one, and fits there."""
     value = node.get(name)
     homes = [
         (field, inner)
         for field in form.fields
-        for inner in _forms_of(field.kind)
-        if value is not None and (there := spelt(inner.name).get(name)) is not None
+        for inner in _record_types(field.kind)
+        if value is not None and (there := fields_by_spelling(inner.name).get(name)) is not None
         if not isinstance(there.kind, Refused | NoEffect) and not any(_problems(value, there.kind, name))
     ]
     if len(homes) != 1:
@@ -233,14 +233,14 @@ def _further_in(name: str, node: Mapping, form: Form) -> str | None:
     return f"write it further in: {field.name}: {{{needed}{name}: …}}"
 
 
-def _forms_of(kind: Kind) -> Iterator[Form]:
+def _record_types(kind: Kind) -> Iterator[RecordType]:
     """The maps that may stand there themselves, not as parts of something else."""
     match kind:
-        case Map(form):
-            yield form_of(form)
+        case Record(form):
+            yield record_type(form)
         case OneOf(kinds):
             for one in kinds:
-                yield from _forms_of(one)
+                yield from _record_types(one)
 
 
 def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
@@ -259,7 +259,7 @@ def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
             yield from _problems(value, kind, f"'{name}'")
 
 
-def _missing(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Problem]:
+def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
     thing = _a(form.title)
     for field in form.fields:
         if field.required and field.name not in seen:
@@ -271,7 +271,7 @@ def _missing(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Proble
         found = [name for name in form.one_of if name in seen]
         if len(found) > 1:
             yield Problem(
-                f"{thing} has exactly one of {listed(form.one_of, most=20)}; this one has {_and(found)}",
+                f"{thing} has exactly one of {format_names(form.one_of, most=20)}; this one has {_and(found)}",
                 node.key_span(seen[found[1]]),
                 "split it, or remove all but one",
                 code="several-commands",
@@ -279,11 +279,11 @@ def _missing(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Proble
         elif not (found or any(name in seen for name in form.alone) or _misspelt(node, form)):
             yield _nothing_to_do(node, form, thing)
     if form.some_of and not any(name in seen for name in form.some_of):
-        what = f"{thing} needs one of {listed(form.some_of, most=20)}"
+        what = f"{thing} needs one of {format_names(form.some_of, most=20)}"
         yield Problem(what, _head(node), "say what it does", code="missing-field")
 
 
-def _between(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Problem]:
+def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
     """What one field of a map says about others; `at_odds` is looked at where maps are read together."""
     for field in form.fields:
         if field.name not in seen:
@@ -302,7 +302,7 @@ def _between(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Proble
 
 
 def _belongs_elsewhere(
-    name: str, where: Span, to: str, form: Form, seen: dict[str, str]
+    name: str, where: Span, to: str, form: RecordType, seen: dict[str, str]
 ) -> Iterator[Problem]:
     if to not in form.one_of:
         what, fix = f"'{name}' belongs to {to}, and there is none", f"add {to}: …"
@@ -314,8 +314,8 @@ def _belongs_elsewhere(
         yield Problem(what, where, "remove it, or say what the step does", code="misplaced-field")
 
 
-def _nothing_to_do(node: Mapping, form: Form, thing: str) -> Problem:
-    what = f"{thing} needs one of {listed(form.one_of, most=20)}"
+def _nothing_to_do(node: Mapping, form: RecordType, thing: str) -> Problem:
+    what = f"{thing} needs one of {format_names(form.one_of, most=20)}"
     name = node.get("name")
     fix = "say what it does: shell: …" if "shell" in form.one_of else f"write {form.one_of[0]}: …"
     if form.name == "step" and isinstance(name, Scalar) and set(node.data()) <= {"name", "params", "args"}:
@@ -323,10 +323,10 @@ def _nothing_to_do(node: Mapping, form: Form, thing: str) -> Problem:
     return Problem(what, _head(node), fix, code="missing-field")
 
 
-def _misspelt(node: Mapping, form: Form) -> bool:
+def _misspelt(node: Mapping, form: RecordType) -> bool:
     """Does a key, of which that is said already, look like what is missing?"""
     keys = [str(key.value) for key, _ in node.entries]
-    return any(key not in spelt(form.name) and nearest(key, form.one_of) for key in keys)
+    return any(key not in fields_by_spelling(form.name) and closest_name(key, form.one_of) for key in keys)
 
 
 def _head(node: Mapping) -> Span:
@@ -335,14 +335,14 @@ def _head(node: Mapping) -> Span:
 
 
 def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
-    what = f"{called} is {kind.wanted}, not {type_word(node)}"
+    what = f"{called} is {kind.wanted}, not {node_type_name(node)}"
     fix = None
     if isinstance(kind, Choice) and isinstance(node, Scalar):
         what = f"{called} is {kind.wanted}"
-        close = dict(kind.elsewhere).get(str(node.value)) or nearest(str(node.value), kind.words)
+        close = dict(kind.elsewhere).get(str(node.value)) or closest_name(str(node.value), kind.words)
         fix = f"did you mean '{close}'?" if close else None
     elif isinstance(node, Scalar) and fits(kind, node):
-        unsaid = isinstance(kind, Whole | Number) and not kind.least and kind.most is None
+        unsaid = isinstance(kind, Integer | Number) and not kind.least and kind.most is None
         what = f"{called} is {kind.wanted}{' from 0' if unsaid else ''}"
     elif kind is STEP or (
         isinstance(kind, OneOf) and kind.said.startswith("a step") and isinstance(node, Scalar)
@@ -360,14 +360,14 @@ def _start(node: Node) -> Span:
     return node.span
 
 
-def _wrong_key(key: Scalar, keys: Word, called: str) -> Problem:
+def _wrong_key(key: Scalar, keys: PlainText, called: str) -> Problem:
     return Problem(
-        f"'{shown(str(key.value))}' cannot be a key of {called}: a key is {keys.wanted}", key.span,
+        f"'{printable_name(str(key.value))}' cannot be a key of {called}: a key is {keys.wanted}", key.span,
         code="wrong-type",
     )  # fmt: skip
 
 
-def type_word(node: Node) -> str:
+def node_type_name(node: Node) -> str:
     match node:
         case Mapping():
             return "a map"

@@ -19,13 +19,13 @@ from copy import copy
 
 from plait.core.errors import InputError, LimitError
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.core.machine import expect_room
+from plait.core.machine import raise_machine_limit
 from plait.core.records import dataclass
-from plait.core.safe_files import OutsideError, open_beneath
+from plait.core.safe_files import OutsideError, open_below
 from plait.core.source import Source
 from plait.core.values import NOT_KNOWN, UNDEFINED, Secret
 from plait.template.filters import holds_secret
-from plait.template.program import Answer, Piece, Placed
+from plait.template.program import Answer, Piece, PlacedValue
 
 if TYPE_CHECKING:
     # Slow to import, and only a run with dates or commands needs them.
@@ -106,14 +106,14 @@ class Sources:
             return NOT_KNOWN
         if self._run is None or self._directory is None:
             return UNDEFINED
-        from plait.template.sinks import bound_shell
+        from plait.template.sinks import bind_pieces
 
         run, directory = self._run, self._directory
-        bound = bound_shell(pieces, source, dialect="sh")
+        bound = bind_pieces(pieces, source, dialect="sh")
         key = ("cmd", repr((bound.script, sorted(bound.env.items()), bound.files)), directory)
         printed = self._cache.get(key, lambda: run(bound, directory).rstrip("\n"))
         # A command that was given a secret may print it: what it printed is one, too.
-        secret = any(isinstance(piece, Placed) and holds_secret(piece.value) for piece in pieces)
+        secret = any(isinstance(piece, PlacedValue) and holds_secret(piece.value) for piece in pieces)
         return Secret(printed) if secret and isinstance(printed, str) else printed
 
     def date(self, form: str) -> Answer:
@@ -142,7 +142,7 @@ class Sources:
                 raise _outside() from None
             return UNDEFINED
         except OSError as error:
-            expect_room(error)
+            raise_machine_limit(error)
             raise InputError(
                 f"this file cannot be read: {error.strerror}",
                 fix="look at its permissions",
@@ -171,7 +171,7 @@ class Sources:
         else:
             root = self._root or directory
             seen = os.path.join(os.path.relpath(directory, root), path) if directory != root else path
-            handle = open_beneath(root, _below(seen, root), links="inside")
+            handle = open_below(root, _below(seen, root), links="inside")
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise OSError(errno.EINVAL, "it is not a regular file")

@@ -44,7 +44,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 
-from plait.core.documents.limits import shown as shortened
+from plait.core.documents.limits import printable_name as shortened
 from plait.core.errors import (
     ConditionError,
     InputError,
@@ -52,19 +52,27 @@ from plait.core.errors import (
     LimitError,
     PlaitError,
     Problem,
-    listed,
-    nearest,
+    closest_name,
+    format_names,
 )
 from plait.core.hints import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Source, Span
-from plait.core.values import UNDEFINED, Json, Secret, holds_unknown, json_text, revealed_text
-from plait.template.conditions import Locate, asked_keys, compile_condition, shown
+from plait.core.values import UNDEFINED, Json, Secret, contains_unknown, json_text, reveal_text
+from plait.template.conditions import Locate, compile_condition, condition_paths, format_path
 from plait.template.filters import FILTERS
 from plait.template.grammar import parse, parse_path
-from plait.template.nodes import Alternative, Computed, ContextHole, Filled, Hole, Path, Text
-from plait.template.operators import OPERATORS, RefusedError, Test, kind_of
-from plait.template.program import Answer, Rendering, ask, getter, walk
+from plait.template.nodes import (
+    Alternative,
+    Computed,
+    ContextPlaceholder,
+    FilledPlaceholder,
+    Hole,
+    Path,
+    Text,
+)
+from plait.template.operators import OPERATORS, RefusedError, Test, type_name
+from plait.template.program import Answer, Rendering, follow_path, getter, resolve_placeholder
 from plait.template.program import Lookup as Names
 from plait.template.template import Constant, Leaf, Template, compile_template
 
@@ -82,7 +90,7 @@ COMPUTED: Final = frozenset({"env", "uuid"})
 MAX_STRANGE: Final = 10
 """Characters without a meaning that are reported; nobody corrects more at once."""
 
-Operand: TypeAlias = Path | Hole | Filled
+Operand: TypeAlias = Path | Hole | FilledPlaceholder
 State: TypeAlias = Any
 """What operands are read from: an item, or a rendering of a template."""
 Get: TypeAlias = Callable[[State], Answer]
@@ -113,28 +121,28 @@ class Expression:
             return True
         if scope.sources.may_change and any(map(_reads_file, self.operands)):
             return True
-        holes = (one for one in self.operands if isinstance(one, ContextHole) and one.default is None)
-        paths = [_asked_for(alternative.origin) for hole in holes for alternative in hole.alternatives]
+        holes = (one for one in self.operands if isinstance(one, ContextPlaceholder) and one.default is None)
+        paths = [_strip_exists(alternative.origin) for hole in holes for alternative in hole.alternatives]
         paths += [one for one in self.operands if isinstance(one, Path)]
         found = [scope.lookup(path) for path in paths if path is not None]
-        return any(answer is UNDEFINED or holds_unknown(answer) for answer in found)
+        return any(answer is UNDEFINED or contains_unknown(answer) for answer in found)
 
 
 def _is_unknown(ask: Get, state: State) -> bool:
     try:
-        return holds_unknown(ask(state))
+        return contains_unknown(ask(state))
     except PlaitError:
         return False  # who asks again, to decide, hears why
 
 
 def _reads_file(operand: Operand) -> bool:
     """Something that runs before may write it."""
-    alternatives = operand.alternatives if isinstance(operand, ContextHole) else ()
+    alternatives = operand.alternatives if isinstance(operand, ContextPlaceholder) else ()
     origins = [alternative.origin for alternative in alternatives]
     return any(isinstance(origin, Computed) and origin.kind == "file" for origin in origins)
 
 
-def _asked_for(origin: object) -> Path | None:
+def _strip_exists(origin: object) -> Path | None:
     """`${x.exists}` asks for x."""
     if not isinstance(origin, Path):
         return None
@@ -144,11 +152,11 @@ def _asked_for(origin: object) -> Path | None:
 def compile_filter(text: str, source: Source | None = None) -> Expression:
     """A filter of items; ConditionError with everything that is wrong."""
     source = source or Source("filter", text)
-    _expect_size(text, source)
-    if holes := _filled_holes(text):
+    _require_max_length(text, source)
+    if holes := _find_placeholders(text):
         raise ConditionError.together(_hole_in_filter(source, hole) for hole in holes)
     written = _Written(source, text, range(len(text)), range(1, len(text) + 1), {})
-    return _compiled(written, _Filter(), _itself, [])
+    return _compile(written, _Filter(), _itself, [])
 
 
 def compile_when(template: Template, kinds: Kinds | None = None) -> Expression:
@@ -157,20 +165,20 @@ def compile_when(template: Template, kinds: Kinds | None = None) -> Expression:
         case Constant(bool() as value):
             return Expression(Source("when", ""), (), lambda _: value, _itself)
         case Leaf(_, source) as leaf:
-            _expect_size(source.text, source)
+            _require_max_length(source.text, source)
         case _:
             raise _no_when()
     flaws = [
         Problem(flaw.what, Span(source, flaw.start, flaw.end), flaw.fix, code=flaw.code)
         for flaw in leaf.program.flaws
     ]
-    return _compiled(
-        _written_template(leaf), _When(template, kinds), lambda names: _rendering(template, names), flaws
+    return _compile(
+        _flatten_template(leaf), _When(template, kinds), lambda names: _rendering(template, names), flaws
     )
 
 
-def read_when(
-    value: Json, *, source: Source | None = None, locate: Locate = shown, kinds: Kinds | None = None
+def parse_when(
+    value: Json, *, source: Source | None = None, locate: Locate = format_path, kinds: Kinds | None = None
 ) -> Expression:
     """A `when` as a file says it: text, true or false, or a condition as `plait.matches` takes it.
 
@@ -178,7 +186,7 @@ def read_when(
     """
     if isinstance(value, Mapping):
         decide = compile_condition(value, locate=locate)
-        paths = tuple(Path(str(keys[0]), keys[1:]) for keys in asked_keys(value) if keys)
+        paths = tuple(Path(str(keys[0]), keys[1:]) for keys in condition_paths(value) if keys)
         computed = tuple(path for path in paths if path.root in COMPUTED)
         names = partial(_names_with, computed) if computed else _plain_names
         return Expression(source or Source("when", json_text(value)), paths, decide, names)
@@ -209,9 +217,9 @@ def item_path(text: str) -> Path:
 
 def find(item: Json, keys: tuple[str | int, ...]) -> Answer:
     """What a path leads to, in the item or in the facts about it."""
-    found = walk(item, keys)
+    found = follow_path(item, keys)
     if found is UNDEFINED and item.__class__ is not dict:
-        return walk(item_facts(item), keys)
+        return follow_path(item_facts(item), keys)
     return found
 
 
@@ -222,7 +230,7 @@ def truth(value: Answer) -> bool:
     if value is UNDEFINED:
         return False
     if isinstance(value, str | Secret):
-        return revealed_text(value) not in ("", "false", "0")
+        return reveal_text(value) not in ("", "false", "0")
     return bool(value)
 
 
@@ -254,10 +262,10 @@ def _rendering(template: Template, values: Mapping[str, Json] | Names) -> Render
     return template.rendering(values, strict=False, env=None)
 
 
-def _filled_holes(text: str) -> list[Hole]:
+def _find_placeholders(text: str) -> list[Hole]:
     """Not `$` alone, which is part of many a pattern."""
-    holes = [part for part in parse(text, "workflow").parts if not isinstance(part, Text | Filled)]
-    return [hole for hole in holes if not (isinstance(hole, ContextHole) and hole.bare)]
+    holes = [part for part in parse(text, "workflow").parts if not isinstance(part, Text | FilledPlaceholder)]
+    return [hole for hole in holes if not (isinstance(hole, ContextPlaceholder) and hole.bare)]
 
 
 def _hole_in_filter(source: Source, hole: Hole) -> Problem:
@@ -275,7 +283,7 @@ def _no_when(where: Span | str | None = None) -> ConditionError:
     )
 
 
-def _expect_size(text: str, source: Source) -> None:
+def _require_max_length(text: str, source: Source) -> None:
     if len(text) > MAX_TEXT:
         what = f"an expression of {len(text):,} characters; the limit is {MAX_TEXT:,}"
         raise LimitError(
@@ -296,7 +304,7 @@ class _Written:
     text: str
     starts: Sequence[int]
     ends: Sequence[int]
-    holes: Mapping[int, Hole | Filled]
+    holes: Mapping[int, Hole | FilledPlaceholder]
 
     def span(self, start: int, end: int) -> Span:
         if start >= len(self.text):  # the end of the text, where something is missing
@@ -310,9 +318,9 @@ class _Written:
         return shortened(span.source.text[span.start : span.end])
 
 
-def _written_template(leaf: Leaf) -> _Written:
+def _flatten_template(leaf: Leaf) -> _Written:
     text, starts, ends = "", list[int](), list[int]()
-    holes: dict[int, Hole | Filled] = {}
+    holes: dict[int, Hole | FilledPlaceholder] = {}
     at = 0
     for part in leaf.program.parts:
         if isinstance(part, Text):
@@ -371,7 +379,7 @@ def _tokens(written: _Written, problems: list[Problem]) -> list[_Token]:
             continue
         kind, end = str(found.lastgroup), found.end(str(found.lastgroup))
         if kind == "text" and any(hole in written.holes for hole in _nuls(text, at, end)):
-            problems.append(_quoted_hole(written, at, end))
+            problems.append(_placeholder_in_quotes(written, at, end))
         if kind != "blank":
             tokens.append(_Token(kind, text[at:end], at, end))
         at = end
@@ -387,7 +395,7 @@ def _open_quote(written: _Written, at: int) -> Problem:
     return Problem(what, written.span(at, at + 1), "close it", code="condition")
 
 
-def _quoted_hole(written: _Written, start: int, end: int) -> Problem:
+def _placeholder_in_quotes(written: _Written, start: int, end: int) -> Problem:
     what = "a hole stands inside quotes, where only plain text can stand"
     fix = "write it without quotes: a value is a value here, whatever it holds"
     return Problem(what, written.span(start, end), fix, code="condition")
@@ -435,10 +443,10 @@ class _Filter:
     name = "filter"
     single_equals = True
 
-    def kind(self, hole: Hole | Filled) -> str | None:  # noqa: ARG002 - the shape of `_When`
+    def kind(self, hole: Hole | FilledPlaceholder) -> str | None:  # noqa: ARG002 - the shape of `_When`
         return None
 
-    def hole(self, hole: Hole | Filled) -> Get:  # noqa: ARG002 - the shape of `_When`
+    def hole(self, hole: Hole | FilledPlaceholder) -> Get:  # noqa: ARG002 - the shape of `_When`
         raise InternalError("a filter is no template and has no holes")
 
     def path(self, text: str) -> tuple[Path, Get]:
@@ -460,14 +468,16 @@ class _When:
         self.profile = template.profile
         self.kinds = kinds
 
-    def kind(self, hole: Hole | Filled) -> str | None:
+    def kind(self, hole: Hole | FilledPlaceholder) -> str | None:
         """Of a hole that is a name and nothing else."""
         match hole:
-            case ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=None):
+            case ContextPlaceholder(
+                alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=None
+            ):
                 return None if self.kinds is None else self.kinds(root)
         return None
 
-    def hole(self, hole: Hole | Filled) -> Get:
+    def hole(self, hole: Hole | FilledPlaceholder) -> Get:
         get = self._asked(hole)
         parent = _parent_of_exists(hole)
         if parent is None:
@@ -480,13 +490,13 @@ class _When:
 
         return exists
 
-    def _asked(self, hole: Hole | Filled) -> Get:
+    def _asked(self, hole: Hole | FilledPlaceholder) -> Get:
         get = getter(hole, self.profile)
-        required = isinstance(hole, ContextHole) and hole.required is not None
+        required = isinstance(hole, ContextPlaceholder) and hole.required is not None
 
         def asked(rendering: Rendering) -> Answer:
-            answer = ask(hole, get, rendering)
-            if answer is UNDEFINED and required and not isinstance(hole, Filled):
+            answer = resolve_placeholder(hole, get, rendering)
+            if answer is UNDEFINED and required and not isinstance(hole, FilledPlaceholder):
                 rendering.missing.append((rendering.source, hole))
                 rendering.finish()
             return answer
@@ -500,9 +510,14 @@ class _When:
         raise refused()
 
 
-def _parent_of_exists(hole: Hole | Filled) -> ContextHole | None:
+def _parent_of_exists(hole: Hole | FilledPlaceholder) -> ContextPlaceholder | None:
     """`${x}` for `${x.exists}`, if the hole is nothing but that."""
-    if not isinstance(hole, ContextHole) or len(hole.alternatives) != 1 or hole.filters or hole.default:
+    if (
+        not isinstance(hole, ContextPlaceholder)
+        or len(hole.alternatives) != 1
+        or hole.filters
+        or hole.default
+    ):
         return None
     alternative = hole.alternatives[0]
     path = alternative.origin
@@ -513,18 +528,18 @@ def _parent_of_exists(hole: Hole | Filled) -> ContextHole | None:
 
 def _alike(left: Json, right: Json) -> tuple[Json, Json]:
     """Two values as they are compared: a text beside a number is the number that it spells."""
-    if kind_of(right) == _A_NUMBER:
-        left = as_number(left)
-    elif kind_of(left) == _A_NUMBER:
-        right = as_number(right)
+    if type_name(right) == _A_NUMBER:
+        left = to_number(left)
+    elif type_name(left) == _A_NUMBER:
+        right = to_number(right)
     return left, right
 
 
-def as_number(value: Json) -> Json:
+def to_number(value: Json) -> Json:
     """The number that a text spells; anything else as it is."""
-    if kind_of(value) != _A_STRING:
+    if type_name(value) != _A_STRING:
         return value
-    number = _number(revealed_text(value).strip())
+    number = _number(reveal_text(value).strip())
     return value if number is None else number
 
 
@@ -532,16 +547,16 @@ def _any_holds(tests: Sequence[Test], value: Json) -> bool:
     return any(test(value) for test in tests)
 
 
-def _compared_with(constant: Json, build: Callable[[Json], Test]) -> Test:
+def _constant_test(constant: Json, build: Callable[[Json], Test]) -> Test:
     """The test of `alike` values, one of which is known: made once, and not for each of a million items."""
     test = build(constant)
-    if kind_of(constant) == _A_NUMBER:
-        return lambda value: test(as_number(value))
-    number = as_number(constant)
-    if kind_of(number) != _A_NUMBER:
+    if type_name(constant) == _A_NUMBER:
+        return lambda value: test(to_number(value))
+    number = to_number(constant)
+    if type_name(number) != _A_NUMBER:
         return test
     beside_number = build(number)
-    return lambda value: beside_number(value) if kind_of(value) == _A_NUMBER else test(value)
+    return lambda value: beside_number(value) if type_name(value) == _A_NUMBER else test(value)
 
 
 def _number(text: str) -> int | float | None:
@@ -564,16 +579,16 @@ Binary: TypeAlias = Callable[[Json, Json], bool | None]
 
 
 def _starts_with(text: Json, start: Json) -> bool | None:
-    return revealed_text(text).startswith(revealed_text(start)) if _are_texts(text, start) else None
+    return reveal_text(text).startswith(reveal_text(start)) if _are_texts(text, start) else None
 
 
 def _ends_with(text: Json, end: Json) -> bool | None:
-    return revealed_text(text).endswith(revealed_text(end)) if _are_texts(text, end) else None
+    return reveal_text(text).endswith(reveal_text(end)) if _are_texts(text, end) else None
 
 
 def _contains(holder: Json, part: Json) -> bool | None:
-    kind = kind_of(holder)
-    if kind == "a list" or (kind in (_A_STRING, "a map") and kind_of(part) == _A_STRING):
+    kind = type_name(holder)
+    if kind == "a list" or (kind in (_A_STRING, "a map") and type_name(part) == _A_STRING):
         return OPERATORS["contains"].build(part)(holder)
     return None
 
@@ -583,7 +598,7 @@ def _matches(text: Json, pattern: Json) -> bool | None:
 
 
 def _are_texts(*values: Json) -> bool:
-    return all(kind_of(value) == _A_STRING for value in values)
+    return all(type_name(value) == _A_STRING for value in values)
 
 
 BINARY: Final[dict[str, Binary]] = {
@@ -598,11 +613,11 @@ UNARY: Final[dict[str, Callable[[Answer], bool]]] = {
     # null must be there; what is missing is neither null nor anything else
     "is_null": lambda value: value is None,
     "is_not_null": lambda value: value is not None and value is not UNDEFINED,
-    "is_number": lambda value: kind_of(value) == _A_NUMBER,
-    "is_string": lambda value: kind_of(value) == _A_STRING,
-    "is_bool": lambda value: kind_of(value) == _TRUE_OR_FALSE,
-    "is_array": lambda value: kind_of(value) == "a list",
-    "is_object": lambda value: kind_of(value) == "a map",
+    "is_number": lambda value: type_name(value) == _A_NUMBER,
+    "is_string": lambda value: type_name(value) == _A_STRING,
+    "is_bool": lambda value: type_name(value) == _TRUE_OR_FALSE,
+    "is_array": lambda value: type_name(value) == "a list",
+    "is_object": lambda value: type_name(value) == "a map",
     "exists": lambda value: value is not UNDEFINED,
 }
 
@@ -622,7 +637,7 @@ class _StopError(Exception):
     """Nothing after this place can be understood; the problem is on the list."""
 
 
-def _compiled(
+def _compile(
     written: _Written, rules: _Filter | _When, state: Callable[[Json], State], problems: list[Problem]
 ) -> Expression:
     # What is malformed on one level would only bring strange complaints on the next.
@@ -664,13 +679,13 @@ class _Reader:
         terms = [self.all_of()]
         while self.taken(*_OR):
             terms.append(self.all_of())
-        return terms[0] if len(terms) == 1 else _joined(terms, deciding=True)
+        return terms[0] if len(terms) == 1 else _join_terms(terms, deciding=True)
 
     def all_of(self) -> _Term:
         terms = [self.negated()]
         while self.taken(*_AND):
             terms.append(self.negated())
-        return terms[0] if len(terms) == 1 else _joined(terms, deciding=False)
+        return terms[0] if len(terms) == 1 else _join_terms(terms, deciding=False)
 
     def negated(self) -> _Term:
         start, negations = self.token.start, 0
@@ -764,7 +779,7 @@ class _Reader:
     def equality(self, left: _Term, right: _Term, name: str) -> Get:
         get_left, get_right, build = left.get, right.get, OPERATORS[name].build
         if right.constant is not UNDEFINED:
-            test = _compared_with(right.constant, build)
+            test = _constant_test(right.constant, build)
             return lambda state: test(_plain(get_left(state)))
 
         def equal(state: State) -> bool:
@@ -782,7 +797,7 @@ class _Reader:
             one, other = _alike(_plain(get_left(state)), _plain(get_right(state)))
             if one is None or other is None:
                 return False
-            kind, kind_of_other = kind_of(one), kind_of(other)
+            kind, kind_of_other = type_name(one), type_name(other)
             if kind == kind_of_other and kind in _ORDERED:
                 return compare(other)(one)
             return rules.refuse(lambda: self.disorder(left, kind, right, kind_of_other))
@@ -800,7 +815,7 @@ class _Reader:
         # Of known kind without a known value is only a number: of `length`, or that was captured.
         values = [0 if term.constant is UNDEFINED else term.constant for term in (left, right)]
         one, other = _alike(*values)
-        if kind_of(one) != kind_of(other):
+        if type_name(one) != type_name(other):
             error = self.disorder(left, left.kind, right, right.kind)
             self.problems += error.problems
 
@@ -819,7 +834,7 @@ class _Reader:
         equals = [self.equality(left, element, "eq") for element in elements]
         get: Get = lambda state: any(equal(state) for equal in equals)  # noqa: E731
         if all(one.constant is not UNDEFINED for one in elements):
-            tests = [_compared_with(one.constant, OPERATORS["eq"].build) for one in elements]
+            tests = [_constant_test(one.constant, OPERATORS["eq"].build) for one in elements]
             get = lambda state: _any_holds(tests, _plain(left.get(state)))  # noqa: E731
         return _Term(get, left.start, self.last.end, _TRUE_OR_FALSE)
 
@@ -832,8 +847,10 @@ class _Reader:
         arguments = self.separated(")")
         self.depth -= 1
         if name.text not in FUNCTIONS:
-            meant = nearest(name.text, FUNCTIONS)
-            fix = (f"did you mean '{meant}'? " if meant else "") + f"functions: {listed(FUNCTIONS, most=20)}"
+            meant = closest_name(name.text, FUNCTIONS)
+            fix = (
+                f"did you mean '{meant}'? " if meant else ""
+            ) + f"functions: {format_names(FUNCTIONS, most=20)}"
             self.wrong(name, f"there is no function '{shortened(name.text)}'", fix)
             return _Term(lambda _: None, name.start, self.last.end)
         wanted = (2,) if name.text in BINARY else (1, 2) if name.text == "length" else (1,)
@@ -879,7 +896,7 @@ class _Reader:
                 )
                 raise ConditionError.together([problem]) from None
             if answer is None:
-                return rules.refuse(lambda: self.no_answer(name, holder, kind_of(one)))
+                return rules.refuse(lambda: self.no_answer(name, holder, type_name(one)))
             return answer
 
         return _Term(tested, holder.start, self.last.end, _TRUE_OR_FALSE)
@@ -894,7 +911,7 @@ class _Reader:
             where = self.written.span(part.start, part.end)
             self.problems.append(refused.problem(where, begin="this is"))
             return BINARY[name.text]
-        return lambda text, _: search(text) if kind_of(text) == _A_STRING else None
+        return lambda text, _: search(text) if type_name(text) == _A_STRING else None
 
     def expect_text(self, name: _Token, part: _Term) -> None:
         if name.text != "contains" and part.kind not in (None, _A_STRING):
@@ -956,7 +973,7 @@ class _Reader:
 
     def refuse_word(self, token: _Token) -> NoReturn:
         word = shortened(token.text)
-        meant = nearest(token.text, (*_WORDS, *FUNCTIONS))
+        meant = closest_name(token.text, (*_WORDS, *FUNCTIONS))
         fix = f"a variable is written ${{{word}}}, text '{word}'" + (
             f"; did you mean {meant}?" if meant else ""
         )
@@ -972,7 +989,7 @@ class _Reader:
             else "something is missing at the end"
         )
         expected = f"{wanted} is expected here" if wanted else "a comparison, && or || is expected here"
-        meant = nearest(token.text, (*BINARY, *_WORDS)) if token.kind == "path" else None
+        meant = closest_name(token.text, (*BINARY, *_WORDS)) if token.kind == "path" else None
         self.stop(token, what, expected + (f"; did you mean {meant}?" if meant else ""))
 
     @property
@@ -991,10 +1008,10 @@ class _Reader:
 
 
 def _constant(value: Json, token: _Token) -> _Term:
-    return _Term(lambda _: value, token.start, token.end, kind_of(value), value)
+    return _Term(lambda _: value, token.start, token.end, type_name(value), value)
 
 
-def _joined(terms: list[_Term], *, deciding: bool) -> _Term:
+def _join_terms(terms: list[_Term], *, deciding: bool) -> _Term:
     gets = [term.get for term in terms]
 
     def joined(state: State) -> bool:

@@ -21,7 +21,7 @@ from plait.core.values import UNDEFINED, Json
 from plait.scope.computed import Sources
 from plait.template.grammar import parse_path
 from plait.template.nodes import Path
-from plait.template.program import FACTS, Answer, Piece, walk
+from plait.template.program import FACTS, Answer, Piece, follow_path
 
 LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 """Highest first; the seventh level, computed values, belongs to no frame."""
@@ -36,7 +36,7 @@ NOTHING: Final[frozenset[str]] = frozenset()
 UNTRUSTED_LEVELS: Final = frozenset({"captures", "phase", "step", "outputs"})
 """Levels whose values come from outside: items, captures, output of commands and models."""
 
-MADE_OF_DATA: Final = "step env, made of data"
+DATA_ENV_FRAME: Final = "step env, made of data"
 """The frame of variables that a step makes of values from outside: its own words, and not its own values."""
 
 
@@ -64,7 +64,7 @@ class Origin:
 
     @property
     def trusted(self) -> bool:
-        return self.level not in UNTRUSTED_LEVELS and self.frame != MADE_OF_DATA
+        return self.level not in UNTRUSTED_LEVELS and self.frame != DATA_ENV_FRAME
 
     @property
     def of_author(self) -> bool:
@@ -149,7 +149,7 @@ class Scope:
         """The value at a path, or UNDEFINED."""
         wanted = parse_path(path) if isinstance(path, str) else path
         value = self.names.get(wanted.root, UNDEFINED)
-        found = value if value is UNDEFINED else walk(value, wanted.keys)
+        found = value if value is UNDEFINED else follow_path(value, wanted.keys)
         return self.fallback(wanted) if found is UNDEFINED else found
 
     def origin(self, root: str) -> Origin | None:
@@ -168,7 +168,7 @@ class Scope:
     def fallback(self, path: Path) -> Answer:
         if path.root in self.names:
             facts = self.names.get(path.root + FACTS)
-            return UNDEFINED if facts is None else walk(facts, path.keys)
+            return UNDEFINED if facts is None else follow_path(facts, path.keys)
         if path.root in ALIASES:
             return self._alias(path)
         if path.root == "env" and len(path.keys) == 1:
@@ -187,7 +187,7 @@ class Scope:
         item = self.names.get("item", UNDEFINED)
         if isinstance(item, Mapping):
             item = item.get(ALIASES[path.root], UNDEFINED)
-        return item if item is UNDEFINED else walk(item, path.keys)
+        return item if item is UNDEFINED else follow_path(item, path.keys)
 
     def _set(
         self,

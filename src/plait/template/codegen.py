@@ -17,17 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from plait.core.errors import PlaitError, ValueRefusedError
 from plait.core.hints import Final, cast
 from plait.core.source import Source
-from plait.core.values import UNDEFINED, Json, holds_unknown, text
+from plait.core.values import UNDEFINED, Json, contains_unknown, text
 from plait.template.grammar import MAX_TEXT
 from plait.template.nodes import (
-    ContextHole,
-    EnvHole,
-    InputHole,
-    ParamHole,
+    ContextPlaceholder,
+    EnvPlaceholder,
+    InputPlaceholder,
+    ParamPlaceholder,
     Part,
     Parts,
     Path,
-    PromptHole,
+    PromptPlaceholder,
     Text,
 )
 from plait.template.program import (
@@ -37,9 +37,9 @@ from plait.template.program import (
     Getter,
     Program,
     Rendering,
-    ask,
-    expect_bounded,
-    walk,
+    follow_path,
+    require_bounded,
+    resolve_placeholder,
 )
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 
@@ -75,18 +75,18 @@ class _Writer:
         self.known: dict[tuple[str, ...], str] = {}
         self.given: dict[str, object] = {
             "show": _exact_text,
-            "walk": walk,
+            "walk": follow_path,
             # Named here, they are found in one step; builtins take two.
             "dict": dict,
             "str": str,
             "int": int,
-            "ask": ask,
+            "ask": resolve_placeholder,
             "join": "".join,
             "missing": UNDEFINED,
             "Scope": values.__class__,
             "Surprise": _Surprise,
             "containers": (dict, list, tuple),
-            "expect_bounded": expect_bounded,
+            "expect_bounded": require_bounded,
             # The last two: a number too long to print, a value without a text form.
             "Surprises": (_Surprise, KeyError, TypeError, AttributeError, ValueError, ValueRefusedError),
         }
@@ -204,13 +204,13 @@ class _Writer:
         assert get is not None
         seen = self._seen(get)
         match part:
-            case ContextHole() if (path := _plain_path(part)) is not None:
+            case ContextPlaceholder() if (path := _plain_path(part)) is not None:
                 return self._lookup(self.names, path, part.default), seen
-            case InputHole(default=None, optional=False):
+            case InputPlaceholder(default=None, optional=False):
                 return self._lookup(self.names, ("inputs", part.key), None), seen
-            case EnvHole() if _is_constant(part.default):
+            case EnvPlaceholder() if _is_constant(part.default):
                 return self._lookup("env", (part.name,), part.default), seen
-            case ParamHole() | PromptHole():
+            case ParamPlaceholder() | PromptPlaceholder():
                 return self._lookup(self.names, (part.name,), None), seen
             case _:
                 return self._asked(part, get), seen
@@ -224,7 +224,7 @@ class _Writer:
     def _lookup(self, names: str, path: tuple[str, ...], default: Parts | None) -> str:
         if default is None:
             return self._walked(names, path)
-        variable, constant = self._fresh(), repr(_joined_text(default))
+        variable, constant = self._fresh(), repr(_literal_text(default))
         *outer, key = path
         if not (self.bold and self._is_map(names, outer)):
             self._guard(names)
@@ -237,7 +237,7 @@ class _Writer:
     def _is_map(self, names: str, path: Sequence[str]) -> bool:
         """Does a path lead to a map just now?"""
         known = self.sample.env if names == "env" else self.sample.names
-        return isinstance(walk(known, tuple(path)), Mapping)
+        return isinstance(follow_path(known, tuple(path)), Mapping)
 
     def _walked(self, names: str, path: Sequence[str]) -> str:
         """Look up step by step; what several holes share is looked up once."""
@@ -274,7 +274,7 @@ class _Writer:
         return f"v{self.variables}"
 
 
-def _plain_path(hole: ContextHole) -> tuple[str, ...] | None:
+def _plain_path(hole: ContextPlaceholder) -> tuple[str, ...] | None:
     """The keys of a hole that is a path of names, with at most a constant default."""
     [first, *others] = hole.alternatives
     if hole.bare and hole.default is not None:
@@ -291,12 +291,12 @@ def _is_constant(default: Parts | None) -> bool:
     return default is None or all(isinstance(part, Text) for part in default)
 
 
-def _joined_text(default: Parts) -> str:
+def _literal_text(default: Parts) -> str:
     return "".join(part.text for part in default if isinstance(part, Text))
 
 
 def _exact_text(value: Json) -> str:
-    if holds_unknown(value):
+    if contains_unknown(value):
         raise _Surprise  # the text is unknown as a whole
     # A type derived from str may format itself in its own way; `join` takes its characters.
     return "".join((text(value),))

@@ -39,14 +39,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import isfinite
 
-from plait.core.errors import ConditionError, InputError, LimitError, Problem, listed, nearest
+from plait.core.errors import ConditionError, InputError, LimitError, Problem, closest_name, format_names
 from plait.core.hints import Final, NoReturn, TypeAlias
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import UNDEFINED, Json, Secret
 from plait.template.grammar import parse_path
-from plait.template.operators import OPERATORS, Operator, RefusedError, Test, kind_of
-from plait.template.program import walk
+from plait.template.operators import OPERATORS, Operator, RefusedError, Test, type_name
+from plait.template.program import follow_path
 
 MAX_DEPTH: Final = 64
 """Levels of combinators, and levels of lists and maps in a `value`."""
@@ -98,9 +98,9 @@ Node: TypeAlias = Leaf | AnyOf | AllOf | Not
 EMPTY: Final = AllOf(())
 
 
-def shown(place: Place) -> str:
+def format_path(place: Place) -> str:
     """A place as a person writes it: `all[1].not.op`."""
-    text = "".join(f".{key}" if _is_plain(key) else f"[{_quoted(key)}]" for key in place)
+    text = "".join(f".{key}" if _is_plain(key) else f"[{_quote(key)}]" for key in place)
     return text.removeprefix(".") or "condition"
 
 
@@ -113,17 +113,17 @@ def matches(document: Json, condition: Json) -> bool:
     return compile_condition(condition)(document)
 
 
-def asked_keys(condition: Json) -> Iterator[tuple[str | int, ...]]:
+def condition_paths(condition: Json) -> Iterator[tuple[str | int, ...]]:
     """The way to everything that a condition without problems looks at."""
     if not isinstance(condition, Mapping):
         return
     if "path" in condition:
         yield _keys(condition["path"])
     for part in (*condition.get("any", ()), *condition.get("all", ()), condition.get("not")):
-        yield from asked_keys(part)
+        yield from condition_paths(part)
 
 
-def compile_condition(condition: Json, *, locate: Locate = shown) -> Callable[[Json], bool]:
+def compile_condition(condition: Json, *, locate: Locate = format_path) -> Callable[[Json], bool]:
     """The condition as a function of the document: read and checked once, used often."""
     node, problems = _read(condition, locate)
     if problems:
@@ -131,7 +131,7 @@ def compile_condition(condition: Json, *, locate: Locate = shown) -> Callable[[J
     return partial(_decide, node)
 
 
-def check(condition: Json, *, locate: Locate = shown) -> list[Problem]:
+def check(condition: Json, *, locate: Locate = format_path) -> list[Problem]:
     """All that is wrong with a condition before any document is known."""
     try:
         return _read(condition, locate)[1]
@@ -158,7 +158,7 @@ def _holds(node: Node, document: Json, problems: list[Problem]) -> bool | None:
             answer = _holds(part, document, problems)
             return None if answer is None else not answer
         case Leaf():
-            return _tested(node, document, problems)
+            return _test_leaf(node, document, problems)
 
 
 def _first(deciding: bool, parts: tuple[Node, ...], document: Json, problems: list[Problem]) -> bool | None:
@@ -171,8 +171,8 @@ def _first(deciding: bool, parts: tuple[Node, ...], document: Json, problems: li
     return None if unknown else not deciding
 
 
-def _tested(node: Leaf, document: Json, problems: list[Problem]) -> bool | None:
-    actual = walk(document, node.keys)
+def _test_leaf(node: Leaf, document: Json, problems: list[Problem]) -> bool | None:
+    actual = follow_path(document, node.keys)
     actual = None if actual is UNDEFINED else actual
     if actual is None and node.null_is_false:
         return False
@@ -180,7 +180,7 @@ def _tested(node: Leaf, document: Json, problems: list[Problem]) -> bool | None:
         return node.test(actual)
     except RefusedError as refused:
         # The path is the author's text; the value it leads to is not shown.
-        subject = f"{_quoted(node.path)} is" if node.path else "the document is"
+        subject = f"{_quote(node.path)} is" if node.path else "the document is"
         problems.append(refused.problem(node.where(), begin=subject))
         return None
 
@@ -206,7 +206,9 @@ class _Reader:
         if raw is None:
             return EMPTY
         if not isinstance(raw, Mapping):
-            self.wrong(place, f"a condition is a map, not {kind_of(raw)}", "write {path: …, op: …, value: …}")
+            self.wrong(
+                place, f"a condition is a map, not {type_name(raw)}", "write {path: …, op: …, value: …}"
+            )
             return EMPTY
         self.expect_known_keys(raw, place)
         combinators = [key for key in COMBINATORS if key in raw]
@@ -221,7 +223,7 @@ class _Reader:
         if key == "not":
             return Not(self.condition(raw, place, depth))
         if not isinstance(raw, list | tuple):
-            what = f"'{key}' joins a list of conditions, not {kind_of(raw)}"
+            what = f"'{key}' joins a list of conditions, not {type_name(raw)}"
             self.wrong(place, what, f"write {key}: [ … ]")
             return EMPTY
         parts = tuple(self.condition(part, (*place, index), depth) for index, part in enumerate(raw))
@@ -248,21 +250,23 @@ class _Reader:
             fix = "name what is tested; path: '' is the whole document"
             self.wrong(place, "a test needs a 'path'", fix)
         elif not isinstance(path, str):
-            self.wrong((*place, "path"), f"a path is a string, not {kind_of(path)}", "put it in quotes")
+            self.wrong((*place, "path"), f"a path is a string, not {type_name(path)}", "put it in quotes")
         else:
             try:
                 return _keys(path)
             except InputError:
                 fix = 'write a.b, a[0] or a["any key"]'
-                self.wrong((*place, "path"), f"the path {_quoted(path)} cannot be read", fix)
+                self.wrong((*place, "path"), f"the path {_quote(path)} cannot be read", fix)
         return ()
 
     def operator(self, name: Json, place: Place) -> Operator | None:
         if not isinstance(name, str):
-            self.wrong(place, f"an operator is a string, not {kind_of(name)}", f"one of {listed(OPERATORS)}")
+            self.wrong(
+                place, f"an operator is a string, not {type_name(name)}", f"one of {format_names(OPERATORS)}"
+            )
         elif name not in OPERATORS:
             fix = _suggestion(name, OPERATORS, "operators")
-            self.wrong(place, f"there is no operator {_quoted(name)}", fix)
+            self.wrong(place, f"there is no operator {_quote(name)}", fix)
         else:
             return OPERATORS[name]
         return None
@@ -310,9 +314,9 @@ class _Reader:
         known = (*FIELDS, *COMBINATORS)
         for key in raw:
             if key not in known:
-                name = key if isinstance(key, str) else kind_of(key)
+                name = key if isinstance(key, str) else type_name(key)
                 fix = _suggestion(name, known, "fields")
-                self.wrong((*place, name), f"{_quoted(name)} is not a field of a condition", fix)
+                self.wrong((*place, name), f"{_quote(name)} is not a field of a condition", fix)
 
     def expect_one_meaning(self, combinators: list[str], fields: list[str], place: Place) -> None:
         if len(combinators) + bool(fields) > 1:
@@ -328,11 +332,11 @@ class _Reader:
 
 
 def _suggestion(name: str, known: tuple[str, ...] | Mapping[str, object], kind: str) -> str:
-    meant = nearest(name, known)
-    return (f"did you mean '{meant}'? " if meant else "") + f"{kind}: {listed(known)}"
+    meant = closest_name(name, known)
+    return (f"did you mean '{meant}'? " if meant else "") + f"{kind}: {format_names(known)}"
 
 
-def _quoted(name: str | int) -> str:
+def _quote(name: str | int) -> str:
     """A name of the author's, safe to print and not too long."""
     return repr(name[: MAX_SHOWN - 1] + "…" if isinstance(name, str) and len(name) > MAX_SHOWN else name)
 

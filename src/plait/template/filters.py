@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from plait.core.errors import LimitError, ValueRefusedError
 from plait.core.hints import Final
-from plait.core.values import UNDEFINED, Json, Secret, Undefined, json_text, revealed_text, text
+from plait.core.values import UNDEFINED, Json, Secret, Undefined, json_text, reveal_text, text
 
 MAX_INTEGER_DIGITS: Final = 4000
 MAX_OUTPUT: Final = 16 << 20
@@ -23,7 +23,7 @@ def _each(value: Json, change: Callable[[Json], Json]) -> Json:
     return [change(item) for item in value] if isinstance(value, list | tuple) else change(value)
 
 
-def _sealed(value: Json, plain: Callable[[str], Json]) -> Json:
+def _apply_to_text(value: Json, plain: Callable[[str], Json]) -> Json:
     """Apply a text function; what is made of a secret is a secret."""
     if isinstance(value, Secret):
         return Secret(text(plain(value.reveal())))
@@ -38,33 +38,33 @@ def holds_secret(value: Json) -> bool:
     return isinstance(value, list | tuple) and any(holds_secret(item) for item in value)
 
 
-def _written(value: Json, write: Callable[[Json, Callable[[Json], str]], str]) -> Json:
+def _render_value(value: Json, write: Callable[[Json, Callable[[Json], str]], str]) -> Json:
     """Turn a whole value into text; what holds a secret becomes one."""
     if holds_secret(value):
-        return Secret(write(value, revealed_text))
+        return Secret(write(value, reveal_text))
     return write(value, text)
 
 
 def to_json(value: Json) -> Json:
-    _expect_no_long_text(value)
+    _require_short_text(value)
     if holds_secret(value):
         return Secret(json_text(value, reveal=True))
     return json_text(value)
 
 
 def to_lines(value: Json) -> Json:
-    return _written(value, lambda it, show: _joined(it, "\n", show))
+    return _render_value(value, lambda it, show: _join_items(it, "\n", show))
 
 
 def to_csv(value: Json) -> Json:
     """One record: fields with a comma, quote or line break are quoted, quotes doubled."""
-    _expect_no_long_text(value)
+    _require_short_text(value)
 
     def record(items: Json, show: Callable[[Json], str]) -> str:
         fields = [show(item) for item in items] if isinstance(items, list | tuple) else [show(items)]
         return ",".join(_csv_field(field) for field in fields)
 
-    return _written(value, record)
+    return _render_value(value, record)
 
 
 def to_int(value: Json) -> Json:
@@ -87,14 +87,14 @@ def to_int(value: Json) -> Json:
 
 def to_path(value: Json) -> Json:
     """A path that no command can take for an option: `-x` is written `./-x`."""
-    return _each(value, lambda item: _sealed(item, _as_operand))
+    return _each(value, lambda item: _apply_to_text(item, _as_operand))
 
 
 def to_raw(value: Json) -> Json:
-    return _written(value, lambda it, show: show(it))
+    return _render_value(value, lambda it, show: show(it))
 
 
-def unchanged(value: Json) -> Json:
+def identity(value: Json) -> Json:
     return value
 
 
@@ -105,21 +105,21 @@ FORMATS: Final[dict[str, Callable[[Json], Json]]] = {
     "raw": to_raw,
     "int": to_int,
     "path": to_path,
-    "opt": unchanged,
+    "opt": identity,
 }
 
 
 def matching(value: Json, pattern: str) -> Json:
     """The paths of a list that match a glob, in which `*` stands for any characters, `/` too."""
     paths = value if isinstance(value, list | tuple) else text(value).split("\n") if value else []
-    return [path for path in paths if fnmatchcase(revealed_text(path), pattern)]
+    return [path for path in paths if fnmatchcase(reveal_text(path), pattern)]
 
 
 def _length(value: Json) -> Json:
     if value is None:
         return 0
     sized = isinstance(value, str | list | tuple | Mapping)
-    return len(value) if sized else len(revealed_text(value))
+    return len(value) if sized else len(reveal_text(value))
 
 
 def _keys(value: Json) -> Json:
@@ -134,7 +134,7 @@ def _first(value: Json, at: int) -> Json:
     return value
 
 
-def _joined(value: Json, separator: str, show: Callable[[Json], str] = text) -> str:
+def _join_items(value: Json, separator: str, show: Callable[[Json], str] = text) -> str:
     return separator.join(show(item) for item in value) if isinstance(value, list | tuple) else show(value)
 
 
@@ -142,10 +142,10 @@ def _join(value: Json, separator: Json) -> Json:
     between = text(separator)
     if isinstance(value, list | tuple) and len(value) * len(between) > MAX_OUTPUT:
         raise _too_long()
-    return _written(value, lambda it, show: _joined(it, between, show))
+    return _render_value(value, lambda it, show: _join_items(it, between, show))
 
 
-def _expect_no_long_text(value: Json) -> None:
+def _require_short_text(value: Json) -> None:
     """Text that is written as JSON or CSV again and again would double each time."""
     plain = value.reveal() if isinstance(value, Secret) else value
     if isinstance(plain, str) and len(plain) > MAX_OUTPUT:
@@ -169,9 +169,9 @@ FILTERS: Final[dict[str, tuple[int, Callable[..., Json]]]] = {
     "json": (0, to_json),
     "length": (0, _length),
     "keys": (0, _keys),
-    "upper": (0, lambda value: _sealed(value, str.upper)),
-    "lower": (0, lambda value: _sealed(value, str.lower)),
-    "trim": (0, lambda value: _sealed(value, str.strip)),
+    "upper": (0, lambda value: _apply_to_text(value, str.upper)),
+    "lower": (0, lambda value: _apply_to_text(value, str.lower)),
+    "trim": (0, lambda value: _apply_to_text(value, str.strip)),
     "first": (0, lambda value: _first(value, 0)),
     "last": (0, lambda value: _first(value, -1)),
     "default": (1, _default),

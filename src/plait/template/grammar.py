@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-from plait.core.errors import InputError, LimitError, nearest
+from plait.core.errors import InputError, LimitError, closest_name
 from plait.core.hints import Any, Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Source, Span
@@ -32,20 +32,20 @@ from plait.template.filters import FILTERS, FORMATS
 from plait.template.nodes import (
     Alternative,
     Computed,
-    ContextHole,
-    EnvHole,
+    ContextPlaceholder,
+    EnvPlaceholder,
     Extract,
     Filter,
-    Flaw,
     Format,
-    InputHole,
+    InputPlaceholder,
     Literal,
-    ParamHole,
+    MalformedPlaceholder,
+    ParamPlaceholder,
     Parsed,
     Part,
     Parts,
     Path,
-    PromptHole,
+    PromptPlaceholder,
     Text,
 )
 from plait.template.profiles import Profile, profile_named
@@ -166,7 +166,7 @@ class _Scanner:
     def __init__(self, text: str, profile: Profile) -> None:
         self.text = text
         self.profile = profile
-        self.flaws: list[Flaw] = []
+        self.flaws: list[MalformedPlaceholder] = []
         self.opener = _opener(profile.name)
         self.dollar = self._context_hole if profile.context else self._env_hole
         self._closers: dict[int, int] | None = None
@@ -227,7 +227,7 @@ class _Scanner:
             return "$$", at + 2
         if self.profile.bare and (name := _BARE_NAME.match(text, at + 1, end)):
             end = name.end()
-            return ContextHole(at, end, self._plain_path(name.group()), bare=True), end
+            return ContextPlaceholder(at, end, self._plain_path(name.group()), bare=True), end
         return "$", at + 1
 
     def _at_dollar_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
@@ -237,7 +237,7 @@ class _Scanner:
         if self.profile.context and (plain := _PLAIN_HOLE.match(self.text, at, end)):
             name = plain.group(1)
             if name not in _KEYWORDS and (self.profile.bare or not _ENV_NAME.fullmatch(name)):
-                return ContextHole(at, plain.end(), self._plain_path(name)), plain.end()
+                return ContextPlaceholder(at, plain.end(), self._plain_path(name)), plain.end()
         close = self._close(at + 1, end)
         if close is None:
             return self._never_closed(at, end)
@@ -286,25 +286,25 @@ class _Scanner:
         if escaped := _BRACE_ESCAPE.match(text, at, end):
             return text[at + 1 : escaped.end() - 1], escaped.end()
         if word := _BRACE_HOLE.match(text, at, end):
-            kind = PromptHole if self.profile.braces == "prompt" else ParamHole
+            kind = PromptPlaceholder if self.profile.braces == "prompt" else ParamPlaceholder
             return kind(at, word.end(), word.group(1)), word.end()
         return "{", at + 1
 
     # ── holes ────────────────────────────────────────────────────────────
 
-    def _input_hole(self, at: int, end: int, depth: int) -> InputHole | None:
+    def _input_hole(self, at: int, end: int, depth: int) -> InputPlaceholder | None:
         close = self._close(at, end)
         key = _WORD.match(self.text, at + 7, end)
         if close is None or key is None:
             return None
         after = key.end()
         if after == close:
-            return InputHole(at, close + 1, key.group())
+            return InputPlaceholder(at, close + 1, key.group())
         if self.text[after] == "?" and after + 1 == close:
-            return InputHole(at, close + 1, key.group(), optional=True)
+            return InputPlaceholder(at, close + 1, key.group(), optional=True)
         if self.text[after] in ":|":
             default = self.template(after + 1, close, depth + 1)
-            return InputHole(at, close + 1, key.group(), default=default)
+            return InputPlaceholder(at, close + 1, key.group(), default=default)
         return None
 
     def _env_hole(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
@@ -315,13 +315,13 @@ class _Scanner:
             return self.text[at : close + 1], close + 1
         after = self._blank(name.end(), close)
         if after == close:
-            return EnvHole(at, close + 1, name.group()), close + 1
+            return EnvPlaceholder(at, close + 1, name.group()), close + 1
         if self.text.startswith(":-", after):
             default = self.template(after + 2, close, depth + 1)
-            return EnvHole(at, close + 1, name.group(), default=default), close + 1
+            return EnvPlaceholder(at, close + 1, name.group(), default=default), close + 1
         if self.text.startswith(":?", after):
             message = self._plain(after + 2, close, 1).strip()
-            return EnvHole(at, close + 1, name.group(), required=message), close + 1
+            return EnvPlaceholder(at, close + 1, name.group(), required=message), close + 1
         return self.text[at : close + 1], close + 1
 
     def _context_hole(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
@@ -360,16 +360,18 @@ class _Scanner:
         # A megabyte of openers is one mistake, not half a million.
         if len(self.flaws) < MAX_FLAWS:
             fix = "write '${name.key}', or '$${' for a literal '${'"
-            self.flaws.append(Flaw(start, end, f"malformed hole: {what}", fix, "malformed-hole"))
+            self.flaws.append(
+                MalformedPlaceholder(start, end, f"malformed hole: {what}", fix, "malformed-hole")
+            )
 
     def _unknown(self, start: int, end: int, bad: _Unknown) -> None:
         self._fatal += 1
         if self._fatal > MAX_FLAWS:
             return
-        guess = nearest(bad.name.lstrip(":"), bad.known)
+        guess = closest_name(bad.name.lstrip(":"), bad.known)
         mark = ":" if bad.code == "unknown-format" else ""
         meant = f"did you mean '{mark}{guess}'? " if guess else ""
-        self.flaws.append(Flaw(start, end, bad.what, meant + bad.fix, bad.code, fatal=True))
+        self.flaws.append(MalformedPlaceholder(start, end, bad.what, meant + bad.fix, bad.code, fatal=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +396,7 @@ class _Expression:
         self.close = close
         self.depth = depth
 
-    def hole(self, start: int) -> ContextHole:
+    def hole(self, start: int) -> ContextPlaceholder:
         alternatives = [self._alternative(first=True)]
         spread = self._taken("...")
         self._skip_blanks()
@@ -410,7 +412,9 @@ class _Expression:
         read = tuple(self._read(alternative) for alternative in alternatives)
         default = self.scanner.template(self.at, self.close, self.depth + 1) if ending == ":-" else None
         required = self.scanner._plain(self.at, self.close, 1).strip() if ending == ":?" else None
-        return ContextHole(start, self.close + 1, read, tuple(filters), default, required, spread=spread)
+        return ContextPlaceholder(
+            start, self.close + 1, read, tuple(filters), default, required, spread=spread
+        )
 
     # ── alternatives ─────────────────────────────────────────────────────
 

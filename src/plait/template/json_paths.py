@@ -72,7 +72,7 @@ class Query:
         names: list[str] = []
         end = 1
         while found := _NAME.match(self.text, end):
-            names.append(found[1] or _unquoted(found[2]))
+            names.append(found[1] or _unquote(found[2]))
             end = found.end()
         return tuple(names), self.text[end:]
 
@@ -126,7 +126,7 @@ def _first_brackets_hold_one(rest: str) -> bool:
     return True
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     from json import loads
 
     if name[0] == "'":

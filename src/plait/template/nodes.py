@@ -20,7 +20,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledPlaceholder:
     """The answer to a hole that stood at `start..end`; a sink may ask the hole how to put it."""
 
     value: Json
@@ -37,7 +37,7 @@ class Path:
     keys: tuple[str | int, ...] = ()
 
     def __str__(self) -> str:
-        return self.root + "".join(_written(key) for key in self.keys)
+        return self.root + "".join(_format_key(key) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextHole:
+class ContextPlaceholder:
     """`${a.b || c | filter :- default}`, and `$NAME`, which is `bare`."""
 
     kind: ClassVar[str] = "context"
@@ -108,7 +108,7 @@ class ContextHole:
 
 
 @dataclass(frozen=True, slots=True)
-class InputHole:
+class InputPlaceholder:
     """`{input:key}`, with `?` or a default."""
 
     kind: ClassVar[str] = "input"
@@ -126,7 +126,7 @@ class InputHole:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvHole:
+class EnvPlaceholder:
     """`${NAME}` of the config profile."""
 
     kind: ClassVar[str] = "env"
@@ -140,7 +140,7 @@ class EnvHole:
 
 
 @dataclass(frozen=True, slots=True)
-class ParamHole:
+class ParamPlaceholder:
     """`{name}` of the config profile."""
 
     kind: ClassVar[str] = "param"
@@ -152,7 +152,7 @@ class ParamHole:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptHole:
+class PromptPlaceholder:
     """`{name}` of the prompt profile."""
 
     kind: ClassVar[str] = "prompt"
@@ -163,13 +163,15 @@ class PromptHole:
     name: str
 
 
-Hole: TypeAlias = ContextHole | InputHole | EnvHole | ParamHole | PromptHole
-Part: TypeAlias = Text | Hole | Filled
+Hole: TypeAlias = (
+    ContextPlaceholder | InputPlaceholder | EnvPlaceholder | ParamPlaceholder | PromptPlaceholder
+)
+Part: TypeAlias = Text | Hole | FilledPlaceholder
 Parts: TypeAlias = tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class MalformedPlaceholder:
     """Something that looks like a hole and is none: text when lenient, an error when strict.
 
     A `fatal` flaw can never be meant as text (an unknown format) and is always an error.
@@ -188,36 +190,36 @@ class Parsed:
     text: str
     profile: str
     parts: Parts
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[MalformedPlaceholder, ...] = ()
 
 
-def default_of(hole: Hole) -> Parts | None:
+def default_parts(hole: Hole) -> Parts | None:
     match hole:
-        case ContextHole() | InputHole() | EnvHole():
+        case ContextPlaceholder() | InputPlaceholder() | EnvPlaceholder():
             return hole.default
-        case ParamHole() | PromptHole():
+        case ParamPlaceholder() | PromptPlaceholder():
             return None
 
 
 def nested_parts(hole: Hole) -> tuple[Parts, ...]:
     """The templates inside a hole: its default, and the arguments of `file:` and `cmd:`."""
     found: list[Parts] = []
-    if isinstance(hole, ContextHole):
+    if isinstance(hole, ContextPlaceholder):
         found += [a.origin.argument for a in hole.alternatives if isinstance(a.origin, Computed)]
-    if (default := default_of(hole)) is not None:
+    if (default := default_parts(hole)) is not None:
         found.append(default)
     return tuple(found)
 
 
-def holes(parts: Parts) -> list[Hole]:
+def placeholders(parts: Parts) -> list[Hole]:
     """Every hole, also those in defaults and arguments, in order of appearance."""
     found: list[Hole] = []
     for part in parts:
-        if isinstance(part, Text | Filled):
+        if isinstance(part, Text | FilledPlaceholder):
             continue
         found.append(part)
         for inner in nested_parts(part):
-            found += holes(inner)
+            found += placeholders(inner)
     return found
 
 
@@ -237,7 +239,7 @@ def _argument_text(parts: Parts) -> str:
     return "".join(part.text if isinstance(part, Text) else "…" for part in parts)
 
 
-def _written(key: str | int) -> str:
+def _format_key(key: str | int) -> str:
     if isinstance(key, int):
         return f"[{key}]"
     plain = key.replace("-", "").replace("_", "").isalnum()

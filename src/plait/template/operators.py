@@ -61,58 +61,60 @@ def _build_ne(operand: Json) -> Test:
 
 def _build_exists(operand: Json) -> Test:
     if not isinstance(operand, bool):
-        raise RefusedError(f"{kind_of(operand)}, not true or false", "leave it out, or write value: false")
+        raise RefusedError(f"{type_name(operand)}, not true or false", "leave it out, or write value: false")
     return lambda actual: (actual is not None) is operand
 
 
 def _build_in(operand: Json) -> Test:
     if not isinstance(operand, list | tuple):
-        raise RefusedError(f"{kind_of(operand)}, not a list", "write value: [ … ], or use op: contains or eq")
+        raise RefusedError(
+            f"{type_name(operand)}, not a list", "write value: [ … ], or use op: contains or eq"
+        )
     return lambda actual: any(_same(actual, element) for element in operand)
 
 
 def _build_order(compare: Callable[[Json, Json], bool], operand: Json) -> Test:
-    expected = kind_of(operand)
+    expected = type_name(operand)
     if expected not in ("a number", "a string"):
         raise RefusedError(f"{expected}, which has no order", "compare with a number or a string")
 
     def test(actual: Json) -> bool:
-        if kind_of(actual) != expected:
+        if type_name(actual) != expected:
             raise RefusedError(
-                f"{kind_of(actual)} and is compared with {expected}",
+                f"{type_name(actual)} and is compared with {expected}",
                 "compare numbers with numbers and strings with strings",
             )
-        return compare(_opened(actual), _opened(operand))
+        return compare(_reveal(actual), _reveal(operand))
 
     return test
 
 
 def _build_contains(operand: Json) -> Test:
     def test(actual: Json) -> bool:
-        match _opened(actual):
+        match _reveal(actual):
             case list() | tuple() as elements:
                 return any(_same(element, operand) for element in elements)
-            case str() | Mapping() as holder if kind_of(operand) == "a string":
-                return _opened(operand) in holder
+            case str() | Mapping() as holder if type_name(operand) == "a string":
+                return _reveal(operand) in holder
             case str() | Mapping():
-                what = f"{kind_of(actual)} and is searched for {kind_of(operand)}"
+                what = f"{type_name(actual)} and is searched for {type_name(operand)}"
                 raise RefusedError(what, "search strings and maps for a string")
         raise RefusedError(
-            f"{kind_of(actual)}, which contains nothing", "look into a string, a list or a map"
+            f"{type_name(actual)}, which contains nothing", "look into a string, a list or a map"
         )
 
     return test
 
 
 def _build_regex(operand: Json) -> Test:
-    if kind_of(operand) != "a string":
-        raise RefusedError(f"{kind_of(operand)}, not a pattern", "write the pattern as a string")
-    program = _compiled(_opened(operand))
+    if type_name(operand) != "a string":
+        raise RefusedError(f"{type_name(operand)}, not a pattern", "write the pattern as a string")
+    program = _compile_pattern(_reveal(operand))
 
     def test(actual: Json) -> bool:
-        if kind_of(actual) != "a string":
-            raise RefusedError(f"{kind_of(actual)}, and a pattern is searched in strings", "test a string")
-        text = _utf8(_opened(actual))
+        if type_name(actual) != "a string":
+            raise RefusedError(f"{type_name(actual)}, and a pattern is searched in strings", "test a string")
+        text = _utf8(_reveal(actual))
         if len(text) > MAX_SEARCHED or len(text) * program.programsize > MAX_SEARCH_WORK:
             raise RefusedError(
                 "too long for this pattern",
@@ -142,7 +144,7 @@ OPERATORS: Final[dict[str, Operator]] = {
 
 def _same(actual: Json, operand: Json) -> bool:
     # As deep as the operand at most, which the reader has bounded.
-    if kind_of(actual) != kind_of(operand):
+    if type_name(actual) != type_name(operand):
         return False
     match operand:
         case Mapping():
@@ -150,10 +152,10 @@ def _same(actual: Json, operand: Json) -> bool:
         case list() | tuple():
             return len(actual) == len(operand) and all(map(_same, actual, operand))
         case _:
-            return bool(_opened(actual) == _opened(operand))
+            return bool(_reveal(actual) == _reveal(operand))
 
 
-def kind_of(value: Json) -> str:
+def type_name(value: Json) -> str:
     match value:
         case None:
             return "null"
@@ -171,7 +173,7 @@ def kind_of(value: Json) -> str:
             return "not JSON data"
 
 
-def _opened(value: Json) -> Json:
+def _reveal(value: Json) -> Json:
     return value.reveal() if isinstance(value, Secret) else value
 
 
@@ -185,7 +187,7 @@ class _Program(Protocol):
     def search(self, text: bytes) -> object | None: ...
 
 
-def _compiled(pattern: str) -> _Program:
+def _compile_pattern(pattern: str) -> _Program:
     import re2  # only conditions with a pattern need it
 
     if len(pattern) > MAX_PATTERN:
@@ -197,7 +199,9 @@ def _compiled(pattern: str) -> _Program:
         program: _Program = re2.compile(_utf8(pattern), options)
     except re2.error as error:
         reason = error.args[0]
-        raise _explained(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason) from None
+        raise _pattern_error(
+            reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        ) from None
     return program
 
 
@@ -222,7 +226,7 @@ UNSUPPORTED: Final = {
 }
 
 
-def _explained(reason: str) -> RefusedError:
+def _pattern_error(reason: str) -> RefusedError:
     """RE2's reason in words; its quotation of the pattern is left out, as it could be a value."""
     rule, _, fragment = reason.partition(": ")
     if fragment in UNSUPPORTED:

@@ -440,7 +440,7 @@ def _find_file(name: str) -> Program:
     return _ECHO_FILE if name == "echo" else find_program(name)
 
 
-def known_programs() -> Mapping[str, Program]:
+def all_programs() -> Mapping[str, Program]:
     return _PROGRAMS
 
 

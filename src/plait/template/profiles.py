@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core.errors import InputError, nearest
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass
 
@@ -39,7 +39,7 @@ PROFILES: Final[dict[str, Profile]] = {
 def profile_named(name: str) -> Profile:
     profile = PROFILES.get(name) if isinstance(name, str) else None
     if profile is None:
-        guess = nearest(str(name), PROFILES)
+        guess = closest_name(str(name), PROFILES)
         raise InputError(
             f"there is no profile '{name}'",
             fix=(f"did you mean '{guess}'? " if guess else "") + f"profiles: {', '.join(PROFILES)}",

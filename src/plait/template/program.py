@@ -17,8 +17,8 @@ from plait.core.errors import (
     PlaitError,
     Problem,
     TemplateSyntaxError,
-    listed,
-    nearest,
+    closest_name,
+    format_names,
 )
 from plait.core.hints import Final, Protocol, TypeAlias
 from plait.core.records import dataclass
@@ -30,11 +30,11 @@ from plait.core.values import (
     Secret,
     Undefined,
     Unknown,
-    holds_unknown,
+    contains_unknown,
+    json_size,
     least_text,
-    revealed_text,
+    reveal_text,
     text,
-    written_size,
 )
 from plait.template.filters import FILTERS, FORMATS, holds_secret, matching
 from plait.template.filters import MAX_OUTPUT as MAX_OUTPUT
@@ -42,23 +42,23 @@ from plait.template.grammar import SMALL_TEXT, parse
 from plait.template.nodes import (
     Alternative,
     Computed,
-    ContextHole,
-    EnvHole,
+    ContextPlaceholder,
+    EnvPlaceholder,
     Extract,
-    Filled,
+    FilledPlaceholder,
     Filter,
-    Flaw,
     Format,
     Hole,
-    InputHole,
+    InputPlaceholder,
     Literal,
-    ParamHole,
+    MalformedPlaceholder,
+    ParamPlaceholder,
     Part,
     Parts,
     Path,
-    PromptHole,
+    PromptPlaceholder,
     Text,
-    holes,
+    placeholders,
 )
 from plait.template.profiles import PROFILES, Profile
 
@@ -96,14 +96,14 @@ class Lookup(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedValue:
     """A value and the hole it answers, for sinks that must know where a value lands."""
 
     value: Json
-    hole: Hole | Filled
+    hole: Hole | FilledPlaceholder
 
 
-Piece: TypeAlias = str | Placed
+Piece: TypeAlias = str | PlacedValue
 
 
 _NOTHING: Final = Text("")
@@ -164,7 +164,7 @@ class Rendering:
             raise missing_names(self.missing, self.names, self.env, is_shell=self.is_shell)
 
 
-class NamesOnly:
+class PlainLookup:
     """A lookup that knows plain names and nothing computed."""
 
     __slots__ = ("names",)
@@ -187,7 +187,7 @@ class Program:
 
     __slots__ = ("_steps", "flaws", "getters", "hole_count", "names", "parts", "profile", "repeats", "whole")
 
-    def __init__(self, parts: Parts, profile: Profile, flaws: tuple[Flaw, ...] = ()) -> None:
+    def __init__(self, parts: Parts, profile: Profile, flaws: tuple[MalformedPlaceholder, ...] = ()) -> None:
         self.parts = parts
         self.profile = profile
         self.flaws = flaws
@@ -198,7 +198,7 @@ class Program:
         self._steps = tuple(zip(parts, self.getters, strict=True))
         self.whole = profile.typed and len(parts) == 1 and self.getters[0] is not None
         """Is the template one hole and nothing else, where that keeps its type?"""
-        self.names = [hole.name for hole in holes(parts)]
+        self.names = [hole.name for hole in placeholders(parts)]
         self.hole_count = len(self.names)
         self.repeats = 1 < self.hole_count <= FEW_HOLES and has_repeated(self.names)
 
@@ -209,8 +209,9 @@ class Program:
             self.repeats
             or self.hole_count > FEW_HOLES
             or any(
-                isinstance(hole, ContextHole) and (hole.filters or any(a.formats for a in hole.alternatives))
-                for hole in (holes(self.parts) if self.hole_count else ())
+                isinstance(hole, ContextPlaceholder)
+                and (hole.filters or any(a.formats for a in hole.alternatives))
+                for hole in (placeholders(self.parts) if self.hole_count else ())
             )
         )
 
@@ -221,8 +222,8 @@ class Program:
         if self.whole:
             answer = self._answered(self.parts[0], self.getters[0], rendering)
             if isinstance(answer, Unknown):
-                return Unknown(_kept(self.parts[0], rendering.source), answer.least)
-            return _kept(self.parts[0], rendering.source) if answer is UNDEFINED else answer
+                return Unknown(_source_text(self.parts[0], rendering.source), answer.least)
+            return _source_text(self.parts[0], rendering.source) if answer is UNDEFINED else answer
         if rendering.sealing:
             return self.sealed(rendering)
         unknown, whole = rendering.unknown, self.text(rendering)
@@ -231,11 +232,11 @@ class Program:
     def sealed(self, rendering: Rendering) -> Json:
         """The text; if a secret is part of it, it is one, and a sink that needs it finds it whole."""
         pieces = self.pieces(rendering)
-        values = [piece.value for piece in pieces if isinstance(piece, Placed)]
+        values = [piece.value for piece in pieces if isinstance(piece, PlacedValue)]
         if any(value.__class__ is Unknown for value in values):
             return unknown_text(pieces)
         if any(map(holds_secret, values)):
-            return Secret("".join(p if isinstance(p, str) else revealed_text(p.value) for p in pieces))
+            return Secret("".join(p if isinstance(p, str) else reveal_text(p.value) for p in pieces))
         return "".join(p if isinstance(p, str) else text(p.value) for p in pieces)
 
     def text(self, rendering: Rendering) -> str:
@@ -250,19 +251,19 @@ class Program:
                 if rendering.counted:
                     rendering.count(len(piece))
         except PlaitError as error:
-            raise _placed_error(error, part, rendering.source) from None
+            raise _locate_error(error, part, rendering.source) from None
         return "".join(pieces)
 
     def _written(self, part: Part, answer: Answer, rendering: Rendering) -> str:
         """A value as text; a hole without one as the author wrote it."""
         if answer is UNDEFINED:
             answer = self._missing(part, rendering)
-        if holds_unknown(answer):
+        if contains_unknown(answer):
             rendering.unknown += 1
-            kept = _kept(part, rendering.source)
+            kept = _source_text(part, rendering.source)
             rendering.size += len(least_text(answer)) - len(kept)  # which is counted behind this
             return kept
-        return _kept(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
+        return _source_text(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
 
     def pieces(self, rendering: Rendering) -> list[Piece]:
         """Text and placed values, for sinks that treat the two differently."""
@@ -274,27 +275,29 @@ class Program:
                     rendering.count(len(part.text))
                 continue
             answer = self._answered(part, get, rendering)
-            if answer.__class__ is not str and holds_unknown(answer):
+            if answer.__class__ is not str and contains_unknown(answer):
                 rendering.unknown += 1
-                answer = Unknown(_kept(part, rendering.source), least_text(answer))
-            pieces.append(_kept(part, rendering.source) if answer is UNDEFINED else Placed(answer, part))
+                answer = Unknown(_source_text(part, rendering.source), least_text(answer))
+            pieces.append(
+                _source_text(part, rendering.source) if answer is UNDEFINED else PlacedValue(answer, part)
+            )
             if rendering.counted and answer is not UNDEFINED:
                 written = answer.least if isinstance(answer, Unknown) else answer
                 rendering.count(
-                    len(written if isinstance(written, str) else _shown(part, written, rendering))
+                    len(written if isinstance(written, str) else _show_value(part, written, rendering))
                 )
         return pieces
 
     def _answered(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
         """The value of a hole; UNDEFINED when it is to stay as it is written."""
-        answer = ask(part, get, rendering)  # type: ignore[arg-type]  # a hole has a getter
+        answer = resolve_placeholder(part, get, rendering)  # type: ignore[arg-type]  # a hole has a getter
         return answer if answer is not UNDEFINED else self._missing(part, rendering)
 
     def _missing(self, hole: Part, rendering: Rendering) -> Answer:
-        assert not isinstance(hole, Text | Filled)
+        assert not isinstance(hole, Text | FilledPlaceholder)
         if is_unknown_bare(hole, rendering.names):
             return UNDEFINED
-        if isinstance(hole, ContextHole | EnvHole) and hole.required is not None:
+        if isinstance(hole, ContextPlaceholder | EnvPlaceholder) and hole.required is not None:
             rendering.missing.append((rendering.source, hole))
             return ""
         if rendering.is_shell and not rendering.strict and _is_of_shell(hole, rendering.shell_names):
@@ -304,8 +307,8 @@ class Program:
                 rendering.missing.append((rendering.source, hole))
             return UNDEFINED
         rendering.unanswered.append((rendering.source, hole))
-        if isinstance(hole, EnvHole) or (
-            isinstance(hole, ContextHole) and self.profile.missing_context == "empty"
+        if isinstance(hole, EnvPlaceholder) or (
+            isinstance(hole, ContextPlaceholder) and self.profile.missing_context == "empty"
         ):
             return ""
         return UNDEFINED
@@ -329,12 +332,12 @@ def unknown_text(pieces: Sequence[Piece]) -> Unknown:
 def _least_of_piece(piece: Piece) -> str:
     if isinstance(piece, str):
         return piece
-    return piece.value.least if isinstance(piece.value, Unknown) else revealed_text(piece.value)
+    return piece.value.least if isinstance(piece.value, Unknown) else reveal_text(piece.value)
 
 
 def _is_of_shell(hole: Hole, assigned: frozenset[str]) -> bool:
     return hole.name in assigned or (
-        isinstance(hole, ContextHole) and hole.name.isupper() and "." not in hole.name
+        isinstance(hole, ContextPlaceholder) and hole.name.isupper() and "." not in hole.name
     )
 
 
@@ -367,12 +370,12 @@ def program(text: str, profile: Profile) -> Program:
     return Program(parsed.parts, profile, parsed.flaws)
 
 
-def ask(part: Part, get: Getter, rendering: Rendering) -> Answer:
+def resolve_placeholder(part: Part, get: Getter, rendering: Rendering) -> Answer:
     """What a hole holds; an error that does not know its place is given it."""
     try:
         return get(rendering)
     except PlaitError as error:
-        raise _placed_error(error, part, rendering.source) from None
+        raise _locate_error(error, part, rendering.source) from None
 
 
 def output_too_long(where: Span | None) -> LimitError:
@@ -384,10 +387,10 @@ def output_too_long(where: Span | None) -> LimitError:
     )
 
 
-def expect_bounded(value: Json, where: Span | None = None) -> None:
+def require_bounded(value: Json, where: Span | None = None) -> None:
     """Refuse a tree that is small in memory, because its parts are shared, and not when it is written."""
     try:
-        size = written_size(value)
+        size = json_size(value)
     except RecursionError:
         return  # too deep to be written: serialising says so
     if size > MAX_OUTPUT:
@@ -404,7 +407,7 @@ class Budget:
 
     def spend(self, value: Json, where: Span | str | None) -> None:
         """Count one more of them."""
-        self._left -= written_size(value)
+        self._left -= json_size(value)
         if self._left < 0:
             raise values_too_long(where)
 
@@ -418,14 +421,14 @@ def values_too_long(where: Span | str | None) -> LimitError:
     )
 
 
-def _shown(part: Part, value: Json, rendering: Rendering) -> str:
+def _show_value(part: Part, value: Json, rendering: Rendering) -> str:
     try:
         return rendering.show(value)
     except PlaitError as error:
-        raise _placed_error(error, part, rendering.source) from None
+        raise _locate_error(error, part, rendering.source) from None
 
 
-def _placed_error(error: PlaitError, part: Part, source: Source) -> PlaitError:
+def _locate_error(error: PlaitError, part: Part, source: Source) -> PlaitError:
     if error.where is not None:
         return error
     return type(error)(error.what, _span(part, source), error.fix, code=error.code)
@@ -434,23 +437,23 @@ def _placed_error(error: PlaitError, part: Part, source: Source) -> PlaitError:
 # ── what a hole means ────────────────────────────────────────────────────
 
 
-def getter(part: Hole | Filled, profile: Profile) -> Getter:
+def getter(part: Hole | FilledPlaceholder, profile: Profile) -> Getter:
     match part:
-        case Filled():
+        case FilledPlaceholder():
             value = part.value
             return lambda _: value
-        case ContextHole():
+        case ContextPlaceholder():
             return _context(part, profile)
-        case InputHole():
+        case InputPlaceholder():
             return _input(part, profile)
-        case EnvHole():
+        case EnvPlaceholder():
             return _env(part, profile)
-        case ParamHole() | PromptHole():
+        case ParamPlaceholder() | PromptPlaceholder():
             name = part.name
             return lambda rendering: rendering.names.get(name, UNDEFINED)
 
 
-def walk(value: Json, keys: tuple[str | int, ...]) -> Answer:
+def follow_path(value: Json, keys: tuple[str | int, ...]) -> Answer:
     """Follow keys into maps and indexes into lists; nothing else can be entered."""
     for key in keys:
         # The first question answers nearly always, and much faster than the second.
@@ -465,24 +468,24 @@ def walk(value: Json, keys: tuple[str | int, ...]) -> Answer:
     return value
 
 
-def _context(hole: ContextHole, profile: Profile) -> Getter:
+def _context(hole: ContextPlaceholder, profile: Profile) -> Getter:
     getters = [_alternative(alternative, profile) for alternative in hole.alternatives]
-    find = getters[0] if len(getters) == 1 else _first_of(getters)
+    find = getters[0] if len(getters) == 1 else _first_value(getters)
     if hole.filters:
-        find = _filtered(find, hole)
+        find = _apply_filters(find, hole)
     if hole.default is not None:
         find = _with_default(find, hole.default, profile, null_is_missing=len(getters) > 1)
     return _if_known(find, hole) if hole.bare and (hole.filters or hole.default is not None) else find
 
 
-def _if_known(find: Getter, hole: ContextHole) -> Getter:
+def _if_known(find: Getter, hole: ContextPlaceholder) -> Getter:
     """Of a hole that is none if nobody knows its name, its default and filters count no more than it does."""
     return lambda rendering: UNDEFINED if is_unknown_bare(hole, rendering.names) else find(rendering)
 
 
 def is_unknown_bare(hole: Hole, names: Container[str]) -> bool:
     """Is it `$NAME`, or `${a-b}`, of a name that is not known?  Then it is text, or the shell's."""
-    if not (isinstance(hole, ContextHole) and hole.bare):
+    if not (isinstance(hole, ContextPlaceholder) and hole.bare):
         return False
     origin = hole.alternatives[0].origin
     return not isinstance(origin, Path) or origin.root not in names
@@ -497,11 +500,11 @@ def _alternative(alternative: Alternative, profile: Profile) -> Getter:
 
     def formatted(rendering: Rendering) -> Answer:
         value = find(rendering)
-        if value.__class__ is not str and holds_unknown(value):
+        if value.__class__ is not str and contains_unknown(value):
             return _made_of_unknown(value, named)
         if value is not UNDEFINED:
             for step in change:
-                value = _bounded(step(value), steps=len(change))
+                value = _require_short_text(step(value), steps=len(change))
         return value
 
     return formatted
@@ -523,7 +526,7 @@ def _origin(origin: Path | Literal | Computed | Extract, profile: Profile) -> Ge
         case Extract():
             return _extract(origin)
         case Computed():
-            return _computed(origin, profile)
+            return _make_computed(origin, profile)
 
 
 def _path(path: Path) -> Getter:
@@ -535,7 +538,7 @@ def _path(path: Path) -> Getter:
             return rendering.lookup.fallback(path) if root in FALLBACK_ROOTS else UNDEFINED
         if not keys:
             return value
-        found = walk(value, keys)
+        found = follow_path(value, keys)
         # What a value does not have, it may be known for: `${captured.exit_code}`.
         return rendering.lookup.fallback(path) if found is UNDEFINED else found
 
@@ -558,20 +561,20 @@ def _extract(extract: Extract) -> Getter:
                     fix="capture it with capture_format: json, or look at what it holds",
                     code="not-json",
                 ) from None
-        return value if value is UNDEFINED else walk(value, keys)
+        return value if value is UNDEFINED else follow_path(value, keys)
 
     return extracted
 
 
-def _computed(computed: Computed, profile: Profile) -> Getter:
-    find = _command(computed, profile) if computed.kind == "cmd" else _computed_text(computed, profile)
+def _make_computed(computed: Computed, profile: Profile) -> Getter:
+    find = _command(computed, profile) if computed.kind == "cmd" else _make_computed_text(computed, profile)
     if computed.variable is None:
         return find
     root, variable = computed.kind, _alternative(computed.variable, profile)
     return lambda rendering: variable(rendering) if root in rendering.names else find(rendering)
 
 
-def _computed_text(computed: Computed, profile: Profile) -> Getter:
+def _make_computed_text(computed: Computed, profile: Profile) -> Getter:
     kind, argument = computed.kind, Program(computed.argument, profile)
 
     def find(rendering: Rendering) -> Answer:
@@ -601,7 +604,7 @@ def _command(computed: Computed, profile: Profile) -> Getter:
     return find
 
 
-def _first_of(getters: list[Getter]) -> Getter:
+def _first_value(getters: list[Getter]) -> Getter:
     def find(rendering: Rendering) -> Answer:
         seen: Answer = UNDEFINED
         for get in getters:
@@ -614,17 +617,17 @@ def _first_of(getters: list[Getter]) -> Getter:
     return find
 
 
-def _filtered(find: Getter, hole: ContextHole) -> Getter:
+def _apply_filters(find: Getter, hole: ContextPlaceholder) -> Getter:
     steps = [(FILTERS[f.name][1], f.arguments, f.name == "default") for f in hole.filters]
     named = [(f.name, _filter(f)) for f in hole.filters]
 
     def filtered(rendering: Rendering) -> Answer:
         value = find(rendering)
-        if value.__class__ is not str and holds_unknown(value):
+        if value.__class__ is not str and contains_unknown(value):
             return _made_of_unknown(value, named)
         for function, arguments, takes_undefined in steps:
             if value is not UNDEFINED or takes_undefined:
-                value = _bounded(function(value, *arguments), steps=len(steps))
+                value = _require_short_text(function(value, *arguments), steps=len(steps))
         return value
 
     return filtered
@@ -648,12 +651,12 @@ def _made_of_unknown(value: Json, steps: Sequence[tuple[str, Callable[[Json], Js
         if not least or (isinstance(value, Unknown) and name not in _GROWING | _LEAVING):
             return NOT_KNOWN
         if isinstance(value, Unknown) and name in _GROWING:
-            least = text(_bounded(change(least), steps=len(steps)))
+            least = text(_require_short_text(change(least), steps=len(steps)))
         value = Unknown(least=least)
     return value if isinstance(value, Unknown) else NOT_KNOWN
 
 
-def _bounded(value: Json, *, steps: int) -> Json:
+def _require_short_text(value: Json, *, steps: int) -> Json:
     """Quoting what is quoted doubles it each time: a chain of steps may not grow without end."""
     if steps > 1 and isinstance(value, str | Secret):
         length = len(value if isinstance(value, str) else value.reveal())
@@ -687,7 +690,7 @@ def _default_value(parts: Parts, profile: Profile) -> Getter:
     return inner.value if inner.whole else inner.sealed
 
 
-def _input(hole: InputHole, profile: Profile) -> Getter:
+def _input(hole: InputPlaceholder, profile: Profile) -> Getter:
     key = hole.key
 
     def find(rendering: Rendering) -> Answer:
@@ -701,7 +704,7 @@ def _input(hole: InputHole, profile: Profile) -> Getter:
     return lambda rendering: "" if (value := find(rendering)) is UNDEFINED else value
 
 
-def _env(hole: EnvHole, profile: Profile) -> Getter:
+def _env(hole: EnvPlaceholder, profile: Profile) -> Getter:
     name = hole.name
 
     def find(rendering: Rendering) -> Answer:
@@ -724,7 +727,7 @@ def missing_names(
     unique = list({(source, hole.name): (source, hole) for source, hole in missing}.values())
     required = [(source, hole) for source, hole in unique if _message(hole) is not None]
     unknown = [(source, hole) for source, hole in unique if _message(hole) is None]
-    problems = [_required(hole, source) for source, hole in required]
+    problems = [_no_value_problem(hole, source) for source, hole in required]
     if unknown:
         problems.append(_unknown(unknown, names, env, is_shell=is_shell))
     error = MissingNamesError.together(problems)
@@ -744,7 +747,7 @@ def _unknown(
     guesses = dict.fromkeys(
         guess
         for name, hole in list(wanted.items())[:MOST_GUESSES]
-        if (guess := nearest(name, _meant_by(hole, names, env)))
+        if (guess := closest_name(name, _candidate_names(hole, names, env)))
     )
     meant = f"did you mean {', '.join(repr(guess) for guess in guesses)}? " if guesses else ""
     of_shell = [name for name, hole in wanted.items() if is_shell and _is_of_shell(hole, _NO_NAMES)]
@@ -753,30 +756,32 @@ def _unknown(
     spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
     of_kinds = {type(hole): hole for hole in reversed(wanted.values())}  # all of a kind know the same
     known = dict.fromkeys(
-        name for hole in reversed(of_kinds.values()) for name in _known_to(hole, names, env)
+        name for hole in reversed(of_kinds.values()) for name in _available_names(hole, names, env)
     )
     return Problem(
         f"nothing here is named {', '.join(repr(name) for name in wanted)}",
         spans[0],
-        f"{meant}known here: {listed(known, most=MOST_LISTED) or 'nothing'}",
+        f"{meant}known here: {format_names(known, most=MOST_LISTED) or 'nothing'}",
         also=tuple(spans[1:]),
         code="unknown-name",
     )
 
 
-def _meant_by(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+def _candidate_names(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
     """What a name of this kind of hole could have been meant to be."""
-    return known_names(names) if isinstance(hole, ContextHole) else _known_to(hole, names, env)
+    return (
+        suggested_names(names) if isinstance(hole, ContextPlaceholder) else _available_names(hole, names, env)
+    )
 
 
-def _known_to(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+def _available_names(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
     match hole:
-        case EnvHole():
+        case EnvPlaceholder():
             return list(env)
-        case InputHole():
+        case InputPlaceholder():
             inputs = names.get("inputs")
             return [f"input:{key}" for key in inputs] if isinstance(inputs, Mapping) else []
-        case ContextHole():
+        case ContextPlaceholder():
             return [*_with_fields(names), *(name for name in COMPUTED if name not in names)]
         case _:
             return [name for name in names if isinstance(name, str) and not name.endswith(FACTS)]
@@ -795,10 +800,10 @@ def _with_fields(names: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _message(hole: Hole) -> str | None:
-    return hole.required if isinstance(hole, ContextHole | EnvHole) else None
+    return hole.required if isinstance(hole, ContextPlaceholder | EnvPlaceholder) else None
 
 
-def _required(hole: Hole, source: Source) -> Problem:
+def _no_value_problem(hole: Hole, source: Source) -> Problem:
     message = _message(hole)
     return Problem(
         f"'{hole.name}' is required" + (f": {message}" if message else ""),
@@ -808,7 +813,7 @@ def _required(hole: Hole, source: Source) -> Problem:
     )
 
 
-def known_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
+def suggested_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
     """Names and dotted paths that a person may have meant."""
     found: list[str] = []
     level = [(name.removesuffix(FACTS), value) for name, value in names.items() if isinstance(name, str)]
@@ -824,7 +829,7 @@ def known_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) 
     return found
 
 
-def _kept(part: Part, source: Source) -> str:
+def _source_text(part: Part, source: Source) -> str:
     assert not isinstance(part, Text)
     return source.text[part.start : part.end]
 

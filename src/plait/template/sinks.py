@@ -13,22 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.core.errors import InputError, ValueRefusedError, nearest
+from plait.core.errors import InputError, ValueRefusedError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final, Literal
 from plait.core.source import Source, Span
-from plait.core.values import Json, Secret, Unknown, json_text, revealed_text, text
+from plait.core.values import Json, Secret, Unknown, json_text, reveal_text, text
 from plait.template.filters import holds_secret
 from plait.template.nodes import (
-    ContextHole,
-    EnvHole,
-    Filled,
+    ContextPlaceholder,
+    EnvPlaceholder,
+    FilledPlaceholder,
     Hole,
-    ParamHole,
+    ParamPlaceholder,
     Parts,
     Text,
-    holes,
+    placeholders,
 )
-from plait.template.program import Budget, Lookup, Piece, Placed, expect_bounded, unknown_text
+from plait.template.program import Budget, Lookup, Piece, PlacedValue, require_bounded, unknown_text
 from plait.template.template import Branch, Constant, Leaf, Node, Template, compile_template
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ NAMES: Final = ("value", "text", "argv", "shell", "json", "url", "header", "env"
 def sink_named(name: str) -> str:
     if name in NAMES:
         return name
-    guess = nearest(str(name), NAMES)
+    guess = closest_name(str(name), NAMES)
     raise InputError(
         f"there is no sink '{name}'",
         fix=(f"did you mean '{guess}'? " if guess else "") + f"sinks: {', '.join(NAMES)}",
@@ -53,65 +53,67 @@ def sink_named(name: str) -> str:
     )
 
 
-def as_text(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+def render_text(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
     return text(template.render(values, strict=strict, env=env))
 
 
-def as_words(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> list[str]:
+def render_words(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> list[str]:
     """One argument; a whole-value list spreads only as `${files...}`."""
     pieces = template.pieces(values, strict=strict, env=env)
     match pieces:
-        case [Placed(list() as items, hole)] if _spreads(hole):
-            pieces = [Placed(item, hole) for item in items]
-            words = [revealed_text(item) for item in items]
+        case [PlacedValue(list() as items, hole)] if _spreads(hole):
+            pieces = [PlacedValue(item, hole) for item in items]
+            words = [reveal_text(item) for item in items]
         case _:
-            words = ["".join(map(_revealed, pieces))]
+            words = ["".join(map(_reveal_piece, pieces))]
     source = template.leaf.source
     for word in words:
         _refuse_characters(word, "\0", "an argument", source, pieces)
     return words
 
 
-def as_argv(
+def render_argv(
     templates: Sequence[Template], values: Values, *, strict: bool = False, env: Env = None
 ) -> list[str]:
-    return [word for template in templates for word in as_words(template, values, strict=strict, env=env)]
+    return [word for template in templates for word in render_words(template, values, strict=strict, env=env)]
 
 
-def as_json_value(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> Json:
+def render_json_value(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> Json:
     """The filled tree; a map entry whose value is one unresolved `{name}` is gone, at any depth."""
     whole = template.careful(values, strict=strict, env=env, sealing=True)
     if template.profile.braces != "param":
         return whole
-    stripped = _stripped(template.root, whole, template.lookup(values, env).names, env or {})
+    stripped = _strip_unresolved(template.root, whole, template.lookup(values, env).names, env or {})
     return None if stripped is _GONE else stripped
 
 
-def as_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
-    value = as_json_value(template, values, strict=strict, env=env)
+def render_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+    value = render_json_value(template, values, strict=strict, env=env)
     if template.counted:
-        expect_bounded(value)
+        require_bounded(value)
     return json_text(value, reveal=True)
 
 
-def as_header(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
-    return _checked_text(template, values, "\r\n\0", "a header", strict=strict, env=env)
+def render_header(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+    return _render_checked(template, values, "\r\n\0", "a header", strict=strict, env=env)
 
 
-def as_env(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
-    return _checked_text(template, values, "\0", "an environment variable", strict=strict, env=env)
+def render_env(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+    return _render_checked(template, values, "\0", "an environment variable", strict=strict, env=env)
 
 
-def as_sealed_env(
+def render_secret_env(
     template: Template, values: Values, *, strict: bool = False, env: Env = None
 ) -> tuple[str | Secret | Unknown, list[str]]:
     """As `as_env`; what a secret is part of is one.  And the texts that make it one."""
     pieces = template.pieces(values, strict=strict, env=env)
     if any(map(_is_unknown, pieces)):
         return unknown_text(pieces), []
-    whole = "".join(map(_revealed, pieces))
+    whole = "".join(map(_reveal_piece, pieces))
     _refuse_characters(whole, "\0", "an environment variable", template.leaf.source, pieces)
-    secrets = [_revealed(one) for one in pieces if isinstance(one, Placed) and holds_secret(one.value)]
+    secrets = [
+        _reveal_piece(one) for one in pieces if isinstance(one, PlacedValue) and holds_secret(one.value)
+    ]
     return Secret(whole) if secrets else whole, secrets
 
 
@@ -122,13 +124,13 @@ def as_sealed_envs(
     filled: dict[str, tuple[str | Secret | Unknown, list[str]]] = {}
     budget = Budget()
     for name, template in templates.items():
-        filled[name] = as_sealed_env(template, values, strict=strict)
+        filled[name] = render_secret_env(template, values, strict=strict)
         source = template.leaf.source
         budget.spend(filled[name][0], Span(source, 0, len(source.text)))
     return filled
 
 
-def as_url(
+def render_url(
     template: Template,
     values: Values,
     *,
@@ -147,50 +149,50 @@ def as_url(
             # The origin is judged by all that stands before, later parts by what was added.
             place = _url_part("".join(written)) if place == "origin" else _later_url_part(place, piece)
         elif _is_unknown(piece) and (place != "origin" or (host_from_value and index == 0)):
-            written.append(_revealed(piece))
+            written.append(_reveal_piece(piece))
             place = "query" if place == "origin" else place  # where no value is refused
         elif place != "origin":
             written.append(_url_encoded(piece, place, written[-1], pieces[index + 1 : index + 2], source))
         elif host_from_value and index == 0:
-            written.append(_checked_origin(revealed_text(piece.value), piece, source))
+            written.append(_require_origin(reveal_text(piece.value), piece, source))
             place = _url_part(written[0])
         else:
-            raise _refused(
+            raise _refusal_error(
                 "the scheme and host of a URL may not come from a value", piece, source,
                 "write them in the template, or declare that this URL may be given", "url-origin",
             )  # fmt: skip
     return "".join(written)
 
 
-def as_shell(
+def bind_shell(
     template: Template, values: Values, *, strict: bool = False, env: Env = None, dialect: Dialect = "sh"
 ) -> BoundScript:
     """Shell text with its values bound to variables; see `shell`."""
     from plait.template.shell.binding import bind
     from plait.template.shell.script import (
-        script_of,  # few templates are scripts, and a call without one is quick
+        parse_script,  # few templates are scripts, and a call without one is quick
     )
 
     lookup = template.lookup(values, env)
-    script = script_of(template, dialect, lookup.names)
+    script = parse_script(template, dialect, lookup.names)
     pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
-    placed = [piece for piece in pieces if isinstance(piece, Placed)]
+    placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
     plan = script.plan(tuple([piece.__class__ is not str for piece in pieces]))
-    trusted = [is_own_word(piece.hole, lookup, of_author=True) for piece in placed]
+    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
     variables = _variables(lookup) if plan.variables else None
     return bind(plan, [piece.value for piece in placed], trusted=trusted, variables=variables)
 
 
-def bound_shell(
+def bind_pieces(
     pieces: Sequence[Piece], source: Source, *, dialect: Dialect, lookup: Lookup | None = None
 ) -> BoundScript:
     from plait.template.shell.binding import bind, plan
-    from plait.template.shell.script import gap_of
+    from plait.template.shell.script import make_slot
 
-    placed = [piece for piece in pieces if isinstance(piece, Placed)]
+    placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
     numbers = iter(range(len(placed)))
-    gaps = [piece if isinstance(piece, str) else gap_of(piece.hole, next(numbers)) for piece in pieces]
-    trusted = [is_own_word(piece.hole, lookup, of_author=True) for piece in placed]
+    gaps = [piece if isinstance(piece, str) else make_slot(piece.hole, next(numbers)) for piece in pieces]
+    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
     variables = None if lookup is None else _variables(lookup)
     values = [piece.value for piece in placed]
     return bind(plan(gaps, dialect, source), values, trusted=trusted, variables=variables)
@@ -199,8 +201,8 @@ def bound_shell(
 def is_own_text(template: Template, values: Values, *, of_author: bool = False) -> bool:
     """Is every value in it of a trusted source, so that no data from outside is?"""
     lookup = template.lookup(values, None)
-    every = (hole for leaf in template.leaves() for hole in holes(leaf.program.parts))
-    return all(is_own_word(hole, lookup, of_author=of_author) for hole in every)
+    every = (hole for leaf in template.leaves() for hole in placeholders(leaf.program.parts))
+    return all(is_author_placeholder(hole, lookup, of_author=of_author) for hole in every)
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
@@ -217,24 +219,24 @@ def _variables(lookup: Lookup) -> Callable[[str], str | None] | None:
         if origin is None or origin.level != "env" or origin.of_author:
             return None
         value = lookup.names.get(name)
-        return None if isinstance(value, Unknown) else revealed_text(value)
+        return None if isinstance(value, Unknown) else reveal_text(value)
 
     return text_of
 
 
-def _revealed(piece: Piece) -> str:
-    return piece if isinstance(piece, str) else revealed_text(piece.value)
+def _reveal_piece(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else reveal_text(piece.value)
 
 
 def _is_unknown(piece: Piece) -> bool:
-    return isinstance(piece, Placed) and isinstance(piece.value, Unknown)
+    return isinstance(piece, PlacedValue) and isinstance(piece.value, Unknown)
 
 
-def _checked_text(
+def _render_checked(
     template: Template, values: Values, refused: str, what: str, *, strict: bool, env: Env
 ) -> str:
     pieces = template.pieces(values, strict=strict, env=env)
-    whole = "".join(map(_revealed, pieces))
+    whole = "".join(map(_reveal_piece, pieces))
     _refuse_characters(whole, refused, what, template.leaf.source, pieces)
     return whole
 
@@ -243,13 +245,15 @@ def _refuse_characters(whole: str, refused: str, what: str, source: Source, piec
     if not any(char in whole for char in refused):
         return
     shown = {"\0": "NUL", "\r": "CR", "\n": "LF"}
-    holes = [piece for piece in pieces if isinstance(piece, Placed)]
+    holes = [piece for piece in pieces if isinstance(piece, PlacedValue)]
     for piece in holes:
-        value = revealed_text(piece.value)
+        value = reveal_text(piece.value)
         for char in refused:
             if char in value:
                 fix = "remove it from the value, or pass the value through a file or stdin"
-                raise _refused(f"{what} cannot hold {shown[char]}", piece, source, fix, "forbidden-character")
+                raise _refusal_error(
+                    f"{what} cannot hold {shown[char]}", piece, source, fix, "forbidden-character"
+                )
     raise ValueRefusedError(
         f"{what} cannot hold {' or '.join(shown[c] for c in refused if c in whole)}",
         Span(source, 0, len(source.text)),
@@ -258,23 +262,25 @@ def _refuse_characters(whole: str, refused: str, what: str, source: Source, piec
     )
 
 
-def _refused(what: str, piece: Placed, source: Source, fix: str, code: str) -> ValueRefusedError:
+def _refusal_error(what: str, piece: PlacedValue, source: Source, fix: str, code: str) -> ValueRefusedError:
     return ValueRefusedError(what, Span(source, piece.hole.start, piece.hole.end), fix, code=code)
 
 
 _GONE: Final = object()
 
 
-def _stripped(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]) -> Json:
+def _strip_unresolved(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]) -> Json:
     match node:
         case Leaf(program):
             return _GONE if is_unresolved(program.parts, names, env) else value
         case Branch(items, None):
-            kept = [_stripped(item, inner, names, env) for item, inner in zip(items, value, strict=True)]
+            kept = [
+                _strip_unresolved(item, inner, names, env) for item, inner in zip(items, value, strict=True)
+            ]
             return [item for item in kept if item is not _GONE]
         case Branch(items, keys):
             entries = zip(keys or (), items, value.values(), strict=True)
-            tree = {key: _stripped(item, inner, names, env) for key, item, inner in entries}
+            tree = {key: _strip_unresolved(item, inner, names, env) for key, item, inner in entries}
             return {key: item for key, item in tree.items() if item is not _GONE}
         case Constant():
             return value
@@ -289,7 +295,7 @@ def drop_unanswered(template: Template, values: Values) -> Template | None:
 
     def prune(node: Node) -> Node | None:
         match node:
-            case Leaf(program, source) if [type(part) for part in program.parts] == [ContextHole]:
+            case Leaf(program, source) if [type(part) for part in program.parts] == [ContextPlaceholder]:
                 rendering.source = source
                 return None if isinstance(program.pieces(rendering)[0], str) else node
             case Branch(items, keys):
@@ -305,9 +311,9 @@ def drop_unanswered(template: Template, values: Values) -> Template | None:
 def is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str]) -> bool:
     """Is it one `{name}` and nothing else, also as the default in use, that nobody gave?"""
     match parts:
-        case (ParamHole(name=name),):
+        case (ParamPlaceholder(name=name),):
             return name not in names
-        case (EnvHole(name=name, default=default),) if default is not None and name not in env:
+        case (EnvPlaceholder(name=name, default=default),) if default is not None and name not in env:
             return is_unresolved(default, names, env)
     return False
 
@@ -329,13 +335,15 @@ def _later_url_part(place: UrlPart, added: str) -> UrlPart:
     return "query" if place == "query" or "?" in added else "path"
 
 
-def _url_encoded(piece: Placed, place: UrlPart, before: str, after: Sequence[Piece], source: Source) -> str:
-    value = revealed_text(piece.value)
+def _url_encoded(
+    piece: PlacedValue, place: UrlPart, before: str, after: Sequence[Piece], source: Source
+) -> str:
+    value = reveal_text(piece.value)
     if place == "path":
         next_text = after[0] if after and isinstance(after[0], str) else ""
         fills_segment = before.endswith("/") and (not next_text or next_text[0] in "/?#")
         if value in (".", "..") or (fills_segment and not value):
-            raise _refused(
+            raise _refusal_error(
                 "a path segment of a URL may not be empty, '.' or '..'", piece, source,
                 "give it another value", "url-segment",
             )  # fmt: skip
@@ -344,35 +352,39 @@ def _url_encoded(piece: Placed, place: UrlPart, before: str, after: Sequence[Pie
     try:
         return quote(value, safe="")
     except UnicodeEncodeError:
-        raise _refused("a URL holds text, not bytes", piece, source, "encode it first", "url-bytes") from None
+        raise _refusal_error(
+            "a URL holds text, not bytes", piece, source, "encode it first", "url-bytes"
+        ) from None
 
 
-def _checked_origin(value: str, piece: Placed, source: Source) -> str:
+def _require_origin(value: str, piece: PlacedValue, source: Source) -> str:
     scheme, separator, rest = value.partition("://")
     authority = rest.split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
     printable = all(33 <= ord(char) < 127 for char in value)
     if scheme not in ("http", "https") or not separator or "@" in authority or not authority or not printable:
-        raise _refused(
+        raise _refusal_error(
             "this value is not an http or https URL without user name", piece, source,
             "give it the form https://host/path", "url-origin",
         )  # fmt: skip
     return value
 
 
-def _spreads(hole: Hole | Filled) -> bool:
-    asked = as_written(hole)
-    return isinstance(asked, ContextHole) and asked.spread
+def _spreads(hole: Hole | FilledPlaceholder) -> bool:
+    asked = original_placeholder(hole)
+    return isinstance(asked, ContextPlaceholder) and asked.spread
 
 
-def as_written(hole: Hole | Filled) -> Hole | None:
+def original_placeholder(hole: Hole | FilledPlaceholder) -> Hole | None:
     """The author's hole, also when an earlier stage has filled it."""
-    return hole.hole if isinstance(hole, Filled) else hole
+    return hole.hole if isinstance(hole, FilledPlaceholder) else hole
 
 
-def is_own_word(hole: Hole | Filled, lookup: Lookup | None, *, of_author: bool = False) -> bool:
+def is_author_placeholder(
+    hole: Hole | FilledPlaceholder, lookup: Lookup | None, *, of_author: bool = False
+) -> bool:
     """Is every name in the hole of a trusted source, or the author's own (only then it may be an option)?"""
     origin_of = getattr(lookup, "origin", None)
-    if not isinstance(hole, ContextHole) or origin_of is None:
+    if not isinstance(hole, ContextPlaceholder) or origin_of is None:
         return False
     roots = [getattr(alternative.origin, "root", None) for alternative in hole.alternatives]
     origins = [origin_of(root) if root else None for root in roots]
@@ -406,7 +418,7 @@ def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | No
     return resolved
 
 
-def shown_shell_value(value: Json) -> str:
+def quote_for_display(value: Json) -> str:
     """A value as one shell word, quoted where it must be: to show a command to a person.
 
     This is not how Plait passes values to a shell: see `shell`.

@@ -9,42 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.core.errors import InputError, LimitError, PromptTemplateError, nearest
+from plait.core.errors import InputError, LimitError, PromptTemplateError, closest_name
 from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json
 from plait.template.nodes import (
     Computed,
-    ContextHole,
-    EnvHole,
-    Filled,
-    Flaw,
+    ContextPlaceholder,
+    EnvPlaceholder,
+    FilledPlaceholder,
     Hole,
-    InputHole,
-    ParamHole,
+    InputPlaceholder,
+    MalformedPlaceholder,
+    ParamPlaceholder,
     Part,
     Parts,
-    PromptHole,
+    PromptPlaceholder,
     Text,
-    default_of,
-    holes,
+    default_parts,
+)
+from plait.template.nodes import (
+    placeholders as holes,
 )
 from plait.template.profiles import Profile, profile_named
 from plait.template.program import (
     FEW_HOLES,
     MOST_GUESSES,
     Lookup,
-    NamesOnly,
     Piece,
+    PlainLookup,
     Program,
     Rendering,
-    ask,
-    expect_bounded,
     getter,
     has_repeated,
-    known_names,
     program,
+    require_bounded,
+    resolve_placeholder,
+    suggested_names,
 )
 
 RENDERINGS_UNTIL_HOT: Final = 200
@@ -81,7 +83,7 @@ class Constant:
 Node: TypeAlias = Leaf | Branch | Constant
 
 
-class Placeholder(str):
+class PlaceholderName(str):
     """The name in a hole, and what kind of hole it is."""
 
     __slots__ = ("kind", "stage", "text")
@@ -113,16 +115,16 @@ class Template:
         return f"Template({self.profile.name}, {len(self.placeholders)} placeholders)"
 
     @property
-    def placeholders(self) -> tuple[Placeholder, ...]:
+    def placeholders(self) -> tuple[PlaceholderName, ...]:
         """The names of all holes, once each, in order of appearance."""
-        found: dict[str, Placeholder] = {}
+        found: dict[str, PlaceholderName] = {}
         for leaf in self.leaves():
             for hole in holes(leaf.program.parts):
                 found.setdefault(hole.name, _placeholder(hole, leaf.source))
         return tuple(found.values())
 
     @property
-    def flaws(self) -> list[tuple[Source, Flaw]]:
+    def flaws(self) -> list[tuple[Source, MalformedPlaceholder]]:
         return [(leaf.source, flaw) for leaf in self.leaves() for flaw in leaf.program.flaws]
 
     @property
@@ -165,7 +167,7 @@ class Template:
         value = _value(self.root, rendering)
         self._finish(rendering)
         if self.repeated and self.root.__class__ is Branch:
-            expect_bounded(value)
+            require_bounded(value)
         return value
 
     def with_root(self, root: Node) -> Template:
@@ -199,7 +201,7 @@ class Template:
     ) -> Template:
         """Answer the holes that a stage owns; the others stay holes, the answers are inert."""
         rendering = self.rendering(values, strict=False, env=env)
-        root = _filled(self.root, stage, rendering)
+        root = _fill_node(self.root, stage, rendering)
         self._finish(rendering)
         return Template(root, self.profile, self._lookup_of)
 
@@ -210,7 +212,7 @@ class Template:
         return Rendering(
             _names(values),
             lambda: self.lookup(values, env),
-            env=_checked_env(env),
+            env=_require_env(env),
             strict=strict,
             source=source,
             counted=self.counted,
@@ -218,7 +220,7 @@ class Template:
 
     def lookup(self, values: Mapping[str, Json] | Lookup, env: Mapping[str, str] | None) -> Lookup:
         if isinstance(values, Mapping):
-            return self._lookup_of(values, env) if self._lookup_of else NamesOnly(values)
+            return self._lookup_of(values, env) if self._lookup_of else PlainLookup(values)
         return values
 
     @property
@@ -263,7 +265,7 @@ _NOWHERE: Final = Source("<template>", "")
 _NO_ENV: Final[Mapping[str, str]] = {}
 
 
-def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
+def _require_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
     if env is None:
         return _NO_ENV
     if isinstance(env, Mapping):
@@ -355,70 +357,72 @@ def _has_repeated(leaves: Sequence[Leaf]) -> bool:
 # ── stages ───────────────────────────────────────────────────────────────
 
 
-def _filled(node: Node, stage: int, rendering: Rendering) -> Node:
+def _fill_node(node: Node, stage: int, rendering: Rendering) -> Node:
     match node:
         case Leaf(old, source):
             rendering.source = source
-            parts = _filled_parts(old.parts, stage, rendering, old.profile)
+            parts = _fill_parts(old.parts, stage, rendering, old.profile)
             return Leaf(Program(parts, old.profile, old.flaws), source)
         case Branch(items, keys):
-            return Branch(tuple(_filled(item, stage, rendering) for item in items), keys)
+            return Branch(tuple(_fill_node(item, stage, rendering) for item in items), keys)
         case Constant():
             return node
 
 
-def _filled_parts(parts: Parts, stage: int, rendering: Rendering, profile: Profile) -> Parts:
-    return tuple(filled for part in parts for filled in _filled_part(part, stage, rendering, profile))
+def _fill_parts(parts: Parts, stage: int, rendering: Rendering, profile: Profile) -> Parts:
+    return tuple(filled for part in parts for filled in _fill_part(part, stage, rendering, profile))
 
 
-def _filled_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -> Parts:
-    if isinstance(part, Text | Filled):
+def _fill_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -> Parts:
+    if isinstance(part, Text | FilledPlaceholder):
         return (part,)
     part = _with_filled_inner(part, stage, rendering, profile)
     if part.stage != stage:
         return (part,)
-    default = default_of(part)
+    default = default_parts(part)
     if default is not None and _needs_default(part, rendering, profile):
         # The default takes the hole's place, and what in it belongs to a later stage stays a hole.
         # Empty text still counts as a part: the hole beside it is not a whole value.
-        return _filled_parts(default, stage, rendering, profile) or (Text(""),)
+        return _fill_parts(default, stage, rendering, profile) or (Text(""),)
     [piece] = Program((part,), profile).pieces(rendering)
-    return (part,) if isinstance(piece, str) else (Filled(piece.value, part.start, part.end, part),)
+    return (
+        (part,) if isinstance(piece, str) else (FilledPlaceholder(piece.value, part.start, part.end, part),)
+    )
 
 
 def _needs_default(hole: Hole, rendering: Rendering, profile: Profile) -> bool:
-    if isinstance(hole, ParamHole | PromptHole):
+    if isinstance(hole, ParamPlaceholder | PromptPlaceholder):
         return False
-    answer = ask(hole, getter(replace(hole, default=None), profile), rendering)
-    one_of_several = isinstance(hole, ContextHole) and len(hole.alternatives) > 1
+    answer = resolve_placeholder(hole, getter(replace(hole, default=None), profile), rendering)
+    one_of_several = isinstance(hole, ContextPlaceholder) and len(hole.alternatives) > 1
     return answer is UNDEFINED or (one_of_several and answer is None)
 
 
 def _with_filled_inner(hole: Hole, stage: int, rendering: Rendering, profile: Profile) -> Hole:
     """Fill the holes inside a default or an argument that belong to this stage."""
     match hole:
-        case ContextHole():
+        case ContextPlaceholder():
             alternatives = tuple(
-                replace(a, origin=replace(o, argument=_filled_parts(o.argument, stage, rendering, profile)))
+                replace(a, origin=replace(o, argument=_fill_parts(o.argument, stage, rendering, profile)))
                 if isinstance(o := a.origin, Computed)
                 else a
                 for a in hole.alternatives
             )
             hole = replace(hole, alternatives=alternatives)
-        case ParamHole() | PromptHole():
+        case ParamPlaceholder() | PromptPlaceholder():
             return hole
-        case InputHole() | EnvHole():
+        case InputPlaceholder() | EnvPlaceholder():
             pass
     if hole.default is None or hole.stage == stage:
         return hole
-    return replace(hole, default=_filled_parts(hole.default, stage, rendering, profile))
+    return replace(hole, default=_fill_parts(hole.default, stage, rendering, profile))
 
 
 # ── what to say ──────────────────────────────────────────────────────────
 
 
-def _placeholder(hole: Hole, source: Source) -> Placeholder:
-    placeholder = Placeholder(hole.name)
+def _placeholder(hole: Hole, source: Source) -> PlaceholderName:
+    placeholder = PlaceholderName(hole.name)
     placeholder.kind, placeholder.stage = hole.kind, hole.stage
     placeholder.text = source.text[hole.start : hole.end]
     return placeholder
@@ -438,11 +442,11 @@ def _prompt_error(rendering: Rendering) -> PromptTemplateError:
 
 def _warn(rendering: Rendering) -> None:
     """Tell of each name that was not there: whoever gave the names, if it wants to know, else the log."""
-    known = known_names(rendering.names)
+    known = suggested_names(rendering.names)
     tell = getattr(rendering.lookup, "missed", None) or _log_missed
     for count, (source, hole) in enumerate(rendering.unanswered):
-        if isinstance(hole, ContextHole):
-            guess = nearest(hole.name, known) if count < MOST_GUESSES else None
+        if isinstance(hole, ContextPlaceholder):
+            guess = closest_name(hole.name, known) if count < MOST_GUESSES else None
             tell(Span(source, hole.start, hole.end), hole.name, guess)
 
 

@@ -20,18 +20,18 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.tools.chain import Chain
 from plait.tools.environment import EnvValue, author_template
-from plait.tools.items import Anchor, Item, VerifyDeps
+from plait.tools.items import Anchor, ToolFile, VerifyDeps
 from plait.tools.spaces import Space
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class ActiveAnchor:
     """An active anchor."""
 
     anchor: Anchor
     path: str
     runtime_lib: str
-    declared_by: Item
+    declared_by: ToolFile
 
     @property
     def is_project(self) -> bool:
@@ -48,14 +48,14 @@ class Dependency:
     relative: str
 
 
-def find_anchor(chain: Chain, project: str | None) -> Anchored | None:
+def find_anchor(chain: Chain, project: str | None) -> ActiveAnchor | None:
     """The first anchor that the chain declares, if it is active for this tool."""
-    declared = _declared(chain)
+    declared = _find_anchor(chain)
     if declared is None:
         return None
     item, anchor = declared
     tool_dir = os.path.dirname(chain.tool.path)
-    marked = _marked_folder(_searched(chain, anchor), anchor.markers_any)
+    marked = _find_marker(_search_folders(chain, anchor), anchor.markers_any)
     if anchor.mode == "auto" and marked is None:
         return None
     root = {
@@ -64,20 +64,20 @@ def find_anchor(chain: Chain, project: str | None) -> Anchored | None:
         "project_path": project or tool_dir,
     }[anchor.root]
     lib = os.path.join(os.path.dirname(item.path), anchor.lib) if anchor.lib else ""
-    return Anchored(anchor, root, lib, item)
+    return ActiveAnchor(anchor, root, lib, item)
 
 
 def marker_places(chain: Chain) -> list[str]:
     """Every path at which a file would be a marker for the tool of a chain."""
-    declared = _declared(chain)
+    declared = _find_anchor(chain)
     if declared is None:
         return []
-    folders = _searched(chain, declared[1])
+    folders = _search_folders(chain, declared[1])
     return [os.path.join(folder, marker) for folder in folders for marker in declared[1].markers_any]
 
 
 def anchor_environment(
-    anchored: Anchored, env: Mapping[str, EnvValue], context: Mapping[str, str]
+    anchored: ActiveAnchor, env: Mapping[str, EnvValue], context: Mapping[str, str]
 ) -> dict[str, EnvValue]:
     """Path variables with the anchor's entries before and after what was there."""
     changed: dict[str, EnvValue] = {}
@@ -91,7 +91,7 @@ def anchor_environment(
     return changed
 
 
-def dependencies(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> list[Dependency]:
+def dependencies(anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile) -> list[Dependency]:
     """Every file beside the tool that must be verified before it may start."""
     if deps is None or not deps.enabled:
         return []
@@ -118,7 +118,7 @@ class ToolFolder:
 FUNCTION: Final = "core/primitives/function"
 
 
-def tool_folder(chain: Chain, anchored: Anchored | None) -> ToolFolder | None:
+def tool_folder(chain: Chain, anchored: ActiveAnchor | None) -> ToolFolder | None:
     """Everything beside and below a tool, but what is hidden or installed; None if it comes alone.
 
     A tool whose file nobody opens comes alone, and one that says so: `verify_deps: {scope: tool_file}`.
@@ -128,8 +128,8 @@ def tool_folder(chain: Chain, anchored: Anchored | None) -> ToolFolder | None:
     if deps is not None and (not deps.enabled or deps.scope == "tool_file"):
         return None
     if chain.primitive == FUNCTION:
-        return _walked(anchored, deps, tool) if _imports_beside(tool) else None
-    return _walked(anchored, deps, tool) if anchored is not None or is_opened(chain) else None
+        return _scan_folder(anchored, deps, tool) if _imports_beside(tool) else None
+    return _scan_folder(anchored, deps, tool) if anchored is not None or is_opened(chain) else None
 
 
 def is_opened(chain: Chain) -> bool:
@@ -138,7 +138,7 @@ def is_opened(chain: Chain) -> bool:
     return "tool_path" in written or "tool_dir" in written
 
 
-def _walked(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> ToolFolder:
+def _scan_folder(anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile) -> ToolFolder:
     base = anchored.path if anchored and not anchored.is_project else os.path.dirname(tool.path)
     excluded = {"node_modules", *(deps.exclude_dirs if deps is not None else ())}
     files: list[Dependency] = []
@@ -184,11 +184,11 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 _REFLECTIVE: Final = (b"__file__", b"__import__", b"__builtins__")
 
 
-def _imports_beside(tool: Item) -> bool:
+def _imports_beside(tool: ToolFile) -> bool:
     """Can a function look beside its file?  Nearly no function does, and its folder need not be read then."""
     if any(word in tool.data for word in _REFLECTIVE):
         return True
-    names = {name for line in tool.data.replace(b";", b"\n").splitlines() for name in _imported(line)}
+    names = {name for line in tool.data.replace(b";", b"\n").splitlines() for name in _import_roots(line)}
     folder = os.path.dirname(tool.path)
     return any(
         not name or os.path.lexists(f"{folder}/{name}.py") or os.path.lexists(f"{folder}/{name}")
@@ -196,7 +196,7 @@ def _imports_beside(tool: Item) -> bool:
     )
 
 
-def _imported(line: bytes) -> Iterator[str]:
+def _import_roots(line: bytes) -> Iterator[str]:
     """The first part of each name that a line imports; empty if it is relative to the tool."""
     before, keyword, names = line.partition(b"import")
     if keyword and (source := before.split()[-1:]) and b"from" in before:
@@ -208,19 +208,19 @@ def _imported(line: bytes) -> Iterator[str]:
         yield (words[0] if words else b"").split(b".")[0].decode("utf-8", "replace")
 
 
-def may_load_beside(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> bool:
+def may_load_beside(anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile) -> bool:
     """Can the tool load files beside it, of which there may be others the next time?"""
     return deps is not None and deps.enabled and _dependency_base(anchored, deps, tool) is not None
 
 
-def library(anchored: Anchored | None, deps: VerifyDeps | None) -> list[Dependency]:
+def library(anchored: ActiveAnchor | None, deps: VerifyDeps | None) -> list[Dependency]:
     """Every file of the runtime's library that must be verified before a tool may start."""
     if anchored is None or not anchored.runtime_lib or deps is None or not deps.enabled:
         return []
     return _loadable(anchored.runtime_lib, deps, anchored.declared_by)
 
 
-def _loadable(base: str, deps: VerifyDeps, tool: Item) -> list[Dependency]:
+def _loadable(base: str, deps: VerifyDeps, tool: ToolFile) -> list[Dependency]:
     if os.path.relpath(base, tool.space.root).startswith(".."):
         raise InputError(
             f"'{tool.id}' could load files outside its space",
@@ -240,7 +240,7 @@ def _loadable(base: str, deps: VerifyDeps, tool: Item) -> list[Dependency]:
     return found
 
 
-def _dependency_base(anchored: Anchored | None, deps: VerifyDeps, tool: Item) -> str | None:
+def _dependency_base(anchored: ActiveAnchor | None, deps: VerifyDeps, tool: ToolFile) -> str | None:
     match deps.scope:
         case "anchor":
             return anchored.path if anchored and not anchored.is_project else None
@@ -252,7 +252,7 @@ def _dependency_base(anchored: Anchored | None, deps: VerifyDeps, tool: Item) ->
             return None
 
 
-def _declared(chain: Chain) -> tuple[Item, Anchor] | None:
+def _find_anchor(chain: Chain) -> tuple[ToolFile, Anchor] | None:
     """The first anchor that the chain declares, and its item; None if it is switched off."""
     for item in chain.elements:
         if (anchor := item.header.anchor) is not None:
@@ -260,13 +260,13 @@ def _declared(chain: Chain) -> tuple[Item, Anchor] | None:
     return None
 
 
-def _searched(chain: Chain, anchor: Anchor) -> Iterable[str]:
+def _search_folders(chain: Chain, anchor: Anchor) -> Iterable[str]:
     """The folders in which a marker counts: the tool's own, and those above it if the anchor says so."""
     own = os.path.dirname(chain.tool.path)
     return _upwards(own, chain.tool.space.root) if anchor.search_up else (own,)
 
 
-def _marked_folder(folders: Iterable[str], markers: Sequence[str]) -> str | None:
+def _find_marker(folders: Iterable[str], markers: Sequence[str]) -> str | None:
     """The nearest of the folders with a marker."""
     for folder in folders:
         if any(os.path.exists(os.path.join(folder, marker)) for marker in markers):
@@ -283,7 +283,7 @@ def _upwards(start: str, stop: str) -> Iterator[str]:
         folder = os.path.dirname(folder)
 
 
-def _refuse_links(folder: str, names: Sequence[str], tool: Item) -> None:
+def _refuse_links(folder: str, names: Sequence[str], tool: ToolFile) -> None:
     for name in names:
         path = os.path.join(folder, name)
         if os.path.islink(path):

@@ -6,28 +6,35 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from plait.core.errors import InputError, LimitError, Problem, ShellRefusedError, ValueRefusedError, nearest
+from plait.core.errors import (
+    InputError,
+    LimitError,
+    Problem,
+    ShellRefusedError,
+    ValueRefusedError,
+    closest_name,
+)
 from plait.core.hints import TYPE_CHECKING, Any, Final
 from plait.core.records import dataclass, field, field_names, replace
-from plait.core.values import Json, Secret, detached, json_text, revealed_text, text
+from plait.core.values import Json, Secret, deep_copy, json_text, reveal_text, text
 from plait.template import sinks
 from plait.template.nodes import Text
-from plait.template.program import Budget, Piece, Placed
-from plait.template.template import Placeholder, Template, compile_template
+from plait.template.program import Budget, Piece, PlacedValue
+from plait.template.template import PlaceholderName, Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.code_params import CodeParams
-from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, merged_config
+from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, merge_config
 from plait.tools.environment import Environment
 from plait.tools.invocation import (
     DEFAULT_MAX_OUTPUT,
+    CallLimits,
     FunctionCall,
+    HttpRetry,
     Invocation,
-    Limits,
     McpCall,
     McpServer,
     ProcessCall,
     RequestCall,
-    Retry,
     Verified,
 )
 
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BindRequest:
     """A tool, its parameters, and everything around it."""
 
     chain: Chain
@@ -51,7 +58,7 @@ class Call:
     """What a function may import, by its path relative to the tool's folder."""
 
 
-def bind(call: Call) -> Invocation:
+def bind(call: BindRequest) -> Invocation:
     """Everything the primitive needs, with no hole left."""
     return Binding(call.chain, call.context, call.environment, call.project, call.cwd).bind(call.params)
 
@@ -72,8 +79,8 @@ class Binding:
         self._project, self._cwd, self._beside = project, cwd, beside or {}
         self._env = _lookup(environment)
         author = Config(chain, params={}, context=context, env=self._env)
-        _expect_no_slip(author, chain.primitive)
-        expect_no_value_in_fixed_code(chain)
+        _require_known_keys(author, chain.primitive)
+        require_literal_code(chain)
         self._fixed = _in_map(author, "fixed_params")
         self._fixed_in_clear = _in_map(author.in_clear(), "fixed_params") if self._fixed else {}
         self._key = author.value("params_key")
@@ -87,8 +94,8 @@ class Binding:
         return Binding(self._chain, self._context, environment, self._project, self._cwd, self._beside)
 
     def bind(self, params: Mapping[str, Json]) -> Invocation:
-        given = _handed_over(params, self._fixed_in_clear, self._key)
-        plain = detached(given, reveal=True)
+        given = _tool_params(params, self._fixed_in_clear, self._key)
+        plain = deep_copy(given, reveal=True)
         if (made := self._function) is not None:
             return FunctionCall(
                 made.path,
@@ -122,14 +129,16 @@ class Binding:
                     f"there is no primitive '{other}'", call.chain.tool.path, code="unknown-primitive"
                 )
 
-    def _call(self, params: Mapping[str, Json], context: Mapping[str, Json]) -> Call:
-        return Call(self._chain, params, context, self._environment, self._project, self._cwd, self._beside)
+    def _call(self, params: Mapping[str, Json], context: Mapping[str, Json]) -> BindRequest:
+        return BindRequest(
+            self._chain, params, context, self._environment, self._project, self._cwd, self._beside
+        )
 
 
-def expect_no_value_in_fixed_code(chain: Chain) -> None:
+def require_literal_code(chain: Chain) -> None:
     """A parameter that a config fixes, and that is code, is its author's text and nothing else."""
     code = CodeParams(chain.tool.id, (item.header.config_schema for item in chain.elements))
-    written = merged_config(chain).get("fixed_params") if code else None
+    written = merge_config(chain).get("fixed_params") if code else None
     places = [] if written is None else code.places(compile_template(written, "config"))
     if places:
         raise ShellRefusedError.together(
@@ -156,13 +165,15 @@ _TAKES: Final = {
 }
 
 
-def _expect_no_slip(config: Config, primitive: str) -> None:
+def _require_known_keys(config: Config, primitive: str) -> None:
     """A key that nothing uses and that is almost one of ours was meant to be it."""
     known = _TAKES.get(primitive)
     if known is None or config.written.keys() <= EXECUTION_KEYS:
         return
     unused = config.written.keys() - EXECUTION_KEYS - config.mentioned
-    slips = {key: guess for key in sorted(unused) if (guess := nearest(key, known, cutoff=0.8)) is not None}
+    slips = {
+        key: guess for key in sorted(unused) if (guess := closest_name(key, known, cutoff=0.8)) is not None
+    }
     if slips:
         raise InputError.together(
             Problem(
@@ -175,7 +186,7 @@ def _expect_no_slip(config: Config, primitive: str) -> None:
         )
 
 
-def _handed_over(params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json) -> dict[str, Json]:
+def _tool_params(params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json) -> dict[str, Json]:
     """The caller's parameters as the tool receives them; fixed ones win, `params_key` nests the rest."""
     return {**({key: dict(params)} if isinstance(key, str) and key else params), **fixed}
 
@@ -201,7 +212,7 @@ def _bad_config(config: Config, key: str, what: str, fix: str) -> InputError:
 # ── a process ────────────────────────────────────────────────────────────
 
 
-def _process(call: Call, config: Config) -> ProcessCall:
+def _process(call: BindRequest, config: Config) -> ProcessCall:
     command = config.written.get("command")
     if not isinstance(command, str) or not command:
         raise InputError(
@@ -221,7 +232,7 @@ def _process(call: Call, config: Config) -> ProcessCall:
     where = _Where(call.environment.plain.get("PATH", os.defpath), cwd)
     argv, bound = _argv(words, config, clear, where)
     if _OWN_FILE not in words:
-        _expect_no_code_in_input(argv, config, where)
+        _require_no_code_input(argv, config, where)
     return ProcessCall(
         argv=tuple(argv),
         cwd=cwd,
@@ -295,7 +306,7 @@ def _argv(
             continue
         if _surely_data(template, argv):
             if argv and config.is_gone(template):
-                _expect_no_option_before(argv, written, config)
+                _require_option_value(argv, written, config)
                 continue
             argv += _words(written, config, clear)
             continue
@@ -306,7 +317,7 @@ def _argv(
             variables |= bound.env
             continue
         if argv and code is None and config.is_gone(template):
-            _expect_no_option_before(argv, written, config)
+            _require_option_value(argv, written, config)
             continue  # nobody gave it
         more = _words(written, config, clear)
         if not config.only_of_author(template):
@@ -318,11 +329,11 @@ def _argv(
         if argv and _begins_with_value(template, config, clear):
             begun |= {at: str(written) for at in range(len(argv), len(argv) + len(more))}
         argv += more
-    _expect_no_options(argv, begun, config)
+    _require_no_options(argv, begun, config)
     return argv, variables
 
 
-def _expect_no_option_before(argv: Sequence[str], written: Json, config: Config) -> None:
+def _require_option_value(argv: Sequence[str], written: Json, config: Config) -> None:
     """Of an option whose value is left away, what stands behind it would become the value."""
     from plait.template.options import takes_next_word
 
@@ -339,10 +350,10 @@ def _begins_with_value(template: Template, config: Config, clear: Config) -> boo
     """Does the argument begin with a value that may not be an option?"""
     pieces = template.pieces(clear.names_for(template), env=clear.env)
     first = next((piece for piece in pieces if _text(piece)), None)
-    return isinstance(first, Placed) and not config.may_be_option(template)
+    return isinstance(first, PlacedValue) and not config.may_be_option(template)
 
 
-def _expect_no_options(argv: Sequence[str], begun: Mapping[int, str], config: Config) -> None:
+def _require_no_options(argv: Sequence[str], begun: Mapping[int, str], config: Config) -> None:
     """No value is read as an option; `begun` are the words that begin with one, as they are written."""
     # Behind the program itself `tar` reads options without a '-'.
     if not any(argv[at][:1] in ("-", "+") or at == 1 for at in begun):
@@ -434,7 +445,7 @@ _OWN_FILE: Final = "{tool_path}"
 """A tool that is the program's own file reads data from its standard input."""
 
 
-def _expect_no_code_in_input(argv: Sequence[str], config: Config, where: _Where) -> None:
+def _require_no_code_input(argv: Sequence[str], config: Config, where: _Where) -> None:
     """Nobody's value is part of what an interpreter reads from its standard input as its program."""
     if not config.has("input_data") or config.only_of_author(config.template(config.written["input_data"])):
         return
@@ -453,7 +464,7 @@ def _expect_no_code_in_input(argv: Sequence[str], config: Config, where: _Where)
 
 def _script(written: str, clear: Config, dialect: sinks.Dialect) -> BoundScript:
     template = clear.template(written)
-    bound = sinks.as_shell(template, clear.names_for(template), env=clear.env, dialect=dialect)
+    bound = sinks.bind_shell(template, clear.names_for(template), env=clear.env, dialect=dialect)
     if bound.files:
         raise LimitError(
             f"a value is too long for the script '{written}'",
@@ -466,19 +477,19 @@ def _script(written: str, clear: Config, dialect: sinks.Dialect) -> BoundScript:
 
 def _words(written: Json, config: Config, clear: Config) -> list[str]:
     if not isinstance(written, str):
-        return [revealed_text(written)]
+        return [reveal_text(written)]
     template = config.template(written)
     if not template.leaf.program.hole_count:
-        return sinks.as_words(template, {}, env={})
+        return sinks.render_words(template, {}, env={})
     names = clear.names_for(template)
     pieces = template.pieces(names, env=clear.env)
     shown = template.pieces(config.names_for(template), env=config.env)
     if "".join(map(_text, pieces)) != "".join(map(_text, shown)):
         raise _secret_argument(written, config)
     match pieces:
-        case [Placed(list() as items)]:
-            return [revealed_text(item) for item in items]
-    return sinks.as_words(template, names, env=clear.env)
+        case [PlacedValue(list() as items)]:
+            return [reveal_text(item) for item in items]
+    return sinks.render_words(template, names, env=clear.env)
 
 
 def _text(piece: Piece) -> str:
@@ -494,12 +505,12 @@ def _secret_argument(written: str, config: Config) -> ValueRefusedError:
     )
 
 
-def _child_environment(call: Call, config: Config) -> dict[str, str]:
+def _child_environment(call: BindRequest, config: Config) -> dict[str, str]:
     own = _in_map(config, "env")
     child = {
         **_params_as_variables(call, config),
         **call.environment.plain,
-        **{name: revealed_text(value) for name, value in own.items()},
+        **{name: reveal_text(value) for name, value in own.items()},
     }
     for name, value in child.items():
         if "\0" in value or "\0" in name or "=" in name or not name:
@@ -512,7 +523,7 @@ def _child_environment(call: Call, config: Config) -> dict[str, str]:
     return child
 
 
-def _params_as_variables(call: Call, config: Config) -> dict[str, str]:
+def _params_as_variables(call: BindRequest, config: Config) -> dict[str, str]:
     """For languages in which reading JSON is a chore: plain parameters as PREFIX_NAME."""
     prefix = config.value("params_env")
     if not isinstance(prefix, str) or not prefix:
@@ -532,7 +543,7 @@ def _params_as_variables(call: Call, config: Config) -> dict[str, str]:
                 "give one of them another name, or read both from standard input",
                 code="bad-env",
             )
-        variables[variable] = revealed_text(value)
+        variables[variable] = reveal_text(value)
     return variables
 
 
@@ -546,7 +557,7 @@ def _stdin(config: Config) -> bytes:
     return written.encode("utf-8", "surrogateescape")
 
 
-def _directory(call: Call, config: Config) -> str:
+def _directory(call: BindRequest, config: Config) -> str:
     written = config.written.get("cwd") or ""
     if not isinstance(written, str):
         raise _bad_config(config, "cwd", "text", "write cwd: some/folder")
@@ -558,7 +569,7 @@ def _directory(call: Call, config: Config) -> str:
 _LIMITS: Final = ("timeout", "max_output")
 
 
-def _limits(call: Call, config: Config, default: float = 300.0) -> Limits:
+def _limits(call: BindRequest, config: Config, default: float = 300.0) -> CallLimits:
     timeout = config.value("timeout", default)
     try:
         seconds = float(timeout)
@@ -571,7 +582,7 @@ def _limits(call: Call, config: Config, default: float = 300.0) -> Limits:
             "write timeout: 60",
             code="bad-config",
         )
-    return Limits(seconds, _whole(config, "max_output", DEFAULT_MAX_OUTPUT, least=1))
+    return CallLimits(seconds, _whole(config, "max_output", DEFAULT_MAX_OUTPUT, least=1))
 
 
 def _whole(config: Config, key: str, default: int, *, least: int) -> int:
@@ -584,7 +595,7 @@ def _whole(config: Config, key: str, default: int, *, least: int) -> int:
 # ── a request ────────────────────────────────────────────────────────────
 
 
-def _request(call: Call, config: Config) -> RequestCall:
+def _request(call: BindRequest, config: Config) -> RequestCall:
     url = config.template(config.written.get("url") or "")
     if not config.written.get("url"):
         raise InputError("an HTTP tool names a url", call.chain.tool.path, "set config.url", code="no-url")
@@ -595,7 +606,7 @@ def _request(call: Call, config: Config) -> RequestCall:
         headers.append(("content-type", content_type))
     return RequestCall(
         method=str(config.value("method", "GET")).upper(),
-        url=sinks.as_url(url, clear.names_for(url), strict=True, env=clear.env, host_from_value=True),
+        url=sinks.render_url(url, clear.names_for(url), strict=True, env=clear.env, host_from_value=True),
         headers=tuple(headers),
         body=body,
         limits=_limits(call, config, 60.0),
@@ -605,7 +616,7 @@ def _request(call: Call, config: Config) -> RequestCall:
     )
 
 
-def _origin_holes(url: Template) -> list[Placeholder]:
+def _origin_holes(url: Template) -> list[PlaceholderName]:
     """The holes that decide to which host a request goes."""
     written, holes = url.leaf.source.text, list(url.placeholders)
     starts_with_hole = bool(holes) and written.startswith(holes[0].text)
@@ -644,12 +655,12 @@ def _authorisation(auth: Json, config: Config) -> tuple[str, str]:
         return "Authorization", _credential(auth, "auth", config)
     kind = auth.get("type", "bearer") if isinstance(auth, Mapping) else None
     if not isinstance(auth, Mapping) or kind not in _AUTH:
-        guess = nearest(str(kind), _AUTH)
+        guess = closest_name(str(kind), _AUTH)
         fix = f"did you mean type: {guess}?" if guess else "write {type: bearer, token: …}"
         raise _bad_config(config, "auth", f"text, or a map whose type is {', '.join(_AUTH)}", fix)
     known = ("type", "header", *_AUTH[kind])
     for key in auth.keys() - set(known):
-        raise _bad_config(config, "auth", f"not told by '{key}'", _known_or_nearest(key, known))
+        raise _bad_config(config, "auth", f"not told by '{key}'", _suggest_key(key, known))
     if kind == "basic":
         from base64 import b64encode
 
@@ -670,14 +681,14 @@ def _credential(written: Json, key: str, config: Config) -> str:
     return value
 
 
-def _known_or_nearest(key: str, known: Sequence[str]) -> str:
-    guess = nearest(key, known)
+def _suggest_key(key: str, known: Sequence[str]) -> str:
+    guess = closest_name(key, known)
     return f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
 
 
 def _header(value: Json, config: Config) -> str:
-    template = config.template(value if isinstance(value, str) else revealed_text(value))
-    return sinks.as_header(template, config.names_for(template), env=config.env)
+    template = config.template(value if isinstance(value, str) else reveal_text(value))
+    return sinks.render_header(template, config.names_for(template), env=config.env)
 
 
 def _body(config: Config) -> tuple[bytes | None, str | None]:
@@ -691,15 +702,15 @@ def _body(config: Config) -> tuple[bytes | None, str | None]:
     return json_text(value).encode(), "application/json"
 
 
-def _retry(config: Config) -> Retry:
+def _retry(config: Config) -> HttpRetry:
     given = {
         ("attempts" if key == "max_attempts" else key): value
         for key, value in _in_map(config, "retry").items()
     }
-    known = field_names(Retry)
+    known = field_names(HttpRetry)
     for key in given.keys() - set(known):
-        raise _bad_config(config, "retry", f"not told by '{key}'", _known_or_nearest(key, known))
-    retry = replace(Retry(), **given)
+        raise _bad_config(config, "retry", f"not told by '{key}'", _suggest_key(key, known))
+    retry = replace(HttpRetry(), **given)
     if not _is_whole(retry.attempts, least=1):
         raise _bad_config(config, "retry.attempts", "a whole number, 1 or more", "write attempts: 3")
     if retry.backoff not in ("fixed", "linear", "exponential"):
@@ -725,7 +736,7 @@ def _is_delay(value: Json) -> bool:
 # ── a function, an MCP tool ──────────────────────────────────────────────
 
 
-def _function(call: Call, config: Config, params: Mapping[str, Json]) -> FunctionCall:
+def _function(call: BindRequest, config: Config, params: Mapping[str, Json]) -> FunctionCall:
     return FunctionCall(
         path=call.chain.tool.path,
         code=call.chain.tool.data,
@@ -739,7 +750,7 @@ def _function(call: Call, config: Config, params: Mapping[str, Json]) -> Functio
     )
 
 
-def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
+def _mcp(call: BindRequest, config: Config, params: Mapping[str, Json]) -> McpCall:
     clear = config.in_clear()
     server, shown = clear.value("server"), config.value("server")
     tool = clear.value("tool_name")
@@ -752,7 +763,7 @@ def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
         )
     if _server_command(server, config) != _server_command(shown, config):
         raise _secret_argument("config.server.args", config)
-    _expect_no_options_of_server(_server_command(server, config), config, clear)
+    _require_no_server_options(_server_command(server, config), config, clear)
     env, headers = server.get("env") or {}, server.get("headers") or {}
     if not isinstance(env, Mapping) or not isinstance(headers, Mapping):
         raise _bad_config(config, "server", "given env and headers as maps", "write env: {NAME: value}")
@@ -760,10 +771,10 @@ def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
         McpServer(
             name=str(server.get("name") or call.chain.tool.id),
             command=_server_command(server, config),
-            env={**call.environment.plain, **{name: revealed_text(value) for name, value in env.items()}},
+            env={**call.environment.plain, **{name: reveal_text(value) for name, value in env.items()}},
             cwd=call.cwd,
             url=str(server.get("url") or ""),
-            headers=tuple((name, revealed_text(value)) for name, value in headers.items()),
+            headers=tuple((name, reveal_text(value)) for name, value in headers.items()),
             url_from_data=_server_url_from_data(config),
         ),
         tool,
@@ -773,7 +784,7 @@ def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
     )
 
 
-def _expect_no_options_of_server(argv: Sequence[str], config: Config, clear: Config) -> None:
+def _require_no_server_options(argv: Sequence[str], config: Config, clear: Config) -> None:
     written = config.written.get("server")
     args = written.get("args") if isinstance(written, Mapping) else None
     if not isinstance(args, list) or len(args) + 1 != len(argv):
@@ -783,7 +794,7 @@ def _expect_no_options_of_server(argv: Sequence[str], config: Config, clear: Con
         for at, one in enumerate(args, start=1)
         if isinstance(one, str) and _begins_with_value(config.template(one), config, clear)
     }
-    _expect_no_options(argv, begun, config)
+    _require_no_options(argv, begun, config)
 
 
 def _server_chosen_by(config: Config) -> tuple[str, ...]:

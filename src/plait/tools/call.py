@@ -16,12 +16,12 @@ from functools import lru_cache
 from plait.core.errors import InputError, TrustError
 from plait.core.hints import TYPE_CHECKING, Any, Protocol
 from plait.core.records import dataclass, field, replace
-from plait.core.safe_files import read_beneath
+from plait.core.safe_files import read_below
 from plait.core.secret_names import password_in
-from plait.core.values import MASK, Json, Secret, detached, json_text
+from plait.core.values import MASK, Json, Secret, deep_copy, json_text
 from plait.tools.anchors import (
     FUNCTION,
-    Anchored,
+    ActiveAnchor,
     Dependency,
     ToolFolder,
     anchor_environment,
@@ -42,14 +42,14 @@ from plait.tools.chain import (
     TARGET,
     Chain,
     Chains,
+    FileWitness,
     Place,
-    Witness,
-    hold,
-    place_of,
-    settled,
+    old_enough,
+    unchanged,
+    watched_path,
     witness,
 )
-from plait.tools.config import checked_params, config_files, resolved_configs, with_defaults
+from plait.tools.config import config_files, resolve_configs, validate_params, with_defaults
 from plait.tools.environment import (
     DotEnv,
     Environment,
@@ -58,33 +58,33 @@ from plait.tools.environment import (
     read_dotenv,
     resolve_environment,
 )
-from plait.tools.interpreters import Ask, Surroundings
+from plait.tools.interpreters import Ask, SearchPaths
 from plait.tools.invocation import (
     FunctionCall,
     Invocation,
     McpCall,
+    PrimitiveResult,
     ProcessCall,
     RequestCall,
-    Returned,
     Verified,
-    shown_header,
+    display_header,
 )
-from plait.tools.items import Item, digest_of
+from plait.tools.items import ToolFile, file_digest
 from plait.tools.rules import Pair, validate
 from plait.tools.snapshots import Snapshots
-from plait.tools.spaces import Spaces, normal_id
+from plait.tools.spaces import Spaces, normalize_id
 from plait.tools.trust import manifest
-from plait.tools.trust.decisions import Trust, Verdict
-from plait.tools.trust.signatures import in_comment
+from plait.tools.trust.decisions import Trust, TrustDecision
+from plait.tools.trust.signatures import has_comment_syntax
 
 if TYPE_CHECKING:
     from plait.core.masking import Masker
 
 
-class Perform(Protocol):
+class CallPrimitive(Protocol):
     """Carries an invocation out; `app` knows which primitive does."""
 
-    def __call__(self, invocation: Invocation) -> Returned: ...
+    def __call__(self, invocation: Invocation) -> PrimitiveResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Toolbox:
     snapshots: Snapshots
     host: Mapping[str, str]
     home: str
-    perform: Perform
+    perform: CallPrimitive
     ask: Ask | None = None
     dotenv_allowed: frozenset[str] = frozenset()
     timeout: float | None = None
@@ -105,17 +105,17 @@ class Toolbox:
     own_project: str | None = None
     """The user's, where tools take another folder for the project: its `.env` and its interpreters count."""
     clock: Callable[[], float] = time.time
-    ready: ReadyTools = field(init=False, compare=False, repr=False, default_factory=lambda: ReadyTools())
+    ready: ToolCache = field(init=False, compare=False, repr=False, default_factory=lambda: ToolCache())
     """Its own: what another host or another trust made ready is not ready here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreparedTool:
     """A tool that only waits for its parameters: all that none of them decides."""
 
     chain: Chain
     pairs: tuple[Pair, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[TrustDecision, ...]
     environment: Environment
     binding: Binding
     resolved: Mapping[str, Json]
@@ -136,10 +136,10 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCall:
     """A call that only has to be carried out."""
 
-    ready: Ready
+    ready: PreparedTool
     params: Mapping[str, Json] = field(repr=False)
     """The caller's, with the schema's defaults."""
     environment: Environment
@@ -152,14 +152,14 @@ class Prepared:
         return {**self.params, **self.ready.resolved}
 
     @property
-    def secrets(self) -> Hidden:
+    def secrets(self) -> SecretMask:
         """What messages may not show: whatever counts as a secret around the tool."""
-        return Hidden(self.ready.secrets, self.params)
+        return SecretMask(self.ready.secrets, self.params)
 
     @property
-    def handed(self) -> Hidden:
+    def handed(self) -> SecretMask:
         """What data that is shown may not show: the secrets that the tool was given."""
-        return Hidden(self.ready.handed, self.params)
+        return SecretMask(self.ready.handed, self.params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def call_tool(
     if not returned.success and prepared.ready.left_out:
         metadata["left_out"] = list(prepared.ready.left_out)
     if returned.stderr:
-        metadata["stderr"] = _end_of(prepared.secrets.masked(returned.stderr))
+        metadata["stderr"] = _stderr_tail(prepared.secrets.masked(returned.stderr))
     return ToolResult(
         item_id,
         returned.success,
@@ -229,11 +229,11 @@ def call_tool(
         returned.error and prepared.secrets.masked(returned.error),
         prepared.ready.records,
         metadata,
-        returned.printed if in_clear else _text_of(prepared.handed.masked(returned.printed)),
+        returned.printed if in_clear else _text_or_none(prepared.handed.masked(returned.printed)),
     )
 
 
-def _by_own_names(returned: Returned, copied: Sequence[tuple[str, str]]) -> Returned:
+def _by_own_names(returned: PrimitiveResult, copied: Sequence[tuple[str, str]]) -> PrimitiveResult:
     """What a tool complained of, with the names of the user's files instead of the copies that ran.
 
     The data of a tool that did its work is its own; that of one that failed tells of the failure.
@@ -268,11 +268,11 @@ def _by_own_names(returned: Returned, copied: Sequence[tuple[str, str]]) -> Retu
     )
 
 
-def _text_of(value: Json) -> str | None:
+def _text_or_none(value: Json) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _with_parameters(refused: TrustError, prepared: Prepared) -> TrustError:
+def _with_parameters(refused: TrustError, prepared: PreparedCall) -> TrustError:
     """The command that approves an MCP tool, with the parameters that say which server is meant."""
     names = prepared.invocation.chosen_by if isinstance(prepared.invocation, McpCall) else ()
     chosen = {name: prepared.params[name] for name in names if name in prepared.params}
@@ -284,7 +284,7 @@ def _with_parameters(refused: TrustError, prepared: Prepared) -> TrustError:
     return TrustError(refused.what, refused.where, f"{refused.fix} --params {written}", code=refused.code)
 
 
-def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+def plan_call(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
     """What a call would do: the seed's record, and everything that the primitive would get."""
     prepared = prepare(toolbox, item_id, params, masked=True)
     return {
@@ -296,7 +296,7 @@ def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[
         "trust": [verdict.record() for verdict in prepared.ready.verdicts],
         "refused_env": list(prepared.environment.refused),
         "unread_env": [f".env:{line}" for line in prepared.environment.unread],
-        **_shown(prepared),
+        **_describe_call(prepared),
     }
 
 
@@ -310,10 +310,10 @@ def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
     deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
     beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
     files = [f"{item.path}\0{item.digest}" for item in (*deps, *beside)]
-    return digest_of("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
+    return file_digest("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
 
 
-def refused_beside(toolbox: Toolbox, item_id: str) -> list[Verdict]:
+def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
     """Of the files that a tool can load, those for which it is refused, whatever is said of its own file."""
     chain = toolbox.chains.get(item_id)
     anchored = find_anchor(chain, toolbox.spaces.project)
@@ -331,34 +331,34 @@ def prepare(
     *,
     masked: bool = False,
     checked: bool = True,
-) -> Prepared:
+) -> PreparedCall:
     """Everything but the primitive; `masked` hides secrets, for people to see.
 
     Not `checked`: the schema is not asked, for those who only want to know what a tool would reach.
     """
     if not isinstance(params, Mapping):
         raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
-    item_id = normal_id(item_id)
+    item_id = normalize_id(item_id)
 
-    def accepted(tool: Item) -> dict[str, Json]:
-        return checked_params(params, tool) if checked else with_defaults(params, tool)
+    def accepted(tool: ToolFile) -> dict[str, Json]:
+        return validate_params(params, tool) if checked else with_defaults(params, tool)
 
     ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
     if ready is None:
-        ready = _made_ready(toolbox, item_id, dry=masked, before_trust=accepted)
+        ready = _prepare_tool(toolbox, item_id, dry=masked, before_trust=accepted)
     params = _with_secrets(accepted(ready.chain.tool), ready.chain)
     given = {**params, **ready.resolved}
     environment = ready.environment
     invocation = ready.binding.bind(given)  # also before it is masked: what it refuses, a dry run refuses
     if masked:
-        environment = _masked(environment)
-        invocation = ready.binding.in_environment(environment).bind(detached(given))
-    invocation = _limited(invocation, toolbox.timeout)
+        environment = _mask_environment(environment)
+        invocation = ready.binding.in_environment(environment).bind(deep_copy(given))
+    invocation = _with_timeout(invocation, toolbox.timeout)
     if isinstance(invocation, ProcessCall) and not ready.handed and not _secrets_in(params):
         invocation = _keeping_overflow(invocation, toolbox)
     # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
-    shadowed = _shadowed(toolbox, item_id) if masked else ()
-    return Prepared(ready, params, environment, invocation, shadowed)
+    shadowed = _find_shadowed(toolbox, item_id) if masked else ()
+    return PreparedCall(ready, params, environment, invocation, shadowed)
 
 
 def _with_secrets(params: dict[str, Json], chain: Chain) -> dict[str, Json]:
@@ -383,7 +383,7 @@ def _as_secret(value: Json) -> Json:
 # ── what no parameter decides ────────────────────────────────────────────
 
 
-class ReadyTools:
+class ToolCache:
     """Tools that were made ready, until something they rest on changes.  Safe to share between threads.
 
     The first call of a tool learns what it rests on.  The second looks at all of that before it reads
@@ -394,25 +394,27 @@ class ReadyTools:
         self._known: dict[tuple[str, bool], _Remembered] = {}
         self._lock = allocate_lock()
 
-    def get(self, item_id: str, *, dry: bool, now: float) -> Ready | None:
+    def get(self, item_id: str, *, dry: bool, now: float) -> PreparedTool | None:
         """The tool as it was made ready, if that is still true."""
         known = self._known.get((item_id, dry))
         # A clock that was set back could make a signature one of the future.
-        if known is None or not known.seen or now < known.when or not hold(known.seen):
+        if known is None or not known.seen or now < known.when or not unchanged(known.seen):
             return None
         return known.ready
 
-    def looked(self, item_id: str, *, dry: bool) -> tuple[Witness, ...]:
+    def looked(self, item_id: str, *, dry: bool) -> tuple[FileWitness, ...]:
         """What the tool rested on when it was made ready before, as it looks now."""
         known = self._known.get((item_id, dry))
         places = () if known is None else known.ready.rests_on or ()
         return tuple(witness(look, path) for look, path in places)
 
-    def keep(self, item_id: str, ready: Ready, seen: tuple[Witness, ...], *, dry: bool, now: float) -> None:
+    def keep(
+        self, item_id: str, ready: PreparedTool, seen: tuple[FileWitness, ...], *, dry: bool, now: float
+    ) -> None:
         """Remember a tool that was made ready at this time, after `seen` was looked at."""
         if ready.rests_on is None:
             return
-        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and settled(seen, now)
+        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and old_enough(seen, now)
         with self._lock:
             self._known.pop((item_id, dry), None)
             if len(self._known) >= MAX_REMEMBERED:
@@ -422,14 +424,14 @@ class ReadyTools:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    ready: Ready
-    seen: tuple[Witness, ...]
+    ready: PreparedTool
+    seen: tuple[FileWitness, ...]
     when: float
 
 
-def _made_ready(
-    toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[Item], object]
-) -> Ready:
+def _prepare_tool(
+    toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[ToolFile], object]
+) -> PreparedTool:
     """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked anything."""
     now, seen = toolbox.clock(), toolbox.ready.looked(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
@@ -454,7 +456,7 @@ def _made_ready(
     # A tool with files beside it is looked at anew each time, as are searches that no path tells.
     alone = anchored is None and not may_load_beside(anchored, declared, chain.tool)
     told = alone and toolbox.spaces.project is not None and None not in around.looked
-    ready = Ready(
+    ready = PreparedTool(
         chain=chain,
         pairs=pairs,
         verdicts=verdicts,
@@ -468,11 +470,11 @@ def _made_ready(
             _importable(chain, deps, context) if chain.primitive == FUNCTION and deps else None,
         ),
         # Also if nothing was found: a caller could otherwise give it.
-        resolved={"resolved_config": resolved_configs(asked, configs)} if asked else {},
+        resolved={"resolved_config": resolve_configs(asked, configs)} if asked else {},
         records=_records(chain),
         env_names=tuple(sorted(environment.child)),
-        secrets=_secrets_of(environment, environment.secrets),
-        handed=_secrets_of(environment, _named_secrets(chain, environment)),
+        secrets=_secret_values(environment, environment.secrets),
+        handed=_secret_values(environment, _secret_names(chain, environment)),
         rests_on=tuple(
             dict.fromkeys(
                 (
@@ -494,9 +496,9 @@ def _made_ready(
 def _places(
     toolbox: Toolbox,
     chain: Chain,
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[TrustDecision],
     context: Mapping[str, str],
-    around: Surroundings,
+    around: SearchPaths,
 ) -> Iterator[Place]:
     """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready again."""
     yield from chain.rests_on
@@ -504,7 +506,7 @@ def _places(
     for verdict in verdicts:
         yield from _places_of_trust(toolbox.trust, verdict)
     for spec in chain.tool.header.config_resolve:  # also where there is none: one may come
-        yield from (place_of(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all)
+        yield from (watched_path(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all)
     if "tool_path" in context:
         yield IDENTITY, os.path.dirname(context["tool_path"])
     # By itself, also if it is not there: the folder of a project changes all the time.
@@ -512,20 +514,20 @@ def _places(
     yield from ((TARGET, path) for path in around.looked if path is not None)
 
 
-def _places_of_trust(trust: Trust, verdict: Verdict) -> Iterator[Place]:
+def _places_of_trust(trust: Trust, verdict: TrustDecision) -> Iterator[Place]:
     """Whatever a verdict rests on: files, the project itself, and who can write what."""
     item = verdict.item
     yield IDENTITY, f"{trust.project}"
     # Who carries a signature in a comment, or came with Plait, is not asked for another beside it.
-    unasked = f"{item.path}.sig" if item.space.name == "system" or in_comment(item.extension) else ""
-    yield from (place_of(path) for path in trust.rests_on(verdict) if path != unasked)
+    unasked = f"{item.path}.sig" if item.space.name == "system" or has_comment_syntax(item.extension) else ""
+    yield from (watched_path(path) for path in trust.rests_on(verdict) if path != unasked)
     if item.space.name == "system":
         yield FILE, f"{item.space.root}/{manifest.NAME}"
     if item.space.name == "user":
-        yield from ((TARGET, folder) for folder in _folders_of(item))
+        yield from ((TARGET, folder) for folder in _parent_folders(item))
 
 
-def _folders_of(item: Item) -> Iterator[str]:
+def _parent_folders(item: ToolFile) -> Iterator[str]:
     """Every folder from an item up to its space: whoever can write one of them can write the item."""
     folder = item.path
     while folder not in (item.space.root, os.path.dirname(folder)):
@@ -536,29 +538,31 @@ def _folders_of(item: Item) -> Iterator[str]:
 # ── the parts of it, in order ────────────────────────────────────────────
 
 
-def _read_all(files: Sequence[Dependency], chain: Chain) -> list[Item]:
-    items: list[Item] = []
+def _read_all(files: Sequence[Dependency], chain: Chain) -> list[ToolFile]:
+    items: list[ToolFile] = []
     for dependency in files:
-        contents = read_beneath(dependency.space.root, dependency.relative)
+        contents = read_below(dependency.space.root, dependency.relative)
         if contents is None:
             raise InputError(f"{dependency.path} has just gone", fix="run the command again", code="vanished")
         data = contents[0]
         stem = os.path.splitext(dependency.relative)[0].removeprefix("tools/")
         items.append(
-            Item("tool", stem, dependency.space, dependency.path, data, digest_of(data), chain.tool.header)
+            ToolFile(
+                "tool", stem, dependency.space, dependency.path, data, file_digest(data), chain.tool.header
+            )
         )
     return items
 
 
 def _read_beside(
-    folder: ToolFolder | None, deps: Sequence[Item], chain: Chain
-) -> tuple[list[Item], dict[str, str]]:
+    folder: ToolFolder | None, deps: Sequence[ToolFile], chain: Chain
+) -> tuple[list[ToolFile], dict[str, str]]:
     """The files of a tool's folder that are not among `deps`; and what cannot be read, with the reason."""
     if folder is None:
         return [], {}
     odd = {path: f"{path}: it is a link, or no file" for path in folder.odd}
     known = {item.path for item in deps}
-    items: list[Item] = []
+    items: list[ToolFile] = []
     for file in folder.files:
         if file.path in known:
             continue
@@ -569,7 +573,7 @@ def _read_beside(
     return items, odd
 
 
-def _importable(chain: Chain, files: Sequence[Item], context: Mapping[str, str]) -> dict[str, Verified]:
+def _importable(chain: Chain, files: Sequence[ToolFile], context: Mapping[str, str]) -> dict[str, Verified]:
     """The Python files of a function's folder, by their path in it."""
     tool = chain.tool
     here = os.path.dirname(tool.path)
@@ -585,9 +589,9 @@ def _importable(chain: Chain, files: Sequence[Item], context: Mapping[str, str])
 def _context(
     toolbox: Toolbox,
     chain: Chain,
-    anchored: Anchored | None,
-    deps: list[Item],
-    lib: list[Item],
+    anchored: ActiveAnchor | None,
+    deps: list[ToolFile],
+    lib: list[ToolFile],
     *,
     project_trusted: bool,
     opened: bool,
@@ -624,14 +628,14 @@ def _context(
     return context, tuple(copied)
 
 
-def _knows_its_place(tool: Item, files: Sequence[Item]) -> bool:
+def _knows_its_place(tool: ToolFile, files: Sequence[ToolFile]) -> bool:
     """Could a function read files by the place of its own?  Then that is the one of the verified copy."""
     return any(b"__file__" in item.data for item in (tool, *files) if item.path.endswith(".py"))
 
 
-def _surroundings(toolbox: Toolbox, *, project_trusted: bool, dry: bool) -> Surroundings:
+def _surroundings(toolbox: Toolbox, *, project_trusted: bool, dry: bool) -> SearchPaths:
     project = toolbox.own_project or toolbox.spaces.project
-    return Surroundings(
+    return SearchPaths(
         roots=(project,) if project and project_trusted else (),
         host=toolbox.host,
         home=toolbox.home,
@@ -642,9 +646,9 @@ def _surroundings(toolbox: Toolbox, *, project_trusted: bool, dry: bool) -> Surr
 def _environment(
     toolbox: Toolbox,
     chain: Chain,
-    anchored: Anchored | None,
+    anchored: ActiveAnchor | None,
     context: Mapping[str, str],
-    around: Surroundings,
+    around: SearchPaths,
     *,
     project_trusted: bool,
 ) -> Environment:
@@ -661,19 +665,19 @@ def _environment(
 def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
     project = toolbox.own_project or toolbox.spaces.project or "/"
     # A look first: most projects have none, and to open a file safely takes longer than all else here.
-    contents = read_beneath(project, ".env") if os.path.lexists(f"{project}/.env") else None
+    contents = read_below(project, ".env") if os.path.lexists(f"{project}/.env") else None
     if contents is None:
         return DotEnv()
     text = contents[0].decode("utf-8", "surrogateescape")
     return read_dotenv(text, interpreter_names(chain), allowed=toolbox.dotenv_allowed)
 
 
-def _by_project(verdicts: tuple[Verdict, ...]) -> bool:
+def _by_project(verdicts: tuple[TrustDecision, ...]) -> bool:
     """Did the user trust the whole project, its `.env` and its interpreters included?"""
     return any(verdict.project_trusted for verdict in verdicts)
 
 
-def _directory(anchored: Anchored | None, context: Mapping[str, str]) -> str:
+def _directory(anchored: ActiveAnchor | None, context: Mapping[str, str]) -> str:
     if anchored is not None and anchored.anchor.cwd:
         template = author_template(anchored.anchor.cwd)
         if all(hole in context for hole in template.placeholders):
@@ -681,7 +685,7 @@ def _directory(anchored: Anchored | None, context: Mapping[str, str]) -> str:
     return context["project_path"]
 
 
-def _limited(invocation: Invocation, timeout: float | None) -> Invocation:
+def _with_timeout(invocation: Invocation, timeout: float | None) -> Invocation:
     if timeout is None:
         return invocation
     return replace(invocation, limits=replace(invocation.limits, timeout=timeout))
@@ -693,13 +697,13 @@ def _keeping_overflow(call: ProcessCall, toolbox: Toolbox) -> ProcessCall:
     return replace(call, limits=replace(call.limits, overflow=folder))
 
 
-def _shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
+def _find_shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
     answering = toolbox.spaces.find(item_id)
     hidden = toolbox.spaces.shadowed(answering) if answering is not None else ()
     return tuple(found.path for found in hidden)
 
 
-def _masked(environment: Environment) -> Environment:
+def _mask_environment(environment: Environment) -> Environment:
     child = {name: replace(value, value=value.shown) for name, value in environment.child.items()}
     lookup = {
         name: MASK if name in environment.secrets else value for name, value in environment.lookup.items()
@@ -712,21 +716,21 @@ def _masked(environment: Environment) -> Environment:
 _MOST_STDERR = 16384
 
 
-def _named_secrets(chain: Chain, environment: Environment) -> list[str]:
+def _secret_names(chain: Chain, environment: Environment) -> list[str]:
     """The secrets of the surroundings that the authors of a chain refer to, or at least seem to."""
     headers = [item.header for item in chain.elements]
     written = repr([(header.config, header.env_config) for header in headers])
     return [name for name in environment.secrets if name in written]
 
 
-def _secrets_of(environment: Environment, names: Iterable[str]) -> frozenset[str]:
+def _secret_values(environment: Environment, names: Iterable[str]) -> frozenset[str]:
     """The variables of the tool that are secret, and what is called so in its surroundings."""
     declared = {value.value for value in environment.child.values() if value.secret}
     secrets = declared | {environment.lookup[name] for name in names if name in environment.lookup}
     return frozenset(secrets.union(filter(None, map(password_in, secrets))))
 
 
-class Hidden:
+class SecretMask:
     """Secrets, and those among the parameters; looked for when there is something to hide them in."""
 
     def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
@@ -739,9 +743,9 @@ class Hidden:
         secrets = self._secrets.union(_secrets_in(self._params))
         if not secrets:
             return value
-        from plait.core.masking import masked  # slow to load, and most calls have nothing to hide
+        from plait.core.masking import mask_value  # slow to load, and most calls have nothing to hide
 
-        return masked(value, _masker(secrets).mask)
+        return mask_value(value, _masker(secrets).mask)
 
 
 @lru_cache(maxsize=64)
@@ -763,7 +767,7 @@ def _secrets_in(value: Json) -> list[str]:
     return []
 
 
-def _end_of(text: str) -> str:
+def _stderr_tail(text: str) -> str:
     return text if len(text) <= _MOST_STDERR else f"…{text[-_MOST_STDERR:]}"
 
 
@@ -787,7 +791,7 @@ def _records(chain: Chain) -> tuple[Mapping[str, Json], ...]:
     return (*elements, last)
 
 
-def _shown(prepared: Prepared) -> dict[str, Json]:
+def _describe_call(prepared: PreparedCall) -> dict[str, Json]:
     env = {name: value.origin for name, value in sorted(prepared.environment.child.items())}
     match prepared.invocation:
         case ProcessCall() as call:
@@ -803,7 +807,7 @@ def _shown(prepared: Prepared) -> dict[str, Json]:
                 "request": {
                     "method": call.method,
                     "url": call.url,
-                    "headers": {name: shown_header(name, value) for name, value in call.headers},
+                    "headers": {name: display_header(name, value) for name, value in call.headers},
                     "body": None if call.body is None else call.body.decode("utf-8", "replace"),
                 },
                 "limits": {"timeout": call.limits.timeout, "attempts": call.retry.attempts},

@@ -12,11 +12,11 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable
 
-from plait.core.errors import InputError, LimitError, nearest
+from plait.core.errors import InputError, LimitError, closest_name
 from plait.core.hints import Final, Protocol, TypeAlias
 from plait.core.records import dataclass, field
-from plait.tools.items import Item, digest_of
-from plait.tools.spaces import Found, Space, Spaces, normal_id, renamed
+from plait.tools.items import ToolFile, file_digest
+from plait.tools.spaces import Space, Spaces, ToolLocation, current_id, normalize_id
 
 MAX_CHAIN_DEPTH: Final = 10
 MAX_REMEMBERED: Final = 1000
@@ -55,14 +55,14 @@ IDENTITY: Final = Look(os.stat, whole=False)
 
 Place: TypeAlias = tuple[Look, str]
 """A path, and the way to look at it."""
-Witness: TypeAlias = tuple[Look, str, State | None]
+FileWitness: TypeAlias = tuple[Look, str, State | None]
 """A place, and what was seen there; None if nothing was."""
 
 # What changed so recently may change again within the clock's grain and look the same.
 _RACY: Final = 0.1
 
 
-def witness(look: Look, path: str) -> Witness:
+def witness(look: Look, path: str) -> FileWitness:
     try:
         seen = look.stat(path)
     except OSError:
@@ -70,7 +70,7 @@ def witness(look: Look, path: str) -> Witness:
     return look, path, (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_ino, seen.st_size, seen.st_dev)
 
 
-def hold(witnesses: Iterable[Witness]) -> bool:
+def unchanged(witnesses: Iterable[FileWitness]) -> bool:
     """Does everything look as it did?"""
     # In one piece, and attribute by attribute: half of what a warm call costs is spent here.
     for look, path, state in witnesses:
@@ -89,21 +89,21 @@ def hold(witnesses: Iterable[Witness]) -> bool:
     return True
 
 
-def settled(witnesses: Iterable[Witness], now: float) -> bool:
+def old_enough(witnesses: Iterable[FileWitness], now: float) -> bool:
     """Did everything change so long ago that another change would be seen?"""
     states = [state for look, _, state in witnesses if state is not None and look.whole]
     latest = max((max(changed, modified) for changed, modified, *_ in states), default=0)
     return now - latest / 1e9 > _RACY
 
 
-def place_of(path: str) -> Place:
+def watched_path(path: str) -> Place:
     """Where it is seen that a file changes, goes or comes: the file, or the nearest folder above."""
     if os.path.lexists(path):
         return FILE, path
     return witness_above(path)[:2]
 
 
-def witness_above(path: str) -> Witness:
+def witness_above(path: str) -> FileWitness:
     """The nearest folder above a path that is there: what comes to stand at the path changes it."""
     while True:
         above = os.path.dirname(path)
@@ -117,20 +117,20 @@ def witness_above(path: str) -> Witness:
 
 
 class ItemReader(Protocol):
-    def get(self, found: Found) -> Item: ...
+    def get(self, found: ToolLocation) -> ToolFile: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
     """`elements` from the tool to the last file; `primitive` ends it."""
 
-    elements: tuple[Item, ...]
+    elements: tuple[ToolFile, ...]
     primitive: str
     rests_on: tuple[Place, ...] = field(default=(), compare=False, repr=False)
     """Its files, and the folders in which a file could appear that would shadow one of them."""
 
     @property
-    def tool(self) -> Item:
+    def tool(self) -> ToolFile:
         return self.elements[0]
 
     @property
@@ -140,7 +140,7 @@ class Chain:
     @property
     def digest(self) -> str:
         """One SHA-256 for all files of the chain."""
-        return digest_of("".join(item.digest for item in self.elements).encode())
+        return file_digest("".join(item.digest for item in self.elements).encode())
 
 
 @dataclass(slots=True)
@@ -157,34 +157,34 @@ class Chains:
         self.items = items
         self.counts = ChainCounts()
         self._clock = clock
-        self._known: dict[str, tuple[Chain, tuple[Witness, ...]]] = {}
+        self._known: dict[str, tuple[Chain, tuple[FileWitness, ...]]] = {}
         self._lock = allocate_lock()
 
     def get(self, item_id: str) -> Chain:
-        item_id = normal_id(item_id)
+        item_id = normalize_id(item_id)
         known = self._known.get(item_id)
-        if known is not None and hold(known[1]):
+        if known is not None and unchanged(known[1]):
             self.counts.hits += 1
             return known[0]
         self.counts.misses += 1
         # Witnesses are taken before anything is read: a change in between is seen next time.
         chain, seen = self._build(item_id)
-        if settled(seen, self._clock()):
+        if old_enough(seen, self._clock()):
             with self._lock:
                 if len(self._known) >= MAX_REMEMBERED:
                     self._known.pop(next(iter(self._known)))
                 self._known[item_id] = (chain, seen)
         return chain
 
-    def _build(self, item_id: str) -> tuple[Chain, tuple[Witness, ...]]:
-        elements: list[Item] = []
-        seen: list[Witness] = []
+    def _build(self, item_id: str) -> tuple[Chain, tuple[FileWitness, ...]]:
+        elements: list[ToolFile] = []
+        seen: list[FileWitness] = []
 
         def looking(space: Space, name: str) -> None:
             seen.append(witness_above(os.path.join(space.root, "tools", name)))
 
         current, within = item_id, None
-        while (primitive := renamed(current)) not in PRIMITIVES:
+        while (primitive := current_id(current)) not in PRIMITIVES:
             found = self.spaces.find(current, within=within, looking=looking)
             if found is None:
                 raise self._missing(current, elements)
@@ -195,7 +195,7 @@ class Chains:
             item = self.items.get(found)
             elements.append(item)
             # As it was found, before its bytes were read: a change in between is seen next time.
-            seen.append((FILE, item.path, _stamped(found)))
+            seen.append((FILE, item.path, _file_state(found)))
             executor = item.header.executor_id
             if executor is None:
                 raise InputError(
@@ -215,11 +215,11 @@ class Chains:
         places = tuple(dict.fromkeys((look, path) for look, path, _ in seen))
         return Chain(tuple(elements), primitive, places), tuple(dict.fromkeys(seen))
 
-    def _missing(self, item_id: str, elements: list[Item]) -> InputError:
+    def _missing(self, item_id: str, elements: list[ToolFile]) -> InputError:
         if not elements:
             return self.spaces.missing(item_id)
         known = [*sorted(self.spaces.ids()), *PRIMITIVES]
-        guess = nearest(renamed(item_id), known)
+        guess = closest_name(current_id(item_id), known)
         child = elements[-1]
         return InputError(
             f"'{child.id}' is executed by '{item_id}', "
@@ -230,12 +230,12 @@ class Chains:
         )
 
 
-def _stamped(found: Found) -> State:
+def _file_state(found: ToolLocation) -> State:
     stamp = found.stamp
     return (stamp.changed, stamp.modified, stamp.inode, stamp.size, stamp.device)
 
 
-def _cycle(elements: list[Item], again: Found) -> InputError:
+def _cycle(elements: list[ToolFile], again: ToolLocation) -> InputError:
     ids = [item.id for item in elements]
     return InputError(
         f"the chain runs in a circle: {' → '.join([*ids, again.id])}",
@@ -245,7 +245,7 @@ def _cycle(elements: list[Item], again: Found) -> InputError:
     )
 
 
-def _too_deep(elements: list[Item], last: Found) -> LimitError:
+def _too_deep(elements: list[ToolFile], last: ToolLocation) -> LimitError:
     ids = [item.id for item in elements]
     return LimitError(
         f"a chain of more than {MAX_CHAIN_DEPTH} elements: {' → '.join([*ids, last.id])} …",

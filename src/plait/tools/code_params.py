@@ -18,9 +18,9 @@ from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.template.nodes import ContextHole, Filled, Hole, Text
-from plait.template.program import Placed
-from plait.template.sinks import as_json_value, as_written, is_own_word
+from plait.template.nodes import ContextPlaceholder, FilledPlaceholder, Hole, Text
+from plait.template.program import PlacedValue
+from plait.template.sinks import is_author_placeholder, original_placeholder, render_json_value
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ class CodeParams:
         """The parameters with their placeholders filled; those in code are bound or refused."""
         places = self.places(template)
         if not places:
-            return as_json_value(template, values, strict=strict)
+            return render_json_value(template, values, strict=strict)
         problems = [problem for place in places for problem in _refusals(place, self.tool_id)]
         if problems:
             raise ShellRefusedError.together(problems)
-        return _filled(template, places, values, strict=strict)
+        return _fill_tree(template, places, values, strict=strict)
 
 
 NO_CODE: Final = CodeParams("", ())
@@ -104,7 +104,7 @@ def schema_slips(schema: Json) -> Iterator[tuple[str, str]]:
     """What is wrong with the marks of a schema, and what to write instead."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     names = properties if isinstance(properties, Mapping) else {}
-    for part in _parts_of(schema):
+    for part in _subschemas(schema):
         for key in part:
             if key not in (CODE, VALUES) and str(key).lower().replace("_", "-").startswith("x-code"):
                 meant = VALUES if "val" in str(key).lower() else CODE
@@ -133,10 +133,10 @@ class _At:
 
 
 def _mentions_code(schema: Json) -> bool:
-    return any(CODE in part for part in _parts_of(schema))
+    return any(CODE in part for part in _subschemas(schema))
 
 
-def _parts_of(schema: Json) -> Iterator[Schema]:
+def _subschemas(schema: Json) -> Iterator[Schema]:
     """Every map in a schema that may be one itself; not the names of its parameters, nor data."""
     waiting: list[tuple[Json, bool]] = [(schema, True)]
     while waiting:
@@ -171,18 +171,18 @@ def _here(schemas: Iterable[_At]) -> list[_At]:
         if id(at.schema) in found:
             continue
         found[id(at.schema)] = at
-        inner: list[Json] = [one for key in _SAME_PLACE for one in _listed(at.schema.get(key))]
+        inner: list[Json] = [one for key in _SAME_PLACE for one in _as_list(at.schema.get(key))]
         inner += [at.schema.get(key) for key in _SAME_PLACE_ONE]
         dependent = at.schema.get("dependentSchemas")
         inner += dependent.values() if isinstance(dependent, Mapping) else ()
         for key in ("$ref", "$dynamicRef"):
             if isinstance(reference := at.schema.get(key), str):
-                inner.append(_referred(reference, at.whole))
+                inner.append(_resolve_reference(reference, at.whole))
         waiting += [_At(one, at.whole) for one in inner if isinstance(one, Mapping)]
     return list(found.values())
 
 
-def _referred(reference: str, whole: Schema) -> Schema:
+def _resolve_reference(reference: str, whole: Schema) -> Schema:
     """What a reference leads to; the whole, if that cannot be told: it has the marks of every part."""
     if not reference.startswith("#/"):
         return whole
@@ -210,12 +210,12 @@ def _below(schemas: Iterable[_At], step: str | int) -> list[_At]:
             inner += patterns.values() if isinstance(patterns, Mapping) else ()
             inner += [at.schema.get(key) for key in _BY_KEY]
         else:
-            inner = [one for key in (*_BY_INDEX, "prefixItems") for one in _listed(at.schema.get(key))]
+            inner = [one for key in (*_BY_INDEX, "prefixItems") for one in _as_list(at.schema.get(key))]
         found += [_At(one, at.whole) for one in inner if isinstance(one, Mapping)]
     return _here(found)
 
 
-def _listed(value: Json) -> Sequence[Json]:
+def _as_list(value: Json) -> Sequence[Json]:
     return value if isinstance(value, list) else [value]
 
 
@@ -299,29 +299,29 @@ def _safe_form(mark: Mark) -> str:
     )
 
 
-def _outer_holes(leaf: Leaf) -> Iterator[Hole | Filled]:
+def _outer_holes(leaf: Leaf) -> Iterator[Hole | FilledPlaceholder]:
     return (part for part in leaf.program.parts if not isinstance(part, Text))
 
 
-def _formats(written: Hole | Filled) -> set[str]:
-    hole = as_written(written)
-    alternatives = hole.alternatives if isinstance(hole, ContextHole) else ()
+def _formats(written: Hole | FilledPlaceholder) -> set[str]:
+    hole = original_placeholder(written)
+    alternatives = hole.alternatives if isinstance(hole, ContextPlaceholder) else ()
     return {form.name for alternative in alternatives for form in alternative.formats}
 
 
 # ── binding ──────────────────────────────────────────────────────────────
 
 
-def _filled(template: Template, places: Sequence[CodePlace], values: Values, *, strict: bool) -> Json:
+def _fill_tree(template: Template, places: Sequence[CodePlace], values: Values, *, strict: bool) -> Json:
     """The tree, with a reference for each placeholder in code and its value beside it."""
     data = Template(_without(template.root, {id(place.leaf) for place in places}), template.profile)
     lookup = template.lookup(values, None)
-    filled = as_json_value(data, lookup, strict=strict)
+    filled = render_json_value(data, lookup, strict=strict)
     for place in places:
         assert place.mark.values is not None, "code that is not bound was refused"
         given = filled.get(place.mark.values, {}) if isinstance(filled, dict) else {}
         pieces = _pieces(place, template, lookup, filled, strict=strict)
-        code, bound = _bound(pieces, place, lookup, given if isinstance(given, Mapping) else {})
+        code, bound = _bind_code(pieces, place, lookup, given if isinstance(given, Mapping) else {})
         _put(filled, place.path, code)
         if bound and isinstance(given, Mapping):  # of anything else the tool's schema says what is wrong
             filled[place.mark.values] = {**given, **bound}
@@ -343,27 +343,27 @@ def _pieces(
     own = Template(place.leaf, template.profile)
     if place.mark.language not in SHELLS:
         return own.pieces(lookup, strict=strict)
-    from plait.template.shell.script import script_of
+    from plait.template.shell.script import parse_script
 
     # What the script sets itself is the script's, as in a `shell:` step.
-    script = script_of(own, dialect_of(place.mark, filled), lookup.names)
+    script = parse_script(own, shell_dialect(place.mark, filled), lookup.names)
     return script.template.pieces(lookup, strict=strict, shell_names=script.assigned)
 
 
-def dialect_of(mark: Mark, params: Json) -> Dialect:
+def shell_dialect(mark: Mark, params: Json) -> Dialect:
     """The shell that reads the code: its language, or what the parameter `shell` says."""
     named = params.get("shell") if isinstance(params, Mapping) else None
     return "bash" if "bash" in (mark.language, named) else "sh"
 
 
-def _bound(
+def _bind_code(
     pieces: Sequence[Piece], place: CodePlace, lookup: Lookup, taken: Mapping[str, Json]
 ) -> tuple[str, dict[str, Json]]:
     written: list[str] = []
     bound: dict[str, Json] = {}
     number = 0
     for piece in pieces:
-        if not isinstance(piece, Placed):
+        if not isinstance(piece, PlacedValue):
             written.append(piece)
             continue
         if written and written[-1].endswith("$"):
@@ -372,17 +372,17 @@ def _bound(
         while (name := f"value_{number}") in taken:
             number += 1
         bound[name] = piece.value
-        written.append(f"${{{name}{_format_of(piece, place.mark, lookup)}}}")
+        written.append(f"${{{name}{_value_format(piece, place.mark, lookup)}}}")
     return "".join(written), bound
 
 
-def _format_of(piece: Placed, mark: Mark, lookup: Lookup) -> str:
+def _value_format(piece: PlacedValue, mark: Mark, lookup: Lookup) -> str:
     """A value that may begin with '-' in the flow may do so for the tool."""
-    may = "opt" in _formats(piece.hole) or is_own_word(piece.hole, lookup, of_author=True)
+    may = "opt" in _formats(piece.hole) or is_author_placeholder(piece.hole, lookup, of_author=True)
     return ":opt" if may and mark.language in SHELLS else ""
 
 
-def _after_dollar(piece: Placed, leaf: Leaf) -> ShellRefusedError:
+def _after_dollar(piece: PlacedValue, leaf: Leaf) -> ShellRefusedError:
     return ShellRefusedError(
         "a '$' right before a value would hide that value",
         Span(leaf.source, piece.hole.start, piece.hole.end),

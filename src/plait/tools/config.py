@@ -18,15 +18,15 @@ from plait.core.errors import InputError, Problem
 from plait.core.hints import Any, Final
 from plait.core.json_schema import surely_meets, validator
 from plait.core.records import dataclass
-from plait.core.safe_files import read_beneath
+from plait.core.safe_files import read_below
 from plait.core.source import Source, Span
-from plait.core.values import Json, Secret, detached, holds_unknown
-from plait.template.nodes import ParamHole, holes
+from plait.core.values import Json, Secret, contains_unknown, deep_copy
+from plait.template.nodes import ParamPlaceholder, placeholders
 from plait.template.program import Budget
-from plait.template.sinks import as_json_value, is_unresolved
+from plait.template.sinks import is_unresolved, render_json_value
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
-from plait.tools.items import ConfigResolve, Header, Item, digest_of
+from plait.tools.items import ConfigResolve, Header, ToolFile, file_digest
 from plait.tools.spaces import Space, Spaces
 
 EXECUTION_KEYS: Final = frozenset(
@@ -64,7 +64,7 @@ class Config:
         fixed: Mapping[str, Json] | None = None,
     ) -> None:
         """`params` are the caller's; `fixed` are parameters too, but the author's word."""
-        self._plan = _plan_of(chain)
+        self._plan = _find_plan(chain)
         self.written = self._plan.written
         self.env = env
         self.where = chain.tool.path
@@ -92,7 +92,7 @@ class Config:
         if written.__class__ is str and (text := self._plan.text(written)) is not None:
             return text
         template = self.template(written)
-        return as_json_value(template, self.names_for(template), env=self.env)
+        return render_json_value(template, self.names_for(template), env=self.env)
 
     def is_fixed(self, *keys: str) -> bool:
         """Are these keys numbers or texts without a hole, or not given: the same for every call?"""
@@ -227,7 +227,7 @@ class _Plan:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.written = merged_config(chain)
+        self.written = merge_config(chain)
         schema = chain.tool.header.config_schema or {}
         properties = schema.get("properties")
         self._declared = frozenset(properties) if isinstance(properties, Mapping) else frozenset()
@@ -271,7 +271,7 @@ class _Plan:
         if written in self._texts:
             return self._texts[written]
         template = self.template(written)
-        text = None if template.leaf.program.hole_count else str(as_json_value(template, {}, env={}))
+        text = None if template.leaf.program.hole_count else str(render_json_value(template, {}, env={}))
         if len(self._texts) < _MOST_TEXTS:
             self._texts[written] = text
         return text
@@ -288,8 +288,8 @@ def _is_option(properties: Json, name: str) -> bool:
 
 
 def _param_names(template: Template) -> list[str]:
-    every = (hole for leaf in template.leaves() for hole in holes(leaf.program.parts))
-    return sorted({hole.name for hole in every if isinstance(hole, ParamHole)})
+    every = (hole for leaf in template.leaves() for hole in placeholders(leaf.program.parts))
+    return sorted({hole.name for hole in every if isinstance(hole, ParamPlaceholder)})
 
 
 _PLANS: dict[int, _Plan] = {}
@@ -297,7 +297,7 @@ _MOST_PLANS: Final = 1000
 _MOST_TEXTS: Final = 200
 
 
-def _plan_of(chain: Chain) -> _Plan:
+def _find_plan(chain: Chain) -> _Plan:
     # By identity: a chain that is remembered is the same object, and to compare its contents takes longer.
     plan = _PLANS.get(id(chain))
     if plan is None or plan.chain is not chain:
@@ -307,7 +307,7 @@ def _plan_of(chain: Chain) -> _Plan:
     return plan
 
 
-def merged_config(chain: Chain) -> dict[str, Json]:
+def merge_config(chain: Chain) -> dict[str, Json]:
     merged: dict[str, Json] = {}
     for item in reversed(chain.elements):
         merged = deep_merge(merged, item.header.config)
@@ -325,7 +325,7 @@ def deep_merge(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
     return merged
 
 
-def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
+def validate_params(params: Mapping[str, Json], item: ToolFile) -> dict[str, Json]:
     """The parameters with the schema's defaults; every violation is reported at once."""
     filled, schema = with_defaults(params, item), item.header.config_schema
     found = [] if schema is None else _violations(filled, schema)
@@ -334,7 +334,7 @@ def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
     return filled
 
 
-def expect_fitting(params: Mapping[str, Json], item: Item) -> None:
+def validate_known_params(params: Mapping[str, Json], item: ToolFile) -> None:
     """As `checked_params` for a dry run, of those parameters that are known before a run."""
     schema = item.header.config_schema
     problems = [] if schema is None else [_problem(one, item) for one in violations(params, schema)]
@@ -356,7 +356,7 @@ class Violation:
 
 def violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[Violation]:
     """What a schema has against parameters, as far as they are known before a run."""
-    unknown = {name for name, value in params.items() if holds_unknown(value)}
+    unknown = {name for name, value in params.items() if contains_unknown(value)}
     if not unknown:
         return _violations(_with_defaults(dict(params), schema), schema)
     declared = schema.get("properties")
@@ -369,13 +369,13 @@ def violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[V
     return _violations(filled, {**plain, "properties": properties})
 
 
-def with_defaults(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
+def with_defaults(params: Mapping[str, Json], item: ToolFile) -> dict[str, Json]:
     """The parameters with the schema's defaults, whatever else the schema says."""
     filled: dict[str, Json] = _with_defaults(dict(params), item.header.config_schema)
     return filled
 
 
-def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> list[Item]:
+def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> list[ToolFile]:
     """The files that `CONFIG_RESOLVE` asks for, highest space first; read once, to be judged, then used."""
     paths = dict.fromkeys(spec.path for spec in specs)
     for path in paths:
@@ -387,9 +387,9 @@ def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> 
     return [file for file in found if file is not None]
 
 
-def resolved_configs(specs: Sequence[ConfigResolve], files: Sequence[Item]) -> Json:
+def resolve_configs(specs: Sequence[ConfigResolve], files: Sequence[ToolFile]) -> Json:
     """What `CONFIG_RESOLVE` asks for, of these files: one tree, or one by path when several are named."""
-    trees = {spec.path: _resolved(spec, files) for spec in specs}
+    trees = {spec.path: _resolve_spec(spec, files) for spec in specs}
     return next(iter(trees.values())) if len(specs) == 1 else trees
 
 
@@ -423,7 +423,7 @@ def _with_defaults(value: Json, schema: Json) -> Json:
 
 
 def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[Violation]:
-    plain = detached(params, reveal=True)  # secrets are strings to a schema
+    plain = deep_copy(params, reveal=True)  # secrets are strings to a schema
     if surely_meets(plain, schema):
         return []
     try:
@@ -431,12 +431,16 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[
     except ValueError as error:
         return [Violation((), str(error).splitlines()[0], code="bad-schema")]
     return [
-        Violation(tuple(error.instance_path), violated(error), tuple(getattr(error.kind, "unexpected", ())))
+        Violation(
+            tuple(error.instance_path),
+            describe_violation(error),
+            tuple(getattr(error.kind, "unexpected", ())),
+        )
         for error in asked.iter_errors(plain)
     ]
 
 
-def _problem(violation: Violation, item: Item) -> Problem:
+def _problem(violation: Violation, item: ToolFile) -> Problem:
     if violation.code == "bad-schema":
         what = f"the schema of '{item.id}' is not JSON Schema: {violation.what}"
         return Problem(what, item.path, code="bad-schema")
@@ -448,7 +452,7 @@ def _problem(violation: Violation, item: Item) -> Problem:
     )
 
 
-def violated(error: Any) -> str:
+def describe_violation(error: Any) -> str:
     """Which rule of a schema a value does not keep, without the value."""
     # The library's message quotes the offending value, which may be a secret: say only what was expected.
     kind = error.kind
@@ -473,16 +477,18 @@ def place_in(path: Sequence[str | int]) -> str:
     )
 
 
-def _config_file(space: Space, path: str) -> Item | None:
+def _config_file(space: Space, path: str) -> ToolFile | None:
     relative = f"config/{path}"
-    contents = read_beneath(space.root, relative)
+    contents = read_below(space.root, relative)
     if contents is None:
         return None
     data, stem = contents[0], os.path.splitext(relative)[0]
-    return Item("config", stem, space, os.path.join(space.root, relative), data, digest_of(data), Header())
+    return ToolFile(
+        "config", stem, space, os.path.join(space.root, relative), data, file_digest(data), Header()
+    )
 
 
-def _resolved(spec: ConfigResolve, files: Sequence[Item]) -> Json:
+def _resolve_spec(spec: ConfigResolve, files: Sequence[ToolFile]) -> Json:
     from plait.core.documents import merge, parse  # few tools ask for files of config/
 
     nodes = [

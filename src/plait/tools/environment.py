@@ -20,7 +20,7 @@ from plait.core.values import MASK, Secret
 from plait.template.sinks import is_unresolved
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
-from plait.tools.interpreters import Surroundings, locate
+from plait.tools.interpreters import SearchPaths, locate
 from plait.tools.items import EnvConfig
 
 FIXED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM")
@@ -108,7 +108,7 @@ def read_dotenv(text: str, interpreters: Iterable[str], *, allowed: frozenset[st
 
 
 def resolve_environment(
-    chain: Chain, *, host: Mapping[str, str], dotenv: DotEnv, around: Surroundings, context: Mapping[str, str]
+    chain: Chain, *, host: Mapping[str, str], dotenv: DotEnv, around: SearchPaths, context: Mapping[str, str]
 ) -> Environment:
     """Primitive first, tool last: later elements override."""
     child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}
@@ -125,7 +125,7 @@ def resolve_environment(
         if config is None:
             continue
         role = "tool" if item is chain.tool else "runtime"
-        for name, value in _declared(
+        for name, value in _config_values(
             config, lookup, secrets, around, context, role, item.path, from_file, host
         ):
             if name in declared or is_secret(name, value.value):
@@ -143,11 +143,11 @@ def interpreter_names(chain: Chain) -> list[str]:
     return [config.interpreter.var for config in configs if config and config.interpreter]
 
 
-def _declared(
+def _config_values(
     config: EnvConfig,
     lookup: Mapping[str, str],
     secrets: Set[str],
-    around: Surroundings,
+    around: SearchPaths,
     context: Mapping[str, str],
     role: str,
     where: str,

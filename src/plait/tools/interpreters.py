@@ -28,13 +28,13 @@ _MANAGERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class InterpreterPath:
     path: str
     how: str
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SearchPaths:
     """What a search may look at."""
 
     roots: tuple[str, ...]
@@ -51,22 +51,22 @@ class Surroundings:
         return _is_program(path)
 
 
-def locate(interpreter: Interpreter, around: Surroundings, *, where: str) -> Located:
+def locate(interpreter: Interpreter, around: SearchPaths, *, where: str) -> InterpreterPath:
     """The interpreter's absolute path, or an error that says where it was looked for."""
     looked: list[str] = []
     given = around.host.get(interpreter.var)
     if given and around.is_program(given):
-        return Located(given, f"{interpreter.var} of your environment")
+        return InterpreterPath(given, f"{interpreter.var} of your environment")
     for path, how in _candidates(interpreter, around):
         looked.append(path)
         if around.is_program(path):
-            return Located(path, how)
+            return InterpreterPath(path, how)
     if interpreter.type == "command" and around.ask is None:
-        return Located(looked[0], "command, not run")
+        return InterpreterPath(looked[0], "command, not run")
     if interpreter.fallback:
         looked.append(f"'{interpreter.fallback}' on PATH")
         if (found := _on_path(interpreter.fallback, around)) is not None:
-            return Located(found, "fallback on PATH")
+            return InterpreterPath(found, "fallback on PATH")
     raise InputError(
         f"no interpreter for {interpreter.var} was found",
         where,
@@ -75,7 +75,7 @@ def locate(interpreter: Interpreter, around: Surroundings, *, where: str) -> Loc
     )
 
 
-def _candidates(interpreter: Interpreter, around: Surroundings) -> Iterator[tuple[str, str]]:
+def _candidates(interpreter: Interpreter, around: SearchPaths) -> Iterator[tuple[str, str]]:
     names = [name for name in dict.fromkeys((interpreter.binary, *interpreter.candidates)) if name]
     match interpreter.type:
         case "local_binary":
@@ -89,7 +89,7 @@ def _candidates(interpreter: Interpreter, around: Surroundings) -> Iterator[tupl
             for name in names:
                 yield (_on_path(name, around) or f"'{name}' on PATH", "PATH")
         case "version_manager":
-            yield from _managed(interpreter, names, around)
+            yield from _manager_paths(interpreter, names, around)
         case "command":
             around.looked.append(None)
             answer = around.ask(interpreter.resolve_cmd) if around.ask and interpreter.resolve_cmd else None
@@ -97,7 +97,7 @@ def _candidates(interpreter: Interpreter, around: Surroundings) -> Iterator[tupl
 
 
 def _local(
-    names: Sequence[str], paths: Sequence[str], roots: Sequence[str], around: Surroundings
+    names: Sequence[str], paths: Sequence[str], roots: Sequence[str], around: SearchPaths
 ) -> Iterator[tuple[str, str]]:
     for root in (*roots, *around.roots):
         for folder in paths:
@@ -105,8 +105,8 @@ def _local(
                 yield os.path.join(root, folder, name), f"local, below {root}"
 
 
-def _managed(
-    interpreter: Interpreter, names: Sequence[str], around: Surroundings
+def _manager_paths(
+    interpreter: Interpreter, names: Sequence[str], around: SearchPaths
 ) -> Iterator[tuple[str, str]]:
     from glob import escape, glob
 
@@ -114,13 +114,13 @@ def _managed(
     managers = [interpreter.manager] if interpreter.manager else list(_MANAGERS)
     for manager in managers:
         pattern, files = _MANAGERS.get(manager, ("", ()))
-        for version in [interpreter.version] if interpreter.version else _wanted_versions(files, around):
+        for version in [interpreter.version] if interpreter.version else _read_versions(files, around):
             for name in names:
                 path = pattern.format(home=escape(around.home), version=escape(version), binary=escape(name))
                 yield from ((found, manager) for found in sorted(glob(path)) or [path])
 
 
-def _wanted_versions(files: Sequence[str], around: Surroundings) -> Iterator[str]:
+def _read_versions(files: Sequence[str], around: SearchPaths) -> Iterator[str]:
     for root in around.roots:
         for name in files:
             try:
@@ -131,7 +131,7 @@ def _wanted_versions(files: Sequence[str], around: Surroundings) -> Iterator[str
             yield from (word.removeprefix("v") for word in words if word.lstrip("v")[:1].isdigit())
 
 
-def _on_path(name: str, around: Surroundings) -> str | None:
+def _on_path(name: str, around: SearchPaths) -> str | None:
     if "/" in name:
         return name if around.is_program(name) else None
     # Not from relative folders of PATH: those lie in whatever folder we happen to stand in.

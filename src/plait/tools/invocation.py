@@ -18,7 +18,7 @@ DEFAULT_MAX_OUTPUT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallLimits:
     timeout: float = DEFAULT_TIMEOUT
     max_output: int = DEFAULT_MAX_OUTPUT
     """Bytes of output; what prints more has failed."""
@@ -34,11 +34,11 @@ class ProcessCall:
     cwd: str
     env: Mapping[str, str]
     stdin: bytes = b""
-    limits: Limits = Limits()
+    limits: CallLimits = CallLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class HttpRetry:
     """How often and how patiently a request is tried again."""
 
     attempts: int = 1
@@ -58,8 +58,8 @@ class RequestCall:
     url: str
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    limits: Limits = Limits(timeout=60.0)
-    retry: Retry = Retry()
+    limits: CallLimits = CallLimits(timeout=60.0)
+    retry: HttpRetry = HttpRetry()
     max_redirects: int = 0
     url_from_data: bool = False
     """The host came from a value: private and local addresses are refused."""
@@ -86,7 +86,7 @@ class FunctionCall:
     function: str
     params: Mapping[str, Json]
     project_path: str | None
-    limits: Limits = Limits()
+    limits: CallLimits = CallLimits()
     file: str = ""
     """Where the verified bytes of the tool can be read again, if not at its path."""
     beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
@@ -112,7 +112,7 @@ class McpCall:
     server: McpServer
     tool: str
     params: Mapping[str, Json]
-    limits: Limits = Limits(timeout=60.0)
+    limits: CallLimits = CallLimits(timeout=60.0)
     chosen_by: tuple[str, ...] = ()
     """The caller's parameters that decide the server's command line or url, given or not."""
 
@@ -121,7 +121,7 @@ Invocation: TypeAlias = ProcessCall | RequestCall | FunctionCall | McpCall
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class PrimitiveResult:
     """What a primitive brought back, whatever kind it was."""
 
     success: bool
@@ -144,7 +144,7 @@ _SECRET_WORDS: Final = frozenset(
 )
 
 
-def shown_header(name: str, value: str) -> str:
+def display_header(name: str, value: str) -> str:
     """A header of a request or an answer for people: whatever is called like a credential is masked."""
     words = name.lower().replace("_", "-").split("-")
     return value if _SECRET_WORDS.isdisjoint(words) else MASK

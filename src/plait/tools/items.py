@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from plait.core.digests import sha256
-from plait.core.errors import DocumentError, Problem, nearest
+from plait.core.errors import DocumentError, Problem, closest_name
 from plait.core.hints import Any, Final, Literal
 from plait.core.records import dataclass, field, field_names
 from plait.core.source import Span
@@ -115,7 +115,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ToolFile:
     """A tool, runtime or primitive file as it was read, once."""
 
     kind: str
@@ -137,7 +137,7 @@ def _is_optional(spec: Json) -> bool:
     return spec.get("required") is False or spec.get("optional") is True or "default" in spec
 
 
-def digest_of(data: bytes) -> str:
+def file_digest(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
@@ -168,7 +168,7 @@ FLOWS: Final = {"graph": (GRAPH_RUNTIME, GRAPH_KEYS), "ensemble": (ENSEMBLE_RUNT
 """By its `tool_type`, a tool whose file is a flow: what runs it, and what it has beside its header."""
 
 
-def header_of(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
+def parse_header(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
     """A typed header, or an error with everything that is wrong in it."""
     reader = _HeaderReader(entries)
     header = reader.header()
@@ -213,7 +213,7 @@ class _HeaderReader:
         known = set(field_names(Header)) | self._flow()[1]
         for key, entry in self.entries.items():
             if key not in known and key not in INFORMATIONAL:
-                self._wrong(entry, f"'{key}' is not a key of a {kind}", _meant(key, known))
+                self._wrong(entry, f"'{key}' is not a key of a {kind}", _suggest_key(key, known))
 
     # ── single keys ──────────────────────────────────────────────────────
 
@@ -416,13 +416,15 @@ class _HeaderReader:
     def _only(self, entry: Entry, value: Mapping[str, Json], known: Iterable[str], place: str) -> None:
         for key in value:
             if key not in known:
-                self._wrong(entry, f"'{key}' is not a key of {place}", _meant(key, known))
+                self._wrong(entry, f"'{key}' is not a key of {place}", _suggest_key(key, known))
 
     def _choice(self, entry: Entry, value: Json, choices: tuple[str, ...], place: str, default: Any) -> Any:
         if value in choices:
             return value
         self._wrong(
-            entry, f"'{place}' is one of {', '.join(choices)}, not '{value}'", _meant(str(value), choices)
+            entry,
+            f"'{place}' is one of {', '.join(choices)}, not '{value}'",
+            _suggest_key(str(value), choices),
         )
         return default
 
@@ -438,8 +440,8 @@ class _HeaderReader:
         self.problems.append(Problem(what, entry.span, fix, code="bad-header"))
 
 
-def _meant(key: str, known: Iterable[str]) -> str:
-    guess = nearest(key, known)
+def _suggest_key(key: str, known: Iterable[str]) -> str:
+    guess = closest_name(key, known)
     return f"did you mean '{guess}'?" if guess else f"known: {', '.join(sorted(known))}"
 
 

@@ -14,7 +14,7 @@ from plait.core.errors import InputError, Problem
 from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.tools.chain import Chain
-from plait.tools.items import Constraint, Item
+from plait.tools.items import Constraint, ToolFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class Pair:
 
 def validate(chain: Chain) -> tuple[Pair, ...]:
     """The verdict on every pair; raises with all problems if one is not allowed."""
-    pairs = judge(chain)
+    pairs = check_pairs(chain)
     problems = [problem for pair in pairs for problem in pair.problems]
     if problems:
         raise InputError.together(problems)
     return pairs
 
 
-def judge(chain: Chain) -> tuple[Pair, ...]:
-    items: Sequence[Item | None] = [*chain.elements, None]
+def check_pairs(chain: Chain) -> tuple[Pair, ...]:
+    items: Sequence[ToolFile | None] = [*chain.elements, None]
     pairs = zip(chain.elements, items[1:], strict=True)
-    return tuple(_judged(child, parent, chain.primitive) for child, parent in pairs)
+    return tuple(_check_pair(child, parent, chain.primitive) for child, parent in pairs)
 
 
 def short_id(item_id: str) -> str:
@@ -61,7 +61,7 @@ def short_id(item_id: str) -> str:
     return item_id
 
 
-def _judged(child: Item, parent: Item | None, primitive: str) -> Pair:
+def _check_pair(child: ToolFile, parent: ToolFile | None, primitive: str) -> Pair:
     if parent is None:
         return Pair(child.id, primitive)
     space = _space_problem(child, parent)
@@ -72,7 +72,7 @@ def _judged(child: Item, parent: Item | None, primitive: str) -> Pair:
     return Pair(child.id, parent.id, space is None, io is None, not versions, problems, warnings)
 
 
-def _space_problem(child: Item, parent: Item) -> Problem | None:
+def _space_problem(child: ToolFile, parent: ToolFile) -> Problem | None:
     if parent.space.precedence <= child.space.precedence:
         return None
     return Problem(
@@ -83,7 +83,7 @@ def _space_problem(child: Item, parent: Item) -> Problem | None:
     )
 
 
-def _io_problem(child: Item, parent: Item) -> Problem | None:
+def _io_problem(child: ToolFile, parent: ToolFile) -> Problem | None:
     needed, given = set(parent.header.inputs), set(child.header.outputs)
     if not needed or not given or needed <= given:
         return None
@@ -96,7 +96,7 @@ def _io_problem(child: Item, parent: Item) -> Problem | None:
     )
 
 
-def _version_problems(child: Item, parent: Item) -> tuple[list[Problem], str | None]:
+def _version_problems(child: ToolFile, parent: ToolFile) -> tuple[list[Problem], str | None]:
     """By every constraint that is about this child: for all, for its id, for a pattern of ids."""
     constraints = [
         constraint
@@ -112,7 +112,7 @@ def _version_problems(child: Item, parent: Item) -> tuple[list[Problem], str | N
     return list(dict.fromkeys(problem for problem in found if problem is not None)), None
 
 
-def _out_of_range(child: Item, parent: Item, constraint: Constraint, version: str) -> Problem | None:
+def _out_of_range(child: ToolFile, parent: ToolFile, constraint: Constraint, version: str) -> Problem | None:
     from packaging.version import InvalidVersion, Version  # slow to import, and seldom needed
 
     wanted = " ".join(

@@ -25,10 +25,10 @@ from contextlib import suppress
 from plait.core.digests import sha256
 from plait.core.errors import InputError
 from plait.core.hints import Final
-from plait.core.machine import expect_room
+from plait.core.machine import raise_machine_limit
 from plait.core.records import dataclass
-from plait.tools.anchors import Anchored
-from plait.tools.items import Item
+from plait.tools.anchors import ActiveAnchor
+from plait.tools.items import ToolFile
 
 INSTALLED: Final = "node_modules"
 """Installed packages are too many to copy: a link leads to them, as a PATH leads to programs."""
@@ -72,7 +72,12 @@ class Snapshots:
             close(self._locks)
 
     def place(
-        self, tool: Item, anchored: Anchored | None, dependencies: Sequence[Item], *, installed: bool = False
+        self,
+        tool: ToolFile,
+        anchored: ActiveAnchor | None,
+        dependencies: Sequence[ToolFile],
+        *,
+        installed: bool = False,
     ) -> Placed:
         """Where the copies are; `installed` if the packages beside the tool may be loaded unverified."""
         base, name = os.path.split(tool.path)
@@ -84,11 +89,11 @@ class Snapshots:
         folder = self._folder(files, packages if os.path.isdir(packages) else "")
         return Placed(os.path.join(folder, name), folder, base)
 
-    def place_library(self, folder: str, files: Sequence[Item]) -> str:
+    def place_library(self, folder: str, files: Sequence[ToolFile]) -> str:
         """Where the copy of a runtime's library is."""
         return self._folder({os.path.relpath(item.path, folder): item for item in files}, "")
 
-    def _folder(self, files: Mapping[str, Item], packages: str) -> str:
+    def _folder(self, files: Mapping[str, ToolFile], packages: str) -> str:
         contents = [f"{path}\0{item.digest}" for path, item in sorted(files.items())]
         name = sha256("\0".join([*contents, packages]).encode("utf-8", "surrogateescape"))
         folder = os.path.join(self.root, name.hexdigest()[:40])
@@ -100,7 +105,7 @@ class Snapshots:
             except FileNotFoundError:  # somebody removes the whole cache just now
                 self._place(folder, files, packages)
         except OSError as error:
-            expect_room(error)
+            raise_machine_limit(error)
             raise InputError(
                 f"a verified copy cannot be written: {error.strerror}",
                 self.root,
@@ -109,13 +114,13 @@ class Snapshots:
             ) from None
         return folder
 
-    def _place(self, folder: str, files: Mapping[str, Item], packages: str) -> None:
+    def _place(self, folder: str, files: Mapping[str, ToolFile], packages: str) -> None:
         self._use(folder)
         if not os.path.isdir(folder):
             self._create(folder, files, packages)
             self._make_room()
 
-    def _create(self, folder: str, files: Mapping[str, Item], packages: str) -> None:
+    def _create(self, folder: str, files: Mapping[str, ToolFile], packages: str) -> None:
         import shutil  # slow to import, and a tool is copied once
         import tempfile
 
@@ -194,7 +199,7 @@ class Snapshots:
 
     def _set_aside(self, folder: str, locks: int) -> bool:
         """Take a copy's name away, unless somebody uses it: whoever asks for it now makes it anew."""
-        if not _taken(locks, folder):
+        if not _try_lock(locks, folder):
             return False
         try:
             os.rename(folder, os.path.join(self.root, f".old-{os.path.basename(folder)}"))
@@ -273,7 +278,7 @@ def _hold(locks: int, folder: str) -> None:
             fcntl.fcntl(locks, _SET_OR_WAIT, _byte(fcntl.F_RDLCK, folder))
 
 
-def _taken(locks: int, folder: str) -> bool:
+def _try_lock(locks: int, folder: str) -> bool:
     """Have a copy alone, if nobody uses it."""
     if _SET is None:
         return False

@@ -14,10 +14,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from plait.core.errors import InputError, nearest
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import Final, Literal
 from plait.core.records import dataclass
-from plait.core.safe_files import Stamp, read_beneath, stamp_beneath
+from plait.core.safe_files import FileStamp, read_below, stamp_below
 
 SpaceName = Literal["project", "user", "system"]
 PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
@@ -64,20 +64,20 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ToolLocation:
     """A file that has an id."""
 
     id: str
     space: Space
     relative: str
-    stamp: Stamp
+    stamp: FileStamp
 
     @property
     def path(self) -> str:
         return os.path.join(self.space.root, self.relative)
 
-    def read(self) -> tuple[bytes, Stamp]:
-        contents = read_beneath(self.space.root, self.relative)
+    def read(self) -> tuple[bytes, FileStamp]:
+        contents = read_below(self.space.root, self.relative)
         if contents is None:
             raise InputError(f"{self.path} has just gone", fix="run the command again", code="vanished")
         return contents
@@ -103,24 +103,24 @@ class Spaces:
         folder: str = "tools",
         within: Space | None = None,
         looking: Callable[[Space, str], None] | None = None,
-    ) -> Found | None:
+    ) -> ToolLocation | None:
         """The file that answers an id, looked for from the space of `within` downwards.
 
         `looking` is told each space and id, just before the file is looked for there.
         """
-        names = tuple(dict.fromkeys((normal_id(item_id), renamed(item_id))))
-        found = _first(_allowed(self.spaces, within), folder, names, looking)
+        names = tuple(dict.fromkeys((normalize_id(item_id), current_id(item_id))))
+        found = _first(_visible_spaces(self.spaces, within), folder, names, looking)
         return found if found is not None else _first(self.bundles(), folder, names, looking)
 
-    def shadowed(self, found: Found, *, folder: str = "tools") -> tuple[Found, ...]:
+    def shadowed(self, found: ToolLocation, *, folder: str = "tools") -> tuple[ToolLocation, ...]:
         """What `found` hides in spaces of lower precedence."""
         lower = [space for space in self.all if space.precedence < found.space.precedence]
         hidden = (_in_space(space, folder, found.id) for space in lower)
         return tuple(item for item in hidden if item is not None)
 
-    def listing(self, *, folder: str = "tools") -> dict[str, list[Found]]:
+    def listing(self, *, folder: str = "tools") -> dict[str, list[ToolLocation]]:
         """Every id, with the files that have it, the answering one first."""
-        found: dict[str, list[Found]] = {}
+        found: dict[str, list[ToolLocation]] = {}
         for space in self.all:
             for item_id in sorted(_ids_in(space, folder)):
                 item = _in_space(space, folder, item_id)
@@ -133,7 +133,7 @@ class Spaces:
         return {item_id for space in self.all for item_id in _ids_in(space, folder)}
 
     def missing(self, item_id: str, *, folder: str = "tools") -> InputError:
-        guess = nearest(item_id, sorted(self.ids(folder=folder)))
+        guess = closest_name(item_id, sorted(self.ids(folder=folder)))
         looked = ", ".join(os.path.join(space.root, folder) for space in self.spaces)
         thing, listed = ("directive", "") if folder == DIRECTIVES else ("tool", "; 'plait tools' lists them")
         return InputError(
@@ -143,7 +143,7 @@ class Spaces:
         )
 
 
-def _allowed(spaces: Sequence[Space], within: Space | None) -> list[Space]:
+def _visible_spaces(spaces: Sequence[Space], within: Space | None) -> list[Space]:
     """The spaces that an item of `within` may depend on."""
     return [space for space in spaces if within is None or space.precedence <= within.precedence]
 
@@ -153,7 +153,7 @@ def _first(
     folder: str,
     names: Sequence[str],
     looking: Callable[[Space, str], None] | None = None,
-) -> Found | None:
+) -> ToolLocation | None:
     for name in names:
         for space in spaces:
             if looking is not None:
@@ -163,7 +163,7 @@ def _first(
     return None
 
 
-def normal_id(item_id: str) -> str:
+def normalize_id(item_id: str) -> str:
     """An id in its one spelling, or an error: nothing in it can leave a space."""
     plain = item_id.removeprefix("tool:") if isinstance(item_id, str) else ""
     if len(plain) > MAX_ID or not _is_id(plain):
@@ -185,9 +185,9 @@ def _is_id(text: str) -> bool:
     return all(name[:1].isalnum() and name.replace("_", "0").replace("-", "0").isalnum() for name in plain)
 
 
-def renamed(item_id: str) -> str:
+def current_id(item_id: str) -> str:
     """The id under which we keep what the seed documents call `rye/…`."""
-    plain = normal_id(item_id)
+    plain = normalize_id(item_id)
     if plain in _RENAMED:
         return _RENAMED[plain]
     for old, new in _RENAMED_PREFIXES:
@@ -196,15 +196,15 @@ def renamed(item_id: str) -> str:
     return plain
 
 
-def _in_space(space: Space, folder: str, item_id: str) -> Found | None:
-    found: list[Found] = []
+def _in_space(space: Space, folder: str, item_id: str) -> ToolLocation | None:
+    found: list[ToolLocation] = []
     for extension in _extensions(folder):
         relative = f"{folder}/{item_id}{extension}"
         # A look first: to open each of so many names safely takes much longer than to see that few exist.
         if not os.path.lexists(f"{space.root}/{relative}"):
             continue
-        if (stamp := stamp_beneath(space.root, relative)) is not None:
-            found.append(Found(item_id, space, relative, stamp))
+        if (stamp := stamp_below(space.root, relative)) is not None:
+            found.append(ToolLocation(item_id, space, relative, stamp))
     if len(found) > 1:
         names = ", ".join(item.relative for item in found)
         raise InputError(

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
 from plait.core.json_schema import surely_meets, validator
-from plait.core.values import Json, holds_unknown
+from plait.core.values import Json, contains_unknown
 from plait.tools.anchors import find_anchor, tool_folder
 from plait.tools.bind import Binding
 from plait.tools.chain import FLOW, Chain
 from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, with_defaults
 from plait.tools.environment import Environment
-from plait.tools.rules import judge
+from plait.tools.rules import check_pairs
 
 SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
 """For a parameter of which nobody says what it is."""
@@ -33,7 +33,7 @@ _OF_VALUES: Final = frozenset({"secret-in-argv", "too-large", "bad-env", "url-or
 
 def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
     """All problems of a chain that stand in its files."""
-    found = [problem for pair in judge(chain) for problem in pair.problems]
+    found = [problem for pair in check_pairs(chain) for problem in pair.problems]
     found += _schema_problems(chain)
     if chain.primitive != FLOW:
         found += _config_problems(chain, project)
@@ -45,18 +45,18 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
     """What the binding has against these parameters, of which some are known only to a run."""
     if chain.primitive == FLOW:
         return []
-    properties = _declared(chain)
+    properties = _parameter_schemas(chain)
     tool = chain.tool
 
     def given(sample: Json) -> dict[str, Json]:
         known = {
-            name: _sample_of(properties.get(name), sample) if holds_unknown(value) else value
+            name: _sample_value(properties.get(name), sample) if contains_unknown(value) else value
             for name, value in params.items()
         }
         return with_defaults(known, tool)
 
     of_tool = {problem.what for problem in _config_problems(chain, project)}
-    shortest = {name: "" if holds_unknown(value) else value for name, value in params.items()}
+    shortest = {name: "" if contains_unknown(value) else value for name, value in params.items()}
     found = _common(chain, project, [given(sample) for sample in SAMPLES], with_defaults(shortest, tool))
     return [problem for problem in found if problem.what not in of_tool]
 
@@ -145,7 +145,7 @@ def _variables(author: Config) -> Iterator[str]:
     return (str(hole) for hole in template.placeholders if hole.kind == "env")
 
 
-def _declared(chain: Chain) -> Mapping[str, Json]:
+def _parameter_schemas(chain: Chain) -> Mapping[str, Json]:
     schema = chain.tool.header.config_schema or {}
     properties = schema.get("properties")
     return properties if isinstance(properties, Mapping) else {}
@@ -153,13 +153,13 @@ def _declared(chain: Chain) -> Mapping[str, Json]:
 
 def _params(chain: Chain, sample: Json) -> dict[str, Json]:
     """A value for every parameter that is declared, or that the config asks for."""
-    declared = _declared(chain)
+    declared = _parameter_schemas(chain)
     author = Config(chain, params={}, context=_context(chain, None), env={})
     names = [*declared, *sorted(author.mentioned - declared.keys() - CONTEXT - EXECUTION_KEYS)]
-    return {name: _sample_of(declared.get(name), sample) for name in names}
+    return {name: _sample_value(declared.get(name), sample) for name in names}
 
 
-def _sample_of(schema: Json, sample: Json) -> Json:
+def _sample_value(schema: Json, sample: Json) -> Json:
     if not isinstance(schema, Mapping):
         return sample
     for keyword in ("default", "const"):

@@ -54,7 +54,7 @@ def nth_attempt(attempt: int, of: int) -> str:
     return f"attempt {attempt} of {of}" if of else f"attempt {attempt}"
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def pluralize(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
@@ -85,7 +85,7 @@ def without_sequences(text: str) -> str:
     return _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def clean(text: str, room: int | None = TITLE_LENGTH) -> str:
+def one_line(text: str, room: int | None = TITLE_LENGTH) -> str:
     """One printable line."""
     return cut(without_sequences(text).replace("\t", " "), room)
 

@@ -21,21 +21,21 @@ from rich.text import Text
 
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.engine.events import Stamped
-from plait.engine.limits import Tally
-from plait.views.format import clean, clock, counted, nth_attempt, write_lines
-from plait.views.parts import AGENT, CALL, LISTED, TURN, FailedStep, Note, Part, Row, Running
+from plait.engine.events import EventRecord
+from plait.engine.limits import UsageTally
+from plait.views.format import clock, nth_attempt, one_line, pluralize, write_lines
+from plait.views.parts import AGENT, CALL, LISTED, TURN, FailedStep, Note, Part, Row, RunningStep
 from plait.views.progress import Progress
 from plait.views.text import (
     NOUNS,
-    Limited,
+    LimitedOutput,
     Result,
-    asked_line,
-    asked_words,
-    figures,
+    part_figures,
     row_state,
     stopping_line,
     summary,
+    usage_line,
+    usage_words,
 )
 
 FRAMES_PER_SECOND: Final = 10
@@ -92,7 +92,7 @@ class LiveView:
         self._printing = RLock()
         self._held: list[Text] | None = None
         """What is to be printed when the terminal is ours again."""
-        self._limited = Limited()
+        self._limited = LimitedOutput()
         self._live: Live | None = None
         self._drawn_before: tuple[int, list[int]] = (0, [])
         """The columns of the terminal at the last picture, and those that its lines took."""
@@ -103,7 +103,7 @@ class LiveView:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def watch(self, stamped: Stamped) -> None:
+    def watch(self, stamped: EventRecord) -> None:
         with self._lock:
             news = self.progress.add(stamped)
             said = [line for one in news for line in self._said(one)]
@@ -220,14 +220,14 @@ class _Picture:
     def head(self) -> Text:
         progress = self.progress
         left = self._sign(progress.status)
-        left.append(f" {clean(progress.flow)}", "bold")
-        left.append(f"  run {clean(progress.run)}", "dim")
+        left.append(f" {one_line(progress.flow)}", "bold")
+        left.append(f"  run {one_line(progress.run)}", "dim")
         return self._row(left, clock(progress.time(self.now)))
 
     def part(self, part: Part) -> Text:
-        names = [cell_len(clean(one, WIDEST_NAME)) for one in self.progress.parts]
+        names = [cell_len(one_line(one, WIDEST_NAME)) for one in self.progress.parts]
         left = Text("  ").append_text(self._sign(self._state(part)))
-        name = clean(part.name, WIDEST_NAME)
+        name = one_line(part.name, WIDEST_NAME)
         left.append(f" {name}{' ' * (max(names) - cell_len(name))}  ", "" if part.since else "dim")
         if part.group.is_fan and not part.is_looking:
             time_spent = clock(part.duration) if part.duration is not None else ""
@@ -246,7 +246,7 @@ class _Picture:
         if room <= 0 or not steps or part.is_looking:
             return
         shown = steps if len(steps) <= room else steps[: room - 1]
-        names = max((cell_len(clean(step.title)) for step in shown), default=0)
+        names = max((cell_len(one_line(step.title)) for step in shown), default=0)
         column = min(names, max(self.width // 3, 8))
         for step in shown:
             yield self._running(step, column)
@@ -274,17 +274,17 @@ class _Picture:
         if part.kind == AGENT:
             return self._asked(part)
         noun = NOUNS.get(part.kind, "step")
-        asked = f"   {asked_line(part.asked)}" if part.asked.turns and part.kind in LISTED else ""
+        asked = f"   {usage_line(part.asked)}" if part.asked.turns and part.kind in LISTED else ""
         if part.replayed:
-            return f"{counted(total, noun)}, remembered"
+            return f"{pluralize(total, noun)}, remembered"
         if part.state == "running" and group.total:
-            return f"{group.ended} of {counted(total, noun)}{asked}"
-        return counted(total, noun) + asked if total else ""
+            return f"{group.ended} of {pluralize(total, noun)}{asked}"
+        return pluralize(total, noun) + asked if total else ""
 
     def _asked(self, part: Part) -> str:
         """Of a part that is one agent: how far it is, and what it has taken."""
         if part.state != "running":
-            return asked_line(part.asked) if part.asked.turns else ""
+            return usage_line(part.asked) if part.asked.turns else ""
         top = next(iter(self.progress.running(part)), None)
         begun = 1 if top is not None and top.kind == TURN else 0
         return _turn_words(part.asked, part.asked.turns + begun)
@@ -301,7 +301,7 @@ class _Picture:
 
     def _figures(self, part: Part, room: int) -> list[str]:
         """As many as fit; what matters least goes first."""
-        said = list(figures(self.progress, part, self.now))
+        said = list(part_figures(self.progress, part, self.now))
         for ending in ("/s", "/min", "/h", " running"):
             if cell_len("   ".join(said)) <= room:
                 break
@@ -319,23 +319,23 @@ class _Picture:
 
     def _ended(self, row: Row) -> Text:
         left = Text(" " * (INDENT - 2)).append_text(self._sign(row.state))
-        left.append(f" {clean(row.title)}")
-        said = [f"→ {clean(row.to)}"] if row.to else []
+        left.append(f" {one_line(row.title)}")
+        said = [f"→ {one_line(row.to)}"] if row.to else []
         said += [row_state(row)] if row.state != "done" else []
-        said += [asked_words(row.asked, turns=row.kind != TURN)] if row.asked is not None else []
+        said += [usage_words(row.asked, turns=row.kind != TURN)] if row.asked is not None else []
         left.append("".join(f"   {one}" for one in said), "dim")
         return self._row(left, clock(row.duration))
 
-    def _running(self, step: Running, column: int) -> Text:
-        title = Text(clean(step.title))
+    def _running(self, step: RunningStep, column: int) -> Text:
+        title = Text(one_line(step.title))
         title.truncate(column, overflow="ellipsis", pad=True)
         left = Text(" " * INDENT).append_text(title)
         left.append(f"   {self._doing(step)}", "dim")
         return self._row(left, clock(self.now - step.since))
 
-    def _doing(self, step: Running) -> str:
+    def _doing(self, step: RunningStep) -> str:
         """What a step or item is at: the step inside it, how far its items are, or that it waits."""
-        waiting = next((one for one in _line_of(step) if one.again_at is not None), None)
+        waiting = next((one for one in _active_steps(step) if one.again_at is not None), None)
         if waiting is not None and waiting.again_at is not None:
             wait = clock(max(0.0, waiting.again_at - self.now))
             return f"{nth_attempt(waiting.attempt, waiting.of)} failed, again in {wait}"
@@ -344,22 +344,22 @@ class _Picture:
             return f"{fan.ended}/{fan.total}" + (f"   {fan.failed} failed" if fan.failed else "")
         current = step.current
         doing = step if current is None else current
-        tried = next((one for one in _line_of(step) if one.attempt > 1), None)
+        tried = next((one for one in _active_steps(step) if one.attempt > 1), None)
         again = "" if tried is None else f"{nth_attempt(tried.attempt, tried.of)}  "
         if doing.kind in (TURN, CALL):
             return again + self._agent_at(step, doing)
-        title = "" if current is None or current.title == step.title else clean(current.title, None)
-        return f"{again}{clean(doing.kind)}  {title}".rstrip()
+        title = "" if current is None or current.title == step.title else one_line(current.title, None)
+        return f"{again}{one_line(doing.kind)}  {title}".rstrip()
 
-    def _agent_at(self, step: Running, doing: Running) -> str:
+    def _agent_at(self, step: RunningStep, doing: RunningStep) -> str:
         """What an agent is at: which turn it is, what it has taken, what it says or calls."""
-        saying = clean(doing.said.rstrip("\n").rpartition("\n")[2], None) if doing.kind == TURN else ""
+        saying = one_line(doing.said.rstrip("\n").rpartition("\n")[2], None) if doing.kind == TURN else ""
         if doing is step:  # the agent is the part, which says the rest
             return saying
-        agent = next(one for one in _line_of(step) if doing.path in one.inner)
+        agent = next(one for one in _active_steps(step) if doing.path in one.inner)
         begun = 1 if doing.kind == TURN else 0
         words = f"agent  {_turn_words(agent.asked, agent.asked.turns + begun)}"
-        return f"{words}   {saying or (clean(doing.title, None) if doing.kind == CALL else '')}".rstrip()
+        return f"{words}   {saying or (one_line(doing.title, None) if doing.kind == CALL else '')}".rstrip()
 
     def _row(self, left: Text, right: str) -> Text:
         """One line: what does not fit on the left is cut, the right one stands at the edge."""
@@ -370,13 +370,13 @@ class _Picture:
         return left
 
 
-def _turn_words(asked: Tally, number: int) -> str:
+def _turn_words(asked: UsageTally, number: int) -> str:
     """turn 3, 4.1k tokens, $0.02."""
-    taken = f", {asked_words(asked, turns=False)}" if asked.turns else ""
+    taken = f", {usage_words(asked, turns=False)}" if asked.turns else ""
     return f"turn {max(number, 1)}{taken}"
 
 
-def _line_of(step: Running) -> Iterator[Running]:
+def _active_steps(step: RunningStep) -> Iterator[RunningStep]:
     """A step, the one begun last inside it, and so on."""
     yield step
     while step.inner:

@@ -6,7 +6,7 @@ from plait.core.hints import TypeAlias
 from plait.core.records import dataclass
 from plait.engine.events import Status
 from plait.engine.outcome import Outcome
-from plait.views.parts import FailedStep, Note, Part, Row, Running
+from plait.views.parts import FailedStep, Note, Part, Row, RunningStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class StepBegan:
     """A step directly below a part, not an item."""
 
     part: Part
-    step: Running
+    step: RunningStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from plait.engine.events import (
     StepFinished,
     StepStarted,
 )
-from plait.engine.limits import Tally
-from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.engine.limits import UsageTally
+from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 
 FAN: Final = "fan"
 """The kind of a part that has items."""
@@ -92,12 +92,12 @@ class Row:
     """Why it failed or was skipped, in a word or two: refused, exit 2, …"""
     to: str = ""
     """Of a node: the one to which it leads."""
-    asked: Tally | None = None
+    asked: UsageTally | None = None
     """Of a turn, or of an agent: what it took."""
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningStep:
     """A step that was begun and has not ended."""
 
     path: str
@@ -109,16 +109,16 @@ class Running:
     """How many attempts there may be in all, as far as that is known."""
     again_at: float | None = None
     """It failed, and is tried again at this time."""
-    inner: dict[str, Running] = field(default_factory=dict)
-    asked: Tally = field(default_factory=Tally)
+    inner: dict[str, RunningStep] = field(default_factory=dict)
+    asked: UsageTally = field(default_factory=UsageTally)
     """Of agents, all that is inside it included."""
     said: str = ""
     """The end of what a model says."""
 
     @property
-    def current(self) -> Running | None:
+    def current(self) -> RunningStep | None:
         """The innermost step that was begun last; of two with the same title the outer one."""
-        found: Running | None = None
+        found: RunningStep | None = None
         step = self
         while step.inner:
             inner = next(reversed(step.inner.values()))
@@ -128,7 +128,7 @@ class Running:
         return found
 
 
-class Group:
+class StepGroup:
     """The steps or items directly below one path: how many there are, and what became of them."""
 
     def __init__(self, path: str, total: int | None = None) -> None:
@@ -190,7 +190,7 @@ class Group:
     def finish(self, event: StepFinished, at: float) -> None:
         if not self.is_open or (self.is_fan and event.kind == ISOLATION):
             return
-        self._mark(event.order, state_of(event.outcome))
+        self._mark(event.order, outcome_state(event.outcome))
         if not self.is_fan:
             self._orders[event.path] = event.order
         if event.replayed:
@@ -292,9 +292,9 @@ class Part:
         self.cut_short = 0
         """Items that were under way when the run ended."""
         self.steps = steps
-        self.group = Group(name, steps)
+        self.group = StepGroup(name, steps)
         self.kind = ""
-        self.asked = Tally()
+        self.asked = UsageTally()
         self.rows: deque[Row] = deque(maxlen=MOST_ROWS)
         """The last of its steps that have ended, if it is one of those that list them."""
 
@@ -317,10 +317,10 @@ class Part:
 
     def end(self, event: StepFinished) -> None:
         self.title, self.kind = event.title or self.name, event.kind
-        self.state = state_of(event.outcome)
+        self.state = outcome_state(event.outcome)
         self.duration, self.replayed = event.duration, event.replayed
         # The failure of a map inside it has counts of its own.
-        if (counts := _counts_of(event.outcome)) and (event.kind == FAN or self.group.is_fan):
+        if (counts := _item_counts(event.outcome)) and (event.kind == FAN or self.group.is_fan):
             self.group.settle(counts)
         elif self.state == "done" and not self.group.is_fan and event.replayed:
             self.group.counts["done"] = self.group.total or self.group.ended
@@ -341,9 +341,9 @@ class Part:
         return self.duration
 
 
-def state_of(outcome: Outcome) -> State:
+def outcome_state(outcome: Outcome) -> State:
     match outcome:
-        case Done():
+        case Succeeded():
             return "done"
         case Failed():
             return "failed"
@@ -354,10 +354,10 @@ def state_of(outcome: Outcome) -> State:
 _COUNTS: Final = ("total", "successful", "failed")
 
 
-def _counts_of(outcome: Outcome) -> dict[str, int] | None:
+def _item_counts(outcome: Outcome) -> dict[str, int] | None:
     """What became of a step's items, if that is its value."""
     match outcome:
-        case Done(dict(value)) | Failed(Failure(output=dict(value))):
+        case Succeeded(dict(value)) | Failed(Failure(output=dict(value))):
             counts = {name: count for name, count in value.items() if type(count) is int}
             return counts if all(name in counts for name in _COUNTS) else None
     return None

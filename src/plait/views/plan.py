@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.secret_names import looks_secret
 from plait.core.values import MASK, Json, json_text
-from plait.views.format import clean, clean_block, json_line
+from plait.views.format import clean_block, json_line, one_line
 from plait.views.terminal import Paint, cut, paint_for, printable, width
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
-    from plait.engine.hands import Rehearsed
+    from plait.engine.hands import PlannedStep
 
 
 REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails", "skipped")
 
 
-def show_rehearsal(rehearsed: Iterable[Rehearsed], *, as_json: bool) -> int:
+def show_plan(rehearsed: Iterable[PlannedStep], *, as_json: bool) -> int:
     """What a dry run found, step by step: what would run or fail, and what is remembered; the exit code."""
     paint = paint_for(sys.stdout)
     code = 0
@@ -33,17 +33,17 @@ def show_rehearsal(rehearsed: Iterable[Rehearsed], *, as_json: bool) -> int:
         first, *more = clean_block(shown).rstrip("\n").split("\n")
         colour = "dim" if one.remembered or one.skipped else "bold"
         about = paint(_about(one), "dim")
-        print(f"{paint(clean(one.path, None), colour)}   {clean(one.kind)}   {first}{about}")
+        print(f"{paint(one_line(one.path, None), colour)}   {one_line(one.kind)}   {first}{about}")
         for line in more:
             print(f"    {line}")
     return code
 
 
-def _about(one: Rehearsed) -> str:
+def _about(one: PlannedStep) -> str:
     if one.remembered:
         return "   (remembered)"
     if one.skipped:
-        return f"   (skipped: {clean(one.skipped)})"
+        return f"   (skipped: {one_line(one.skipped)})"
     return f"   (again: {one.why})" if one.why else ""
 
 
@@ -51,7 +51,7 @@ LABEL: Final = 8
 _CHECKS: Final = (("space_ok", "space"), ("io_ok", "i/o"), ("version_ok", "versions"))
 
 
-def show(record: Mapping[str, Json]) -> None:
+def show_call_plan(record: Mapping[str, Json]) -> None:
     paint = paint_for(sys.stdout)
     columns = width(sys.stdout)
     room = None if columns is None else columns - LABEL

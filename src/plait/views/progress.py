@@ -18,27 +18,29 @@ from plait.core.hints import Final
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.events import (
+    EarlierUsage,
     Event,
-    ItemsRemembered,
-    Noted,
+    EventRecord,
+    ItemsCounted,
+    ItemsReplayed,
+    ModelText,
     RunEnded,
     RunStarted,
-    Spoken,
-    Stamped,
     Status,
-    StepCounted,
     StepFinished,
-    StepForgotten,
+    StepInvalidated,
+    StepRenamed,
     StepRetrying,
     StepStarted,
-    StepTitled,
-    UsedBefore,
 )
-from plait.engine.journal import Recorded
-from plait.engine.limits import Tally
-from plait.engine.outcome import IN_VAIN, TOO_MANY, Done, Failed, Failure, Skipped
-from plait.engine.paths import is_below
-from plait.engine.replay import CHOOSER
+from plait.engine.events import (
+    Note as Noted,
+)
+from plait.engine.journal import StepRecord
+from plait.engine.limits import UsageTally
+from plait.engine.outcome import IN_VAIN, TOO_MANY, Failed, Failure, Skipped, Succeeded
+from plait.engine.paths import is_at_or_below
+from plait.engine.replay import ITEMS_STEP
 from plait.views.news import (
     ItemEnded,
     News,
@@ -61,23 +63,23 @@ from plait.views.parts import (
     SNAPSHOT,
     TURN,
     FailedStep,
-    Group,
     Note,
     Part,
     Row,
-    Running,
-    state_of,
+    RunningStep,
+    StepGroup,
+    outcome_state,
 )
 
 LAST_LINES: Final = 5
 LINE_LENGTH: Final = 400
-OWN_WORDS: Final = frozenset(
+PLAIT_FAILURE_KINDS: Final = frozenset(
     {"refused", "timeout", "network", "capture", "incomplete", "stopped", "empty", TOO_MANY}
 )
 """Kinds of failures whose message is written by Plait, and not by a program."""
 
 
-def told(failure: Failure) -> tuple[str, tuple[str, ...]]:
+def describe_failure(failure: Failure) -> tuple[str, tuple[str, ...]]:
     """How something failed, in a word or two, and the lines that say why."""
     how = failure.kind
     own, handler = _split(failure.message)
@@ -85,7 +87,7 @@ def told(failure: Failure) -> tuple[str, tuple[str, ...]]:
         how = f"exit {failure.exit_code}"
         own = own.removeprefix(f"exit code {failure.exit_code}").removeprefix(": ")
     said = _last_words(failure.output) if failure.kind == "timeout" else ()
-    return how, (*_told(own, failure.kind), *said, *_told(handler, failure.kind))
+    return how, (*_message_lines(own, failure.kind), *said, *_message_lines(handler, failure.kind))
 
 
 def _last_words(output: Json) -> list[str]:
@@ -94,7 +96,7 @@ def _last_words(output: Json) -> list[str]:
         return []
     said = (output.get(name) for name in ("stderr", "output"))
     text = next((one for one in said if isinstance(one, str) and one.strip()), "")
-    return _told(text[-LINE_LENGTH * LAST_LINES :], "exit")
+    return _message_lines(text[-LINE_LENGTH * LAST_LINES :], "exit")
 
 
 def _split(message: str) -> tuple[str, str]:
@@ -104,19 +106,19 @@ def _split(message: str) -> tuple[str, str]:
     return own, message[len(own) :]
 
 
-def _told(message: str, kind: str) -> list[str]:
+def _message_lines(message: str, kind: str) -> list[str]:
     lines = [line.rstrip()[:LINE_LENGTH] for line in message.splitlines() if line.strip()]
-    return lines[:LAST_LINES] if kind in OWN_WORDS else lines[-LAST_LINES:]
+    return lines[:LAST_LINES] if kind in PLAIT_FAILURE_KINDS else lines[-LAST_LINES:]
 
 
-def one_line_of(failure: Failure) -> str:
+def failure_line(failure: Failure) -> str:
     """An error of ours says first what is wrong, then where and what to do; a program says it last."""
-    lines = told(replace(failure, message=_split(failure.message)[0]))[1]
+    lines = describe_failure(replace(failure, message=_split(failure.message)[0]))[1]
     words = [line for line in lines if not line.startswith("fix: ")]
     if not words:
         return ""
     # What ends with what to do is said by us, or by a program that says things as we do.
-    return words[0] if failure.kind in OWN_WORDS or len(words) < len(lines) else words[-1]
+    return words[0] if failure.kind in PLAIT_FAILURE_KINDS or len(words) < len(lines) else words[-1]
 
 
 class Progress:
@@ -142,13 +144,13 @@ class Progress:
         self.notes: deque[Note] = deque(maxlen=MOST_KEPT)
         self.note_count = self.warning_count = 0
         self.retries = 0
-        self.asked = Tally()
+        self.asked = UsageTally()
         """Of all agents of the run."""
-        self._running: dict[str, Running] = {}
-        self._fans: dict[str, Group] = {}
+        self._running: dict[str, RunningStep] = {}
+        self._fans: dict[str, StepGroup] = {}
         """Of steps inside parts, as long as they run."""
 
-    def add(self, stamped: Stamped) -> Sequence[News]:
+    def add(self, stamped: EventRecord) -> Sequence[News]:
         """Take one event in; what there is to say about it."""
         at = self.last_at = stamped.at
         self._count_used(stamped.event)
@@ -157,21 +159,21 @@ class Progress:
                 return self._begin(event, at)
             case StepFinished() as event:
                 return self._finish(event, at)
-            case StepTitled(path, title):
+            case StepRenamed(path, title):
                 self._entitle(path, title)
-            case Spoken(path, text):
+            case ModelText(path, text):
                 if (speaking := self._running.get(path)) is not None:
                     speaking.said = (speaking.said + text)[-MOST_SAID:]
-            case StepCounted(path, total):
+            case ItemsCounted(path, total):
                 return self._count(path, total, at)
-            case ItemsRemembered(path, done):
+            case ItemsReplayed(path, done):
                 part = self.parts.get(path)
                 fan = self._fans.get(path) if part is None else part.group
                 if fan is not None:
                     fan.remember(done)
             case StepRetrying() as event:
                 return self._retry(event, at)
-            case StepForgotten() as event:
+            case StepInvalidated() as event:
                 self._forget(event)
             case Noted(path, message, warning):
                 about = self._running.get(path) if path not in self.parts else None
@@ -206,7 +208,7 @@ class Progress:
         ended = sum(group.ended for group in groups)
         return ended, max(ended, sum(group.total or 0 for group in groups))
 
-    def running(self, part: Part) -> list[Running]:
+    def running(self, part: Part) -> list[RunningStep]:
         """What runs directly below a part, the oldest first."""
         top = self._running.get(part.name)
         return list(top.inner.values()) if top is not None else []
@@ -215,7 +217,7 @@ class Progress:
     def running_count(self) -> int:
         return sum(len(self._running[name].inner) for name in self.parts if name in self._running)
 
-    def fan_in(self, step: Running) -> Group | None:
+    def fan_in(self, step: RunningStep) -> StepGroup | None:
         """The items that a running step goes through, if it does."""
         while step.inner:
             if (group := self._fans.get(step.path)) is not None:
@@ -269,7 +271,7 @@ class Progress:
             return ()
         if event.kind == SNAPSHOT:
             return ()
-        step = self._running[path] = Running(path, event.kind, event.title, at, event.attempt)
+        step = self._running[path] = RunningStep(path, event.kind, event.title, at, event.attempt)
         parent = _parent(path)
         if not parent:
             part = self._part(path)
@@ -296,7 +298,7 @@ class Progress:
         self._drop(path, parent)
         if self.lives > 1 and not isinstance(event.outcome, Failed):
             self._unlist(path)  # it had failed in an earlier life
-        if event.kind == CHOOSER and not event.replayed:
+        if event.kind == ITEMS_STEP and not event.replayed:
             self._choose(parent)
         if event.kind == SNAPSHOT:
             return ()
@@ -324,7 +326,7 @@ class Progress:
         if group.is_fan:
             return (*failed, ItemEnded(part_above))
         if part_above.kind in LISTED:
-            row = row_of(event, None if step is None else step.asked)
+            row = make_row(event, None if step is None else step.asked)
             part_above.rows.append(row)
             return (*failed, RowEnded(part_above, "", row))
         ended = StepEnded(part_above, event.title, event.outcome, event.duration, event.replayed)
@@ -332,7 +334,7 @@ class Progress:
 
     def _choose(self, fan: str) -> None:
         """Items are chosen: what became of those of an older choice counts no more."""
-        for failed in [one for one in self.failures if one.path != fan and is_below(one.path, fan)]:
+        for failed in [one for one in self.failures if one.path != fan and is_at_or_below(one.path, fan)]:
             self._unlist(failed.path)
         if (group := self._group(fan)) is not None:
             group.forget_all()
@@ -347,7 +349,7 @@ class Progress:
         agent = self._running.get(above)
         if agent is None and event.replayed:
             return ()  # it is inside of something that is remembered as a whole
-        return (RowEnded(part, "" if agent is None else agent.title, row_of(event)),)
+        return (RowEnded(part, "" if agent is None else agent.title, make_row(event)),)
 
     def _is_in_fan(self, path: str) -> bool:
         while path:
@@ -370,9 +372,9 @@ class Progress:
                     if step.attempt > 1 and isinstance(event, StepFinished) and event.replayed:
                         break  # at an earlier attempt it was counted, here and around
                     step.asked.add(used)
-            case UsedBefore(parts=parts):
+            case EarlierUsage(parts=parts):
                 for name, part in self.parts.items():
-                    part.asked.hear(UsedBefore({name: parts.get(name, {})}))
+                    part.asked.hear(EarlierUsage({name: parts.get(name, {})}))
             case _:
                 return
         self.asked.hear(event)
@@ -380,7 +382,7 @@ class Progress:
     def _failed(self, event: StepFinished, at: float, *, reported: bool) -> tuple[FailedStep, ...]:
         if not reported or not isinstance(event.outcome, Failed):
             return ()
-        how, lines = told(event.outcome.failure)
+        how, lines = describe_failure(event.outcome.failure)
         failed = FailedStep(
             event.path,
             event.kind,
@@ -390,7 +392,7 @@ class Progress:
             at,
             event.order,
             event.replayed,
-            one_line_of(event.outcome.failure),
+            failure_line(event.outcome.failure),
         )
         self._unlist(event.path)
         self.failures.append(failed)
@@ -402,14 +404,14 @@ class Progress:
         if not isinstance(event.outcome, Failed):
             return
         origin = event.outcome.failure.path
-        for failed in [one for one in self.failures if is_below(one.path, event.path)]:
-            if is_below(failed.path, origin) or is_below(origin, failed.path):
+        for failed in [one for one in self.failures if is_at_or_below(one.path, event.path)]:
+            if is_at_or_below(failed.path, origin) or is_at_or_below(origin, failed.path):
                 self._unlist(failed.path)
 
     def _count(self, path: str, total: int, at: float) -> Sequence[News]:
         part = self.parts.get(path)
         if part is None:
-            self._fans.setdefault(path, Group(path)).count(total, at)
+            self._fans.setdefault(path, StepGroup(path)).count(total, at)
             return ()
         part.group.count(total, at)
         return (PartCounted(part),)
@@ -420,7 +422,9 @@ class Progress:
         if step is None:
             return ()
         step.again_at, step.of = at + event.delay, event.of
-        return (Retrying(step.title, event.attempt, event.of, told(event.failure)[0], event.delay),)
+        return (
+            Retrying(step.title, event.attempt, event.of, describe_failure(event.failure)[0], event.delay),
+        )
 
     def _entitle(self, path: str, title: str) -> None:
         step, above = self._running.get(path), self._running.get(_parent(path))
@@ -430,11 +434,11 @@ class Progress:
             above.title = title
         step.title = title
 
-    def _forget(self, event: StepForgotten) -> None:
+    def _forget(self, event: StepInvalidated) -> None:
         path = event.path
         own = next((failed for failed in self.failures if failed.path == path), None)
         if event.below:
-            for failed in [one for one in self.failures if is_below(one.path, path)]:
+            for failed in [one for one in self.failures if is_at_or_below(one.path, path)]:
                 self._unlist(failed.path)
         self._unlist(path)
         part = self.parts.get(path)
@@ -449,7 +453,7 @@ class Progress:
         names = list(self.parts)
         for name in names[names.index(path) + 1 :]:
             self.parts[name].forget(below=True)
-            for failed in [one for one in self.failures if is_below(one.path, name)]:
+            for failed in [one for one in self.failures if is_at_or_below(one.path, name)]:
                 self._unlist(failed.path)
 
     # ── the parts of those above ─────────────────────────────────────────
@@ -459,7 +463,7 @@ class Progress:
             self.parts[name] = Part(name)
         return self.parts[name]
 
-    def _group(self, path: str) -> Group | None:
+    def _group(self, path: str) -> StepGroup | None:
         part = self.parts.get(path)
         return part.group if part is not None else self._fans.get(path)
 
@@ -483,7 +487,7 @@ class Progress:
             self._drop(inner, path)
 
 
-def fold(events: Iterable[Stamped]) -> Progress:
+def replay_events(events: Iterable[EventRecord]) -> Progress:
     """The state of a run after all these events."""
     progress = Progress()
     for stamped in events:
@@ -491,24 +495,24 @@ def fold(events: Iterable[Stamped]) -> Progress:
     return progress
 
 
-def row_of(event: StepFinished | Recorded, asked: Tally | None = None, kind: str = "") -> Row:
+def make_row(event: StepFinished | StepRecord, asked: UsageTally | None = None, kind: str = "") -> Row:
     """What is told of a step when it has ended; `kind` of one that is read from a journal."""
     kind = event.kind if isinstance(event, StepFinished) else kind
     replayed = isinstance(event, StepFinished) and event.replayed
-    plain = Row(kind, event.title, state_of(event.outcome), event.duration, replayed)
+    plain = Row(kind, event.title, outcome_state(event.outcome), event.duration, replayed)
     if asked is not None and asked.turns:
         plain = replace(plain, asked=asked)
     match event.outcome:
         case Failed(failure):
-            return replace(plain, how=told(failure)[0])
+            return replace(plain, how=describe_failure(failure)[0])
         case Skipped(why):
             return replace(plain, how=why.partition("\n")[0])
-        case Done({"failed": True, "kind": str(how)}) if kind == CALL:
+        case Succeeded({"failed": True, "kind": str(how)}) if kind == CALL:
             return replace(plain, state="failed", how=how)
-        case Done({"next": str(name)}):
+        case Succeeded({"next": str(name)}):
             return replace(plain, to=name)
     if kind == TURN and event.used:
-        tally = Tally()
+        tally = UsageTally()
         tally.add(event.used)
         return replace(plain, asked=tally)
     return plain
@@ -523,4 +527,4 @@ def _is_own(event: StepFinished) -> bool:
     if not isinstance(event.outcome, Failed):
         return False
     path = event.outcome.failure.path
-    return path == event.path or not is_below(path, event.path)
+    return path == event.path or not is_at_or_below(path, event.path)

@@ -35,14 +35,14 @@ Paint = Callable[[str, str], str]
 
 def paint_for(stream: TextIO) -> Paint:
     """`paint(text, "red")`: coloured on a terminal, unchanged anywhere else."""
-    return _coloured if _wants_colour(stream) else _plain
+    return _colour_text if _wants_colour(stream) else _plain
 
 
 def _wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _coloured(text: str, colour: str) -> str:
+def _colour_text(text: str, colour: str) -> str:
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if text else text
 
 
@@ -73,7 +73,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
-def folded(line: str, room: int | None) -> Iterator[str]:
+def fold_line(line: str, room: int | None) -> Iterator[str]:
     """One line in pieces that fit, all but the first indented.
 
     A terminal would begin the rest of a long line at its left edge, where it looks like a line of ours.
@@ -94,7 +94,7 @@ def folded(line: str, room: int | None) -> Iterator[str]:
     yield piece
 
 
-def aligned(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
+def format_table(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
     """Cells under each other; the last one is cut where the terminal ends."""
     clean = [[cut(cell, None) for cell in row] for row in table]
     widths = [max(map(len, cells)) for cells in zip(*clean, strict=True)][:-1]
@@ -109,7 +109,7 @@ def aligned(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str
 def write_value(value: Json) -> None:
     """Text as it is and a newline; anything else as JSON."""
     if isinstance(value, str):
-        write_bytes(_encoded(value) + b"\n")
+        write_bytes(_encode_text(value) + b"\n")
     else:
         write_json(value)
 
@@ -118,10 +118,10 @@ def write_json(value: Json) -> None:
     write_bytes(json_line(value))
 
 
-def write_given(value: Json) -> None:
+def write_result(value: Json) -> None:
     """What somebody else gave: text with one newline at its end, anything else as JSON."""
     if isinstance(value, str):
-        data = _encoded(value if value.endswith("\n") else f"{value}\n")
+        data = _encode_text(value if value.endswith("\n") else f"{value}\n")
     else:
         data = json_line(value)
     if sys.stdout.isatty():
@@ -154,7 +154,7 @@ def write_bytes(data: bytes, stream: TextIO | None = None) -> None:
     stream.buffer.flush()
 
 
-def _encoded(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -171,10 +171,10 @@ def _encoded(text: str) -> bytes:
 def show_error(error: PlaitError) -> None:
     paint = paint_for(sys.stderr)
     for problem in error.problems:
-        print(painted_problem(problem, paint), file=sys.stderr)
+        print(format_problem(problem, paint), file=sys.stderr)
 
 
-def painted_problem(problem: Problem, paint: Paint, *, mark: str = "", colour: str = "red") -> str:
+def format_problem(problem: Problem, paint: Paint, *, mark: str = "", colour: str = "red") -> str:
     """A problem as it prints itself, with colours; `mark` stands before what is wrong."""
     place = f"{cut(str(problem.where), None)}: " if problem.where else ""
     what = printable(problem.what)

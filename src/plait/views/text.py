@@ -19,33 +19,35 @@ from plait.core.grace import grace_seconds
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json, json_text
 from plait.engine.events import (
+    EarlierUsage,
     Event,
-    ItemsRemembered,
-    Noted,
+    EventRecord,
+    ItemsCounted,
+    ItemsReplayed,
+    ModelText,
     RunEnded,
     RunStarted,
-    Spoken,
-    Stamped,
     Status,
-    StepCounted,
     StepFinished,
-    StepForgotten,
+    StepInvalidated,
+    StepRenamed,
     StepRetrying,
     StepStarted,
-    StepTitled,
-    UsedBefore,
 )
-from plait.engine.limits import Tally
-from plait.engine.outcome import ABORTED, TOO_MANY, Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.engine.paths import is_below
+from plait.engine.events import (
+    Note as Noted,
+)
+from plait.engine.limits import UsageTally
+from plait.engine.outcome import ABORTED, TOO_MANY, Failed, Failure, Outcome, Skipped, Succeeded, to_record
+from plait.engine.paths import is_at_or_below
 from plait.views.format import (
-    clean,
     clock,
-    counted,
     first_line,
     json_line,
     money,
     nth_attempt,
+    one_line,
+    pluralize,
     short,
     speed,
     without_sequences,
@@ -114,7 +116,7 @@ class View(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def watch(self, stamped: Stamped) -> None: ...
+    def watch(self, stamped: EventRecord) -> None: ...
 
     def stopping(self, *, at_once: bool) -> None:
         """The user wants the run to stop."""
@@ -136,7 +138,7 @@ class PlainView:
         self.progress = Progress()
         self._stream = stream
         self._lock = Lock()
-        self._said = Limited()
+        self._said = LimitedOutput()
         self._told_at: dict[str, float] = {}
 
     def __enter__(self) -> PlainView:
@@ -145,7 +147,7 @@ class PlainView:
     def __exit__(self, *_: object) -> None:
         self._stream.flush()
 
-    def watch(self, stamped: Stamped) -> None:
+    def watch(self, stamped: EventRecord) -> None:
         with self._lock:
             for news in self.progress.add(stamped):
                 for line in self._lines(news, stamped.at):
@@ -166,7 +168,7 @@ class PlainView:
             case ItemEnded(part):
                 if at - self._told_at.get(part.name, at - PROGRESS_PAUSE) >= PROGRESS_PAUSE:
                     self._told_at[part.name] = at
-                    yield f"{clean(part.name)}: {'  '.join(figures(self.progress, part, at))}"
+                    yield f"{one_line(part.name)}: {'  '.join(part_figures(self.progress, part, at))}"
             case PartBegan(part):
                 self._told_at[part.name] = at
                 yield from plain_lines(news, self.progress)
@@ -181,48 +183,50 @@ def plain_lines(news: News, progress: Progress) -> Iterator[str]:
     match news:
         case RunBegan(resumed):
             again = ", resumed" if resumed else ""
-            yield f"{clean(progress.flow)}: run {clean(progress.run)}{again}, {clean(progress.file)}"
+            yield f"{one_line(progress.flow)}: run {one_line(progress.run)}{again}, {one_line(progress.file)}"
         case PartBegan(part):
-            yield f"{clean(part.name)}: started"
+            yield f"{one_line(part.name)}: started"
         case PartCounted(part):
-            yield f"{clean(part.name)}: {counted(part.group.total or 0, 'item')}"
+            yield f"{one_line(part.name)}: {pluralize(part.group.total or 0, 'item')}"
         case PartEnded(part):
-            yield f"{clean(part.name)}: {ended(part)}"
+            yield f"{one_line(part.name)}: {part_summary(part)}"
         case StepBegan(part, step):
             if step.kind not in AT_ONCE:
-                yield f"{clean(part.name)}: {clean(step.title)}: started"
+                yield f"{one_line(part.name)}: {one_line(step.title)}: started"
         case RowEnded(part, within, row):
-            inside = f"{clean(within)}: " if within else ""
-            yield f"{clean(part.name)}: {inside}{row_line(row)}"
+            inside = f"{one_line(within)}: " if within else ""
+            yield f"{one_line(part.name)}: {inside}{row_line(row)}"
         case StepEnded(part, title, outcome, duration, replayed):
-            yield f"{clean(part.name)}: {clean(title)}: {_word(outcome)}{_took(duration, replayed=replayed)}"
+            yield f"{one_line(part.name)}: {one_line(title)}: {_word(outcome)}{_took(duration, replayed=replayed)}"
         case FailedStep() as failed:
             yield failure_line(failed)
         case Note():
             yield note_line(news)
         case Retrying(title, attempt, of, how, delay):
-            yield f"{clean(title)}: {nth_attempt(attempt, of)} failed ({clean(how)}), again in {delay:.3g} s"
+            yield f"{one_line(title)}: {nth_attempt(attempt, of)} failed ({one_line(how)}), again in {delay:.3g} s"
         case ItemEnded() | RunOver():
             return
 
 
 def row_line(row: Row) -> str:
     """turn 2: done, 0:04, 0.9k tokens, $0.02 — or: core/file/write …: refused, 0:00."""
-    asked = f", {asked_words(row.asked, turns=row.kind != TURN)}" if row.asked is not None else ""
-    leads = f" → {clean(row.to)}" if row.to else ""
-    return f"{clean(row.title)}: {row_state(row)}{_took(row.duration, replayed=row.replayed)}{asked}{leads}"
+    asked = f", {usage_words(row.asked, turns=row.kind != TURN)}" if row.asked is not None else ""
+    leads = f" → {one_line(row.to)}" if row.to else ""
+    return (
+        f"{one_line(row.title)}: {row_state(row)}{_took(row.duration, replayed=row.replayed)}{asked}{leads}"
+    )
 
 
 def row_state(row: Row) -> str:
     """How it ended; of a call that came to nothing, why."""
     if row.state == "skipped":
-        return f"skipped ({clean(row.how)})"
+        return f"skipped ({one_line(row.how)})"
     if row.how in ("", row.state):
         return row.state
-    return "refused" if row.how == "refused" else f"{row.state} ({clean(row.how)})"
+    return "refused" if row.how == "refused" else f"{row.state} ({one_line(row.how)})"
 
 
-class Limited:
+class LimitedOutput:
     """Failures and notes as they happen, until they are too many."""
 
     def __init__(self) -> None:
@@ -237,7 +241,7 @@ class Limited:
             yield from plain_lines(news, progress)
         elif self._printed[kind] == MOST_PRINTED + 1:
             what = "failures" if kind is FailedStep else "notes"
-            yield f"more {what} are counted and not printed: plait show {clean(progress.run)}"
+            yield f"more {what} are counted and not printed: plait show {one_line(progress.run)}"
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────
@@ -249,7 +253,7 @@ class JsonView:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = Lock()
-        self._asked = Tally()
+        self._asked = UsageTally()
 
     def __enter__(self) -> JsonView:
         return self
@@ -257,9 +261,9 @@ class JsonView:
     def __exit__(self, *_: object) -> None:
         self._stream.flush()
 
-    def watch(self, stamped: Stamped) -> None:
+    def watch(self, stamped: EventRecord) -> None:
         self._asked.hear(stamped.event)
-        self._write({"number": stamped.number, "at": round(stamped.at, 6), **event_record(stamped.event)})
+        self._write({"number": stamped.number, "at": round(stamped.at, 6), **event_json(stamped.event)})
 
     def stopping(self, *, at_once: bool) -> None:
         self._write({"event": "stopping", "at_once": at_once})
@@ -276,7 +280,7 @@ class JsonView:
             print(json_line(record), file=self._stream, flush=True)
 
 
-def event_record(event: Event) -> dict[str, Json]:
+def event_json(event: Event) -> dict[str, Json]:
     """An event for programs: its name, and its fields."""
     match event:
         case RunStarted():
@@ -301,17 +305,17 @@ def event_record(event: Event) -> dict[str, Json]:
                 **_used(event),
                 **to_record(event.outcome),
             }
-        case Spoken():
+        case ModelText():
             return {"event": "spoken", **_fields(event, "path", "text")}
-        case StepTitled():
+        case StepRenamed():
             return {"event": "step_titled", **_fields(event, "path", "title")}
-        case StepCounted():
+        case ItemsCounted():
             return {"event": "step_counted", **_fields(event, "path", "total")}
-        case ItemsRemembered():
+        case ItemsReplayed():
             return {"event": "items_remembered", "path": event.path, "count": event.done.count(1)}
-        case UsedBefore():
+        case EarlierUsage():
             return {"event": "used_before", "parts": {name: dict(used) for name, used in event.parts.items()}}
-        case StepForgotten():
+        case StepInvalidated():
             return {"event": "step_forgotten", **_fields(event, "path", "why", "below")}
         case Noted():
             return {
@@ -362,7 +366,7 @@ class QuietView:
     def __exit__(self, *_: object) -> None:
         self._stream.flush()
 
-    def watch(self, stamped: Stamped) -> None:
+    def watch(self, stamped: EventRecord) -> None:
         self.progress.add(stamped)
 
     def stopping(self, *, at_once: bool) -> None:
@@ -387,7 +391,9 @@ def stopping_line(progress: Progress, *, at_once: bool) -> str:
         return "stopping …"
     kind = "item" if progress.fans else "step"
     gets = "gets" if running == 1 else "get"
-    return f"stopping: {counted(running, f'running {kind}')} {gets} {grace_seconds():g} s … (again: at once)"
+    return (
+        f"stopping: {pluralize(running, f'running {kind}')} {gets} {grace_seconds():g} s … (again: at once)"
+    )
 
 
 def summary(progress: Progress, result: Result) -> Iterator[Line]:
@@ -396,11 +402,11 @@ def summary(progress: Progress, result: Result) -> Iterator[Line]:
     for note in islice((note for note in progress.notes if note.warning), MOST_WARNINGS):
         yield f"  {note_line(note)}", "yellow"
     yield from _output(progress, result)
-    yield from _written(progress)
+    yield from _file_lines(progress)
     if result.status != "interrupted":
         yield from failures(progress, result)
     if result.status == "done" and not progress.failure_count and _lists(progress):
-        run, where = clean(result.run), project_named(progress)
+        run, where = one_line(result.run), project_named(progress)
         yield f"  look at it   plait show {run}{where}   plait logs {run}{where}", "dim"
 
 
@@ -411,9 +417,9 @@ def _lists(progress: Progress) -> bool:
 
 def _ending(progress: Progress, result: Result) -> Iterator[Line]:
     if result.status == "interrupted":
-        run, where = clean(result.run), project_named(progress)
+        run, where = one_line(result.run), project_named(progress)
         again = f"{_before_all(result, where)}plait resume {run}{where}"
-        yield f"stopped. {_recorded(progress)} Continue with:  {again}", "yellow"
+        yield f"stopped. {_progress_sentence(progress)} Continue with:  {again}", "yellow"
         return
     facts = "   ".join([*tallies(progress), *_cost(progress)])
     time = clock(progress.time(progress.last_at))
@@ -421,31 +427,31 @@ def _ending(progress: Progress, result: Result) -> Iterator[Line]:
         yield f"✓ done in {time}   {facts}".rstrip(), _colour_of_done(progress)
         return
     yield f"✗ failed after {time}   {facts}".rstrip(), "red"
-    yield from why_ended(result.failure, progress.failures)
+    yield from end_reason(result.failure, progress.failures)
 
 
 def _colour_of_done(progress: Progress) -> str:
     return "yellow" if progress.failure_count or progress.warning_count else "green"
 
 
-def _recorded(progress: Progress) -> str:
+def _progress_sentence(progress: Progress) -> str:
     ended, total = progress.items or progress.steps
     kind = "item" if progress.items else "step"
     verb = "is" if total == 1 else "are"
-    return f"{ended} of {counted(total, kind)} {verb} recorded."
+    return f"{ended} of {pluralize(total, kind)} {verb} recorded."
 
 
-def why_ended(failure: Failure | None, listed: Iterable[FailedStep]) -> Iterator[Line]:
+def end_reason(failure: Failure | None, listed: Iterable[FailedStep]) -> Iterator[Line]:
     """Why a run ended, unless it is one of the failures that are listed beside it."""
-    if failure is None or any(_is_of(failure, failed) for failed in listed):
+    if failure is None or any(_is_covered_by(failure, failed) for failed in listed):
         return
     for line in failure.message.splitlines():
-        yield f"  {clean(line, None)}", "red"
+        yield f"  {one_line(line, None)}", "red"
 
 
-def _is_of(failure: Failure, failed: FailedStep) -> bool:
+def _is_covered_by(failure: Failure, failed: FailedStep) -> bool:
     """Is it this one, or inside of it?  That a hook ends all is no failure of the step that it is about."""
-    return is_below(failure.path, failed.path) and (failure.kind != ABORTED or failed.kind == HOOK)
+    return is_at_or_below(failure.path, failed.path) and (failure.kind != ABORTED or failed.kind == HOOK)
 
 
 def tallies(progress: Progress) -> Iterator[str]:
@@ -461,19 +467,19 @@ def tallies(progress: Progress) -> Iterator[str]:
             parts += [f"{part.cut_short} cut short"] if part.cut_short else []
             waiting = group.left - part.cut_short
             parts += [f"{waiting} not started"] if waiting > 0 else []
-        yield f"{clean(part.name)}: {counted(group.total or 0, 'item')}, {', '.join(parts)}"
+        yield f"{one_line(part.name)}: {pluralize(group.total or 0, 'item')}, {', '.join(parts)}"
     steps = progress.steps
     kinds = {part.kind for part in progress.parts.values()}
     if steps[1] and kinds != {AGENT}:  # what an agent did is said with what it took
         all_of_them = "" if steps[0] == steps[1] else f"{steps[0]} of "
         noun = NOUNS.get(kinds.pop(), "step") if len(kinds) == 1 else "step"
-        yield f"{all_of_them}{counted(steps[1], noun)}{_went_on(progress)}"
+        yield f"{all_of_them}{pluralize(steps[1], noun)}{_went_on(progress)}"
     if progress.retries:
-        yield counted(progress.retries, "retry", "retries")
+        yield pluralize(progress.retries, "retry", "retries")
     if progress.warning_count:
-        yield counted(progress.warning_count, "warning")
+        yield pluralize(progress.warning_count, "warning")
     if progress.note_count:
-        yield counted(progress.note_count, "note")
+        yield pluralize(progress.note_count, "note")
 
 
 def _went_on(progress: Progress) -> str:
@@ -485,18 +491,18 @@ def _went_on(progress: Progress) -> str:
 def _cost(progress: Progress) -> Iterator[str]:
     cost = progress.facts.get("cost")
     if progress.asked.turns:
-        yield asked_line(progress.asked)
+        yield usage_line(progress.asked)
     elif isinstance(cost, int | float) and not isinstance(cost, bool):
         yield f"${cost:.2f}"
 
 
-def asked_line(asked: Tally) -> str:
+def usage_line(asked: UsageTally) -> str:
     """What models took: 3 turns, 4.1k tokens, $0.02."""
-    return asked_words(asked, turns=True)
+    return usage_words(asked, turns=True)
 
 
-def asked_words(asked: Tally, *, turns: bool) -> str:
-    said = [counted(asked.turns, "turn")] if turns else []
+def usage_words(asked: UsageTally, *, turns: bool) -> str:
+    said = [pluralize(asked.turns, "turn")] if turns else []
     about = "about " if asked.estimated else ""
     said += [f"{about}{short(asked.tokens)} tokens", *([money(asked.cost)] if asked.cost else [])]
     return ", ".join(said)
@@ -504,26 +510,26 @@ def asked_words(asked: Tally, *, turns: bool) -> str:
 
 def _output(progress: Progress, result: Result) -> Iterator[Line]:
     """What the flow gave: text, or the data of a graph or an ensemble."""
-    output = _words_of(result.value, data=_lists(progress))
+    output = _result_text(result.value, data=_lists(progress))
     if not output.strip():
         return
     lines = without_sequences(output).strip("\n").split("\n")
     shown = lines[:MOST_OUTPUT]
     for line in shown:
-        yield f"  {_shortened(line)}", ""
+        yield f"  {_shorten_line(line)}", ""
     if len(lines) > MOST_OUTPUT:
-        more = counted(len(lines) - MOST_OUTPUT, "more line")
-        yield f"  … {more}: plait logs {clean(result.run)}{project_named(progress)}", "dim"
+        more = pluralize(len(lines) - MOST_OUTPUT, "more line")
+        yield f"  … {more}: plait logs {one_line(result.run)}{project_named(progress)}", "dim"
     elif any(len(line) > MOST_OF_A_LINE for line in shown):
-        yield f"  … whole lines: plait logs {clean(result.run)}{project_named(progress)}", "dim"
+        yield f"  … whole lines: plait logs {one_line(result.run)}{project_named(progress)}", "dim"
 
 
-def _shortened(line: str) -> str:
+def _shorten_line(line: str) -> str:
     # Cut before it is looked at sign by sign: it may have millions of them.
-    return clean(line[: MOST_OF_A_LINE + 1], MOST_OF_A_LINE)
+    return one_line(line[: MOST_OF_A_LINE + 1], MOST_OF_A_LINE)
 
 
-def _words_of(value: Json, *, data: bool) -> str:
+def _result_text(value: Json, *, data: bool) -> str:
     value = value if isinstance(value, Mapping) else {}
     output, said = value.get("output"), value.get("text")
     if isinstance(output, str):
@@ -544,45 +550,47 @@ def _says_only(text: str, data: Json) -> bool:
         return False
 
 
-def _written(progress: Progress) -> Iterator[Line]:
+def _file_lines(progress: Progress) -> Iterator[Line]:
     files = progress.facts.get("files")
     if isinstance(files, list):
         for path in files:
-            yield f"  wrote  {clean(str(path), None)}", ""
+            yield f"  wrote  {one_line(str(path), None)}", ""
 
 
 def failures(progress: Progress, result: Result) -> Iterator[Line]:
     """What failed, with its last lines, and the commands that look at it and do it again."""
     shown = list(progress.failures)[-MOST_IN_SUMMARY:]
     for failed in shown:
-        yield f"  ✗ {clean(failed.title)}   {clean(failed.how)}", "red"
+        yield f"  ✗ {one_line(failed.title)}   {one_line(failed.how)}", "red"
         for line in failed.lines:
-            yield f"      {clean(line, None)}", ""
-    show = f"plait show {clean(result.run)}{project_named(progress)}"
+            yield f"      {one_line(line, None)}", ""
+    show = f"plait show {one_line(result.run)}{project_named(progress)}"
     if more := progress.failure_count - len(shown):
         yield f"  … and {more} more that failed: {show}", "red"
     if not shown and _has_failed_items(progress):  # in an earlier life, of which nothing was told in this one
         yield f"  look at it   {show}", "dim"
     # What failed behind the items is tried again without them.
     first = _before_all(result, project_named(progress))
-    yield from next_commands(result.run, progress, retry=True, resume=result.status != "done", first=first)
+    yield from suggested_commands(
+        result.run, progress, retry=True, resume=result.status != "done", first=first
+    )
 
 
 def _before_all(result: Result, where: str) -> str:
     """A run without a seal has to be taken over before anybody goes on with it."""
-    return "" if result.has_seal else f"plait trust run {clean(result.run)}{where}; "
+    return "" if result.has_seal else f"plait trust run {one_line(result.run)}{where}; "
 
 
-def next_commands(
+def suggested_commands(
     run: str, progress: Progress, *, retry: bool, resume: bool, first: str = ""
 ) -> Iterator[Line]:
     """What to type about failures: to look at the last one, and, if it makes sense, to do them again.
 
     `first`: what has to be typed before that.
     """
-    run, where = clean(run), project_named(progress)
+    run, where = one_line(run), project_named(progress)
     if progress.failures:
-        yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}{where}", "dim"
+        yield f"  look at it   plait logs {run} {step_argument(progress.failures[-1])}{where}", "dim"
     if retry and _has_failed_items(progress):
         yield f"  try again    {first}plait retry {run} --failed{where}", "dim"
     if resume:
@@ -600,7 +608,7 @@ def project_named(progress: Progress) -> str:
     project = progress.project
     if not os.path.isdir(project) or os.path.realpath(project) == os.path.realpath(project_root(None)):
         return ""
-    return f" --project {shlex.quote(clean(os.path.relpath(project), None))}"
+    return f" --project {shlex.quote(one_line(os.path.relpath(project), None))}"
 
 
 def _before_going_on(failure: Failure | None) -> str:
@@ -608,26 +616,26 @@ def _before_going_on(failure: Failure | None) -> str:
     return "allow more failures in the file, then " if failure and failure.kind == TOO_MANY else ""
 
 
-def name_of(failed: FailedStep) -> str:
+def step_argument(failed: FailedStep) -> str:
     """What a person types for it: its title, or its path where the title cannot be typed."""
     title = failed.title
     typable = title.isprintable() and not title.endswith("…") and not title.startswith("-")
-    return shlex.quote(title if title and typable else clean(failed.path, None))
+    return shlex.quote(title if title and typable else one_line(failed.path, None))
 
 
 def failure_line(failed: FailedStep) -> str:
     # Where it is and what to do stand below the failure; in one line there is room for what is wrong.
-    said = f"  {clean(failed.line, None)}" if failed.line else ""
-    return f"✗ {clean(failed.title)}   {clean(failed.how)}{said}"
+    said = f"  {one_line(failed.line, None)}" if failed.line else ""
+    return f"✗ {one_line(failed.title)}   {one_line(failed.how)}{said}"
 
 
 def note_line(note: Note) -> str:
-    about = f"{clean(note.about)}: " if note.about else ""
+    about = f"{one_line(note.about)}: " if note.about else ""
     word = "warning" if note.warning else "note"
-    return f"{word}: {about}{clean(first_line(note.message), None)}"
+    return f"{word}: {about}{one_line(first_line(note.message), None)}"
 
 
-def figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -> Iterator[str]:
+def part_figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -> Iterator[str]:
     """How far the items of a part are; and, if somebody works on the run, how fast it goes."""
     group = part.group
     yield f"{group.ended}/{group.total if group.total is not None else '?'}"
@@ -644,17 +652,17 @@ def figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -
         yield f"{group.failed} failed"
 
 
-def ended(part: Part) -> str:
+def part_summary(part: Part) -> str:
     """How a part ended, how many there were, and how long it took."""
     group = part.group
     if part.has_no_items_yet:
         return part.state + _took(part.duration or 0.0, replayed=part.replayed)
     if part.kind == AGENT:
-        how = f"{part.state}, {asked_line(part.asked)}" if part.asked.turns else part.state
+        how = f"{part.state}, {usage_line(part.asked)}" if part.asked.turns else part.state
         return how + _took(part.duration or 0.0, replayed=part.replayed)
     kind = "item" if group.is_fan else NOUNS.get(part.kind, "step")
     failed = f", {group.failed} failed" if group.failed else ""
-    how = f"{part.state}, {counted(group.total or group.ended, kind)}{failed}"
+    how = f"{part.state}, {pluralize(group.total or group.ended, kind)}{failed}"
     return how + _took(part.duration or 0.0, replayed=part.replayed)
 
 
@@ -664,12 +672,12 @@ def _took(duration: float, *, replayed: bool) -> str:
 
 def _word(outcome: Outcome) -> str:
     match outcome:
-        case Done():
+        case Succeeded():
             return "done"
         case Failed():
             return "failed"
         case Skipped(why):
-            return f"skipped ({clean(first_line(why))})"
+            return f"skipped ({one_line(first_line(why))})"
 
 
 # ── words and numbers ────────────────────────────────────────────────────

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from plait.adapters.dask import protocol as travel
-from plait.adapters.dask.backend import FETCHES, IN_VAIN, _Crew
-from plait.adapters.dask.cluster import Call, Fetched
+from plait.adapters.dask.backend import FETCHES, IN_VAIN, DaskRun
+from plait.adapters.dask.cluster import Fetched, TimedCall
 from plait.adapters.dask.heartbeats import Signs
 from plait.core.errors import InputError, ProcessError
-from plait.engine.backend import ItemWork
-from plait.engine.context import Run
-from plait.engine.events import Noted, StepFinished
+from plait.engine.backend import WorkItem
+from plait.engine.context import RunContext
+from plait.engine.events import Note, StepFinished
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Outcome, OutOfTime
-from plait.engine.perform import Turn
-from plait.program.map import Fan, elsewhere
-from plait.program.step_list import sequence
+from plait.engine.outcome import DeadlineExceeded, Failed, Outcome, Succeeded
+from plait.engine.perform import StepContext
+from plait.program.map import Map, remote_map_run
+from plait.program.step_list import step_list
 from plait.scope import Scope
 
 THREADS = 2
@@ -201,7 +201,10 @@ class Scheduler:
             odd = [
                 one
                 for one in answers
-                if not isinstance(one, travel.Performed | travel.Stopped | travel.Ended | travel.Refused)
+                if not isinstance(
+                    one,
+                    travel.ItemCompleted | travel.ItemStopped | travel.RunLimitReached | travel.ItemRefused,
+                )
             ]
             if SILENCE in answers:
                 continue
@@ -209,7 +212,7 @@ class Scheduler:
                 self.at.pop(future.key, None)
             if LOSS in answers:
                 continue
-            match odd[0] if odd else travel.Several(tuple(answers), self.pace * len(keys)):  # type: ignore[arg-type]
+            match odd[0] if odd else travel.BatchReply(tuple(answers), self.pace * len(keys)):  # type: ignore[arg-type]
                 case None:
                     self.scheduler_comm = object()  # Dask finds a new one by itself
                     future.end("cancelled")
@@ -219,9 +222,9 @@ class Scheduler:
                 case BaseException() as error:
                     future.end("error", error)
                 case reply:
-                    future.end("finished", travel.packed_reply(reply))  # type: ignore[arg-type]
+                    future.end("finished", travel.pack_reply(reply))  # type: ignore[arg-type]
                     if self.twice:
-                        future.end("finished", travel.packed_reply(reply))  # type: ignore[arg-type]
+                        future.end("finished", travel.pack_reply(reply))  # type: ignore[arg-type]
 
 
 class Office:
@@ -249,7 +252,7 @@ class Office:
     def learn(self, hidden: object) -> None:
         """There are no secrets."""
 
-    def errands(self, digest: str, fanned: object, works: list[ItemWork]) -> bytes:  # noqa: ARG002 - the same
+    def errands(self, digest: str, fanned: object, works: list[WorkItem]) -> bytes:  # noqa: ARG002 - the same
         return pickle.dumps([work.key for work in works])
 
 
@@ -269,23 +272,23 @@ class Played:
         self.scheduler.twice = twice
         self.office = Office()
         self.journal = MemoryJournal()
-        self.run = Run("r", self.journal)
+        self.run = RunContext("r", self.journal)
         self.ended: list[tuple[str, Outcome]] = []
         self.taken = 0
-        fan = Fan("map", None, sequence("each", []), "f")  # type: ignore[arg-type]
+        fan = Map("map", None, step_list("each", []), "f")  # type: ignore[arg-type]
         deadline = None if seconds is None else time.monotonic() + seconds
-        fanned = elsewhere(fan, Turn(self.run, "map", Scope(), deadline=deadline), items)
-        crew = _Crew(
+        fanned = remote_map_run(fan, StepContext(self.run, "map", Scope(), deadline=deadline), items)
+        crew = DaskRun(
             self.scheduler, self.office, self.items(items),  # type: ignore[arg-type]
             lambda work, outcome: self.ended.append((work.key, outcome)), parallel, fanned,
             patience=patience, wait=wait,
         )  # fmt: skip
         self.crew = crew
 
-    def items(self, count: int) -> Iterator[ItemWork]:
+    def items(self, count: int) -> Iterator[WorkItem]:
         for order in range(count):
             self.taken += 1
-            yield ItemWork(order, str(order), order)
+            yield WorkItem(order, str(order), order)
 
     def go(self) -> Played:
         try:
@@ -296,16 +299,16 @@ class Played:
 
     @property
     def notes(self) -> list[str]:
-        return [one.event.message for one in self.journal.events() if isinstance(one.event, Noted)]
+        return [one.event.message for one in self.journal.events() if isinstance(one.event, Note)]
 
     @property
     def recorded(self) -> list[str]:
         return [one.event.path for one in self.journal.events() if isinstance(one.event, StepFinished)]
 
 
-def done(key: str) -> travel.Performed:
+def done(key: str) -> travel.ItemCompleted:
     path = f"map/item:{key}"
-    return travel.Performed(Done(key), (StepFinished(path, "item", key, "f", Done(key), 0.0),))
+    return travel.ItemCompleted(Succeeded(key), (StepFinished(path, "item", key, "f", Succeeded(key), 0.0),))
 
 
 def test_every_item_is_sent_recorded_and_told_once() -> None:
@@ -365,14 +368,14 @@ def test_what_was_with_a_scheduler_that_is_gone_is_not_waited_for() -> None:
 
 
 def test_a_worker_that_joined_late_gets_the_parcel_and_the_item_goes_again() -> None:
-    missing = travel.Missing("tcp://late")
+    missing = travel.JobMissing("tcp://late")
     played = Played(lambda key, tries: missing if key == "3" and tries == 1 else done(key)).go()
     assert len(played.recorded) == 20
     assert played.office.received == 2
 
 
 def test_an_item_that_its_worker_did_not_finish_because_it_was_to_end_goes_again() -> None:
-    stopped = travel.Stopped()
+    stopped = travel.ItemStopped()
     played = Played(lambda key, tries: stopped if key == "3" and tries == 1 else done(key)).go()
     assert len(played.recorded) == 20
 
@@ -391,10 +394,10 @@ def test_an_item_of_which_workers_die_is_a_failed_item() -> None:
 
 ERRORS = [
     # reply                                           what is raised
-    (travel.Stopped(out_of_time=True),                OutOfTime),
-    (travel.Refused("InputError", "w", "f", "c"),     InputError),
-    (travel.Refused("Unheard", "w", "f", "c"),        ProcessError),
-    (travel.Foreign(travel.Versions("9", "3.9"), ""), InputError),
+    (travel.ItemStopped(out_of_time=True),                DeadlineExceeded),
+    (travel.ItemRefused("InputError", "w", "f", "c"),     InputError),
+    (travel.ItemRefused("Unheard", "w", "f", "c"),        ProcessError),
+    (travel.VersionMismatch(travel.Versions("9", "3.9"), ""), InputError),
     (ModuleNotFoundError("plait"),                    InputError),
 ]  # fmt: skip
 
@@ -426,27 +429,27 @@ def test_when_workers_die_of_a_task_its_items_go_alone_and_only_the_guilty_one_f
 
 def test_what_is_recorded_is_not_sent() -> None:
     played = Played(lambda key, _: done(key))
-    known = sequence("each", []).fingerprint
-    played.journal.append(StepFinished("map/item:5", "item", "5", known, Done("before"), 0.0, 5))
+    known = step_list("each", []).fingerprint
+    played.journal.append(StepFinished("map/item:5", "item", "5", known, Succeeded("before"), 0.0, 5))
     played.journal.reopened()
     played.run.fresh = False
     played.go()
     assert "5" not in played.scheduler.tries
-    assert ("5", Done("before")) in played.ended
+    assert ("5", Succeeded("before")) in played.ended
 
 
 def test_an_error_is_raised_though_a_worker_dies_that_was_at_another_item() -> None:
-    refused = travel.Refused("InputError", "w", "f", "c")
+    refused = travel.ItemRefused("InputError", "w", "f", "c")
     played = Played(lambda key, _: refused if key == "0" else KilledWorker(), items=10)
     with pytest.raises(InputError):
-        Call(played.go).answer(30)
+        TimedCall(played.go).answer(30)
 
 
 def test_a_map_whose_time_is_over_ends_though_no_worker_comes() -> None:
     played = Played(lambda key, _: done(key), seconds=0.0)
     played.scheduler.is_empty = True
-    with pytest.raises(OutOfTime):
-        Call(played.go).answer(30)
+    with pytest.raises(DeadlineExceeded):
+        TimedCall(played.go).answer(30)
     assert played.notes == [
         "the cluster at dask://here has no workers; items go on when one is there, "
         "and the run ends after 600 seconds without one"
@@ -457,11 +460,11 @@ def test_a_worker_that_dies_before_it_got_another_parcel_takes_no_item_with_it()
     def answer(key: str, tries: int) -> object:
         if key == "0" and tries == 1:
             played.scheduler.deaths += 1
-            return travel.Missing("tcp://0")
+            return travel.JobMissing("tcp://0")
         return SILENCE if key == "1" and tries == 1 else done(key)
 
     played = Played(answer, items=4)
-    Call(played.go).answer(20)
+    TimedCall(played.go).answer(20)
     assert len(played.recorded) == 4
 
 
@@ -486,7 +489,7 @@ def test_a_reply_that_is_not_handed_over_is_asked_for_again_and_keeps_back_no_ot
     played = Played(lambda key, _: done(key))
     AGAIN["3"] = lambda: played.scheduler.tries["3"] > 1
     played.scheduler.fetched = handed_over
-    Call(played.go).answer(30)
+    TimedCall(played.go).answer(30)
     assert all_items(played)
     assert played.scheduler.tries == {str(n): 1 for n in range(20)} | {"3": tries}
 
@@ -500,7 +503,7 @@ def played_again(key: str) -> bool:
 
 def test_a_task_that_no_worker_has_any_more_is_sent_again_and_that_is_said() -> None:
     played = Played(lambda key, tries: LOSS if key == "7" and tries == 1 else done(key), patience=0.2)
-    Call(played.go).answer(30)
+    TimedCall(played.go).answer(30)
     assert all_items(played)
     assert played.notes == ["1 items were lost on the cluster; they are sent again"]
     assert played.scheduler.tries["7"] == 2
@@ -515,7 +518,7 @@ def test_a_worker_without_a_heartbeat_loses_its_items_to_others_and_that_is_said
         return SILENCE
 
     played = Played(answer, patience=0.4)
-    Call(played.go).answer(30)
+    TimedCall(played.go).answer(30)
     assert all_items(played)
     assert played.notes == [
         "the worker at tcp://0 does not answer; after 0.4 seconds others do what it is at",
@@ -527,7 +530,7 @@ def test_a_worker_without_a_heartbeat_loses_its_items_to_others_and_that_is_said
 def test_a_worker_that_never_hands_over_what_it_did_is_left_like_one_without_a_heartbeat() -> None:
     played = Played(lambda key, _: done(key), items=2, patience=0.4)
     played.scheduler.unheard = 1
-    Call(played.go).answer(30)
+    TimedCall(played.go).answer(30)
     assert sorted(played.recorded) == ["map/item:0", "map/item:1"]
     assert played.notes[-1] == (
         "the worker at tcp://0 has not answered for 0.4 seconds; others do what it was at"
@@ -550,7 +553,7 @@ def test_a_task_that_takes_longer_than_any_patience_is_waited_for_as_long_as_its
         return seen(n_workers)
 
     played.scheduler.scheduler_info = scheduler_info  # type: ignore[method-assign]
-    Call(played.go).answer(30)
+    TimedCall(played.go).answer(30)
     assert (played.recorded, played.notes, played.scheduler.tries) == (["map/item:0"], [], {"0": 1})
 
 
@@ -558,7 +561,7 @@ def test_a_cluster_that_has_no_worker_for_too_long_ends_the_run_with_what_resume
     played = Played(lambda key, _: done(key), wait=0.2)
     played.scheduler.is_empty = True
     with pytest.raises(ProcessError) as raised:
-        Call(played.go).answer(30)
+        TimedCall(played.go).answer(30)
     assert (raised.value.code, str(raised.value)) == (
         "no-workers",
         "the cluster at dask://here has had no worker that takes items for 0.2 seconds\n"

@@ -12,10 +12,10 @@ import pytest
 
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
-from plait.app.runs import Company, FlowResult, Options, flow_store, resume_flow, retry_flow, run_flow
+from plait.app.runs import FlowResult, Options, RunObservers, flow_store, resume_flow, retry_flow, run_flow
 from plait.core.errors import InputError
 from plait.core.values import Json
-from plait.engine.events import Noted, Stamped
+from plait.engine.events import EventRecord, Note
 from plait.engine.outcome import to_record
 from runs.stories import Place
 from runs.test_guardian_lost import FLOW as STRUCK_FLOW
@@ -97,7 +97,7 @@ def test_an_example_gives_the_same_value_here_and_on_a_cluster(name: str, tmp_pa
     for backend in ("local", "dask"):
         folder = tmp_path / backend
         shutil.copytree(EXAMPLES / name, folder)
-        options, trusting = Options(backend=backend), Company(ask=lambda _: True)
+        options, trusting = Options(backend=backend), RunObservers(ask=lambda _: True)
         result = run_flow(str(folder / "flow.yaml"), options, company=trusting)
         assert result.status == "done", result.failure
         values[backend] = json.dumps(result.value).replace(str(folder), "")
@@ -317,12 +317,12 @@ def test_a_name_that_no_item_has_is_noted_by_each_worker_once(tmp_path: Path, cl
     flow = "map: {input: {items: [1, 2, 3, 4, 5, 6, 7, 8]}, steps: [{shell: \"echo '${item.gone}'\"}]}"
     notes: list[str] = []
 
-    def hear(told: Stamped) -> None:
-        if isinstance(told.event, Noted):
+    def hear(told: EventRecord) -> None:
+        if isinstance(told.event, Note):
             notes.append(told.event.message)
 
     (tmp_path / "flow.yaml").write_text(flow)
-    run_flow(str(tmp_path / "flow.yaml"), Options(backend=cluster), company=Company([hear]))
+    run_flow(str(tmp_path / "flow.yaml"), Options(backend=cluster), company=RunObservers([hear]))
     assert 1 <= sum("stays as it is written" in note for note in notes) <= 2
 
 
@@ -444,8 +444,8 @@ def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:
     import gc
     import threading
 
-    from plait.app.services import RealHands
-    from plait.engine.event_bus import Stop
+    from plait.app.services import LocalServices
+    from plait.engine.event_bus import StopSignal
 
-    hands = RealHands(str(tmp_path), str(tmp_path), Stop(), env={})
+    hands = LocalServices(str(tmp_path), str(tmp_path), StopSignal(), env={})
     assert not any(isinstance(one, threading.local) for one in gc.get_referents(hands, vars(hands)))

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.adapters.dask import protocol as travel
-from plait.adapters.dask.replies import as_error, expect_same, returned
-from plait.app.remote.pack import Away
+from plait.adapters.dask.replies import mask_reply, require_same_versions, to_error
+from plait.app.remote.pack import JobPacker
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json, Secret
-from plait.engine.backend import ItemWork
+from plait.engine.backend import WorkItem
 from plait.engine.events import StepFinished, StepStarted
 from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failure
-from plait.engine.perform import Turn
+from plait.engine.outcome import Failure, Succeeded
+from plait.engine.perform import StepContext
 from plait.lang.workflow.read import load_workflow
-from plait.program.map import elsewhere
+from plait.program.map import remote_map_run
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -33,47 +33,47 @@ JSON = st.recursive(
 
 @given(value=JSON, secret=st.text(min_size=1))
 def test_a_value_with_a_secret_arrives_as_it_was(value: Json, secret: str) -> None:
-    sent = travel.sealed({"plain": value, "hidden": [Secret(secret)]})
-    arrived = travel.opened(pickle.loads(pickle.dumps(sent)))
+    sent = travel.seal({"plain": value, "hidden": [Secret(secret)]})
+    arrived = travel.unseal(pickle.loads(pickle.dumps(sent)))
     assert arrived == {"plain": value, "hidden": [Secret(secret)]}
 
 
 def test_a_secret_on_its_way_is_not_shown() -> None:
-    assert repr(travel.sealed({"token": Secret("hunter22")})) == "{'token': ***}"
+    assert repr(travel.seal({"token": Secret("hunter22")})) == "{'token': ***}"
 
 
 @given(item=JSON)
 def test_an_errand_arrives_as_it_was(item: Json) -> None:
-    errand = travel.Errand(ItemWork(3, "k", item), 1.5, replaying=True)
-    versions, digest, data = travel.unpacked(travel.packed_errands("d", [errand]))
+    errand = travel.ItemTask(WorkItem(3, "k", item), 1.5, replaying=True)
+    versions, digest, data = travel.unpack_message(travel.pack_items("d", [errand]))
     assert (versions, digest, pickle.loads(data)) == (travel.own_versions(), "d", (errand,))
 
 
 REPLIES: list[travel.Reply] = [
-    travel.Performed(Done({"output": "x"}), (StepFinished("a", "k", "t", "f", Done(1), 0.5),)),
-    travel.Stopped(),
-    travel.Stopped(out_of_time=True),
-    travel.Ended(Failure("enough"), "map", ()),
-    travel.Refused("InputError", "what", "fix", "code"),
-    travel.Missing("tcp://w"),
-    travel.Several((travel.Performed(Done(), ()), travel.Stopped()), 1.5),
-    travel.Foreign(travel.Versions("9.9", "3.99", 7), "tcp://w"),
+    travel.ItemCompleted(Succeeded({"output": "x"}), (StepFinished("a", "k", "t", "f", Succeeded(1), 0.5),)),
+    travel.ItemStopped(),
+    travel.ItemStopped(out_of_time=True),
+    travel.RunLimitReached(Failure("enough"), "map", ()),
+    travel.ItemRefused("InputError", "what", "fix", "code"),
+    travel.JobMissing("tcp://w"),
+    travel.BatchReply((travel.ItemCompleted(Succeeded(), ()), travel.ItemStopped()), 1.5),
+    travel.VersionMismatch(travel.Versions("9.9", "3.99", 7), "tcp://w"),
 ]
 
 
 @pytest.mark.parametrize("reply", REPLIES)
 def test_a_reply_arrives_as_it_was(reply: travel.Reply) -> None:
-    assert travel.unpacked_reply(travel.packed_reply(reply)) == reply
+    assert travel.unpack_reply(travel.pack_reply(reply)) == reply
 
 
 def test_the_versions_of_a_foreign_worker_can_be_read_without_knowing_our_classes() -> None:
-    data = travel.packed_reply(travel.Foreign(travel.Versions("9.9", "3.99", 7), "tcp://w"))
+    data = travel.pack_reply(travel.VersionMismatch(travel.Versions("9.9", "3.99", 7), "tcp://w"))
     assert pickle.loads(data) == ("9.9", "3.99", 7, "tcp://w")
 
 
 def test_a_start_whose_end_is_there_is_not_recorded_and_that_of_a_second_attempt_is() -> None:
     first, second = StepStarted("a", "k", "t"), StepStarted("a", "k", "t", attempt=2)
-    alone, end = StepStarted("b", "k", "t"), StepFinished("a", "k", "t", "f", Done(), 0.0)
+    alone, end = StepStarted("b", "k", "t"), StepFinished("a", "k", "t", "f", Succeeded(), 0.0)
     assert travel.worth_recording([first, second, alone, end]) == (second, alone, end)
 
 
@@ -98,9 +98,9 @@ def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
     try:
         run.folder = str(folder)
         assert loaded.program.fan is not None
-        turn = Turn(run, "map", loaded.scope("r"), directory=str(folder))
-        fanned = elsewhere(loaded.program.fan, turn, 1)
-        office = Away(loaded, run, profile=None)
+        turn = StepContext(run, "map", loaded.scope("r"), directory=str(folder))
+        fanned = remote_map_run(loaded.program.fan, turn, 1)
+        office = JobPacker(loaded, run, profile=None)
         assert office.takes(fanned)
         return office.parcel(fanned, shared=False)[1]
     finally:
@@ -158,24 +158,24 @@ def test_a_pattern_that_ships_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def raised(error: Exception) -> object:
-    return returned(error, str)
+    return mask_reply(error, str)
 
 
 def test_the_same_versions_are_accepted_whatever_the_last_number_of_python_is() -> None:
     mine = travel.own_versions()
-    expect_same({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait}, str)
+    require_same_versions({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait}, str)
 
 
 def test_a_worker_that_came_or_went_between_two_questions_is_no_mismatch() -> None:
     mine = travel.own_versions()
-    expect_same({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait}, str)
-    expect_same({"tcp://w": raised(OSError())}, {"tcp://w": mine.plait}, str)
+    require_same_versions({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait}, str)
+    require_same_versions({"tcp://w": raised(OSError())}, {"tcp://w": mine.plait}, str)
 
 
 def test_another_version_is_said_with_both_and_what_to_do() -> None:
     mine = travel.own_versions()
     with pytest.raises(InputError) as caught:
-        expect_same({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"}, str)
+        require_same_versions({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"}, str)
     assert str(caught.value) == (
         f"here is Plait {mine.plait} with Python {mine.python}, and on the cluster it is another: "
         "tcp://w has Plait 9.9 with Python 3.99\n"
@@ -185,7 +185,7 @@ def test_another_version_is_said_with_both_and_what_to_do() -> None:
 
 def test_a_worker_without_plait_is_named() -> None:
     with pytest.raises(InputError) as caught:
-        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": raised(ModuleNotFoundError("plait"))}, str)
+        require_same_versions({"tcp://w": "3.11.1"}, {"tcp://w": raised(ModuleNotFoundError("plait"))}, str)
     assert str(caught.value) == (
         "Plait is not installed on workers: tcp://w\n"
         f"fix: install Plait {travel.own_versions().plait} there, for the Python that runs the worker"
@@ -204,7 +204,7 @@ BROKEN = [
 @pytest.mark.parametrize(("said", "told"), BROKEN)
 def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(said: Exception, told: str) -> None:
     with pytest.raises(InputError) as caught:
-        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": raised(said)}, str)
+        require_same_versions({"tcp://w": "3.11.1"}, {"tcp://w": raised(said)}, str)
     assert str(caught.value) == (
         f"Plait cannot be loaded on workers: tcp://w: {told}\n"
         "fix: python -c 'import plait' there, with the Python that runs the worker, says more"
@@ -212,7 +212,7 @@ def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(said: Ex
 
 
 def test_a_worker_that_is_lost_while_it_is_asked_is_no_reason_to_refuse() -> None:
-    expect_same({"tcp://w": raised(OSError())}, {"tcp://w": raised(OSError())}, str)
+    require_same_versions({"tcp://w": raised(OSError())}, {"tcp://w": raised(OSError())}, str)
 
 
 def test_the_version_is_that_of_the_code_and_not_of_what_was_installed(
@@ -228,10 +228,10 @@ def test_the_version_is_that_of_the_code_and_not_of_what_was_installed(
 
 
 def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
-    refused = travel.Refused(
+    refused = travel.ItemRefused(
         "TrustError", "nobody you trust has signed hello.py", "type: plait trust /p", "trust"
     )
-    error = as_error(refused)
+    error = to_error(refused)
     assert isinstance(error, TrustError)
     assert str(error) == (
         "on a worker: nobody you trust has signed hello.py\n"
@@ -242,10 +242,10 @@ def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
 def test_what_earlier_lives_used_in_an_item_is_known_where_it_is_performed_and_ends_nothing() -> None:
     from plait.app.remote.worker import _as_used
     from plait.engine.journal import MemoryJournal
-    from plait.engine.limits import Earlier
+    from plait.engine.limits import PriorUsage
 
     journal = MemoryJournal()
     question = "map/item:1/0/agent/turn:1"
     journal.append(_as_used((question, {"turns": 2, "tokens": 30})))
-    assert Earlier(journal.reopened()).inside("map/item:1/0/agent") == {"turns": 2, "tokens": 30}
+    assert PriorUsage(journal.reopened()).inside("map/item:1/0/agent") == {"turns": 2, "tokens": 30}
     assert journal.recorded(question) is None

@@ -13,12 +13,12 @@ import pytest
 from adapters.dask.test_backend import Played, done
 from plait import __version__
 from plait.adapters.dask import protocol as travel
-from plait.adapters.dask.replies import IDENTITIES, Raised, returned
+from plait.adapters.dask.replies import IDENTITIES, RemoteError, mask_reply
 from plait.core.errors import PlaitError
 from plait.core.masking import Masker
 from plait.core.records import field_names
-from plait.engine.events import Event, Owed, StepFinished
-from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped
+from plait.engine.events import Event, PendingHooks, StepFinished
+from plait.engine.outcome import Aborted, Failed, Failure, Outcome, Skipped, Succeeded
 
 SECRET = "zz-very-secret-4711"
 SAID = f"said {SECRET}"
@@ -54,11 +54,11 @@ def values(annotation: str) -> Iterator[Any]:
         case "tuple[tuple[str, int], ...]":
             yield ((SAID, 1),)
         case "tuple[Sealed, ...]":
-            yield (travel.Sealed(SECRET),)
+            yield (travel.SealedSecret(SECRET),)
         case "Failure":
             yield from records(Failure)
         case "Owed":
-            yield from records(Owed)
+            yield from records(PendingHooks)
         case "Versions":
             yield from records(travel.Versions)
         case "Outcome":
@@ -66,7 +66,9 @@ def values(annotation: str) -> Iterator[Any]:
         case "tuple[Event, ...]":
             yield tuple(every(Event))
         case "tuple[Performed | Stopped | Ended | Refused, ...]":
-            yield tuple(every(travel.Performed | travel.Stopped | travel.Ended | travel.Refused))
+            yield tuple(
+                every(travel.ItemCompleted | travel.ItemStopped | travel.RunLimitReached | travel.ItemRefused)
+            )
         case _:
             raise AssertionError(f"what may be in a field that is {annotation}?")
 
@@ -85,14 +87,14 @@ ALL = [one for union in (travel.Reply, Event, Outcome) for one in every(union)]
 
 @pytest.mark.parametrize("sent", ALL, ids=lambda one: type(one).__name__)
 def test_nothing_that_comes_back_shows_a_secret(sent: object) -> None:
-    assert type(returned(sent, mask)) is type(sent)
-    assert not shows_secret(returned(sent, mask))
+    assert type(mask_reply(sent, mask)) is type(sent)
+    assert not shows_secret(mask_reply(sent, mask))
 
 
 def test_what_identifies_a_step_is_as_it_was() -> None:
-    event = StepFinished("map/item:a", "item", SAID, "f", Done(("t", 1)), 0.5, 7)
-    assert returned(event, mask) == StepFinished(
-        "map/item:a", "item", "said ***", "f", Done(("t", 1)), 0.5, 7
+    event = StepFinished("map/item:a", "item", SAID, "f", Succeeded(("t", 1)), 0.5, 7)
+    assert mask_reply(event, mask) == StepFinished(
+        "map/item:a", "item", "said ***", "f", Succeeded(("t", 1)), 0.5, 7
     )
 
 
@@ -116,42 +118,44 @@ def test_names_that_plait_or_an_author_gave_are_as_they_were(secret: str) -> Non
     captures = {"name": [7], "name:facts": facts, "validation": {"status": 1, "gaps": {}}}
     value = {"output": 7, "stderr": "", "exit_code": 127, "duration": 0.5, "captures": captures}
     value["cut"] = {"output": 3, "stderr": 3}
-    owed = Owed(("a gate",), {}, ("a gate",))
+    owed = PendingHooks(("a gate",), {}, ("a gate",))
     hidden = Masker([secret]).mask
     for outcome in (
-        Done(value),
+        Succeeded(value),
         Failed(Failure("exit code 127: x", "exit", 127, value)),
         Failed(Failure("ended by signal 9", "signal", 9, value)),
         Skipped("exit code 127"),
     ):
         event = StepFinished("p", "shell", "", "f", outcome, 0.5, used={"turns": 1.0}, owed=owed)
-        assert returned(event, hidden) == event
+        assert mask_reply(event, hidden) == event
 
 
 def test_names_in_data_are_masked_as_they_are_where_the_run_is() -> None:
     value = {"output": {SECRET: 1, "output": 2}, "captures": {"a": {SECRET: [{SECRET: 1}]}}, SECRET: 3}
-    assert returned(Done(value), mask) == Done(
+    assert mask_reply(Succeeded(value), mask) == Succeeded(
         {"output": {"***": 1, "output": 2}, "captures": {"a": {"***": [{"***": 1}]}}, "***": 3}
     )
 
 
 def test_what_a_program_says_after_how_it_ended_is_masked() -> None:
     said = Failed(Failure(f"exit code 1: {SAID}\n{SAID}"))
-    assert returned(said, mask) == Failed(Failure("exit code 1: said ***\nsaid ***"))
+    assert mask_reply(said, mask) == Failed(Failure("exit code 1: said ***\nsaid ***"))
 
 
 @pytest.mark.parametrize(
     "error", [OSError(2, SAID, SAID), ImportError(SAID, name=SAID), RuntimeError(SAID), KeyError(SAID)]
 )
 def test_an_error_is_what_it_says_without_secrets(error: Exception) -> None:
-    raised = returned(error, mask)
-    assert isinstance(raised, Raised)
+    raised = mask_reply(error, mask)
+    assert isinstance(raised, RemoteError)
     assert raised.is_a(type(error))
     assert "***" in raised.said
     assert not shows_secret(raised)
 
 
-REPLIES = list(every(travel.Performed | travel.Ended | travel.Refused | travel.Foreign))
+REPLIES = list(
+    every(travel.ItemCompleted | travel.RunLimitReached | travel.ItemRefused | travel.VersionMismatch)
+)
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda one: type(one).__name__)

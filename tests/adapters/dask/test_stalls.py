@@ -15,10 +15,10 @@ import pytest
 
 from crash.cluster import Cluster, ClusterScene, interrupt, is_installed
 from crash.scene import Engine, wait_for
-from plait.app.runs import Company, Options, run_flow
+from plait.app.runs import Options, RunObservers, run_flow
 from plait.cli import main
 from plait.core.errors import InputError
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from share import every
 
 if not is_installed():
@@ -127,7 +127,7 @@ def test_a_wrong_address_is_a_wrong_input_for_the_command(
 
 def test_a_run_that_waits_for_who_never_answers_can_be_stopped(tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text(FLOW)
-    stop = Stop()
+    stop = StopSignal()
     with speaking(b"", hangs_up=False) as speaker:
 
         def stop_when_heard() -> None:
@@ -138,7 +138,7 @@ def test_a_run_that_waits_for_who_never_answers_can_be_stopped(tmp_path: Path) -
         stopper.start()
         began = time.monotonic()
         result = run_flow(
-            str(tmp_path / "flow.yaml"), Options(backend=speaker.address), company=Company(stop=stop)
+            str(tmp_path / "flow.yaml"), Options(backend=speaker.address), company=RunObservers(stop=stop)
         )
         stopper.join()
     assert result.status == "interrupted"

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from plait.adapters.dask.cluster import ANSWER, Call, GaveWay, NoAnswer, halted
-from plait.adapters.dask.replies import Raised
-from plait.adapters.dask.worker_state import DEAF, GAP, Hearing, watch_of
-from plait.engine.event_bus import Stop
+from plait.adapters.dask.cluster import ANSWER, NoAnswer, Preempted, TimedCall, stop_workers
+from plait.adapters.dask.replies import RemoteError
+from plait.adapters.dask.worker_state import DEAF, GAP, HeartbeatWatch, make_cancel_check
+from plait.engine.event_bus import StopSignal
 
 
 @pytest.fixture
@@ -26,16 +26,16 @@ def never() -> Iterator[threading.Event]:
 
 
 def test_an_answer_comes_back() -> None:
-    assert Call(lambda: 7).answer(10) == 7
+    assert TimedCall(lambda: 7).answer(10) == 7
 
 
 def test_what_a_call_raises_is_raised_where_its_answer_is_wanted() -> None:
     with pytest.raises(ZeroDivisionError):
-        Call(lambda: 1 // 0).answer(10)
+        TimedCall(lambda: 1 // 0).answer(10)
 
 
 def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_was_said(never: threading.Event) -> None:
-    call = Call(never.wait)
+    call = TimedCall(never.wait)
     with pytest.raises(NoAnswer):
         call.answer(0.01)
     never.set()
@@ -43,8 +43,8 @@ def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_was_said(ne
 
 
 def test_a_wait_gives_way_to_something_else(never: threading.Event) -> None:
-    with pytest.raises(GaveWay):
-        Call(never.wait).answer(60, gives_way=lambda: True)
+    with pytest.raises(Preempted):
+        TimedCall(never.wait).answer(60, gives_way=lambda: True)
 
 
 # ── workers that are to end ──────────────────────────────────────────────
@@ -79,13 +79,13 @@ class Ways:
 
 def test_workers_are_asked_until_they_are_through() -> None:
     ways = Ways(asks=3)
-    assert halted(["a", "b"], ways, Stop()) == []
+    assert stop_workers(["a", "b"], ways, StopSignal()) == []
     assert (ways.through, ways.direct) == ([False] * 3, [])
 
 
 def test_workers_of_a_scheduler_that_does_not_answer_are_asked_without_it(never: threading.Event) -> None:
     ways = Ways(never=never)
-    assert halted(["a", "b"], ways, Stop()) == []
+    assert stop_workers(["a", "b"], ways, StopSignal()) == []
     assert sorted(ways.direct) == [("a", False), ("b", False)]
 
 
@@ -97,34 +97,34 @@ def test_an_answer_that_comes_late_counts_and_nobody_is_asked_twice_meanwhile(ne
             return said
 
     ways = Late(never=never)
-    assert halted(["a"], ways, Stop()) == []
+    assert stop_workers(["a"], ways, StopSignal()) == []
     assert ways.direct == [("a", False)]
 
 
 def test_who_cannot_be_reached_is_named(never: threading.Event) -> None:
     ways = Ways(never=never)
     ways.unreachable = ("b",)
-    stop = Stop()
+    stop = StopSignal()
     stop.ask()
     stop.ask()
-    assert halted(["a", "b"], ways, stop) == ["b"]
+    assert stop_workers(["a", "b"], ways, stop) == ["b"]
     assert ("a", True) in ways.direct
 
 
 def test_a_second_wish_to_stop_reaches_the_workers_while_they_have_their_grace() -> None:
-    stop, ways = Stop(), Ways(asks=3)
+    stop, ways = StopSignal(), Ways(asks=3)
     stop.ask()
     ways.asked = stop.ask
-    assert halted(["a"], ways, stop) == []
+    assert stop_workers(["a"], ways, stop) == []
     assert ways.through == [False, True, True]
 
 
 def test_a_worker_that_is_gone_is_not_waited_for() -> None:
     class Gone(Ways):
         def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:  # noqa: ARG002
-            return dict.fromkeys(workers, Raised(OSError, ""))
+            return dict.fromkeys(workers, RemoteError(OSError, ""))
 
-    assert halted(["a"], Gone(), Stop()) == []
+    assert stop_workers(["a"], Gone(), StopSignal()) == []
 
 
 # ── a scheduler that may be gone ─────────────────────────────────────────
@@ -138,7 +138,7 @@ class Clock:
         return self.now
 
 
-def looks(hearing: Hearing, clock: Clock, seconds: float, answer: Callable[[], object]) -> bool:
+def looks(hearing: HeartbeatWatch, clock: Clock, seconds: float, answer: Callable[[], object]) -> bool:
     """What is seen at the last look, after so many seconds with a look in each."""
     lost = False
     for _ in range(round(seconds)):
@@ -164,12 +164,12 @@ def test_a_scheduler_that_answers_no_heartbeat_for_long_is_lost(
     answers: dict[str, Callable[[], object]] = {
         "changes": lambda: clock.now, "stays": lambda: 0.5, "unknown": lambda: None
     }  # fmt: skip
-    assert looks(Hearing(clock=clock), clock, seconds, answers[answer]) is lost
+    assert looks(HeartbeatWatch(clock=clock), clock, seconds, answers[answer]) is lost
 
 
 def test_of_a_time_in_which_nobody_looked_nothing_is_known() -> None:
     clock = Clock()
-    hearing = Hearing(clock=clock)
+    hearing = HeartbeatWatch(clock=clock)
     assert not looks(hearing, clock, DEAF / 2, lambda: 0.5)
     clock.now += DEAF + GAP
     assert not hearing.is_lost(0.5)
@@ -193,7 +193,7 @@ def test_a_task_is_wanted_as_long_as_its_worker_works_and_its_scheduler_says_so(
 ) -> None:
     tasks = {} if state is None else {"key": SimpleNamespace(state=state)}
     worker = SimpleNamespace(status=status, state=SimpleNamespace(tasks=tasks), scheduler_delay=1, latency=2)
-    assert watch_of(worker, "key", Hearing())() is unwanted
+    assert make_cancel_check(worker, "key", HeartbeatWatch())() is unwanted
 
 
 def test_a_task_of_a_scheduler_that_is_stuck_is_wanted_no_longer() -> None:
@@ -202,7 +202,7 @@ def test_a_task_of_a_scheduler_that_is_stuck_is_wanted_no_longer() -> None:
     worker = SimpleNamespace(
         status="Status.running", state=SimpleNamespace(tasks=tasks), scheduler_delay=1, latency=2
     )
-    is_unwanted = watch_of(worker, "key", Hearing(clock=clock))
+    is_unwanted = make_cancel_check(worker, "key", HeartbeatWatch(clock=clock))
     seen = []
     for _ in range(round(DEAF) + 5):
         clock.now += 1

@@ -7,20 +7,20 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from plait.adapters.git import Worktrees
+from plait.adapters.git import GitWorktrees
 from plait.adapters.git.git import Answer, StartGit
 from plait.core.errors import ProcessError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.backend import ItemWork
-from plait.engine.events import Noted
+from plait.engine.backend import WorkItem
+from plait.engine.events import Note
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Outcome
-from plait.engine.perform import Turn
-from plait.engine.replay import Retried
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.action_step import Work
-from plait.program.map import ErrorPolicy, Fan
+from plait.engine.perform import StepContext
+from plait.engine.replay import RetriedItems
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.action_step import ActionStep
+from plait.program.map import ErrorPolicy, Map
 from plait.program.worktrees.isolation import Isolation
 from program.fakes import Acting, new_run, performed, step, steps
 from program.git_hand import git, new_repository
@@ -56,14 +56,14 @@ class Given:
     kind: str = "items"
     title: str = "items"
     fingerprint: str = "i"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: Turn) -> Json:  # noqa: ARG002
+    def run(self, turn: StepContext) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 
-    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
-        return (ItemWork(order, item, item) for order, item in enumerate(self.items))
+    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
+        return (WorkItem(order, item, item) for order, item in enumerate(self.items))
 
 
 Does = Callable[[Path, str], object]
@@ -119,19 +119,19 @@ class Place:
         run = new_run(
             journal=self.journal,
             folder=str(self.folder / self.state),
-            retried=Retried(frozenset(retried)),
+            retried=RetriedItems(frozenset(retried)),
             repeat=repeat,
         )
         self.project.mkdir(parents=True, exist_ok=True)
-        run.workspaces = Worktrees(self.start, str(self.project), run.folder, run.id)
+        run.workspaces = GitWorktrees(self.start, str(self.project), run.folder, run.id)
         try:
             return performed(self.fan, run, directory=str(self.project))
         finally:
             self.journal.reopened()
 
     @property
-    def fan(self) -> Fan:
-        return Fan(
+    def fan(self) -> Map:
+        return Map(
             "map",
             Given(self.items),
             steps(self._step("work", self.does)),
@@ -141,8 +141,8 @@ class Place:
             errors=self.errors,
         )
 
-    def _step(self, name: str, does: Does) -> Work:
-        def answer(turn: Turn) -> Json:
+    def _step(self, name: str, does: Does) -> ActionStep:
+        def answer(turn: StepContext) -> Json:
             item = str(turn.scope.lookup("item"))
             self.ran.append(item)
             does(Path(turn.directory), item)
@@ -173,7 +173,7 @@ class Place:
         return git(self.repository, "status", "--porcelain")
 
     def notes(self) -> list[str]:
-        return [one.event.message for one in self.journal.events() if isinstance(one.event, Noted)]
+        return [one.event.message for one in self.journal.events() if isinstance(one.event, Note)]
 
     def recorded(self, path: str) -> Json:
         known = self.journal.recorded(path)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from adapters.git.places import Place, start_git
-from plait.adapters.git import Worktrees
-from plait.adapters.git.leftovers import clean, left_behind
-from plait.engine.events import StepForgotten
-from plait.engine.outcome import Done, Failed, Failure, StepError
+from plait.adapters.git import GitWorktrees
+from plait.adapters.git.leftovers import clean_leftover, find_leftovers
+from plait.engine.events import StepInvalidated
+from plait.engine.outcome import Failed, Failure, StepError, Succeeded
 from plait.program.worktrees.isolation import Isolation
 from program.fakes import text_of
 
@@ -37,7 +37,7 @@ def failure_of(place: Place, path: str) -> Failure:
 def retried(place: Place) -> None:
     items = [f"map/item:{item}" for item in place.items]
     for path in ("map", *items):
-        place.journal.append(StepForgotten(path, "it is retried", below=False))
+        place.journal.append(StepInvalidated(path, "it is retried", below=False))
     place.life(retried=items)
 
 
@@ -93,23 +93,23 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
         if when == "while copying":
             patched.setattr("shutil.copyfileobj", dies)
         elif when == "before it is recorded":
-            patched.setattr("plait.program.worktrees.ports.Spot.record", dies)
+            patched.setattr("plait.program.worktrees.ports.Worktree.record", dies)
         else:
-            patched.setattr(Worktrees, "hand_over", dies)
+            patched.setattr(GitWorktrees, "hand_over", dies)
         with pytest.raises(Killed):
             place.life()
     assert len(place.left()) == 1
     runs = str(tmp_path / "runs")
     shutil.copytree(tmp_path / "runs", tmp_path / "copy")
-    [found] = left_behind(start_git, str(place.project), runs, [], own=os.listdir(runs))
+    [found] = find_leftovers(start_git, str(place.project), runs, [], own=os.listdir(runs))
     assert found.why == (
         "copies for an item that were not finished, so that no step was ever there: plait worktrees --clean"
     )
-    assert clean(start_git, str(place.project), runs, found) is None
+    assert clean_leftover(start_git, str(place.project), runs, found) is None
     assert place.left() == []
     shutil.rmtree(tmp_path / "runs")
     (tmp_path / "copy").rename(tmp_path / "runs")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.ran == ["a"]
     assert place.left() == []
 

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from adapters.git.places import Ended, Place, start_git
-from plait.adapters.git import Worktrees
+from plait.adapters.git import GitWorktrees
 from plait.adapters.git.git import Answer, StartGit
-from plait.adapters.git.leftovers import left_behind
+from plait.adapters.git.leftovers import find_leftovers
 from plait.core.errors import PlaitError, ProcessError
-from plait.engine.events import StepForgotten
-from plait.engine.outcome import Done
-from plait.program.worktrees.ports import Remains
+from plait.engine.events import StepInvalidated
+from plait.engine.outcome import Succeeded
+from plait.program.worktrees.ports import Leftover
 from program.fakes import failure_of
 from program.git_hand import git
 
@@ -49,14 +49,14 @@ def test_a_repository_about_which_git_was_killed_is_not_refused_for_what_it_lack
     place = Place(tmp_path)
     start = killing(lambda args: tuple(args[:2]) == asked, code)
     with pytest.raises(ProcessError) as raised:
-        Worktrees(start, str(place.project), str(tmp_path / "run"), "r").survey("HEAD", needs_branch=True)
+        GitWorktrees(start, str(place.project), str(tmp_path / "run"), "r").survey("HEAD", needs_branch=True)
     assert raised.value.what == f"'git {asked[0]}' was killed"
 
 
 def test_a_branch_that_is_nowhere_known_to_be_is_not_removed(tmp_path: Path) -> None:
     place = Place(tmp_path)
     git(place.repository, "branch", "plait/r/x")
-    worktrees = Worktrees(start_git, str(place.project), str(tmp_path / "run"), "r")
+    worktrees = GitWorktrees(start_git, str(place.project), str(tmp_path / "run"), "r")
     worktrees.survey("HEAD", needs_branch=True)
     worktrees.forget_branch("plait/r/x", "")
     assert "plait/r/x" in place.branches()
@@ -78,8 +78,8 @@ def test_whichever_question_about_a_ref_is_killed_all_is_merged_in_the_end(
     place.start = start_git
     failed = [f"map/item:{item}" for item in place.items if place.recorded(f"map/item:{item}") is None]
     for path in ("map", *failed):
-        place.journal.append(StepForgotten(path, "again", below=False))
-    assert isinstance(place.life(retried=failed), Done)
+        place.journal.append(StepInvalidated(path, "again", below=False))
+    assert isinstance(place.life(retried=failed), Succeeded)
     assert sorted(place.merged()) == ["a", "b", "c"]
     assert place.left() == []
 
@@ -97,7 +97,7 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
     monkeypatch.setattr("plait.adapters.git.git.stand_in", is_full)
     found = [
         one.why
-        for one in left_behind(
+        for one in find_leftovers(
             start_git, str(place.project), str(tmp_path / "runs"), (), own=os.listdir(tmp_path / "runs")
         )
         if one.path
@@ -106,7 +106,7 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
 
 
 def test_a_path_without_end_is_told_by_how_it_begins_and_ends() -> None:
-    message = Remains("/runs/0-a/" + "d/" * 2000 + "last", "closed", "File name too long").message
+    message = Leftover("/runs/0-a/" + "d/" * 2000 + "last", "closed", "File name too long").message
     assert "/runs/0-a/d/" in message
     assert "…" in message
     assert "/last (File name too long)" in message
@@ -130,7 +130,7 @@ def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_foll
     with pytest.raises(AssertionError, match=r"index\.lock"):
         git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
     place.start = start_git
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.status(), place.merged()) == ("", ["a"])
 
 
@@ -145,6 +145,6 @@ def test_whoever_commits_all_the_same_is_told_what_that_has_undone(tmp_path: Pat
     (place.repository / ".git/index.lock").unlink()
     git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
     place.start = start_git
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     [note] = [one for one in place.notes() if "were before it" in one]
     assert "a.txt" in note

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adapters.git.places import Place
-from plait.engine.outcome import Done, Outcome
+from plait.engine.outcome import Outcome, Succeeded
 from program.git_hand import git
 
 EVIL = ("clean", "smudge", "process")
@@ -165,7 +165,7 @@ def test_settings_that_name_no_program_hold_in_places(tmp_path: Path) -> None:
         ("user.name", 'q " \\ ü'),
     ):
         git(place.repository, "config", name, value)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "show", "main:new") == "one\ntwo"
     assert git(place.repository, "ls-tree", "main", "base").startswith("100644 ")
     shown = git(place.repository, "log", "-1", "--no-merges", "--format=%an", "--", "new")
@@ -190,6 +190,6 @@ def test_filters_of_the_user_run_and_keep_what_they_keep_in_the_repository(
         does=lambda folder, _: (folder / "new.big").write_text("work\n"),
         first={"base": "base\n", ".gitattributes": "*.big filter=lfs\n"},
     )
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "show", "main:new.big") == "WORK"
     assert (place.repository / ".git" / "lfs" / "kept").read_text() == "work\n"

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from adapters.git.places import Does, Place, start_git
-from plait.adapters.git import Worktrees, clean, left_behind
+from plait.adapters.git import GitWorktrees, clean_leftover, find_leftovers
 from plait.adapters.git.git import Answer
 from plait.core.errors import InputError
-from plait.engine.events import StepForgotten
-from plait.engine.outcome import Done
+from plait.engine.events import StepInvalidated
+from plait.engine.outcome import Succeeded
 from plait.engine.step import Retry
 from plait.program.map import ErrorPolicy
-from plait.program.worktrees.isolation import Isolation, Uncommitted
+from plait.program.worktrees.isolation import Isolation, UncommittedPolicy
 from program.fakes import failure_of, text_of
 from program.git_hand import git
 
@@ -63,7 +63,7 @@ def test_no_setting_hides_what_an_item_did(
 ) -> None:
     place = Place(tmp_path, items=("a",), does=does)
     git(place.repository, "config", *setting)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "show", f"main:{name}") == "work"
     assert (place.repository / name).read_text() == "work\n"
 
@@ -102,7 +102,7 @@ def test_only_files_called_gitignore_say_what_of_an_item_is_dropped(tmp_path: Pa
 
     place = Place(tmp_path, does=does, first={".gitignore": "*.log\n", "base": "base\n"})
     exclude(place, "*.txt\n")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "ls-tree", "--name-only", "main").split() == [
         ".gitignore", "a.txt", "b.txt", "base", "c.txt",
     ]  # fmt: skip
@@ -113,7 +113,7 @@ def test_only_files_called_gitignore_say_what_of_an_item_is_dropped(tmp_path: Pa
 @pytest.mark.parametrize("exclude", EXCLUDED)
 @pytest.mark.parametrize("uncommitted", ["keep", "fail"])
 def test_a_file_that_others_exclude_is_seen_under_every_policy(
-    tmp_path: Path, exclude: Exclude, uncommitted: Uncommitted
+    tmp_path: Path, exclude: Exclude, uncommitted: UncommittedPolicy
 ) -> None:
     place = Place(tmp_path, items=("a",), does=writes("a.txt"))
     place.isolation = Isolation("worktree", uncommitted=uncommitted, fingerprint="w")
@@ -132,7 +132,7 @@ def test_a_repository_that_others_exclude_keeps_its_place(tmp_path: Path, exclud
 
     place = Place(tmp_path, items=("a",), does=does)
     exclude(place, "cache/\n")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert len(place.left()) == 1
 
 
@@ -143,7 +143,7 @@ def test_a_place_is_not_removed_with_a_repository_that_others_exclude(
 ) -> None:
     place = Place(tmp_path)
     exclude(place, "cache/\n")
-    worktrees = Worktrees(start_git, str(place.repository), str(tmp_path / "run"), "r1")
+    worktrees = GitWorktrees(start_git, str(place.repository), str(tmp_path / "run"), "r1")
     spot = worktrees.add(0, "a", "a", worktrees.survey("HEAD", needs_branch=True).commit)
     (Path(spot.path) / "cache").mkdir()
     git(Path(spot.path) / "cache", "init", "-q")
@@ -163,7 +163,7 @@ def test_what_the_user_excludes_is_in_the_way_of_the_last_merge_and_stays(
     assert "files of yours that are in no commit are in its way: a.txt" in failure_of(place.life()).message
     assert (place.repository / "a.txt").read_text() == "mine\n"
     (place.repository / "a.txt").unlink()
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "a.txt").read_text() == "work\n"
     assert (place.repository / "other.txt").read_text() == "mine\n"
     assert place.status() == ""
@@ -173,7 +173,7 @@ def test_attributes_that_only_the_repository_has_hold_in_places(tmp_path: Path) 
     place = Place(tmp_path, items=("a",), does=writes("new", "one\r\ntwo\r\n"))
     excluded_by_the_repository(place, "new\n")
     (place.repository / ".git" / "info" / "attributes").write_text("new text\n")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "cat-file", "-s", "main:new") == "8"
 
 
@@ -196,8 +196,8 @@ def cleaned(place: Place) -> list[tuple[str, int | None, int]]:
     if not os.path.exists(runs):
         os.mkdir(runs)
         os.symlink(place.folder / "run", os.path.join(runs, "r1"))
-    found = left_behind(start_git, project, runs, (), own=os.listdir(runs))
-    rest = [clean(start_git, project, runs, one) for one in found]
+    found = find_leftovers(start_git, project, runs, (), own=os.listdir(runs))
+    rest = [clean_leftover(start_git, project, runs, one) for one in found]
     return [(one.branch or one.path, one.commits, one.files) for one in rest if one is not None]
 
 
@@ -218,7 +218,7 @@ def test_an_item_without_its_git_file_commits_nothing_of_the_user(tmp_path: Path
     place = Place(tmp_path, items=("a",), does=leaves_its_repository, state=INSIDE, first=WITH_STATE)
     (place.repository / "base").write_text("mine\n")
     (place.repository / "untracked").write_text("mine\n")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "show", "main:work") == "work"
     assert git(place.repository, "show", "main:base") == "base"
     assert place.status().splitlines() == ["M base", "?? untracked"]
@@ -275,8 +275,8 @@ def test_cleaning_a_copy_of_a_project_does_not_touch_the_original(tmp_path: Path
     runs.mkdir()
     (tmp_path / "second" / "run").rename(runs / "r1")
     project = str(tmp_path / "second" / "repository")
-    for one in left_behind(start_git, project, str(runs), (), own=os.listdir(runs)):
-        clean(start_git, project, str(runs), one)
+    for one in find_leftovers(start_git, project, str(runs), (), own=os.listdir(runs)):
+        clean_leftover(start_git, project, str(runs), one)
     assert git(first.repository, "rev-parse", f"plait/r1/{kept.name}") == tip
     assert (runs / "r1" / "worktrees" / kept.name / "work").read_text() == "work\n"
 
@@ -311,11 +311,11 @@ def becomes_a_repository(folder: Path, _: str) -> None:
 @pytest.mark.parametrize("does", [makes_a_repository, commits_a_repository, becomes_a_repository])
 def test_a_place_with_a_repository_of_its_own_stays(tmp_path: Path, does: Does) -> None:
     place = Place(tmp_path, items=("a",), does=does)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     (kept,) = place.worktrees.iterdir()
     assert (kept / "sub" / "more").read_text() == "more\n"
     assert any(str(kept) in note for note in place.notes())
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     cleaned(place)
     assert (kept / "sub" / "more").read_text() == "more\n"
     assert git(kept / "sub", "log", "-1", "--format=%s") in ("inner", "elsewhere")
@@ -327,7 +327,7 @@ def test_what_is_beside_such_a_repository_is_merged(tmp_path: Path) -> None:
         (folder / "beside").write_text("work\n")
 
     place = Place(tmp_path, items=("a",), does=does)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "ls-tree", "--name-only", "main").split() == ["base", "beside"]
 
 
@@ -337,7 +337,7 @@ def test_a_repository_in_a_folder_that_git_ignores_goes_with_it(tmp_path: Path) 
         git(folder / "cache" / "sub", "init", "-q")
 
     place = Place(tmp_path, items=("a",), does=does, first={".gitignore": "cache/\n", "base": "base\n"})
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.left() == []
 
 
@@ -382,7 +382,7 @@ def test_files_of_the_user_that_git_ignores_are_in_the_way_and_stay(
     )
     assert (mine.read_text(), git(place.repository, "rev-parse", "main")) == ("mine\n", before)
     mine.rename(tmp_path / "elsewhere")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.status() == ""
 
 
@@ -396,7 +396,7 @@ def test_a_folder_whose_files_are_all_committed_may_become_a_file(tmp_path: Path
     (place.repository / "build" / "data").write_text("x\n")
     git(place.repository, "add", "-A")
     git(place.repository, "commit", "-q", "-m", "build")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "build").read_text() == "file\n"
 
 
@@ -474,7 +474,7 @@ def test_what_an_item_writes_outside_the_cone_of_a_sparse_checkout_is_merged(tmp
     git(place.repository, "add", "-A")
     git(place.repository, "commit", "-q", "-m", "hidden")
     git(place.repository, "sparse-checkout", "set", "--cone", "seen")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "show", "main:hidden/new") == "work"
     assert git(place.repository, "show", "main:hidden/file") == "work"
 
@@ -504,7 +504,7 @@ def test_a_folder_of_copies_stays_whatever_was_changed_in_it(
         isolation=Isolation("directory", inputs=(text_of("${item}.in"),), fingerprint="d"),
     )
     (place.repository / "a.in").write_text("a.in")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert bool(place.left()) == stays
 
 
@@ -530,13 +530,13 @@ def test_a_conflict_between_a_file_and_a_folder_names_the_file(tmp_path: Path) -
 def test_a_branch_whose_name_is_no_text_is_merged_into(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",))
     subprocess.run([b"git", b"switch", b"-q", b"-c", b"caf\xe9"], cwd=place.repository, check=True)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "a.txt").exists()
 
 
 def test_a_project_whose_path_has_a_line_break_works(tmp_path: Path) -> None:
     place = Place(tmp_path / "line\nbreak", items=("a",))
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "a.txt").exists()
 
 
@@ -546,7 +546,7 @@ MADE_BY = ["--object-format=sha256", "--separate-git-dir={}/administration"]
 @pytest.mark.parametrize("option", MADE_BY)
 def test_repositories_with_longer_ids_and_those_kept_elsewhere_work(tmp_path: Path, option: str) -> None:
     place = Place(tmp_path, items=("a", "b"), made_by=[option.format(tmp_path)])
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a", "b"]
     assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
     assert (place.repository / "b.txt").exists()
@@ -577,7 +577,7 @@ def test_while_the_branch_moves_nobody_can_commit_in_the_working_tree(tmp_path: 
         place.life()
     assert b"index.lock" in said[0]
     place.start = start_git
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.merged(), place.status()) == (["a"], "")
 
 
@@ -597,7 +597,7 @@ def test_a_place_of_which_half_was_removed_is_not_the_work_of_an_item(
     with pytest.raises(Killed):
         place.life()
     monkeypatch.setattr(shutil, "rmtree", removed)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a", "b"]
     assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
 
@@ -635,7 +635,7 @@ def test_a_large_file_that_was_cut_short_is_finished(tmp_path: Path) -> None:
         tmp_path, does, lambda top: (top / "large").write_text(line * 9), first={"base": "base\n"}
     )
     place.start = start
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "large").read_text() == line * 100_000
     assert place.status() == ""
     assert max(calls) < 10_000, "the content of files does not go through a pipe"
@@ -649,7 +649,7 @@ def test_a_file_with_other_line_ends_that_was_cut_short_is_finished(tmp_path: Pa
         lambda top: (top / "a.dos").write_bytes(b"one\r\ntw"),
         first=first,
     )
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "a.dos").read_bytes() == b"one\r\ntwo\r\nthree\r\n"
 
 
@@ -676,14 +676,14 @@ def test_what_the_user_did_to_a_merged_file_before_a_resume_stays(tmp_path: Path
     forget_last_merge(place)
     (place.repository / "base").write_text("a long")
     (place.repository / "other").unlink()
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "base").read_text() == "a long"
     assert place.status().splitlines() == ["M base", " D other"]
 
 
 def forget_last_merge(place: Place) -> None:
     """It was killed before the end of the merge was recorded, but not its intent."""
-    place.journal.append(StepForgotten("map/merge", "", below=False))
+    place.journal.append(StepInvalidated("map/merge", "", below=False))
 
 
 def test_a_lock_of_ours_is_known_whenever_we_died(tmp_path: Path) -> None:
@@ -698,7 +698,7 @@ def test_a_lock_of_ours_is_known_whenever_we_died(tmp_path: Path) -> None:
         return answer
 
     place.start = start
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert set(seen) == {b"plait r1\n"}
     assert sorted(path.name for path in folder.glob("index*")) == ["index"]
 
@@ -729,7 +729,7 @@ def test_an_item_that_does_nothing_costs_four_calls_of_git(tmp_path: Path) -> No
 
         names = tuple(f"i{number}" for number in range(items))
         place = Place(tmp_path / str(items), items=names, does=lambda *_: None, start=start, parallel=1)
-        assert isinstance(place.life(), Done)
+        assert isinstance(place.life(), Succeeded)
         return len(calls)
 
     assert counted(4) - counted(3) <= 4, "worktree add, its files, what it holds, its branch"

@@ -11,11 +11,11 @@ import pytest
 
 from adapters.git.places import Does, Place, start_git
 from ordinary import by_ordinary_user
-from plait.adapters.git import Left, clean, left_behind
+from plait.adapters.git import Leftover, clean_leftover, find_leftovers
 from plait.adapters.git.removal import remove_tree
 from plait.core.errors import InputError
-from plait.engine.events import StepForgotten
-from plait.engine.outcome import Done, Failed
+from plait.engine.events import StepInvalidated
+from plait.engine.outcome import Failed, Succeeded
 from plait.program.worktrees.isolation import Isolation
 from program.git_hand import git
 
@@ -28,12 +28,12 @@ def removable(tmp_path: Path) -> Iterator[None]:
     subprocess.run(["chmod", "-R", "u+rwx", str(tmp_path)], check=False)
 
 
-def left(place: Place) -> list[Left]:
-    return left_behind(start_git, str(place.project), runs_of(place), (), own=os.listdir(runs_of(place)))
+def left(place: Place) -> list[Leftover]:
+    return find_leftovers(start_git, str(place.project), runs_of(place), (), own=os.listdir(runs_of(place)))
 
 
-def cleaned(place: Place) -> list[Left]:
-    rest = [clean(start_git, str(place.project), runs_of(place), one) for one in left(place)]
+def cleaned(place: Place) -> list[Leftover]:
+    rest = [clean_leftover(start_git, str(place.project), runs_of(place), one) for one in left(place)]
     return [one for one in rest if one is not None]
 
 
@@ -78,7 +78,7 @@ def merged_files(place: Place) -> list[str]:
 @by_ordinary_user
 def test_an_ignored_folder_that_is_closed_goes_with_its_place(tmp_path: Path, mode: int) -> None:
     place = Place(tmp_path, items=("a", "b"), does=closes(mode), first=IGNORING)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     assert (place.left(), place.notes(), place.branches(), entries(place)) == ([], [], ["main"], 0)
 
@@ -89,7 +89,7 @@ def test_an_ignored_folder_that_is_closed_goes_with_its_place(tmp_path: Path, mo
 @by_ordinary_user
 def test_a_folder_that_cannot_be_read_keeps_its_place_and_the_run_goes_on(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a", "b"), does=closes(0o000, "data"), first=IGNORING)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     first, second = place.left()
     kept = place.worktrees / first / "data"
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_read_keeps_its_place_and_the_run_goes_on(tmp_pa
         "the folder of an item stays, since a part of it cannot be read, and so may hold what is not "
         f"committed: {kept} (Permission denied); make it readable, then plait worktrees --clean"
     ) in place.notes()
-    assert isinstance(place.life(), Done), "a resumed run goes on, too"
+    assert isinstance(place.life(), Succeeded), "a resumed run goes on, too"
     assert place.left() == [first, second]
     assert all("a part of it cannot be read" in one.why for one in left(place) if one.path)
     assert [one.path for one in cleaned(place) if one.path] == [
@@ -123,7 +123,7 @@ def closes_a_file(folder: Path, item: str) -> None:
 @by_ordinary_user
 def test_a_place_that_cannot_be_looked_at_is_that_of_a_failed_item(tmp_path: Path, does: Does) -> None:
     place = Place(tmp_path, items=("a", "b"), does=does, first=IGNORING)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert isinstance(place.journal.recorded("map/item:a").outcome, Failed)  # type: ignore[union-attr]
     first, second = place.left()
     assert {Path(one.path).name for one in cleaned(place) if one.path} == {first, second}
@@ -133,21 +133,21 @@ def test_a_place_that_cannot_be_looked_at_is_that_of_a_failed_item(tmp_path: Pat
         (place.worktrees / name).chmod(0o700)
         for file in (place.worktrees / name).glob("*.txt"):
             file.chmod(0o600)
-    assert isinstance(place.life(retried=["map/item:a", "map/item:b"]), Done)
+    assert isinstance(place.life(retried=["map/item:a", "map/item:b"]), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     assert place.left() == []
 
 
-def forgotten(*items: str) -> list[StepForgotten]:
-    return [StepForgotten("map", "again", below=False)] + [
-        StepForgotten(f"map/item:{item}", "again") for item in items
+def forgotten(*items: str) -> list[StepInvalidated]:
+    return [StepInvalidated("map", "again", below=False)] + [
+        StepInvalidated(f"map/item:{item}", "again") for item in items
     ]
 
 
 @by_ordinary_user
 def test_a_copy_with_a_closed_folder_stays_and_the_run_goes_on(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",), does=closes(0o444, "data"), isolation=Isolation("directory"))
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     (kept,) = place.left()
     (rest,) = cleaned(place)
     assert (os.path.basename(rest.path), place.left()) == (kept, [kept])
@@ -180,7 +180,7 @@ def test_what_cannot_be_removed_stays_aside_and_is_said(
     tmp_path: Path, stubborn: Callable[[bool], None]
 ) -> None:
     place = Place(tmp_path, items=("a", "b"), does=closes(0o755), first=IGNORING)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     first, second = place.left()
     assert first.startswith(".0-a-")
@@ -199,7 +199,7 @@ def test_what_cannot_be_removed_stays_aside_and_is_said(
     rest = cleaned(place)
     assert [os.path.basename(one.path) for one in rest] == [first, second]
     assert f"Operation not permitted: {rest[0].path}/cache/ro/x" in rest[0].why
-    assert isinstance(place.life(), Done), "a resumed run commits nothing of it"
+    assert isinstance(place.life(), Succeeded), "a resumed run commits nothing of it"
     assert place.branches() == ["main"]
     stubborn(False)
     assert (cleaned(place), place.left()) == ([], [])
@@ -213,10 +213,10 @@ def test_a_retry_commits_nothing_from_what_is_left_of_other_items(tmp_path: Path
             raise InputError("not yet", code="no")
 
     place = Place(tmp_path, does=does, first=IGNORING)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     (tmp_path / "ok").touch()
     place.journal.append(*forgotten("c"))
-    assert isinstance(place.life(retried=["map/item:c"]), Done)
+    assert isinstance(place.life(retried=["map/item:c"]), Succeeded)
     assert "PASSWORD" not in git(place.repository, "log", "--all", "-p")
     assert git(place.repository, "log", "--all", "--diff-filter=D", "--format=%s") == ""
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base", "c.txt"]
@@ -226,9 +226,9 @@ def test_a_retry_commits_nothing_from_what_is_left_of_other_items(tmp_path: Path
 @pytest.mark.usefixtures("stubborn")
 def test_two_places_of_one_name_can_both_stay_aside(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",), does=closes(0o755), first=IGNORING)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     place.journal.append(*forgotten("a"))
-    assert isinstance(place.life(retried=["map/item:a"]), Done)
+    assert isinstance(place.life(retried=["map/item:a"]), Succeeded)
     assert len(place.left()) == 2
     assert all(name.startswith(".0-a-") for name in place.left())
 
@@ -257,7 +257,7 @@ def test_a_folder_whose_git_file_is_gone_is_not_committed_by_those_who_tidy_up(t
     assert (place.worktrees / first / "a.txt").exists()
     place.does = working
     place.journal.append(*forgotten("a", "b"))
-    assert isinstance(place.life(retried=["map/item:a", "map/item:b"]), Done)
+    assert isinstance(place.life(retried=["map/item:a", "map/item:b"]), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     assert any("its .git is gone" in note and first in note for note in place.notes())
     assert git(place.repository, "log", "--all", "--diff-filter=D", "--format=%s") == ""
@@ -300,7 +300,7 @@ def test_an_entry_of_git_whose_folder_is_gone_is_listed_and_cleaned(tmp_path: Pa
 def test_what_is_aside_in_a_run_that_goes_on_is_nobody_elses(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",), does=failing, first=IGNORING)
     first = killed_while_removing(place)
-    found = left_behind(
+    found = find_leftovers(
         start_git, str(place.project), runs_of(place), ("r1",), own=os.listdir(runs_of(place))
     )
     assert not any(first in one.path for one in found)

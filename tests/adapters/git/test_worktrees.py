@@ -19,11 +19,11 @@ from adapters.git.places import Ended, Place, commits_a_file, start_git
 from plait.adapters.git.git import Answer
 from plait.adapters.git.worktrees import place_name
 from plait.core.errors import InputError
-from plait.engine.events import StepForgotten
-from plait.engine.outcome import Done, Failed
+from plait.engine.events import StepInvalidated
+from plait.engine.outcome import Failed, Succeeded
 from plait.engine.step import Retry
 from plait.program.map import ErrorPolicy
-from plait.program.worktrees.isolation import Isolation, Uncommitted
+from plait.program.worktrees.isolation import Isolation, UncommittedPolicy
 from program.fakes import failure_of, text_of
 from program.git_hand import git, new_repository
 from share import every
@@ -33,7 +33,7 @@ from share import every
 
 def test_what_items_commit_is_merged_in_their_order_and_nothing_else_is_left(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a", "b", "c"]
     assert place.branches() == ["main"]
     assert (place.left(), place.status()) == ([], "")
@@ -51,7 +51,7 @@ def test_an_item_that_is_quicker_waits_for_those_before_it_and_holds_nobody_up(t
             last_has_worked.set()
 
     place = Place(tmp_path, items=("a", "b", "c", "d", "e", "f"), does=does, parallel=2)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.ran[-1] == "f"
     assert place.merged() == ["a", "b", "c", "d", "e", "f"]
 
@@ -79,14 +79,14 @@ def test_a_project_below_the_root_of_its_repository_is_where_items_work(tmp_path
         commits_a_file(folder, item)
 
     place = Place(tmp_path, items=("a",), prefix="sub/project", does=does)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert [folder.parts[-2:] for folder in seen] == [("sub", "project")]
     assert (place.project / "a.txt").read_text() == "a\n"
 
 
 def test_an_item_without_changes_leaves_no_trace(tmp_path: Path) -> None:
     place = Place(tmp_path, does=lambda *_: None)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.merged(), place.branches(), place.left()) == ([], ["main"], [])
 
 
@@ -98,7 +98,7 @@ def writes_only(folder: Path, item: str) -> None:
     (folder / "base").unlink()
 
 
-UNCOMMITTED: list[tuple[Uncommitted, list[str]]] = [
+UNCOMMITTED: list[tuple[UncommittedPolicy, list[str]]] = [
     ("commit", ["*: what was not committed"]),
     ("keep", []),
     ("fail", []),
@@ -107,7 +107,7 @@ UNCOMMITTED: list[tuple[Uncommitted, list[str]]] = [
 
 @pytest.mark.parametrize(("policy", "merged"), UNCOMMITTED)
 def test_changes_that_were_not_committed_are_never_dropped(
-    tmp_path: Path, policy: Uncommitted, merged: list[str]
+    tmp_path: Path, policy: UncommittedPolicy, merged: list[str]
 ) -> None:
     place = Place(
         tmp_path,
@@ -115,7 +115,7 @@ def test_changes_that_were_not_committed_are_never_dropped(
         does=writes_only,
         isolation=Isolation("worktree", uncommitted=policy, fingerprint="w"),
     )
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert [re.sub(r"^0-a-[0-9a-f]{8}", "*", message) for message in place.merged()] == merged
     if policy == "commit":
         assert not (place.repository / "base").exists()
@@ -147,13 +147,16 @@ def test_a_failed_item_keeps_its_worktree_and_goes_on_there_when_it_is_retried(t
     (tmp_path / "bad").unlink()
     place.does = lambda folder, _: (folder / "more.txt").write_text("more")
     place.journal.append(*forget("map/item:b"))
-    assert isinstance(place.life(retried=["map/item:b"]), Done)
+    assert isinstance(place.life(retried=["map/item:b"]), Succeeded)
     assert place.merged() == ["a", "c", "b", f"{kept}: what was not committed"]
     assert (place.branches(), place.left()) == (["main"], [])
 
 
-def forget(*paths: str, below: bool = False) -> list[StepForgotten]:
-    return [StepForgotten("map", "", below=False), *(StepForgotten(path, "", below=below) for path in paths)]
+def forget(*paths: str, below: bool = False) -> list[StepInvalidated]:
+    return [
+        StepInvalidated("map", "", below=False),
+        *(StepInvalidated(path, "", below=below) for path in paths),
+    ]
 
 
 def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_commits(tmp_path: Path) -> None:
@@ -170,7 +173,7 @@ def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_co
     place = Place(
         tmp_path, items=("a",), does=does, errors=ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
     )
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert len(set(seen)) == 2
     first = f"plait/r1/{seen[0].name}"
     assert place.branches() == ["main", first]
@@ -194,7 +197,7 @@ def test_of_attempts_that_committed_nothing_nothing_is_said(tmp_path: Path) -> N
 
     errors = ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
     place = Place(tmp_path, items=("a",), does=does, errors=errors)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.branches(), place.notes()) == (["main"], [])
 
 
@@ -213,7 +216,7 @@ def test_branches_of_attempts_of_an_earlier_life_are_told_at_the_end(tmp_path: P
     assert [attempt in note for note in place.notes()] == [True], "the dead letter has its place, and is told"
     (tmp_path / "bad").unlink()
     place.journal.append(*forget("map/item:b", below=True))
-    assert isinstance(place.life(retried=["map/item:b"]), Done)
+    assert isinstance(place.life(retried=["map/item:b"]), Succeeded)
     assert attempt in place.notes()[-1]
     assert set(place.branches()) >= {"main", attempt}
 
@@ -252,7 +255,7 @@ def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_p
     (kept / "base").write_text("a and b\n")
     git(kept, "commit", "-q", "-a", "-m", "resolved")
     place.journal.append(*forget("map/item:b"))
-    assert isinstance(place.life(retried=["map/item:b"]), Done)
+    assert isinstance(place.life(retried=["map/item:b"]), Succeeded)
     assert place.ran.count("b") == 1
     assert (place.repository / "base").read_text() == "a and b\n"
     assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
@@ -265,7 +268,7 @@ def test_with_another_attempt_an_item_in_conflict_is_done_again_on_top_of_the_ot
         does=lambda folder, item: (folder / "base").write_text((folder / "base").read_text() + f"{item}\n"),
         errors=ErrorPolicy(retry=Retry(attempts=2, initial_delay=0)),
     )
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert (place.repository / "base").read_text() == "base\na\nb\n"
 
 
@@ -276,7 +279,7 @@ def test_changes_of_the_user_that_are_not_in_the_way_stay(tmp_path: Path) -> Non
     place = Place(tmp_path)
     (place.repository / "base").write_text("mine\n")
     (place.repository / "notes").write_text("mine\n")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.status().splitlines() == ["M base", "?? notes"]
     assert (place.repository / "base").read_text() == "mine\n"
     assert place.merged() == ["a", "b", "c"]
@@ -294,7 +297,7 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
     assert git(place.repository, "rev-parse", "main") == before
     assert (place.repository / "base").read_text() == "mine\n"
     git(place.repository, "checkout", "-q", "base")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.ran == ["a"]
     assert (place.repository / "base").read_text() == "a\n"
     assert (place.branches(), place.status()) == (["main"], "")
@@ -325,7 +328,7 @@ def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_
     for command in others[:2]:
         git(place.repository, *shlex.split(command)[1:])
     assert (place.status(), place.merged()) == ("", ["a"])
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
 
 
 def test_a_branch_that_went_on_meanwhile_is_merged_and_not_overwritten(tmp_path: Path) -> None:
@@ -338,7 +341,7 @@ def test_a_branch_that_went_on_meanwhile_is_merged_and_not_overwritten(tmp_path:
         git(place.repository, "commit", "-q", "-m", "mine")
 
     place.does = does
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     log = git(place.repository, "log", "--first-parent", "--format=%s", "main").splitlines()
     assert log == ["Merge branch 'plait/r1/merged'", "mine", "first"]
     assert place.status() == ""
@@ -352,7 +355,7 @@ def test_a_branch_that_is_checked_out_nowhere_is_moved_alone(tmp_path: Path) -> 
         git(place.repository, "checkout", "-q", "-b", "other")
 
     place.does = does
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a"]
     assert not (place.repository / "a.txt").exists()
     assert place.status() == ""
@@ -408,7 +411,7 @@ def test_a_branch_in_the_way_is_renamed_by_what_is_said(tmp_path: Path) -> None:
     with_a_branch_in_the_way(place)
     assert failure_of(place.life()).message.endswith("\nfix: git branch -m plait NEW-NAME")
     git(place.repository, "branch", "-m", "plait", "new-name")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a"]
 
 
@@ -440,7 +443,7 @@ def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(tmp_path: Path
     git(place.repository, "checkout", "-q", first)
     git(place.repository, "switch", "-q", "-")
     place.journal.append(*forget("map/item:a"))
-    assert isinstance(place.life(retried=["map/item:a"]), Done)
+    assert isinstance(place.life(retried=["map/item:a"]), Succeeded)
     assert (place.repository / "a.txt").exists()
 
 
@@ -486,7 +489,7 @@ def test_other_repositories_work(tmp_path: Path, arrange: Callable[[Place], None
     place = Place(tmp_path, items=("a", "b"))
     arrange(place)
     before = git(place.repository, "rev-parse", "HEAD")
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert git(place.repository, "log", "--no-merges", "--format=%s", f"{before}..main").splitlines() in (
         ["b", "a"],
         ["a", "b"],
@@ -498,7 +501,7 @@ def test_other_repositories_work(tmp_path: Path, arrange: Callable[[Place], None
 def test_without_a_branch_items_can_keep_their_own(tmp_path: Path) -> None:
     place = Place(tmp_path, isolation=Isolation("worktree", merges=False, fingerprint="w"))
     detached(place)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     names = [name for name in place.branches() if name.startswith("plait/")]
     assert [git(place.repository, "log", "-1", "--format=%s", name) for name in names] == ["a", "b", "c"]
     assert (place.left(), place.merged()) == ([], [])
@@ -542,7 +545,7 @@ def test_git_is_given_only_names_of_our_own_making(tmp_path: Path) -> None:
         start=watched,
         does=lambda folder, item: (folder / f"f{items.index(item)}").write_text(item),
     )
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert len(place.merged()) == len(items)
     whole = {item for item in items if item not in ("HEAD", "-b", "..")}
     assert [word for word in words if any(item and item in word for item in whole if len(item) > 2)] == []
@@ -674,7 +677,7 @@ def test_whenever_we_die_no_commit_is_lost_none_is_merged_twice_and_the_order_st
         if not has_died():
             break
         place.start = start_git
-        assert isinstance(place.life(), Done), at
+        assert isinstance(place.life(), Succeeded), at
         assert place.merged() == ["a", "b"], at
         assert (place.branches(), place.left(), place.status()) == (["main"], [], ""), at
     assert at > 20
@@ -701,7 +704,7 @@ def test_a_disk_that_is_full_at_any_call_loses_nothing(tmp_path: Path) -> None:
         if letters:
             place.journal.append(*forget(*letters))
         if letters or isinstance(first, Failed):
-            assert isinstance(place.life(retried=letters), Done), (at, failed)
+            assert isinstance(place.life(retried=letters), Succeeded), (at, failed)
         assert sorted(place.merged()) == ["a", "b"], (at, failed)
         assert place.ran.count("a") <= 2, (at, failed)
         assert place.status() == "", (at, failed)
@@ -736,7 +739,7 @@ def test_a_working_tree_that_was_half_updated_is_finished(tmp_path: Path) -> Non
         place.life()
     (place.repository / ".git" / "index.lock").write_text("plait r1\n")  # as a killed process leaves it
     place.start = start_git
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.status() == ""
     assert (place.repository / "base").read_text() == "a much longer text than before\n" * 100
 
@@ -749,7 +752,7 @@ def test_the_lock_of_another_git_is_not_taken_away(tmp_path: Path) -> None:
     assert "another git works in your working tree" in message
     assert lock.read_bytes() == b"DIRC"
     lock.unlink()
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a"]
 
 
@@ -779,7 +782,7 @@ def test_a_branch_that_is_neither_before_nor_behind_a_merge_is_a_question(tmp_pa
         asked.value
     )
     assert "--repeat map/merge" in str(asked.value)
-    assert isinstance(place.life(repeat=["map/merge"]), Done)
+    assert isinstance(place.life(repeat=["map/merge"]), Succeeded)
     assert git(place.repository, "log", "--first-parent", "--format=%s", "main").splitlines()[1] == "mine"
     assert (place.repository / "a.txt").exists()
 
@@ -805,7 +808,7 @@ def test_a_folder_of_copies_has_the_named_inputs_and_stays_if_something_came_to_
     for name in ("a.in", "b.in", "lib/deep/x", "other"):
         (place.repository / name).parent.mkdir(parents=True, exist_ok=True)
         (place.repository / name).write_text(name)
-    assert isinstance(place.life(), Done)
+    assert isinstance(place.life(), Succeeded)
     assert seen == {"a": ["a.in", "lib/deep/x"], "b": ["b.in", "lib/deep/x"]}
     (kept,) = place.worktrees.iterdir()
     assert (kept / "made").exists()

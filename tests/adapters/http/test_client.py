@@ -24,15 +24,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.adapters.http.client import Client, send, stream
+from plait.adapters.http.client import Client, send_request, stream_request
 from plait.adapters.http.connect import dial, not_public
 from plait.core.errors import RequestError
-from plait.tools.invocation import Limits, RequestCall, Retry
+from plait.tools.invocation import CallLimits, HttpRetry, RequestCall
 
 PUBLIC = "93.184.216.34"
 SECRET = "s3cr3t-value"
-SOON = Limits(timeout=0.3)
-LONG = Limits(timeout=30.0)
+SOON = CallLimits(timeout=0.3)
+LONG = CallLimits(timeout=30.0)
 
 
 # ── servers ───────────────────────────────────────────────────────────────────────────────────────
@@ -313,7 +313,7 @@ def test_the_request_arrives_as_it_was_given(site: Site, client: Client) -> None
 
 def test_the_answer_to_head_has_no_body(site: Site, client: Client) -> None:
     url = site.on("/", lambda x: x.reply(200, b"x" * 100))
-    returned = client.send(RequestCall("HEAD", url, limits=Limits(timeout=30.0, max_output=10)))
+    returned = client.send(RequestCall("HEAD", url, limits=CallLimits(timeout=30.0, max_output=10)))
     assert (returned.success, returned.data, returned.metadata["headers"]) == (
         True,
         "",
@@ -323,8 +323,8 @@ def test_the_answer_to_head_has_no_body(site: Site, client: Client) -> None:
 
 def test_the_process_has_a_client_of_its_own(site: Site) -> None:
     url = site.on("/", lambda x: x.reply(200, b"hello"))
-    assert send(get(url)).data == "hello"
-    with stream(get(url)) as answer:
+    assert send_request(get(url)).data == "hello"
+    with stream_request(get(url)) as answer:
         assert b"".join(answer) == b"hello"
 
 
@@ -481,7 +481,7 @@ def test_a_url_from_data_reaches_no_inner_address_however_it_is_spelt(
 
 def test_one_inner_address_among_public_ones_refuses_the_name(world: World, client: Client) -> None:
     world.addresses = lambda _: [PUBLIC, "10.0.0.1", "127.0.0.1"]
-    error = refused(client, get("http://h.example/", url_from_data=True, retry=Retry(attempts=3)))
+    error = refused(client, get("http://h.example/", url_from_data=True, retry=HttpRetry(attempts=3)))
     assert error.what == (
         "the host has a private and a loopback address, where a URL that comes from data may not lead"
     )
@@ -705,7 +705,7 @@ def test_the_pinned_address_is_asked_for_the_name_that_was_written(secured: Secu
 
 def test_a_certificate_for_another_name_is_refused(secured: Secured, world: World) -> None:
     url = secured.site.on("/", lambda x: x.reply(), "other.example")
-    error = refused(world.client(tls=secured.trust), get(url, retry=Retry(attempts=3)))
+    error = refused(world.client(tls=secured.trust), get(url, retry=HttpRetry(attempts=3)))
     assert error.code == "tls"
     assert error.what.startswith("the server's certificate is not trusted: Hostname mismatch")
     assert (secured.site.seen, world.pauses) == ([], [])
@@ -832,7 +832,7 @@ def test_an_answer_that_drips_ends_at_the_deadline(
     site: Site, client: Client, head: bytes, drop: bytes
 ) -> None:
     url = site.on("/", lambda x: x.drip(head, drop))
-    assert str(refused(client, get(url, limits=SOON, retry=Retry(attempts=5)))) == (
+    assert str(refused(client, get(url, limits=SOON, retry=HttpRetry(attempts=5)))) == (
         f"GET 127.0.0.1:{site.server_port}: the time limit passed before the answer was complete\n"
         "fix: raise `timeout`, or find out why the server is slow"
     )
@@ -899,7 +899,7 @@ def test_redirects_share_the_deadline_of_the_call(site: Site, world: World) -> N
     moments = iter(range(0, 1000, 4))
     client = world.client(clock=lambda: float(next(moments)))
     url = site.on("/", to("/"))
-    assert refused(client, get(url, limits=Limits(timeout=60.0), max_redirects=100)).code == "deadline"
+    assert refused(client, get(url, limits=CallLimits(timeout=60.0), max_redirects=100)).code == "deadline"
     assert 0 < len(site.seen) < 20
 
 
@@ -916,7 +916,7 @@ def failing(times: int, status: int = 503, **headers: str) -> Route:
     return route
 
 
-THREE = Retry(attempts=3, initial_delay=1.0)
+THREE = HttpRetry(attempts=3, initial_delay=1.0)
 
 
 @pytest.mark.parametrize(
@@ -944,14 +944,14 @@ BACKOFF = [
 def test_pauses_grow_as_the_policy_says(
     site: Site, world: World, client: Client, backoff: Any, initial: float, most: float, pauses: list[float]
 ) -> None:
-    retry = Retry(attempts=5, backoff=backoff, initial_delay=initial, max_delay=most)
-    client.send(get(site.on("/", failing(9)), retry=retry, limits=Limits(timeout=600.0)))
+    retry = HttpRetry(attempts=5, backoff=backoff, initial_delay=initial, max_delay=most)
+    client.send(get(site.on("/", failing(9)), retry=retry, limits=CallLimits(timeout=600.0)))
     assert world.pauses == pauses
 
 
 def test_chance_shortens_a_pause_by_at_most_half(site: Site) -> None:
     chances, pauses = iter([0.0, 0.5]), list[float]()
-    retry = Retry(attempts=3, initial_delay=4.0, backoff="fixed")
+    retry = HttpRetry(attempts=3, initial_delay=4.0, backoff="fixed")
     with closing(Client(jitter=lambda: next(chances), sleep=pauses.append)) as client:
         client.send(get(site.on("/", failing(2)), retry=retry))
     assert pauses == [2.0, 3.0]
@@ -1009,13 +1009,13 @@ REPEATED = [
 def test_only_what_does_no_harm_twice_is_repeated(
     site: Site, client: Client, method: str, status: int, any_method: bool, calls: int
 ) -> None:
-    retry = Retry(attempts=2, any_method=any_method)
+    retry = HttpRetry(attempts=2, any_method=any_method)
     client.send(RequestCall(method, site.on("/", failing(9, status)), body=b"{}", limits=LONG, retry=retry))
     assert [seen.body for seen in site.seen] == [b"{}"] * calls
 
 
 def test_only_the_statuses_of_the_call_are_repeated(site: Site, client: Client) -> None:
-    client.send(get(site.on("/", failing(9, 503)), retry=Retry(attempts=3, statuses=(500,))))
+    client.send(get(site.on("/", failing(9, 503)), retry=HttpRetry(attempts=3, statuses=(500,))))
     assert len(site.seen) == 1
 
 
@@ -1152,7 +1152,9 @@ FAILURES: list[Route] = [
 def test_a_failed_call_leaves_no_connection_open(
     site: Site, world: World, client: Client, route: Route
 ) -> None:
-    refused(client, get(site.on("/", route), limits=Limits(timeout=0.5, max_output=1000), max_redirects=2))
+    refused(
+        client, get(site.on("/", route), limits=CallLimits(timeout=0.5, max_output=1000), max_redirects=2)
+    )
     assert world.sockets
     assert [sock for sock in world.sockets if sock.fileno() >= 0] == []
 
@@ -1215,7 +1217,7 @@ STREAM_ERRORS: list[tuple[Route, str]] = [
 
 @pytest.mark.parametrize(("route", "code"), STREAM_ERRORS)
 def test_a_stream_is_held_to_the_same_limits(site: Site, client: Client, route: Route, code: str) -> None:
-    call = get(site.on("/", route), limits=Limits(timeout=0.5, max_output=1000))
+    call = get(site.on("/", route), limits=CallLimits(timeout=0.5, max_output=1000))
     with client.stream(call) as answer, pytest.raises(RequestError) as caught:
         b"".join(answer)
     assert (caught.value.code, caught.value.where) == (code, f"GET 127.0.0.1:{site.server_port}")

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from mcp.types import Tool
 
 import plait
-from plait.adapters.mcp.approvals import Offered, PinFile
-from plait.adapters.mcp.client import declared_by
+from plait.adapters.mcp.approvals import ApprovalFile, McpToolInfo
+from plait.adapters.mcp.client import tool_declaration
 from plait.app.toolbox import toolbox
 from plait.cli import main
 from plait.core.errors import TrustError
 from plait.core.values import Json
-from plait.views.terminal import folded
+from plait.views.terminal import fold_line
 
 # ── what a digest covers ─────────────────────────────────────────────────
 
 
-def offer(server: str = "s", tool: str = "t", *reached_by: str, **declared: Json) -> Offered:
-    return Offered(server, tool, {"name": tool, **declared}, reached_by)
+def offer(server: str = "s", tool: str = "t", *reached_by: str, **declared: Json) -> McpToolInfo:
+    return McpToolInfo(server, tool, {"name": tool, **declared}, reached_by)
 
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": "a file"}}}
@@ -47,7 +47,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_a_digest_covers_how_a_server_is_reached_and_all_that_it_declares(changed: Offered) -> None:
+def test_a_digest_covers_how_a_server_is_reached_and_all_that_it_declares(changed: McpToolInfo) -> None:
     assert changed.digest != STANDING.digest
     assert offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA).digest == STANDING.digest
 
@@ -60,7 +60,7 @@ APART = [
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
-def test_no_two_tools_have_one_key(one: Offered, other: Offered) -> None:
+def test_no_two_tools_have_one_key(one: McpToolInfo, other: McpToolInfo) -> None:
     assert one.key != other.key
 
 
@@ -100,10 +100,10 @@ FIELDS = ["inputSchema", "title", "description", "outputSchema", "annotations", 
 UNUSED = {"icons", "_meta"}
 
 
-def offered_as(declared: dict[str, Any]) -> Offered:
+def offered_as(declared: dict[str, Any]) -> McpToolInfo:
     """Through the SDK, as it comes from a server."""
     tool = Tool.model_validate_json(json.dumps({"name": "t", **declared}), by_name=False)
-    return Offered("s", "t", declared_by(tool), ("run", "it"))
+    return McpToolInfo("s", "t", tool_declaration(tool), ("run", "it"))
 
 
 def read_back(lines: list[str]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_what_was_declared_can_be_read_back_from_what_is_shown(declared: dict[st
     used = {"name": "t", **{name: value for name, value in declared.items() if name not in UNUSED}}
     shown = read_back(lines)
     assert json.dumps(shown, sort_keys=True) == json.dumps(used, sort_keys=True)
-    assert Offered("s", "t", shown, ("run", "it")).digest == offered.digest
+    assert McpToolInfo("s", "t", shown, ("run", "it")).digest == offered.digest
     for line in lines:
         assert line.isprintable()
         assert not set(line) & set("\u3164\ufe0f\u115f\u2800\u034f")
@@ -152,7 +152,7 @@ def test_two_declarations_have_one_digest_only_if_they_are_shown_alike(
 
 @given(st.text("ab 日\u0301", max_size=300), st.integers(20, 90))
 def test_a_long_line_is_folded_so_that_nothing_begins_at_the_left_edge(text: str, room: int) -> None:
-    pieces = list(folded("    " + text, room))
+    pieces = list(fold_line("    " + text, room))
     assert all(piece.startswith("    ") for piece in pieces)
     assert "".join([pieces[0], *(piece[6:] for piece in pieces[1:])]) == "    " + text
     assert all(sum(2 if letter == "日" else 1 for letter in piece) <= room for piece in pieces)
@@ -163,10 +163,10 @@ def test_a_long_line_is_folded_so_that_nothing_begins_at_the_left_edge(text: str
 
 def test_approvals_in_a_file_are_private_and_survive(tmp_path: Path) -> None:
     path = tmp_path / ".ai" / "trust" / "mcp.json"
-    pins = PinFile(str(path))
+    pins = ApprovalFile(str(path))
     assert pins.get("a/b") is None
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: PinFile(str(path)).put(f"s/{n}", "d"), range(30)))
+        list(pool.map(lambda n: ApprovalFile(str(path)).put(f"s/{n}", "d"), range(30)))
     assert json.loads(path.read_text()) == {f"s/{n}": "d" for n in range(30)}
     assert path.stat().st_mode & 0o077 == 0
     assert (pins.remove("s/1"), pins.remove("s/1"), pins.get("s/1")) == (True, False, None)
@@ -181,7 +181,7 @@ def test_a_damaged_file_of_approvals_approves_nothing(tmp_path: Path, text: str)
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(TrustError, match="is damaged"):
-        PinFile(str(path)).get("a/b")
+        ApprovalFile(str(path)).get("a/b")
 
 
 def test_a_file_of_approvals_that_others_can_write_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_file_of_approvals_that_others_can_write_or_that_is_a_link_is_refused(
     path.write_text("{}")
     path.chmod(0o666)
     with pytest.raises(TrustError, match="can be written by others"):
-        PinFile(str(path)).get("a/b")
+        ApprovalFile(str(path)).get("a/b")
     path.chmod(0o600)
     (tmp_path / "link.json").symlink_to(path)
     with pytest.raises(TrustError, match="cannot be read"):
-        PinFile(str(tmp_path / "link.json")).get("a/b")
+        ApprovalFile(str(tmp_path / "link.json")).get("a/b")
 
 
 # ── who calls without one ────────────────────────────────────────────────

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.mcp.client import McpClients, McpServerError, Offered
+from plait.adapters.mcp.client import McpClients, McpServerError, McpToolInfo
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json
-from plait.tools.invocation import Limits, McpCall, McpServer
+from plait.tools.invocation import CallLimits, McpCall, McpServer
 
 TINY = str(Path(__file__).parents[2] / "data" / "mcp" / "tiny.py")
 ENV = {"PATH": os.environ["PATH"]}
-SLOW = Limits(60.0)
+SLOW = CallLimits(60.0)
 
 
 class Memory:
@@ -60,7 +60,9 @@ class Small:
     def __init__(self, path: str) -> None:
         self.command = (sys.executable, path)
 
-    def __call__(self, tool: str, *, name: str = "small", limits: Limits = SLOW, **params: Json) -> McpCall:
+    def __call__(
+        self, tool: str, *, name: str = "small", limits: CallLimits = SLOW, **params: Json
+    ) -> McpCall:
         return McpCall(McpServer(name, self.command, ENV, "/"), tool, params, limits)
 
 
@@ -183,7 +185,7 @@ def test_a_tool_that_hangs_is_given_up_at_its_deadline_and_others_go_on(
     clients: McpClients, asking: Small
 ) -> None:
     clients.call(asking("add", a=1, b=1))
-    result = clients.call(asking("hang", limits=Limits(0.5)))
+    result = clients.call(asking("hang", limits=CallLimits(0.5)))
     assert (result.success, result.error) == (
         False,
         "the MCP server 'small' did not answer a call of 'hang' within 0.5 seconds",
@@ -232,7 +234,7 @@ def test_whoever_waits_while_the_connections_are_closed_is_told(asking: Small) -
     clients.call(asking("add", a=1, b=1))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(clients.call, asking("hang"))
-        while "hanging" not in clients.call(asking("hang", limits=Limits(0.3))).stderr:
+        while "hanging" not in clients.call(asking("hang", limits=CallLimits(0.3))).stderr:
             pass
         clients.close()
         assert not waiting.result(30).success
@@ -311,9 +313,9 @@ def test_an_unapproved_tool_is_refused_with_the_command_to_type(asking: Small) -
 
 
 def test_a_tool_that_changes_is_refused_until_it_is_approved_again(asking: Small) -> None:
-    asked: list[Offered] = []
+    asked: list[McpToolInfo] = []
 
-    def approve(offered: Offered) -> bool:
+    def approve(offered: McpToolInfo) -> bool:
         asked.append(offered)
         return True
 
@@ -418,7 +420,7 @@ def test_the_approval_of_a_server_is_none_for_another_of_its_name(asking: Small,
 def test_a_call_goes_to_the_server_that_was_looked_at_and_to_no_other(asking: Small) -> None:
     pids: list[int] = []
 
-    def approve(_: Offered) -> bool:
+    def approve(_: McpToolInfo) -> bool:
         if pids:
             os.kill(pids[0], signal.SIGKILL)
             wait_for_end(pids)

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from plait.adapters.mcp.client import McpClients
 from plait.adapters.mcp.transports import MAX_MESSAGE, MAX_STDERR, _Lines, _TooLongError
 from plait.core.errors import RequestError
-from plait.tools.invocation import Limits, McpCall, McpServer
+from plait.tools.invocation import CallLimits, McpCall, McpServer
 
 ENV = {"PATH": os.environ["PATH"]}
-SLOW = Limits(60.0)
+SLOW = CallLimits(60.0)
 LIMIT = 20
 
 # Speaks just enough of the protocol, without the SDK; what it does badly is said by its argument.
@@ -144,7 +144,7 @@ class Raw:
     def command(self, how: str) -> tuple[str, ...]:
         return (sys.executable, str(self.folder / "raw.py"), how, str(self.folder / how))
 
-    def call(self, how: str, *, limits: Limits = SLOW) -> McpCall:
+    def call(self, how: str, *, limits: CallLimits = SLOW) -> McpCall:
         return McpCall(McpServer("raw", self.command(how), ENV, "/"), "do", {}, limits)
 
     def plait(self, code: str, *hows: str) -> list[str]:
@@ -180,7 +180,7 @@ def test_a_server_that_never_speaks_is_given_up_and_has_ended_with_its_daemon(ra
     reading = threading.Thread(target=lambda: handles.extend(watched(raw.pids("mute"))))
     reading.start()
     with McpClients(Memory()) as clients:
-        result = clients.call(raw.call("mute", limits=Limits(2.0)))
+        result = clients.call(raw.call("mute", limits=CallLimits(2.0)))
         reading.join(LIMIT)
     assert (result.success, result.error) == (False, "the MCP server 'raw' did not list its tools in time")
     assert len(handles) == 2
@@ -192,7 +192,7 @@ def test_a_server_that_never_speaks_ends_at_the_deadline_of_the_call_not_of_the_
     reading = threading.Thread(target=lambda: handles.extend(watched(raw.pids("mute"))))
     reading.start()
     with McpClients(Memory()) as clients:
-        clients.call(raw.call("mute", limits=Limits(2.0)))
+        clients.call(raw.call("mute", limits=CallLimits(2.0)))
         reading.join(LIMIT)
         expect_ended(handles, within=LIMIT)
 
@@ -234,7 +234,7 @@ sys.stdin.read()
 
 def test_a_server_that_leaves_a_daemon_with_its_output_is_not_waited_for(raw: Raw) -> None:
     with McpClients(Memory(), approve=lambda _: True) as clients:
-        result = clients.call(raw.call("leaves-a-daemon", limits=Limits(3600.0)))
+        result = clients.call(raw.call("leaves-a-daemon", limits=CallLimits(3600.0)))
     assert (result.success, result.error) == (False, "the MCP server 'raw' ended before it answered")
 
 

@@ -262,7 +262,7 @@ environments = st.lists(st.builds(lambda *parts: parts[0] | parts[1], usual, st.
 def test_each_environment_arrives_whatever_came_before(environments: list[dict[str, str]]) -> None:
     ours, theirs = jobs._Environments(), guardian.Environments()
     for env in environments:
-        expected = {jobs.encoded(name): jobs.encoded(value) for name, value in env.items()}
+        expected = {jobs.encode_text(name): jobs.encode_text(value) for name, value in env.items()}
         assert theirs.whole(*ours.packed(env)) == expected
 
 
@@ -449,7 +449,7 @@ WITHOUT_PROC = (
 
 @pytest.fixture
 def keeper() -> Iterator[jobs._Keeper]:
-    keeper = jobs._started(False, boot=WITHOUT_PROC)
+    keeper = jobs._start_keeper(False, boot=WITHOUT_PROC)
     yield keeper
     keeper.request.close()
     os.waitpid(keeper.pid, 0)

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 
 from attack.process_attack import SOURCE
 from plait.adapters.process import process
-from plait.adapters.process.output import FILE_AGE, MOST_FILES, Printed
-from plait.adapters.process.process import Finished, call_process, run, run_shell
+from plait.adapters.process.output import FILE_AGE, MOST_FILES, StreamCapture
+from plait.adapters.process.process import ProcessResult, call_process, run, run_shell
 from plait.core.errors import InputError, ProcessError
 from plait.template.shell.binding import BoundScript
-from plait.tools.invocation import Limits, ProcessCall
+from plait.tools.invocation import CallLimits, ProcessCall
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
@@ -246,7 +246,7 @@ FILES_THAT_ARE_CUT = [
 def test_a_file_that_has_not_all_of_an_output_says_why(
     tmp_path: Path, limit: int | None, room: int, kept: bytes, lost: str
 ) -> None:
-    printed = Printed("stdout", 4, overflow=str(tmp_path), on_output=None, most_in_file=room)
+    printed = StreamCapture("stdout", 4, overflow=str(tmp_path), on_output=None, most_in_file=room)
     with largest_file(limit):
         for number in range(1, 8):
             printed.add(b"%d\n" % number)
@@ -257,7 +257,7 @@ def test_a_file_that_has_not_all_of_an_output_says_why(
 
 def test_of_an_output_that_has_not_even_a_file_it_is_said_why(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    printed = Printed("stdout", 4, overflow=str(tmp_path / "taken"), on_output=None)
+    printed = StreamCapture("stdout", 4, overflow=str(tmp_path / "taken"), on_output=None)
     printed.add(b"12345")
     assert (printed.close(), printed.lost) == (None, "it could not be written: File exists")
 
@@ -447,7 +447,7 @@ def test_two_hundred_at_once_leave_nothing_behind() -> None:
     before = belongings()
     gate = threading.Barrier(200)
 
-    def one(number: int) -> Finished:
+    def one(number: int) -> ProcessResult:
         gate.wait(60)
         return run(sh("read x; sleep 0.2; echo $x"), stdin=b"%d\n" % number)
 
@@ -579,7 +579,7 @@ TOOLS = [
 
 
 def tool(script: str, *, timeout: float = 60, max_output: int = 1 << 20, overflow: str = "") -> ProcessCall:
-    return ProcessCall(tuple(sh(script)), "/", PATH, limits=Limits(timeout, max_output, overflow))
+    return ProcessCall(tuple(sh(script)), "/", PATH, limits=CallLimits(timeout, max_output, overflow))
 
 
 @pytest.mark.parametrize(("script", "success", "data", "error"), TOOLS)

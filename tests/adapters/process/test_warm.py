@@ -35,7 +35,7 @@ class Keeper:
     """A guardian of its own, and what is started by it."""
 
     def __init__(self, boot: str) -> None:
-        self.keeper = jobs._started(False, boot=boot)
+        self.keeper = jobs._start_keeper(False, boot=boot)
 
     def start(
         self,
@@ -58,7 +58,7 @@ class Keeper:
         lane.socket.setblocking(True)
         return jobs.Job(lane), read
 
-    def run(self, *argv: str, **how: object) -> tuple[bytes, jobs.Report]:
+    def run(self, *argv: str, **how: object) -> tuple[bytes, jobs.JobReport]:
         job, printed = self.start(argv, **how)  # type: ignore[arg-type]
         said = all_of(printed)
         report = job.reports()[0]
@@ -312,7 +312,7 @@ def test_none_is_left_when_the_guardian_is_killed(keeper: Keeper) -> None:
     os.kill(keeper.keeper.pid, signal.SIGKILL)
     assert is_gone(waiting)
     job.close()
-    other = jobs._started(False, keeper.keeper.marks, boot=WARM)  # sweeps up
+    other = jobs._start_keeper(False, keeper.keeper.marks, boot=WARM)  # sweeps up
     assert os.read(printed, 1) == b""
     os.close(printed)
     other.close()

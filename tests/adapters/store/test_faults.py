@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 
 from ordinary import by_ordinary_user
-from plait.adapters.store import Opened, Runs, SqliteJournal
+from plait.adapters.store import OpenRun, Runs, SqliteJournal
 from plait.adapters.store.rows import LARGE
 from plait.adapters.store.schema import migrate, open_to_write
 from plait.adapters.store.writer import FEW
 from plait.core.errors import JournalError
 from plait.core.records import replace
-from plait.engine.events import Owed, RunEnded, RunStarted, StepFinished, StepStarted
-from plait.engine.outcome import Done
+from plait.engine.events import PendingHooks, RunEnded, RunStarted, StepFinished, StepStarted
+from plait.engine.outcome import Succeeded
 
 WRITER = """
 import sys, threading
@@ -59,10 +59,10 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def finished(n: int, value: object = None) -> StepFinished:
-    return StepFinished(f"map/{n}", "item", "title", "print", Done(value), 0.1, n)
+    return StepFinished(f"map/{n}", "item", "title", "print", Succeeded(value), 0.1, n)
 
 
-def database(opened: Opened) -> str:
+def database(opened: OpenRun) -> str:
     return os.path.join(opened.folder, "journal.db")
 
 
@@ -512,7 +512,7 @@ def test_a_journal_that_does_not_say_what_was_used_up_is_read_as_it_is(runs: Run
 
 
 def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(runs: Runs) -> None:
-    owed = Owed(("h", "gate"), {"turn": 1, "long": "x" * LARGE}, unjudged=("gate",))
+    owed = PendingHooks(("h", "gate"), {"turn": 1, "long": "x" * LARGE}, unjudged=("gate",))
     told = replace(finished(1), used={"steps": 1}, owed=owed)
     with runs.create({}) as opened:
         opened.journal.append(told)

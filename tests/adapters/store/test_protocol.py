@@ -17,23 +17,23 @@ from hypothesis import strategies as st
 from plait.adapters.store import Runs, SqliteJournal
 from plait.adapters.store.blobs import Blobs
 from plait.adapters.store.reader import Reader
-from plait.adapters.store.rows import LARGE, original, split, storable
+from plait.adapters.store.rows import LARGE, escape_text, split, unescape_text
 from plait.core.errors import InternalError, ValueRefusedError
 from plait.core.values import Json, Secret
 from plait.engine.events import (
     Event,
-    Noted,
-    Owed,
+    ItemsCounted,
+    Note,
+    PendingHooks,
     RunEnded,
     RunStarted,
-    StepCounted,
     StepFinished,
-    StepForgotten,
+    StepInvalidated,
     StepRetrying,
     StepStarted,
 )
-from plait.engine.journal import Journal, MemoryJournal, Recorded
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.engine.journal import Journal, MemoryJournal, StepRecord
+from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 from share import examples
 
 # ── what may come ────────────────────────────────────────────────────────
@@ -50,10 +50,12 @@ durations = st.floats(0, 1e6)
 orders = st.integers(0, 5)
 failures = st.builds(Failure, texts, texts, st.none() | st.integers(0, 255), values, paths)
 outcomes: st.SearchStrategy[Outcome] = (
-    st.builds(Done, values) | st.builds(Failed, failures) | st.builds(Skipped, texts)
+    st.builds(Succeeded, values) | st.builds(Failed, failures) | st.builds(Skipped, texts)
 )
 phases = st.lists(st.tuples(texts, st.integers(0, 9)), max_size=2).map(tuple)
-owed = st.builds(Owed, st.lists(texts, max_size=2).map(tuple), st.dictionaries(texts, values, max_size=2))
+owed = st.builds(
+    PendingHooks, st.lists(texts, max_size=2).map(tuple), st.dictionaries(texts, values, max_size=2)
+)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(StepStarted, paths, texts, texts, st.integers(1, 3), orders),
     st.builds(
@@ -68,10 +70,10 @@ events: st.SearchStrategy[Event] = st.one_of(
         st.booleans(),
         owed=st.none() | owed,
     ),
-    st.builds(StepForgotten, paths, texts, st.booleans()),
+    st.builds(StepInvalidated, paths, texts, st.booleans()),
     st.builds(StepRetrying, paths, st.integers(1, 3), failures, durations, st.integers(0, 9)),
-    st.builds(StepCounted, paths, st.integers(0, 1 << 40)),
-    st.builds(Noted, paths, texts),
+    st.builds(ItemsCounted, paths, st.integers(0, 1 << 40)),
+    st.builds(Note, paths, texts),
     st.builds(RunStarted, texts, texts, texts, texts, st.booleans(), phases),
     st.builds(
         RunEnded,
@@ -112,7 +114,7 @@ def answers(journal: Journal, asked: list[str]) -> list[object]:
     ]
 
 
-def by_order_and_path(step: Recorded) -> tuple[int, str]:
+def by_order_and_path(step: StepRecord) -> tuple[int, str]:
     return step.order, step.path
 
 
@@ -159,10 +161,10 @@ def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
 
 @given(texts, texts)
 def test_any_text_can_be_stored_and_keeps_its_parts(before: str, name: str) -> None:
-    assert original(storable(before + name)) == before + name
-    storable(before).encode("utf-8")
+    assert unescape_text(escape_text(before + name)) == before + name
+    escape_text(before).encode("utf-8")
     name = name.replace("/", "")
-    assert tuple(map(original, split(f"{before}/{name}"))) == (f"{before}/", name)
+    assert tuple(map(unescape_text, split(f"{before}/{name}"))) == (f"{before}/", name)
 
 
 def test_steps_below_a_path_come_by_their_order_also_if_there_are_many(journal: SqliteJournal) -> None:
@@ -201,7 +203,7 @@ LONG_IN = [
 def test_a_long_text_comes_back_and_is_in_one_file_wherever_it_is(
     runs: Runs, value: Json, files: int
 ) -> None:
-    ends = [StepFinished(path, "shell", "t", "f", Done(value), 0.0) for path in ("steps/0", "steps")]
+    ends = [StepFinished(path, "shell", "t", "f", Succeeded(value), 0.0) for path in ("steps/0", "steps")]
     with runs.create({}) as opened:
         opened.journal.append(*ends)
         assert [stamped.event for stamped in opened.journal.events()] == ends
@@ -213,24 +215,24 @@ def test_a_long_text_comes_back_and_is_in_one_file_wherever_it_is(
 
 @pytest.mark.parametrize("size", [0, LARGE - 100, LARGE, 3 * LARGE])
 def test_an_outcome_of_any_size_comes_back_and_a_large_one_lives_in_a_file(runs: Runs, size: int) -> None:
-    outcome = Done({"output": "x" * size, "bytes": "\udcff"})
+    outcome = Succeeded({"output": "x" * size, "bytes": "\udcff"})
     with runs.create({}) as opened:
         opened.journal.append(finished("a", outcome))
         stored = list(Path(opened.folder, "blobs").glob("*"))
     assert len(stored) == (size >= LARGE)
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in stored)
     with runs.open(opened.id, write=False) as again:
-        assert again.journal.recorded("a") == Recorded("a", "print", outcome, 0, 0.5, "title")
+        assert again.journal.recorded("a") == StepRecord("a", "print", outcome, 0, 0.5, "title")
 
 
 def test_a_secret_is_masked_and_what_is_no_json_is_refused_before_anything_is_written(
     journal: SqliteJournal,
 ) -> None:
-    journal.append(finished("a", Done({"token": Secret("hunter2")})))
-    assert journal.recorded("a") == Recorded("a", "print", Done({"token": "***"}), 0, 0.5, "title")
+    journal.append(finished("a", Succeeded({"token": Secret("hunter2")})))
+    assert journal.recorded("a") == StepRecord("a", "print", Succeeded({"token": "***"}), 0, 0.5, "title")
     for value in (float("nan"), object(), {"x": {1, 2}}):
         with pytest.raises(ValueRefusedError):
-            journal.append(Noted("", "not alone"), finished("b", Done(value)))
+            journal.append(Note("", "not alone"), finished("b", Succeeded(value)))
     assert journal.recorded("b") is None
     assert [type(stamped.event) for stamped in journal.events()] == [StepFinished]
 
@@ -246,7 +248,7 @@ def test_a_journal_that_was_opened_to_look_at_it_cannot_be_written(runs: Runs) -
         pass
     with runs.open(opened.id, write=False) as looked_at:
         with pytest.raises(InternalError):
-            looked_at.journal.append(Noted("", "x"))
+            looked_at.journal.append(Note("", "x"))
         with pytest.raises(InternalError):
             looked_at.journal.sync()
         with pytest.raises(InternalError):
@@ -257,7 +259,7 @@ def test_an_event_carries_the_clock_of_its_record_and_order_does_not_depend_on_i
     clock = iter([500.0, 500.0, 400.0, 100.0, 300.0])  # made, locked, and three events; it goes back
     with Runs(str(tmp_path), now=lambda: next(clock, 0.0)).create({}) as opened:
         for n in range(3):
-            opened.journal.append(Noted("", str(n)))
+            opened.journal.append(Note("", str(n)))
         stamped = list(opened.journal.events())
     assert [event.number for event in stamped] == [1, 2, 3]
     assert len({event.at for event in stamped}) == 3
@@ -382,7 +384,7 @@ def test_a_word_that_two_threads_learn_has_one_number(journal: SqliteJournal) ->
 
 
 def finished(path: str, outcome: Outcome | None = None, *, order: int = 0) -> StepFinished:
-    return StepFinished(path, "item", "title", "print", outcome or Done({"n": order}), 0.5, order)
+    return StepFinished(path, "item", "title", "print", outcome or Succeeded({"n": order}), 0.5, order)
 
 
 @pytest.mark.parametrize(
@@ -402,15 +404,15 @@ def test_whether_all_ends_of_a_step_of_items_are_alike(
 ) -> None:
     for n in range(3):
         journal.append(finished(f"map/item:{n}/0"), finished(f"map/item:{n}/1/run"))
-    journal.append(StepFinished("map/item:3/1/run", "shell", "t", "third", Done(None), 0.0))
-    journal.append(StepFinished("a/item:3/0", "shell", "t", "third", Done(None), 0.0))
+    journal.append(StepFinished("map/item:3/1/run", "shell", "t", "third", Succeeded(None), 0.0))
+    journal.append(StepFinished("a/item:3/0", "shell", "t", "third", Succeeded(None), 0.0))
     assert journal.reader.is_alike(fan, rest, fingerprint) is alike
 
 
 def test_without_the_index_a_step_that_was_begun_again_has_no_end_either(tmp_path: Path) -> None:
     runs = Runs(str(tmp_path))
     with runs.create({}) as opened:
-        end = StepFinished("setup/a", "shell", "a", "f", Done(1), 0.1)
+        end = StepFinished("setup/a", "shell", "a", "f", Succeeded(1), 0.1)
         opened.journal.append(StepStarted("setup", "phase", "setup"), end)
         opened.journal.append(StepStarted("setup/a", "shell", "a", 1))
         opened.journal.sync()
@@ -421,5 +423,5 @@ def test_without_the_index_a_step_that_was_begun_again_has_no_end_either(tmp_pat
             assert reader.was_started("setup/a")
             last = reader.last_end("setup/a")
             assert last is not None
-            assert last.outcome == Done(1)
+            assert last.outcome == Succeeded(1)
             reader.close()

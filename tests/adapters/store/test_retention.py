@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plait.adapters.store import Runs
-from plait.app.retention import kept_runs
+from plait.app.retention import runs_to_keep
 from plait.app.runs import seals_for
 from plait.cli import main
 from plait.core.errors import PlaitError
@@ -43,7 +43,7 @@ def test_how_many_runs_stay_is_a_setting_or_a_variable(
 ) -> None:
     setting(tmp_path, settings)
     environ = {} if variable is None else {"PLAIT_KEEP_RUNS": variable}
-    assert kept_runs(str(tmp_path), environ) == expected
+    assert runs_to_keep(str(tmp_path), environ) == expected
 
 
 @pytest.mark.parametrize("settings", ["keep_runs: 7\n", "keep_runs: 7\ntrust: signed\n"])
@@ -54,9 +54,9 @@ def test_a_project_keeps_fewer_runs_only_if_it_is_trusted(
     project = tmp_path / "project"
     project.mkdir()
     setting(project, settings)
-    assert kept_runs(str(project), {}) == 200
+    assert runs_to_keep(str(project), {}) == 200
     Trust(str(tmp_path / "home/.ai"), str(project)).trust_project(origin="test")
-    assert kept_runs(str(project), {}) == 7
+    assert runs_to_keep(str(project), {}) == 7
 
 
 WRONG = [
@@ -78,7 +78,7 @@ def test_a_number_that_is_none_is_an_error_of_the_user(
 ) -> None:
     setting(tmp_path, settings)
     with pytest.raises(PlaitError) as refused:
-        kept_runs(str(tmp_path), {} if variable is None else {"PLAIT_KEEP_RUNS": variable})
+        runs_to_keep(str(tmp_path), {} if variable is None else {"PLAIT_KEEP_RUNS": variable})
     assert refused.value.exit_code == 2
     assert refused.value.fix
 

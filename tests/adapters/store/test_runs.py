@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.store import Opened, Runs, RunSummary
+from plait.adapters.store import OpenRun, Runs, RunSummary
 from plait.adapters.store.faults import fault
 from plait.adapters.store.lock import is_held
 from plait.adapters.store.logs import SHORT, TRUNCATED, Logs
 from plait.adapters.store.run_info import read_about
 from plait.core.errors import InputError, JournalError, MachineError
-from plait.engine.events import RunEnded, RunStarted, StepFinished, StepForgotten, StepStarted
-from plait.engine.outcome import Done, Failed, Failure, Skipped
+from plait.engine.events import RunEnded, RunStarted, StepFinished, StepInvalidated, StepStarted
+from plait.engine.outcome import Failed, Failure, Skipped, Succeeded
 
 DAY = 86_400.0
 
@@ -51,7 +51,7 @@ def ids_of(*ids: str) -> Callable[[int], bytes]:
     return lambda _: drawn.pop(0)
 
 
-def started(opened: Opened) -> RunStarted:
+def started(opened: OpenRun) -> RunStarted:
     return RunStarted(opened.id, "fix", "fix.yaml", "/p")
 
 
@@ -175,15 +175,18 @@ def test_a_run_is_running_while_its_engine_lives_and_interrupted_when_it_died_wi
 def test_a_summary_counts_items_as_they_ended_last(runs: Runs) -> None:
     failed = Failed(Failure("no"))
 
-    def item(n: int, outcome: Done | Failed | Skipped, kind: str = "item") -> StepFinished:
+    def item(n: int, outcome: Succeeded | Failed | Skipped, kind: str = "item") -> StepFinished:
         return StepFinished(f"map/{n}", kind, "t", "f", outcome, 0.1, n)
 
     opened = runs.create({})
     opened.journal.append(
-        started(opened), item(0, Done()), item(1, failed), item(2, failed), item(3, Skipped("x"))
+        started(opened), item(0, Succeeded()), item(1, failed), item(2, failed), item(3, Skipped("x"))
     )
     opened.journal.append(
-        item(1, Done()), item(4, Done(), kind="shell"), item(5, Done()), StepForgotten("map/5", "w")
+        item(1, Succeeded()),
+        item(4, Succeeded(), kind="shell"),
+        item(5, Succeeded()),
+        StepInvalidated("map/5", "w"),
     )
     opened.journal.append(StepStarted("map/0", "item", "begun again"))
     expected = {"done": 1, "failed": 1, "skipped": 1}  # not the one that is under way again
@@ -191,7 +194,7 @@ def test_a_summary_counts_items_as_they_ended_last(runs: Runs) -> None:
     opened.close()
     assert runs.list()[0].counts == expected
     with runs.open(opened.id, write=True) as again:
-        again.journal.append(item(2, Done()))
+        again.journal.append(item(2, Succeeded()))
         assert runs.list()[0].counts == {"done": 2, "skipped": 1}
 
 
@@ -199,11 +202,11 @@ def test_a_summary_counts_the_items_that_a_map_has_chosen_last(runs: Runs) -> No
     opened = runs.create({})
     opened.journal.append(
         started(opened),
-        StepFinished("map/items", "items", "t", "f", Done(), 0.1),
+        StepFinished("map/items", "items", "t", "f", Succeeded(), 0.1),
         StepFinished("map/item:a", "item", "t", "f", Failed(Failure("no")), 0.1),
-        StepFinished("map/items", "items", "t", "other", Done(), 0.1),
-        StepFinished("map/item:b", "item", "t", "f", Done(), 0.1),
-        StepFinished("reduce/each/item:0", "item", "t", "f", Done(), 0.1),
+        StepFinished("map/items", "items", "t", "other", Succeeded(), 0.1),
+        StepFinished("map/item:b", "item", "t", "f", Succeeded(), 0.1),
+        StepFinished("reduce/each/item:0", "item", "t", "f", Succeeded(), 0.1),
     )
     assert runs.list()[0].counts == {"done": 1}
     opened.close()
@@ -504,7 +507,7 @@ def test_a_run_that_could_not_be_made_leaves_nothing(runs: Runs, monkeypatch: py
     def refuse(*_: object) -> None:
         raise MachineError("too many files are open", code="open-files")
 
-    monkeypatch.setattr(Opened, "amend", refuse)
+    monkeypatch.setattr(OpenRun, "amend", refuse)
     with pytest.raises(MachineError):
         runs.create({})
     assert os.listdir(runs.folder) == []

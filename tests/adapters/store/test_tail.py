@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.store import Opened, Runs
+from plait.adapters.store import OpenRun, Runs
 from plait.adapters.store.run_info import SEGMENT, About, read_about
 from plait.adapters.store.schema import checkpoint
 from plait.core.errors import JournalError
 from plait.engine.events import RunEnded, RunStarted, StepFinished
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 
 
 def finished(n: int) -> StepFinished:
-    return StepFinished(f"map/item:{n}", "item", f"title {n}", "print", Done({"output": "x" * 50}), 0.1, n)
+    return StepFinished(
+        f"map/item:{n}", "item", f"title {n}", "print", Succeeded({"output": "x" * 50}), 0.1, n
+    )
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(str(tmp_path))
 
 
-def killed(opened: Opened, to: Path) -> Runs:
+def killed(opened: OpenRun, to: Path) -> Runs:
     """The project as it would be, had the process been killed now; others have the run of this one still."""
     project = Path(opened.project)
     shutil.copytree(project / ".ai", to / ".ai", symlinks=True)
@@ -141,7 +143,7 @@ def test_at_every_moment_a_kill_leaves_a_run_that_can_be_gone_on_with(runs: Runs
             assert [one.status for one in left.list()] == ["done"]
 
 
-def claimed(opened: Opened) -> About:
+def claimed(opened: OpenRun) -> About:
     about = read_about(opened.folder)
     assert about is not None
     return about

@@ -10,14 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from plait.adapters.http.client import stream
-from plait.agents.messages import Answer, Ask, Message, Offer, OnText, ToolUse
+from plait.adapters.http.client import stream_request
+from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, ToolOffer, ToolRequest
 from plait.agents.providers.client import HttpModel
 from plait.agents.providers.spec import read_spec
-from plait.agents.providers.structured import Asking
+from plait.agents.providers.structured import StructuredProvider
 from plait.core import documents
 from plait.core.values import Json
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, StepError
 from plait.lang.provider_check import file_problems
 
@@ -28,8 +28,8 @@ FAMILIES = ("chat_completions", "anthropic_messages")
 FILES = {"chat_completions": "openai", "anthropic_messages": "anthropic"}
 PATHS = {"chat_completions": "/chat/completions", "anthropic_messages": "/v1/messages"}
 
-READ = Offer("read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
-LIST = Offer("list_files", "Lists files.", {"type": "object", "properties": {}})
+READ = ToolOffer("read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
+LIST = ToolOffer("list_files", "Lists files.", {"type": "object", "properties": {}})
 SCHEMA: dict[str, Json] = {
     "type": "object",
     "properties": {"n": {"type": "integer"}},
@@ -43,13 +43,13 @@ def fixture(family: str, name: str) -> bytes:
     return (DATA / family / name).read_bytes()
 
 
-def hi(text: str = "hi", **fields: Any) -> Ask:
-    return Ask((Message("user", text),), **fields)
+def hi(text: str = "hi", **fields: Any) -> ModelRequest:
+    return ModelRequest((Message("user", text),), **fields)
 
 
-def talk() -> Ask:
+def talk() -> ModelRequest:
     """A question with all kinds of messages before it."""
-    first = (ToolUse("a1", "read_file", {"path": "a.txt"}), ToolUse("b2", "list_files", {}))
+    first = (ToolRequest("a1", "read_file", {"path": "a.txt"}), ToolRequest("b2", "list_files", {}))
     messages = (
         Message("user", "look"),
         Message("assistant", "I look.", first),
@@ -57,7 +57,7 @@ def talk() -> Ask:
         Message("tool", "no such folder", answers="b2", failed=True),
         Message("user", "and now?"),
     )
-    return Ask(messages, "Be brief.", "general", (READ, LIST), options={"max_tokens": 100})
+    return ModelRequest(messages, "Be brief.", "general", (READ, LIST), options={"max_tokens": 100})
 
 
 # ── the server ───────────────────────────────────────────────────────────
@@ -171,7 +171,7 @@ QUICK = "retry: {attempts: 3, initial_delay: 1ms, max_delay: 2ms}\n"
 
 def provider(
     family: str, url: str, more: str = "", *, body: str = "", environ: Mapping[str, str] | None = None
-) -> Asking:
+) -> StructuredProvider:
     """The provider of the system space for a family, at another address; perhaps with another body."""
     name = FILES[family]
     texts = [(SYSTEM / f"{name}.yaml").read_text("utf-8"), QUICK, more]
@@ -181,17 +181,19 @@ def provider(
     assert [problem for node in nodes for problem in file_problems(node)] == []
     variable = name.upper()
     given = {f"{variable}_API_KEY": KEY, f"{variable}_BASE_URL": url, **(environ or {})}
-    return Asking(HttpModel(read_spec(name, documents.merge(nodes), given), stream, environ=given))
+    return StructuredProvider(
+        HttpModel(read_spec(name, documents.merge(nodes), given), stream_request, environ=given)
+    )
 
 
 def ask(
-    asking: Asking, question: Ask | None = None, *, timeout: float | None = 20, stop: Stop | None = None,
+    asking: StructuredProvider, question: ModelRequest | None = None, *, timeout: float | None = 20, stop: StopSignal | None = None,
     on_text: OnText | None = None,
-) -> Answer:  # fmt: skip
-    return asking.ask(question or hi(), timeout=timeout, stop=stop or Stop(), on_text=on_text)
+) -> ModelResponse:  # fmt: skip
+    return asking.ask(question or hi(), timeout=timeout, stop=stop or StopSignal(), on_text=on_text)
 
 
-def failure(asking: Asking, question: Ask | None = None, **fields: Any) -> Failure:
+def failure(asking: StructuredProvider, question: ModelRequest | None = None, **fields: Any) -> Failure:
     try:
         answer = ask(asking, question, **fields)
     except StepError as error:

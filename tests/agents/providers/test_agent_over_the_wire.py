@@ -9,8 +9,8 @@ import pytest
 from agents.providers.talk import FAMILIES, GREETING, events, fixture, provider, serving
 from agents.providers.test_families import THOUGHT
 from agents.scripted import ToolHands
-from plait.agents.session import Conversation
-from plait.engine.outcome import Done
+from plait.agents.session import AgentStep
+from plait.engine.outcome import Succeeded
 from program.fakes import new_run, performed
 
 HOSTILE = '${HOME} {model} {messages} {{x}} {input:q} $(id) "\n\\u0041'
@@ -28,9 +28,9 @@ def test_an_agent_calls_tools_and_hears_their_results_letter_by_letter(family: s
         events(fixture(family, "stream_tools.sse")), events(fixture(family, "stream.sse"))
     ) as server:
         hands = ToolHands(provider(family, server.url), {"read_file": read, "list_files": lambda _: HOSTILE})  # type: ignore[arg-type]
-        talk = Conversation("agent", "look", f"look at {HOSTILE}", tools=("*",))
+        talk = AgentStep("agent", "look", f"look at {HOSTILE}", tools=("*",))
         outcome = performed(talk, new_run(hands))
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Succeeded), outcome
     assert (outcome.value["output"], outcome.value["turns"], asked) == (GREETING, 2, [{"path": "a.txt"}])
     assert outcome.value["usage"]["input"] == 90 + 1200
     first, second = server.asked(0)["messages"], server.asked(1)["messages"]

@@ -29,12 +29,12 @@ from agents.providers.talk import (
     serving,
     talk,
 )
-from plait.agents.budget import Bill
-from plait.agents.messages import Ask, Message, Offer, ToolUse
+from plait.agents.budget import TurnBudget
+from plait.agents.messages import Message, ModelRequest, ToolOffer, ToolRequest
 from plait.agents.providers.client import pause_asked
 from plait.core.values import json_text
-from plait.engine.event_bus import Stop
-from plait.engine.limits import Limits, Spent
+from plait.engine.event_bus import StopSignal
+from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Interrupted, StepError
 from share import examples
 
@@ -131,7 +131,9 @@ BODY = [
 
 
 @pytest.mark.parametrize(("body", "question", "sent"), BODY)
-def test_a_body_is_filled_by_type_and_loses_what_nobody_gave(body: str, question: Ask, sent: Any) -> None:
+def test_a_body_is_filled_by_type_and_loses_what_nobody_gave(
+    body: str, question: ModelRequest, sent: Any
+) -> None:
     with serving(saying("chat_completions", "ok")) as server:
         asking = provider(
             "chat_completions", server.url, "stream: false", body=body, environ={"REGION": "eu"}
@@ -169,13 +171,13 @@ def test_what_is_said_reaches_the_server_letter_by_letter() -> None:
         @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
         @given(text=HOSTILE, result=HOSTILE, described=HOSTILE)
         def arrives(text: str, result: str, described: str) -> None:
-            use = ToolUse("1", "t", {"x": text})
+            use = ToolRequest("1", "t", {"x": text})
             said = (
                 Message("user", text),
                 Message("assistant", "", (use,)),
                 Message("tool", result, answers="1"),
             )
-            ask(asking, Ask(said, text, tools=(Offer("t", described, {}),)))
+            ask(asking, ModelRequest(said, text, tools=(ToolOffer("t", described, {}),)))
             sent = server.asked()
             system = sent["messages"].pop(0)["content"] if text else ""
             assert (system, sent["messages"][0]["content"], sent["messages"][2]["content"]) == (
@@ -378,7 +380,7 @@ def test_limits_hold_although_nobody_counts() -> None:
     half = half[: half.rindex(b"\n\n", 0, half.index(b"${HOME}")) + 2]
     one = 5 + 8  # these servers do not keep to the room that they are given, but by one answer
     for answer in (uncounted({"content": SAID}), events(half)):
-        spent = Spent(Limits(tokens=1000, spend=0.05))
+        spent = Budget(Limits(tokens=1000, spend=0.05))
         with serving(answer) as server:
             model = provider("chat_completions", server.url, PRICED)
             kinds = [asked_within(spent, model) for _ in range(200)]
@@ -388,10 +390,10 @@ def test_limits_hold_although_nobody_counts() -> None:
         assert 0.04 < spent.used()["spend"] <= 0.05 + one * 100 / 1_000_000
 
 
-def asked_within(spent: Spent, model: Any) -> str:
+def asked_within(spent: Budget, model: Any) -> str:
     try:
-        Bill(spent, lambda **_: None).ask(
-            model, hi(options={"max_tokens": 200}), timeout=20, stop=Stop(), on_text=None
+        TurnBudget(spent, lambda **_: None).ask(
+            model, hi(options={"max_tokens": 200}), timeout=20, stop=StopSignal(), on_text=None
         )
     except StepError as error:
         return error.failure.kind
@@ -478,13 +480,13 @@ def test_a_silent_server_is_left_when_the_time_is_over() -> None:
 def test_a_run_that_is_to_stop_leaves_in_the_middle_of_a_stream(family: str) -> None:
     data = fixture(family, "stream.sse")
     until = data.rindex(b"\n\n", 0, data.index(b"${HOME}")) + 2
-    stop = Stop()
+    stop = StopSignal()
     with serving(events_until(data[:until], hang=True)) as server, pytest.raises(Interrupted):
         ask(provider(family, server.url), stop=stop, on_text=lambda _: stop.ask(), timeout=30)
 
 
 def test_a_run_that_is_to_stop_does_not_wait_for_the_next_attempt() -> None:
-    stop = Stop()
+    stop = StopSignal()
 
     def busy(to: Any) -> None:
         refusal(503)(to)
@@ -498,7 +500,7 @@ def test_a_run_that_is_to_stop_does_not_wait_for_the_next_attempt() -> None:
 
 
 def test_a_run_that_is_to_stop_sends_nothing() -> None:
-    stop = Stop()
+    stop = StopSignal()
     stop.ask()
     with serving(saying("chat_completions", "ok")) as server, pytest.raises(Interrupted):
         ask(provider("chat_completions", server.url), stop=stop)

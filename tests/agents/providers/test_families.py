@@ -12,33 +12,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.providers.talk import FAMILIES, FILES, GREETING, SCHEMA, SYSTEM, fixture, hi, talk
-from plait.agents.messages import Answer, Ask, Message, ToolUse, Usage
+from plait.agents.messages import Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
 from plait.agents.providers import sse
-from plait.agents.providers.families import FaultError, Shape, UnendedError, UnreadableError
+from plait.agents.providers.families import MissingStopReason, RequestShape, ServerFault, UnreadableError
 from plait.agents.providers.families.anthropic_messages import AnthropicMessages
 from plait.agents.providers.families.chat_completions import ChatCompletions
 from plait.agents.providers.spec import read_spec
 from plait.core import documents
-from plait.template.sinks import as_json
+from plait.template.sinks import render_json
 
 SPOKEN: dict[str, Any] = {"chat_completions": ChatCompletions(), "anthropic_messages": AnthropicMessages()}
 VERSION = {"chat_completions": "gpt-5.4-mini-2026-03-17", "anthropic_messages": "claude-sonnet-5"}
 THOUGHT = json.loads(fixture("anthropic_messages", "tools.json"))["content"]
 GREETED = {
-    family: Answer(GREETING, usage=Usage(1200, 40, 1000), model=VERSION[family]) for family in FAMILIES
+    family: ModelResponse(GREETING, usage=TokenUsage(1200, 40, 1000), model=VERSION[family])
+    for family in FAMILIES
 }
 CALLED = {
-    "chat_completions": Answer(
+    "chat_completions": ModelResponse(
         "",
-        (ToolUse("call_a1", "read_file", {"path": "a.txt"}), ToolUse("call_b2", "list_files", {})),
-        Usage(90, 30),
+        (ToolRequest("call_a1", "read_file", {"path": "a.txt"}), ToolRequest("call_b2", "list_files", {})),
+        TokenUsage(90, 30),
         VERSION["chat_completions"],
         "tools",
     ),
-    "anthropic_messages": Answer(
+    "anthropic_messages": ModelResponse(
         "I look.",
-        (ToolUse("toolu_a1", "read_file", {"path": "a.txt"}), ToolUse("toolu_b2", "list_files", {})),
-        Usage(90, 30),
+        (ToolRequest("toolu_a1", "read_file", {"path": "a.txt"}), ToolRequest("toolu_b2", "list_files", {})),
+        TokenUsage(90, 30),
         VERSION["anthropic_messages"],
         "tools",
         blocks=THOUGHT,
@@ -46,18 +47,18 @@ CALLED = {
 }
 
 
-def read(family: str, data: bytes) -> tuple[Answer, str, bool]:
+def read(family: str, data: bytes) -> tuple[ModelResponse, str, bool]:
     """The answer of a stream, what was heard of it meanwhile, and whether it was whole."""
     reading = SPOKEN[family].reading()
     heard = "".join(reading.take(event) for event in sse.events([data]))
     return reading.answer(), heard, reading.is_over
 
 
-def bodies(family: str, ask: Ask, shape: Shape | None = None) -> Any:
+def bodies(family: str, ask: ModelRequest, shape: RequestShape | None = None) -> Any:
     """The body that the file of the system space makes of a question."""
     text = (SYSTEM / f"{FILES[family]}.yaml").read_text("utf-8")
     spec = read_spec("x", documents.parse(text, "x.yaml"), {})
-    return json.loads(as_json(spec.body, SPOKEN[family].values(ask, shape or Shape("m"))))
+    return json.loads(render_json(spec.body, SPOKEN[family].values(ask, shape or RequestShape("m"))))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -105,7 +106,7 @@ def without_reason(body: dict[str, Any], family: str, *, null: bool) -> dict[str
 @pytest.mark.parametrize("null", [True, False])
 def test_an_answer_that_does_not_say_why_it_ends_is_half_of_one(family: str, null: bool) -> None:
     body = without_reason(json.loads(fixture(family, "answer.json")), family, null=null)
-    with pytest.raises(UnendedError) as caught:
+    with pytest.raises(MissingStopReason) as caught:
         SPOKEN[family].answer(body)
     assert (caught.value.half.text, caught.value.half.usage) == (GREETED[family].text, GREETED[family].usage)
 
@@ -197,7 +198,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("family", "event", "said"), FAULTS)
 def test_an_error_inside_a_stream_is_one(family: str, event: str, said: str) -> None:
-    with pytest.raises(FaultError) as caught:
+    with pytest.raises(ServerFault) as caught:
         SPOKEN[family].reading().take(event)
     assert caught.value.word == said
 
@@ -217,7 +218,7 @@ def test_calls_without_numbers_are_told_apart_by_their_names() -> None:
     reading = ChatCompletions().reading()
     for piece in pieces:
         reading.take(json.dumps({"choices": [{"delta": {"tool_calls": [piece]}}]}))
-    assert reading.answer().uses == (ToolUse("1", "a", {"x": 1}), ToolUse("2", "b", {}))
+    assert reading.answer().uses == (ToolRequest("1", "a", {"x": 1}), ToolRequest("2", "b", {}))
 
 
 RAW = [
@@ -228,8 +229,10 @@ RAW = [
 
 @pytest.mark.parametrize(("family", "place"), RAW)
 def test_arguments_that_are_no_json_go_back_as_they_were_written(family: str, place: Any) -> None:
-    use = ToolUse("1", "a", '{"x":')
-    body = bodies(family, Ask((Message("assistant", "", (use,)), Message("tool", "what?", answers="1"))))
+    use = ToolRequest("1", "a", '{"x":')
+    body = bodies(
+        family, ModelRequest((Message("assistant", "", (use,)), Message("tool", "what?", answers="1")))
+    )
     assert place(body) == '{"x":'
 
 
@@ -237,7 +240,7 @@ def test_arguments_that_are_no_json_go_back_as_they_were_written(family: str, pl
 
 
 def test_a_conversation_as_chat_completions() -> None:
-    body = bodies("chat_completions", talk(), Shape("gpt-5.4-mini", stream=True))
+    body = bodies("chat_completions", talk(), RequestShape("gpt-5.4-mini", stream=True))
     assert body.pop("tools")[0] == {
         "type": "function",
         "function": {
@@ -274,7 +277,7 @@ def test_a_conversation_as_chat_completions() -> None:
 
 
 def test_a_conversation_as_anthropic_messages() -> None:
-    body = bodies("anthropic_messages", talk(), Shape("claude-sonnet-5", stream=True))
+    body = bodies("anthropic_messages", talk(), RequestShape("claude-sonnet-5", stream=True))
     assert body.pop("tools")[1] == {
         "name": "list_files",
         "description": "Lists files.",
@@ -314,8 +317,8 @@ def test_a_conversation_as_anthropic_messages() -> None:
 
 def test_thoughts_go_back_to_the_model_as_they_came() -> None:
     answer = CALLED["anthropic_messages"]
-    again = Answer.of(json.loads(json.dumps(answer.record())))
-    body = bodies("anthropic_messages", Ask((Message("user", "look"), again.message())))
+    again = ModelResponse.of(json.loads(json.dumps(answer.record())))
+    body = bodies("anthropic_messages", ModelRequest((Message("user", "look"), again.message())))
     assert body["messages"][1] == {"role": "assistant", "content": THOUGHT}
 
 
@@ -336,14 +339,14 @@ STRUCTURED = [
 
 @pytest.mark.parametrize(("family", "how", "more"), STRUCTURED)
 def test_an_answer_of_a_given_form_is_asked_for(family: str, how: Any, more: dict[str, Any]) -> None:
-    body = bodies(family, hi(schema=SCHEMA), Shape("m", how))
+    body = bodies(family, hi(schema=SCHEMA), RequestShape("m", how))
     assert {name: value for name, value in body.items() if name not in ("model", "messages", "tools")} == more
     assert ("tools" in body) == (how == "tool")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_in_words_the_schema_is_said_after_the_system_text(family: str) -> None:
-    body = bodies(family, hi(schema=SCHEMA, system="Be brief."), Shape("m", "prompt"))
+    body = bodies(family, hi(schema=SCHEMA, system="Be brief."), RequestShape("m", "prompt"))
     said = body["system"] if family == "anthropic_messages" else body["messages"][0]["content"]
     assert said.startswith("Be brief.\n\nAnswer with JSON alone")
     assert said.endswith(json.dumps(SCHEMA, separators=(",", ":")))
@@ -373,10 +376,10 @@ HOSTILE = st.lists(st.one_of(PLACEHOLDERS, st.text(max_size=8)), max_size=6).map
 def test_whatever_is_said_arrives_letter_by_letter(
     text: str, result: str, system: str, argument: str
 ) -> None:
-    ask = Ask(
+    ask = ModelRequest(
         (
             Message("user", text),
-            Message("assistant", "", (ToolUse("1", "read_file", {"path": argument}),)),
+            Message("assistant", "", (ToolRequest("1", "read_file", {"path": argument}),)),
             Message("tool", result, answers="1"),
         ),
         system,

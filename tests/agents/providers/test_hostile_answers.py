@@ -13,11 +13,11 @@ from plait.agents.providers import sse
 from plait.agents.providers.families import MOST_COUNTED, UnreadableError
 from plait.agents.providers.families.anthropic_messages import AnthropicMessages
 from plait.agents.providers.families.chat_completions import ChatCompletions
-from plait.agents.session import Conversation
-from plait.agents.structured_output import DEEPEST, judged
+from plait.agents.session import AgentStep
+from plait.agents.structured_output import DEEPEST, parse_structured
 from plait.core.values import Json, json_text
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from program.fakes import new_run, performed
 
 SPOKEN: dict[str, Any] = {"chat_completions": ChatCompletions(), "anthropic_messages": AnthropicMessages()}
@@ -196,11 +196,11 @@ def test_arguments_that_nobody_can_write_down_are_told_and_paid_once(
     family: str, written: str, kept: str
 ) -> None:
     journal = MemoryJournal()
-    talk = Conversation("agent", "look", "look", tools=("*",))
+    talk = AgentStep("agent", "look", "look", tools=("*",))
     with serving(events(with_arguments(family, written)), events(fixture(family, "stream.sse"))) as server:
         hands = ToolHands(provider(family, server.url), {"read_file": lambda _: "never"})  # type: ignore[arg-type]
         outcome = performed(talk, new_run(hands, journal, mask=lambda text: text.replace("hunter2", "***")))
-        assert isinstance(outcome, Done), outcome
+        assert isinstance(outcome, Succeeded), outcome
         assert hands.calls == []
         told = server.asked(1)["messages"][-1]
         assert "refused: the arguments are not a JSON object" in json_text(told)
@@ -208,7 +208,7 @@ def test_arguments_that_nobody_can_write_down_are_told_and_paid_once(
         assert (again, len(server.bodies)) == (outcome, 2)
     recorded = journal.recorded("agent/turn:1")
     assert recorded is not None
-    assert isinstance(recorded.outcome, Done)
+    assert isinstance(recorded.outcome, Succeeded)
     assert recorded.outcome.value["uses"][0]["arguments"] == kept
     json_text(recorded.outcome.value).encode()
 
@@ -246,7 +246,7 @@ JUDGED = [
 
 @pytest.mark.parametrize(("text", "fits"), JUDGED)
 def test_an_answer_is_judged_by_one_rule(text: str, fits: bool) -> None:
-    found = judged(text, {})
+    found = parse_structured(text, {})
     assert (found.fits, found.wrong) == (fits, () if fits else ("it is not JSON",))
 
 
@@ -255,9 +255,9 @@ def test_an_answer_of_a_schema_that_is_no_number_goes_back_to_the_model() -> Non
         reply(completion({"content": '{"n": NaN}'})), reply(completion({"content": '{"n": 4}'}))
     ) as server:
         asking = provider("chat_completions", server.url)
-        talk = Conversation("agent", "look", "look", schema={"type": "object"})
+        talk = AgentStep("agent", "look", "look", schema={"type": "object"})
         outcome = performed(talk, new_run(ToolHands(asking)))  # type: ignore[arg-type]
-        assert isinstance(outcome, Done), outcome
+        assert isinstance(outcome, Succeeded), outcome
         assert (outcome.value["data"], outcome.value["turns"]) == ({"n": 4}, 2)
 
 

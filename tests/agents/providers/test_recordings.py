@@ -25,18 +25,18 @@ from agents.providers.talk import (
     serving,
     talk,
 )
-from plait.agents.messages import Answer, Ask, Message, ToolUse, Usage
-from plait.agents.providers.recordings import Playing, Recording, digest, question
+from plait.agents.messages import Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
+from plait.agents.providers.recordings import RecordedModel, RecordingModel, digest, request_key
 from plait.agents.providers.scripted import Scripted
-from plait.agents.providers.structured import Asking
+from plait.agents.providers.structured import StructuredProvider
 from plait.core.errors import InputError
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Interrupted
 
 
-def playing(tmp_path: Path, text: str, match: Any = "exact", name: str = "talk.yaml") -> Asking:
+def playing(tmp_path: Path, text: str, match: Any = "exact", name: str = "talk.yaml") -> StructuredProvider:
     (tmp_path / name).write_text(text)
-    return Asking(Playing("replay", str(tmp_path / name), match))
+    return StructuredProvider(RecordedModel("replay", str(tmp_path / name), match))
 
 
 HAND = """
@@ -53,10 +53,10 @@ def test_a_file_written_by_hand_answers_by_the_last_message(tmp_path: Path) -> N
     asking = playing(tmp_path, HAND)
     assert ask(asking, hi("hello", system="whatever", model="any")).text == "Good day."
     answer = ask(asking, hi("read"))
-    assert answer == Answer(
+    assert answer == ModelResponse(
         "I read.",
-        (ToolUse("call_1", "read_file", {"path": "${HOME} {model}"}),),
-        Usage(3, 2, cost=0.1),
+        (ToolRequest("call_1", "read_file", {"path": "${HOME} {model}"}),),
+        TokenUsage(3, 2, cost=0.1),
         ending="tools",
     )
 
@@ -86,7 +86,7 @@ def test_in_order_the_question_does_not_matter_unless_it_is_written_down(tmp_pat
 
 def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_no_value(tmp_path: Path) -> None:
     known = [hi("first"), hi("hunter2", system="same", tools=(READ,))]
-    lines = [json.dumps({"ask": question(one), "answer": "x"}) for one in known]
+    lines = [json.dumps({"ask": request_key(one), "answer": "x"}) for one in known]
     asking = playing(tmp_path, "\n".join(lines), name="talk.jsonl")
     asked = hi("swordfish", system="same", tools=(READ,))
     failed = failure(asking, asked)
@@ -94,12 +94,12 @@ def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_no_value(t
     assert failed.message == (
         f"the provider 'replay' knows no answer: none of the 2 questions in {tmp_path}/talk.jsonl is this one; "
         f"exchange 2 is most like it, and differs in messages[0].text (messages: 1, tools: 1, "
-        f"digest {digest(question(asked))[:12]}); record it, or add it there"
+        f"digest {digest(request_key(asked))[:12]}); record it, or add it there"
     )
 
 
 def test_a_run_that_is_to_stop_hears_nothing(tmp_path: Path) -> None:
-    stop = Stop()
+    stop = StopSignal()
     stop.ask()
     with pytest.raises(Interrupted):
         ask(playing(tmp_path, "- answer: x"), stop=stop)
@@ -135,7 +135,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["none.yaml", "none.jsonl"])
 def test_no_file_is_an_error_of_the_user(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as caught:
-        Playing("replay", str(tmp_path / name))
+        RecordedModel("replay", str(tmp_path / name))
     assert caught.value.code == "no-file"
 
 
@@ -148,11 +148,11 @@ def test_what_was_recorded_is_played_back_and_holds_no_key(tmp_path: Path) -> No
     asked = [hi(f"my key is {KEY}"), talk()]
     with serving(events(fixture(family, "stream_tools.sse"))) as server:
         inner: Any = provider(family, server.url).model
-        recording = Asking(Recording("rec", str(path), inner, mask=inner.mask))
+        recording = StructuredProvider(RecordingModel("rec", str(path), inner, mask=inner.mask))
         answers = [ask(recording, one) for one in asked]
     assert KEY not in path.read_text()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    playing = Asking(Playing("replay", str(path)))
+    playing = StructuredProvider(RecordedModel("replay", str(path)))
     assert ask(playing, asked[1]) == answers[1]
     assert ask(playing, hi("my key is ***")) == answers[0]
 
@@ -160,15 +160,15 @@ def test_what_was_recorded_is_played_back_and_holds_no_key(tmp_path: Path) -> No
 def test_retries_for_a_schema_are_recorded_one_by_one_and_play_the_same(tmp_path: Path) -> None:
     path = str(tmp_path / "talk.jsonl")
     inner = Scripted(["four", '{"n": 4}'])
-    live = ask(Asking(Recording("rec", path, inner)), hi(schema=SCHEMA))
-    assert ask(Asking(Playing("replay", path)), hi(schema=SCHEMA)) == live
+    live = ask(StructuredProvider(RecordingModel("rec", path, inner)), hi(schema=SCHEMA))
+    assert ask(StructuredProvider(RecordedModel("replay", path)), hi(schema=SCHEMA)) == live
     assert (live.data, live.usage.calls) == ({"n": 4}, 2)
 
 
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError) as caught:
-        ask(Asking(Recording("rec", str(tmp_path / "link.jsonl"), Scripted(["x"]))))
+        ask(StructuredProvider(RecordingModel("rec", str(tmp_path / "link.jsonl"), Scripted(["x"]))))
     assert caught.value.what.startswith("the exchange cannot be written down: ")
     assert not (tmp_path / "elsewhere").exists()
 
@@ -180,16 +180,21 @@ def test_any_question_finds_its_own_answer(
     path = str(tmp_path_factory.getbasetemp() / "any.jsonl")
     if os.path.exists(path):
         os.unlink(path)
-    use = ToolUse("1", "read_file", {"path": text})
-    asked = Ask(
+    use = ToolRequest("1", "read_file", {"path": text})
+    asked = ModelRequest(
         (Message("user", text), Message("assistant", "", (use,)), Message("tool", result, answers="1")),
         system,
     )
-    said = Answer(
-        result, (use,), Usage(1, 2, cost=0.25), "m", "tools", blocks=[{"type": "thinking", "thinking": text}]
+    said = ModelResponse(
+        result,
+        (use,),
+        TokenUsage(1, 2, cost=0.25),
+        "m",
+        "tools",
+        blocks=[{"type": "thinking", "thinking": text}],
     )
-    ask(Asking(Recording("rec", path, Scripted([said]))), asked)
-    assert ask(Asking(Playing("replay", path)), asked) == said
+    ask(StructuredProvider(RecordingModel("rec", path, Scripted([said]))), asked)
+    assert ask(StructuredProvider(RecordedModel("replay", path)), asked) == said
 
 
 def test_a_digest_is_of_what_the_model_hears() -> None:
@@ -200,5 +205,5 @@ def test_a_digest_is_of_what_the_model_hears() -> None:
         hi("a", model="m", system="s"),
         hi("a", tools=(READ,), system="s"),
     ]
-    assert digest(question(one)) == digest(question(same))
-    assert len({digest(question(each)) for each in [one, *others]}) == 4
+    assert digest(request_key(one)) == digest(request_key(same))
+    assert len({digest(request_key(each)) for each in [one, *others]}) == 4

@@ -21,23 +21,23 @@ from agents.providers.talk import (
     saying,
     serving,
 )
-from plait.agents.messages import Usage
+from plait.agents.messages import TokenUsage
 from plait.agents.providers.registry import names
 from plait.agents.providers.spec import read_spec
-from plait.agents.providers.structured import Asking
-from plait.app.runs import Company, Options, run_flow
-from plait.app.services import RealHands
+from plait.agents.providers.structured import StructuredProvider
+from plait.app.runs import Options, RunObservers, run_flow
+from plait.app.services import LocalServices
 from plait.app.toolbox import toolbox
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, TrustError
 from plait.core.json_schema import validator
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from plait.lang.provider_check import file_problems
 from plait.schema import PROVIDER
 from plait.schema.json_schema import json_schema
-from plait.schema.reference import reference
+from plait.schema.reference import render_reference
 from runs.stories import Ran
 from tools.projects import Project, new_project
 
@@ -51,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def found(project: Project, name: str | None = None, *, env: dict[str, str] | None = None) -> Any:
     """The provider that a flow with these variables of its own would ask."""
-    hands = RealHands(str(project.root), "", Stop(), env=env or {})
+    hands = LocalServices(str(project.root), "", StopSignal(), env=env or {})
     return hands.provider(name)
 
 
@@ -80,9 +80,9 @@ def test_every_tier_has_a_price_and_the_default_is_a_tier(name: str) -> None:
     spec = read_spec(name, documents.parse((SYSTEM / f"{name}.yaml").read_text("utf-8"), name), {})
     assert {spec.model_id(tier) for tier in spec.models} == spec.prices.keys()
     assert spec.default_model in spec.models
-    million = Usage(1_000_000, 0, 1_000_000)
+    million = TokenUsage(1_000_000, 0, 1_000_000)
     for tier in (None, *spec.models):
-        fresh, cached = spec.price(tier, Usage(1_000_000)), spec.price(tier, million)
+        fresh, cached = spec.price(tier, TokenUsage(1_000_000)), spec.price(tier, million)
         assert fresh is not None
         assert cached is not None
         assert 0 < cached < fresh
@@ -91,7 +91,7 @@ def test_every_tier_has_a_price_and_the_default_is_a_tier(name: str) -> None:
 
 def test_the_page_has_the_tables_of_the_format() -> None:
     page = (ROOT / "docs" / "providers.md").read_text("utf-8")
-    assert page.partition("## All maps and their fields\n\n")[2].rstrip() == reference(PROVIDER)
+    assert page.partition("## All maps and their fields\n\n")[2].rstrip() == render_reference(PROVIDER)
 
 
 # ── names ────────────────────────────────────────────────────────────────
@@ -275,7 +275,7 @@ def test_an_address_that_is_none_is_refused_and_not_shown(
 
 
 def test_one_provider_is_made_once_for_a_run(project: Project) -> None:
-    hands = RealHands(str(project.root), "", Stop(), env={})
+    hands = LocalServices(str(project.root), "", StopSignal(), env={})
     assert hands.provider("openai") is hands.provider("openai")
 
 
@@ -294,7 +294,7 @@ steps:
 def run(project: Project, flow: str) -> Ran:
     path = project.write("flow.yaml", flow)
     told: list[Event] = []
-    result = run_flow(str(path), Options(), company=Company([lambda one: told.append(one.event)]))
+    result = run_flow(str(path), Options(), company=RunObservers([lambda one: told.append(one.event)]))
     return Ran(result, told)
 
 
@@ -316,7 +316,7 @@ def test_a_prompt_step_asks_a_server_and_the_key_is_nowhere_afterwards(
     assert ran.result.status == "done", ran.message
     assert "say {model} ${HOME}" in json.dumps(server.asked()["messages"], ensure_ascii=False)
     first = next(event for event in ran.events if isinstance(event, StepFinished) and event.kind == "prompt")
-    assert isinstance(first.outcome, Done)
+    assert isinstance(first.outcome, Succeeded)
     assert first.outcome.value["facts"]["usage"]["input"] == 1200
     assert "Grüße aus ${HOME} und {model}." in [
         text for text in ran.outputs.values() if isinstance(text, str)
@@ -358,7 +358,7 @@ def test_recording_asks_another_provider_and_writes_it_down(
         project.write_own("config/providers/taped.yaml", "family: replay\nfile: talk.jsonl\nrecord: openai\n")
         live = ask(found(project, "taped"), hi("one"))
     project.write_own("config/providers/played.yaml", "family: replay\nfile: talk.jsonl\n")
-    played: Asking = found(project, "played")
+    played: StructuredProvider = found(project, "played")
     assert ask(played, hi("one")) == live
     assert failure(played, hi("two")).kind == "refused"
     assert KEY not in (project.root / "talk.jsonl").read_text()

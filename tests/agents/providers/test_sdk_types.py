@@ -15,9 +15,9 @@ import pytest
 
 from agents.providers.talk import SCHEMA, fixture, hi, talk
 from agents.providers.test_families import CALLED, bodies
-from plait.agents.messages import Ask, Message
+from plait.agents.messages import Message, ModelRequest
 from plait.agents.providers import sse
-from plait.agents.providers.families import Shape
+from plait.agents.providers.families import RequestShape
 
 pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed: pip install -e '.[dev]'")
 
@@ -26,13 +26,13 @@ ASKS = [
     ("all kinds of messages", talk()),
     ("options", hi(options={"max_tokens": 5, "stop": ["x"]})),
     ("a schema", hi(schema=SCHEMA)),
-    ("a schema and tools", Ask(talk().messages, "s", None, talk().tools, SCHEMA, {"max_tokens": 5})),
+    ("a schema and tools", ModelRequest(talk().messages, "s", None, talk().tools, SCHEMA, {"max_tokens": 5})),
 ]
 HOW = ["json_schema", "tool", "prompt"]
 
 
-def asked(family: str, ask: Ask, how: Any, stream: bool) -> Any:
-    body = bodies(family, ask, Shape("some-model", how, stream))
+def asked(family: str, ask: ModelRequest, how: Any, stream: bool) -> Any:
+    body = bodies(family, ask, RequestShape("some-model", how, stream))
     if family == "anthropic_messages":
         body.setdefault("max_tokens", 32000)  # as `limits` of its file says
     return body
@@ -41,7 +41,7 @@ def asked(family: str, ask: Ask, how: Any, stream: bool) -> Any:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(("what", "ask"), ASKS)
-def test_openai_takes_our_requests(what: str, ask: Ask, how: Any, stream: bool) -> None:  # noqa: ARG001
+def test_openai_takes_our_requests(what: str, ask: ModelRequest, how: Any, stream: bool) -> None:  # noqa: ARG001
     params = pytest.importorskip(
         "openai.types.chat.completion_create_params", reason="openai is not installed"
     )
@@ -52,7 +52,7 @@ def test_openai_takes_our_requests(what: str, ask: Ask, how: Any, stream: bool) 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(("what", "ask"), ASKS)
-def test_anthropic_takes_our_requests(what: str, ask: Ask, how: Any, stream: bool) -> None:  # noqa: ARG001
+def test_anthropic_takes_our_requests(what: str, ask: ModelRequest, how: Any, stream: bool) -> None:  # noqa: ARG001
     params = pytest.importorskip("anthropic.types.message_create_params", reason="anthropic is not installed")
     kind = params.MessageCreateParamsStreaming if stream else params.MessageCreateParamsNonStreaming
     strictly(kind, asked("anthropic_messages", ask, how, stream))
@@ -63,7 +63,10 @@ def test_anthropic_takes_thoughts_that_go_back() -> None:
     answer = CALLED["anthropic_messages"]
     results = [Message("tool", "x", answers=use.id) for use in answer.uses]
     body = asked(
-        "anthropic_messages", Ask((Message("user", "look"), answer.message(), *results)), "prompt", False
+        "anthropic_messages",
+        ModelRequest((Message("user", "look"), answer.message(), *results)),
+        "prompt",
+        False,
     )
     strictly(params.MessageCreateParamsNonStreaming, body)
 

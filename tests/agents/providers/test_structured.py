@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.providers.talk import READ, SCHEMA, ask, failure, hi
-from plait.agents.messages import Answer, Ask, ToolUse, Usage
-from plait.agents.providers.scripted import Scripted, scripted
-from plait.agents.providers.structured import Asking
+from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage, ToolRequest
+from plait.agents.providers.scripted import Scripted, scripted_provider
+from plait.agents.providers.structured import StructuredProvider
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, Interrupted, StepError
 
-PAID = Usage(10, 5, cost=0.5)
+PAID = TokenUsage(10, 5, cost=0.5)
 
 
-def said(text: str, **fields: Any) -> Answer:
-    return Answer(text, usage=PAID, model="m-1", **fields)
+def said(text: str, **fields: Any) -> ModelResponse:
+    return ModelResponse(text, usage=PAID, model="m-1", **fields)
 
 
 FITTING = [
@@ -35,7 +35,7 @@ FITTING = [
 
 @pytest.mark.parametrize(("text", "data"), FITTING)
 def test_an_answer_that_fits_brings_its_data(text: str, data: Json) -> None:
-    answer = ask(scripted([said(text)]), hi(schema=SCHEMA))
+    answer = ask(scripted_provider([said(text)]), hi(schema=SCHEMA))
     assert (answer.text, answer.data, answer.usage) == (text, data, PAID)
 
 
@@ -59,14 +59,14 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "ending", "why"), BAD)
 def test_an_answer_that_does_not_fit_fails_loudly_and_is_kept(text: str, ending: Any, why: str) -> None:
-    failed = failure(scripted([said(text, ending=ending)]), hi(schema=SCHEMA, schema_retries=0))
+    failed = failure(scripted_provider([said(text, ending=ending)]), hi(schema=SCHEMA, schema_retries=0))
     assert (failed.message, failed.kind) == (f"the answer of 'scripted' {why}", "bad_answer")
     assert failed.output == {"text": text, "usage": PAID.record(), "model": "m-1", "ending": ending}
 
 
 def test_what_is_wrong_goes_back_to_the_model_as_often_as_was_said_and_all_of_it_is_paid() -> None:
     model = Scripted(lambda _: said("four"))
-    failed = failure(Asking(model), hi(schema=SCHEMA, schema_retries=2))
+    failed = failure(StructuredProvider(model), hi(schema=SCHEMA, schema_retries=2))
     assert failed.message == "the answer of 'scripted' is not JSON, asked 3 times"
     assert failed.output["usage"] == (PAID + PAID + PAID).record()
     assert [len(one.messages) for one in model.asked] == [1, 3, 5]
@@ -87,37 +87,39 @@ def test_what_is_wrong_goes_back_to_the_model_as_often_as_was_said_and_all_of_it
 
 def test_a_model_that_declines_is_not_pressed() -> None:
     model = Scripted(lambda _: said("no", ending="refused"))
-    failure(Asking(model), hi(schema=SCHEMA))
+    failure(StructuredProvider(model), hi(schema=SCHEMA))
     assert len(model.asked) == 1
 
 
 def test_the_model_hears_what_does_not_fit_where() -> None:
     model = Scripted([said('{"n": "x"}'), said('{"n": 1}')])
-    assert ask(Asking(model), hi(schema=SCHEMA)).data == {"n": 1}
+    assert ask(StructuredProvider(model), hi(schema=SCHEMA)).data == {"n": 1}
     assert "- n: must be integer" in model.asked[1].messages[2].text
 
 
 def test_calls_of_tools_come_before_the_answer() -> None:
-    use = ToolUse("1", "read_file", {"path": "a"})
-    model = scripted([said("", uses=(use, ToolUse("2", "give_answer", {"n": 1})), ending="tools")])
+    use = ToolRequest("1", "read_file", {"path": "a"})
+    model = scripted_provider(
+        [said("", uses=(use, ToolRequest("2", "give_answer", {"n": 1})), ending="tools")]
+    )
     answer = ask(model, hi(schema=SCHEMA, tools=(READ,)))
     assert (answer.uses, answer.data) == ((use,), None)
 
 
 def test_what_was_paid_before_a_failure_is_in_it() -> None:
-    def answer(question: Ask) -> Answer:
+    def answer(question: ModelRequest) -> ModelResponse:
         if len(question.messages) == 1:
             return said("four")
-        raise StepError(Failure("gone", "network", output={"text": "{", "usage": Usage(1, 1).record()}))
+        raise StepError(Failure("gone", "network", output={"text": "{", "usage": TokenUsage(1, 1).record()}))
 
-    failed = failure(scripted(answer), hi(schema=SCHEMA))
+    failed = failure(scripted_provider(answer), hi(schema=SCHEMA))
     assert (failed.kind, failed.output["text"]) == ("network", "{")
-    assert failed.output["usage"] == (PAID + Usage(1, 1)).record()
+    assert failed.output["usage"] == (PAID + TokenUsage(1, 1)).record()
 
 
 def test_a_schema_that_is_none_asks_nobody() -> None:
     model = Scripted([])
-    failed = failure(Asking(model), hi(schema={"type": "nonsense"}))
+    failed = failure(StructuredProvider(model), hi(schema={"type": "nonsense"}))
     assert (failed.message, failed.kind, model.asked) == (
         "the schema of the answer is not JSON Schema",
         "refused",
@@ -137,14 +139,14 @@ def test_data_of_an_answer_is_what_the_model_wrote(data: Json) -> None:
         text.encode()
     except UnicodeEncodeError:
         return
-    assert ask(scripted([text]), hi(schema={})).data == data
+    assert ask(scripted_provider([text]), hi(schema={})).data == data
 
 
 # ── answers of a program ─────────────────────────────────────────────────
 
 
 def test_a_list_is_said_in_turn_and_then_nothing_is_left() -> None:
-    asking = scripted(["one", Answer("two")], name="mine")
+    asking = scripted_provider(["one", ModelResponse("two")], name="mine")
     assert [ask(asking).text, ask(asking).text] == ["one", "two"]
     failed = failure(asking)
     assert failed.message == "the provider 'mine' has 2 answers, and was asked once more"
@@ -153,13 +155,13 @@ def test_a_list_is_said_in_turn_and_then_nothing_is_left() -> None:
 def test_a_function_hears_the_question() -> None:
     heard: list[str] = []
     answer = ask(
-        scripted(lambda question: question.messages[0].text.upper()), hi("abc"), on_text=heard.append
+        scripted_provider(lambda question: question.messages[0].text.upper()), hi("abc"), on_text=heard.append
     )
     assert (answer.text, heard) == ("ABC", ["ABC"])
 
 
 def test_a_run_that_is_to_stop_asks_no_function() -> None:
-    stop = Stop()
+    stop = StopSignal()
     stop.ask()
     with pytest.raises(Interrupted):
-        ask(scripted(["one"]), stop=stop)
+        ask(scripted_provider(["one"]), stop=stop)

@@ -12,8 +12,8 @@ import pytest
 
 from plait.adapters.dask import protocol as travel
 from plait.app.remote import worker as errands
-from plait.app.remote.jobs import KEPT, MOST_PARCELS, Place, Places, claimed, remove_left
-from plait.engine.event_bus import Stop
+from plait.app.remote.jobs import KEPT, MOST_PARCELS, WorkerJob, WorkerJobs, claim_folder, remove_stale
+from plait.engine.event_bus import StopSignal
 
 
 class Kept:
@@ -39,17 +39,17 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def places(clock: Clock) -> Places:
-    return Places(clock=clock)
+def places(clock: Clock) -> WorkerJobs:
+    return WorkerJobs(clock=clock)
 
 
-def keep(places: Places, digest: str) -> Kept:
+def keep(places: WorkerJobs, digest: str) -> Kept:
     kept = Kept()
-    places.keep(digest, cast(Place, kept))
+    places.keep(digest, cast(WorkerJob, kept))
     return kept
 
 
-def test_a_parcel_that_nobody_used_for_a_time_goes(places: Places, clock: Clock) -> None:
+def test_a_parcel_that_nobody_used_for_a_time_goes(places: WorkerJobs, clock: Clock) -> None:
     kept = keep(places, "d")
     clock.now = KEPT
     places.drop_unused()
@@ -61,7 +61,7 @@ def test_a_parcel_that_nobody_used_for_a_time_goes(places: Places, clock: Clock)
 
 
 def test_a_parcel_with_an_item_under_way_stays_and_its_time_begins_with_the_end(
-    places: Places, clock: Clock
+    places: WorkerJobs, clock: Clock
 ) -> None:
     kept = keep(places, "d")
     with places.used("d"):
@@ -76,7 +76,7 @@ def test_a_parcel_with_an_item_under_way_stays_and_its_time_begins_with_the_end(
     assert kept.closed
 
 
-def test_the_longest_unused_of_many_parcels_goes_first(places: Places) -> None:
+def test_the_longest_unused_of_many_parcels_goes_first(places: WorkerJobs) -> None:
     kept = {digest: keep(places, digest) for digest in map(str, range(MOST_PARCELS))}
     with places.used("0"):
         pass
@@ -84,7 +84,7 @@ def test_the_longest_unused_of_many_parcels_goes_first(places: Places) -> None:
     assert [digest for digest, one in kept.items() if one.closed] == ["1"]
 
 
-def test_what_its_run_forgets_is_gone_at_once(places: Places) -> None:
+def test_what_its_run_forgets_is_gone_at_once(places: WorkerJobs) -> None:
     kept = keep(places, "d")
     places.forget("d")
     places.forget("d")
@@ -104,7 +104,7 @@ HALTS = [
 def test_a_halt_ends_errands_with_grace_or_at_once_however_often_it_is_said(
     calls: list[bool], stopping: tuple[bool, bool]
 ) -> None:
-    place, stop = Place.__new__(Place), Stop()
+    place, stop = WorkerJob.__new__(WorkerJob), StopSignal()
     place.errands = {"map/item:1": stop}
     assert [place.halt(at_once=at_once) for at_once in calls] == [1] * len(calls)
     assert (stop.is_set(), stop.at_once) == stopping
@@ -112,7 +112,7 @@ def test_a_halt_ends_errands_with_grace_or_at_once_however_often_it_is_said(
 
 
 def test_of_a_parcel_that_is_not_there_nothing_runs() -> None:
-    assert errands.halt("unheard of", True) == 0
+    assert errands.stop_job("unheard of", True) == 0
 
 
 # ── folders ──────────────────────────────────────────────────────────────
@@ -121,22 +121,22 @@ CLAIM = "import sys; from plait.app.remote.worker_folders import claimed; print(
 
 
 def test_the_folder_of_one_who_was_killed_is_removed_and_that_of_one_who_lives_is_not(tmp_path: Path) -> None:
-    mine, handle = claimed(str(tmp_path))
+    mine, handle = claim_folder(str(tmp_path))
     command = [sys.executable, "-c", CLAIM + "sys.stdin.read()", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         its = other.stdout.readline().strip()
         Path(its, "files").mkdir()
-        remove_left(str(tmp_path))
+        remove_stale(str(tmp_path))
         assert os.path.isdir(its)
         other.kill()
-    remove_left(str(tmp_path))
+    remove_stale(str(tmp_path))
     assert os.listdir(tmp_path) == [os.path.basename(mine)]
     os.close(handle)
 
 
 def test_a_folder_of_another_host_or_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
-    mine, handle = claimed(str(tmp_path))
+    mine, handle = claim_folder(str(tmp_path))
     os.close(handle)  # as if we had died
     name = os.path.basename(mine)
     victim = tmp_path / "victim"
@@ -145,12 +145,12 @@ def test_a_folder_of_another_host_or_that_is_a_link_is_left_alone(tmp_path: Path
     elsewhere = tmp_path / "plait-items-another.host-x"
     elsewhere.mkdir()
     (elsewhere / "lock").touch()
-    remove_left(str(tmp_path))
+    remove_stale(str(tmp_path))
     assert victim.is_dir()
     assert elsewhere.is_dir()
 
 
 def test_a_parcel_is_not_shown_where_a_call_is_written_down() -> None:
-    message = travel.Unshown(b"secret")
+    message = travel.SecretBytes(b"secret")
     assert repr((message,)) == "(***,)"
     assert bytes(message) == b"secret"

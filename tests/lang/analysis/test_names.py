@@ -16,10 +16,10 @@ from plait.lang.analysis.names import (
     PHASES,
     Each,
     Shape,
+    detect_profile,
     names_in,
-    profile_of,
-    shape_of,
     strings,
+    template_fields,
 )
 from plait.lang.check import check_document
 
@@ -51,7 +51,7 @@ SHAPED = [
 
 @pytest.mark.parametrize(("document", "profile"), SHAPED)
 def test_a_document_is_recognised_by_its_shape(document: str, profile: str | None) -> None:
-    assert profile_of(parse(document, "d.yaml")) == profile
+    assert detect_profile(parse(document, "d.yaml")) == profile
 
 
 PHASE_NAMES = [
@@ -72,10 +72,10 @@ def test_each_phase_has_its_names(phase: str, names: str) -> None:
 def test_the_tables_refer_only_to_what_exists() -> None:
     assert {phase for name in NAMES for phase in name.phases} <= PHASES.keys()
     shapes = {"workflow" if form.name == "flow" else form.name for form in format.all_forms()} | {"config"}
-    reads = [read for name in shapes for read in shape_of(name).values()]
+    reads = [read for name in shapes for read in template_fields(name).values()]
     inner = [read.reads if isinstance(read, Each) else read for read in reads]
     assert {read.name for read in inner if isinstance(read, Shape)} <= shapes
-    assert [key for key in COMMAND_KEYS if shape_of("step")[key] is LITERALLY] == [
+    assert [key for key in COMMAND_KEYS if template_fields("step")[key] is LITERALLY] == [
         "use",
         "workflow",
     ]  # the name of a block, the path of a file

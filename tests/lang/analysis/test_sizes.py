@@ -15,13 +15,13 @@ from plait.core import documents
 from plait.core.errors import InputError, LimitError
 from plait.core.source import Span
 from plait.lang.check import check_document, check_file
-from plait.lang.environment import surroundings
+from plait.lang.environment import load_environment
 from plait.lang.workflow import read as workflow
-from plait.schema import Said
+from plait.schema import Fields
 from plait.scope import Scope
 from plait.template import filters, program
 from plait.template.program import MAX_OUTPUT
-from plait.template.sinks import as_json
+from plait.template.sinks import render_json
 from plait.template.template import RENDERINGS_UNTIL_HOT, compile_template
 from runs.stories import Place, new_place
 
@@ -283,7 +283,7 @@ def refuses(document: dict[str, Any], parameters: dict[str, Any]) -> bool:
     node = documents.parse(json.dumps(document), "flow.yaml")
     assert isinstance(node, documents.Mapping)
     try:
-        surroundings(Said("flow", node, Scope()), parameters, profile=None, environ={})
+        load_environment(Fields("flow", node, Scope()), parameters, profile=None, environ={})
     except (InputError, LimitError) as error:
         return any(problem.code == "output-too-long" for problem in error.problems)
     return False
@@ -364,7 +364,7 @@ def test_a_tree_that_shares_its_parts_is_measured_before_it_is_written() -> None
     for _ in range(40):
         value = [value, value]
     with pytest.raises(LimitError):
-        as_json(compile_template({"a": "${a}", "b": "${a}"}), {"a": value})
+        render_json(compile_template({"a": "${a}", "b": "${a}"}), {"a": value})
     with pytest.raises(LimitError):
         compile_template(["${a}", "${a[0]}"]).render({"a": value})
 

@@ -18,8 +18,8 @@ from plait.core.values import Json
 from plait.engine.limits import Limits
 from plait.engine.outcome import StepError
 from plait.lang.directive.read import load_directive, read_directive
-from plait.program.program import Directed, Filled
-from plait.schema.reference import reference
+from plait.program.program import DirectiveProgram, FilledDirective
+from plait.schema.reference import render_reference
 from program.fakes import new_run, turn_of
 
 CONFORMANCE = Path(__file__).parents[2] / "conformance"
@@ -30,7 +30,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def directive(text: str, **given: Json) -> Filled:
+def directive(text: str, **given: Json) -> FilledDirective:
     return read_directive(text, "review.md").filled(given)
 
 
@@ -428,7 +428,7 @@ def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
     file = tmp_path / "d.md"
     file.write_text("Say hello.")
     loaded = load_directive(str(file))
-    assert isinstance(loaded.program, Directed)
+    assert isinstance(loaded.program, DirectiveProgram)
     assert (loaded.kind, loaded.program.phases, [step.name for step in loaded.program.inner]) == (
         "directive",
         (("agent", 0),),
@@ -440,4 +440,4 @@ def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
 def test_the_page_has_the_tables_of_the_format() -> None:
     page = Path(__file__).parents[3] / "docs" / "directives.md"
     _, _, tables = page.read_text("utf-8").partition("## All maps and their fields\n\n")
-    assert tables.rstrip() == reference(format.DIRECTIVE)
+    assert tables.rstrip() == render_reference(format.DIRECTIVE)

@@ -12,17 +12,17 @@ import pytest
 import plait
 from lang.graph.graphs import graph_place, tool, trusted
 from plait import Agent, Ensemble, EnsembleError, Manager, Secret, Task, TaskOutput
-from plait.agents.messages import Answer, Ask, ToolUse, Usage
+from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage, ToolRequest
 from plait.app.runs import flow_store
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json
 from plait.engine.events import RunEnded
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from plait.lang.kinds import kind_of_file
 from plait.program.tasks.model import PLAIN_AGENT
-from plait.program.tasks.text import system_of
+from plait.program.tasks.text import system_text
 from plait.schema import ENSEMBLE
-from plait.schema.reference import reference
+from plait.schema.reference import render_reference
 from runs.stories import Place, new_place
 
 FLOW = """\
@@ -328,7 +328,7 @@ def test_an_ensemble_has_a_schema_that_accepts_its_files() -> None:
 def test_the_page_has_the_tables_of_the_format() -> None:
     page = (Path(__file__).parents[3] / "docs" / "ensembles.md").read_text("utf-8")
     tables = page.partition("## All maps and their fields\n\n")[2]
-    wanted = {part.split("\n", 1)[0]: part for part in reference(ENSEMBLE).split("\n\n### ")}
+    wanted = {part.split("\n", 1)[0]: part for part in render_reference(ENSEMBLE).split("\n\n### ")}
     for name in ("ensemble", "member", "task", "ensemble_loop", "ensemble_map", "ensemble_items", "manager"):
         assert wanted[name] in tables
 
@@ -436,7 +436,7 @@ def test_a_run_in_python_is_recorded_shown_and_resumed(place: Place, monkeypatch
         recorded = opened.journal.recorded("tasks/task:first")
     assert [end.status for end in ends] == ["failed"]
     assert recorded is not None
-    assert isinstance(recorded.outcome, Done)
+    assert isinstance(recorded.outcome, Succeeded)
     counted.fails = False
     done = ensemble.run(resume=run)
     assert (done.raw, done.run) == ("bad1", run)
@@ -483,17 +483,17 @@ def test_a_manager_that_goes_on_repeats_no_delegation_and_keeps_to_its_caps(
     worked: list[str] = []
     is_broken = True
 
-    def worker(ask: Ask) -> str:
+    def worker(ask: ModelRequest) -> str:
         worked.append(ask.messages[-1].text)
         return "did it"
 
-    def manager(ask: Ask) -> Answer:
+    def manager(ask: ModelRequest) -> ModelResponse:
         if len(ask.messages) == 1 or (len(ask.messages) == 3 and not is_broken):
-            use = ToolUse("u", "delegate", {"worker": "w", "task": f"part {len(ask.messages)}"})
-            return Answer("", (use,), Usage(1, 1), "m", "tools")
+            use = ToolRequest("u", "delegate", {"worker": "w", "task": f"part {len(ask.messages)}"})
+            return ModelResponse("", (use,), TokenUsage(1, 1), "m", "tools")
         if is_broken:
             raise plait.core.errors.RequestError("the line is down", code="network")
-        return Answer(ask.messages[-1].text, usage=Usage(1, 1))
+        return ModelResponse(ask.messages[-1].text, usage=TokenUsage(1, 1))
 
     ensemble = Ensemble(
         [Task("all", "", agent=Agent("w", provider=worker))],
@@ -529,15 +529,15 @@ def test_a_named_project_keeps_the_run(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
-    from plait.app.runs import Options, rehearse_flow
+    from plait.app.runs import Options, plan_run
 
     said(place, "no")
     place.write(
         "flow.yaml", "tasks: [{id: a, description: 'A {x}'}, {id: b, description: b, tool: demo/give}]\n"
     )
-    steps: list[Any] = rehearse_flow(str(place.file), Options({"x": 1}))
+    steps: list[Any] = plan_run(str(place.file), Options({"x": 1}))
     assert [(step.path, step.kind, step.shown) for step in steps] == [
-        ("tasks/task:a", "system", system_of(PLAIN_AGENT)),
+        ("tasks/task:a", "system", system_text(PLAIN_AGENT)),
         ("tasks/task:a", "agent", "## Task\n\nA 1"),
         ("tasks/task:b", "tool", "demo/give\nb"),
     ]
@@ -823,10 +823,10 @@ def test_what_is_skipped_in_a_map_is_left_out_and_nothing_at_all_is_skipped(plac
 
 
 def test_a_dry_run_of_a_map_whose_items_are_made_shows_one_that_stands_for_all(place: Place) -> None:
-    from plait.app.runs import Options, rehearse_flow
+    from plait.app.runs import Options, plan_run
 
     place.write("flow.yaml", PLANNED)
-    steps = rehearse_flow(str(place.file), Options({"topic": "t"}))
+    steps = plan_run(str(place.file), Options({"topic": "t"}))
     assert [step.path for step in steps] == [
         "tasks/task:plan",
         "tasks/map:each/item:*",

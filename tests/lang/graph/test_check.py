@@ -10,9 +10,9 @@ from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.lang.graph.check import check_graph
 from plait.lang.graph.read import load_graph
-from plait.schema import GRAPH, forms_in
+from plait.schema import GRAPH, record_types_in
 from plait.schema.json_schema import json_schema
-from plait.schema.reference import reference
+from plait.schema.reference import render_reference
 
 BROKEN = """\
 start: strat
@@ -116,8 +116,8 @@ def test_the_page_of_graphs_has_the_tables_of_the_format() -> None:
     _, _, tables = page.partition("## All maps and their fields\n\n")
     named = ["graph", "graph_body", "node", "action", "edge"]
     for name in named:
-        assert name in {form.name for form in forms_in(GRAPH)}
-    wanted = {part.split("\n", 1)[0]: part for part in reference(GRAPH).split("\n\n### ")}
+        assert name in {form.name for form in record_types_in(GRAPH)}
+    wanted = {part.split("\n", 1)[0]: part for part in render_reference(GRAPH).split("\n\n### ")}
     shown = {part.split("\n", 1)[0].removeprefix("### "): part for part in tables.rstrip().split("\n\n### ")}
     assert list(shown) == named
     assert {name: shown[name].removeprefix("### ") for name in named} == {

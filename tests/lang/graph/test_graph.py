@@ -15,7 +15,7 @@ from lang.graph.graphs import graph_place, graph_tool, tool, trusted
 from plait.app import api as app
 from plait.core.errors import InputError, TrustError
 from plait.engine.events import StepFinished, StepRetrying
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from runs.stories import Place
 from share import examples
 
@@ -100,7 +100,7 @@ def test_a_visit_records_what_it_added_and_never_the_whole_state(place: Place) -
     values = [
         e.outcome.value
         for e in ran.events
-        if isinstance(e, StepFinished) and "/" in e.path and isinstance(e.outcome, Done)
+        if isinstance(e, StepFinished) and "/" in e.path and isinstance(e.outcome, Succeeded)
     ]
     assert values[150] == {"assign": {"k150": "x" * 100}, "next": "n151"}
     assert max(len(json.dumps(value)) for value in values) < 200
@@ -118,7 +118,7 @@ nodes:
     first = place.run(clock)
     assert first.result.status == "failed"
     outcome = first.finished["nodes/a"].outcome
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     recorded = outcome.value["assign"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", recorded["at"])
     again = place.resume(first.result.run)

@@ -10,9 +10,9 @@ from plait.core import documents
 from plait.core.errors import InputError
 from plait.lang.check import check_file
 from plait.lang.workflow import compose as module
-from plait.lang.workflow.compose import Composed, compose
+from plait.lang.workflow.compose import ComposedWorkflow, compose
 from plait.lang.workflow.read import load_workflow
-from plait.program.workflow import Workflow
+from plait.program.workflow import WorkflowProgram
 
 
 def put(folder: Path, **files: str) -> Path:
@@ -23,7 +23,7 @@ def put(folder: Path, **files: str) -> Path:
     return folder / "flow.yaml"
 
 
-def composed(file: Path) -> Composed:
+def composed(file: Path) -> ComposedWorkflow:
     return compose(documents.load(str(file)), str(file), project=str(file.parent))
 
 
@@ -72,7 +72,7 @@ def test_blocks_are_imported_by_name_or_alias_and_know_their_own_file(tmp_path: 
     assert flow.problems == ()
     assert flow.blocks.names() == ["lib.outer", "lib.inner", "test"]
     loaded = load_workflow(str(file), project=str(tmp_path))
-    assert isinstance(loaded.program, Workflow)
+    assert isinstance(loaded.program, WorkflowProgram)
     assert loaded.program.steps is not None
     assert len(loaded.program.steps.steps) == 2
 
@@ -81,7 +81,7 @@ def test_a_changed_block_changes_the_step_that_uses_it(tmp_path: Path) -> None:
     def fingerprint(command: str) -> str:
         file = put(tmp_path, flow=f"blocks: {{a: [{{shell: {command}}}]}}\nsteps: [{{use: a}}]\n")
         program = load_workflow(str(file)).program
-        assert isinstance(program, Workflow)
+        assert isinstance(program, WorkflowProgram)
         assert program.steps is not None
         return program.steps.steps[0].fingerprint
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.core.values import Secret
-from plait.lang.environment import Surroundings, surroundings
-from plait.lang.parameters import declared, resolve
-from plait.schema import Said
+from plait.lang.environment import FlowEnvironment, load_environment
+from plait.lang.parameters import parse_parameters, resolve_parameters
+from plait.schema import Fields
 from plait.scope import Scope
 
 
 def resolved(text: str, **given_values: Any) -> dict[str, Any]:
-    return resolve(declared(parse(text, "flow.yaml")), given_values)
+    return resolve_parameters(parse_parameters(parse(text, "flow.yaml")), given_values)
 
 
 def refusal(text: str, **given_values: Any) -> str:
@@ -129,7 +129,7 @@ DECLARED = [
 @pytest.mark.parametrize(("said", "message"), DECLARED)
 def test_a_declaration_that_contradicts_itself_is_refused(said: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        declared(parse(f"parameters: {said}", "flow.yaml"))
+        parse_parameters(parse(f"parameters: {said}", "flow.yaml"))
     assert caught.value.what.startswith(message)
 
 
@@ -156,9 +156,9 @@ def test_any_text_is_taken_or_refused_without_being_shown(value: str, kind: str)
 # ── surroundings ─────────────────────────────────────────────────────────
 
 
-def read(folder: Path, text: str, *, profile: str | None = None, **environ: str) -> Surroundings:
+def read(folder: Path, text: str, *, profile: str | None = None, **environ: str) -> FlowEnvironment:
     node = parse(text, str(folder / "flow.yaml"))
-    return surroundings(Said("flow", node, Scope()), {"p": "given"}, profile=profile, environ=environ)  # type: ignore[arg-type]
+    return load_environment(Fields("flow", node, Scope()), {"p": "given"}, profile=profile, environ=environ)  # type: ignore[arg-type]
 
 
 def test_values_may_hold_parameters_what_stands_above_them_and_the_environment(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from plait import Secret
 from plait.app.runs import flow_runs
 from plait.core.documents import parse
-from plait.lang.environment import Surroundings, surroundings
-from plait.schema import Said
+from plait.lang.environment import FlowEnvironment, load_environment
+from plait.schema import Fields
 from plait.scope import Scope
 from runs.stories import Place, new_place
 
@@ -117,9 +117,9 @@ def test_what_a_command_makes_of_a_secret_is_one(place: Place) -> None:
     assert list(place.done(flow).outputs.values()) == ["***"]
 
 
-def head_of(text: str, environ: dict[str, str]) -> Surroundings:
+def head_of(text: str, environ: dict[str, str]) -> FlowEnvironment:
     node = parse(text, "flow.yaml")
-    return surroundings(Said("flow", node, Scope()), {}, profile=None, environ=environ)  # type: ignore[arg-type]
+    return load_environment(Fields("flow", node, Scope()), {}, profile=None, environ=environ)  # type: ignore[arg-type]
 
 
 NOT_GUESSED = [

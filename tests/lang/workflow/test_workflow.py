@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 from plait import schema as format
 from plait.core.documents import parse
 from plait.core.errors import InputError, PlaitError
-from plait.engine.events import Noted
+from plait.engine.events import Note
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import StepError
-from plait.engine.perform import Turn
-from plait.engine.step import Retry, inside
+from plait.engine.perform import StepContext
+from plait.engine.step import Retry, iter_steps
 from plait.lang.common import step_names
 from plait.lang.findings import RULES
-from plait.lang.loaded import Loaded
+from plait.lang.loaded import LoadedFlow
 from plait.lang.workflow.read import load_workflow
-from plait.program.action_step import Work
-from plait.program.actions.shell import Shell
-from plait.program.map import Item
-from plait.program.workflow import Workflow
+from plait.program.action_step import ActionStep
+from plait.program.actions.shell import ShellAction
+from plait.program.map import MapItem
+from plait.program.workflow import WorkflowProgram
 from program.fakes import FakeHands, Finished, new_run, printed
 from program.git_hand import GitHands, git, new_repository
 from share import examples
 
 
-def load(folder: Path, text: str, **options: Any) -> Loaded:
+def load(folder: Path, text: str, **options: Any) -> LoadedFlow:
     file = folder / "flow.yaml"
     file.write_text(text)
     return load_workflow(str(file), project=str(folder), **options)
@@ -42,25 +42,25 @@ def refusal(folder: Path, text: str, **options: Any) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
-def steps(loaded: Loaded) -> dict[str, Any]:
-    return {path: step for part in loaded.program.inner for path, step in inside(part)}
+def steps(loaded: LoadedFlow) -> dict[str, Any]:
+    return {path: step for part in loaded.program.inner for path, step in iter_steps(part)}
 
 
-def program(loaded: Loaded) -> Workflow:
-    assert isinstance(loaded.program, Workflow)
+def program(loaded: LoadedFlow) -> WorkflowProgram:
+    assert isinstance(loaded.program, WorkflowProgram)
     return loaded.program
 
 
-def one_step(folder: Path, text: str) -> Work:
+def one_step(folder: Path, text: str) -> ActionStep:
     listed = program(load(folder, f"- {text}\n")).steps
     assert listed is not None
     [work] = listed.steps
     return work
 
 
-def finished(loaded: Loaded, folder: Path, hands: FakeHands) -> Any:
+def finished(loaded: LoadedFlow, folder: Path, hands: FakeHands) -> Any:
     run = new_run(hands, folder=str(folder))
-    turn = Turn(run, "", loaded.scope("r1"), directory=str(folder), env=loaded.process_env())
+    turn = StepContext(run, "", loaded.scope("r1"), directory=str(folder), env=loaded.process_env())
     try:
         return loaded.program.run(turn)
     finally:
@@ -252,7 +252,7 @@ def test_a_real_job_loads(tmp_path: Path, job: str) -> None:
 def test_a_shell_step_with_a_name_is_a_shell_step_of_that_name(tmp_path: Path) -> None:
     work = one_step(tmp_path, "{name: Run all tests!, shell: make test}")
     assert (work.name, work.kind, work.title) == ("0", "shell", "Run all tests!")
-    assert isinstance(work.action, Shell)
+    assert isinstance(work.action, ShellAction)
 
 
 NAMED = [
@@ -377,7 +377,7 @@ def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
 ) -> None:
     fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").program.fan
     assert fan is not None
-    assert Item(fan, "k", "t", "f").policy.retry.attempts == attempts
+    assert MapItem(fan, "k", "t", "f").policy.retry.attempts == attempts
 
 
 TWICE = "is said twice, here and in error_policy, and not the same"
@@ -702,7 +702,9 @@ json_like = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(sorted({n for f in format.all_forms() for n in format.spelt(f.name)})),
+            st.sampled_from(
+                sorted({n for f in format.all_forms() for n in format.fields_by_spelling(f.name)})
+            ),
             inner,
             max_size=4,
         )
@@ -897,7 +899,7 @@ def test_files_that_a_step_produced_have_names(tmp_path: Path) -> None:
     hands = GitHands(on_shell=shell)
     run = new_run(hands, folder=str(state))
     loaded = load(project, flow)
-    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(project)))
+    loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(project)))
     run.close()
     assert commands(hands)[-1] == "cat new-spec.md a.log b.log"
 
@@ -914,7 +916,7 @@ def test_a_step_that_has_to_leave_a_commit_fails_without_one(tmp_path: Path, com
 
     loaded = load(project, "- {shell: work, commit_required: true}\n")
     run = new_run(GitHands(on_shell=shell), folder=str(state))
-    turn = Turn(run, "", loaded.scope("r1"), directory=str(project))
+    turn = StepContext(run, "", loaded.scope("r1"), directory=str(project))
     if commits:
         loaded.program.run(turn)
     else:
@@ -927,7 +929,7 @@ def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
     loaded = load(tmp_path, "map: {input: {command: ls}, steps: [{shell: 'cat ${item}'}]}\n")
     hands = FakeHands()
     run = new_run(hands, folder=str(tmp_path), rehearsing=True)
-    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
     assert run.rehearsal is not None
     assert [(one.kind, one.shown) for one in run.rehearsal] == [("items", "ls"), ("shell", "cat ${item}")]
@@ -951,7 +953,7 @@ reduce: [{shell: "echo ${map.total}"}]
 def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_path: Path) -> None:
     loaded = load(tmp_path, OPEN, given={"p": "x"})
     run = new_run(FakeHands(), folder=str(tmp_path), rehearsing=True)
-    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
     assert run.rehearsal is not None
     assert [(one.path, one.shown) for one in run.rehearsal] == [
@@ -991,9 +993,9 @@ def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:
     )
     loaded, journal = load(tmp_path, text), MemoryJournal()
     run = new_run(FakeHands(), journal, folder=str(tmp_path))
-    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
-    notes = [one.event.message for one in journal.events() if isinstance(one.event, Noted)]
+    notes = [one.event.message for one in journal.events() if isinstance(one.event, Note)]
     assert sorted(note.replace(f"{tmp_path}/", "") for note in notes) == [
         "flow.yaml:4:19: '${item.a}' stays as it is written: an item has no such field",
         "flow.yaml:4:41: '${item.c}' stays as it is written: an item has no such field",

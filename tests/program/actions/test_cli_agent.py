@@ -13,8 +13,8 @@ import pytest
 from plait.core.errors import ProcessError, TrustError
 from plait.core.records import dataclass, field
 from plait.core.values import Json, Secret
-from plait.engine.outcome import Done
-from plait.program.actions.cli_agent import CLAUDE, Agent
+from plait.engine.outcome import Succeeded
+from plait.program.actions.cli_agent import CLAUDE, CliAgentAction
 from plait.tools.call import ToolResult, call_tool
 from program.fakes import FakeHands, failure_of, new_run, performed, step, text_of
 from tools.projects import Project, new_project
@@ -56,7 +56,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return new_project(tmp_path, monkeypatch, ANTHROPIC_API_KEY="key-1", OTHER="secret")
 
 
-def asked(project: Project, agent: Agent, values: Mapping[str, Json] | None = None, **fields: Any) -> Json:
+def asked(
+    project: Project, agent: CliAgentAction, values: Mapping[str, Json] | None = None, **fields: Any
+) -> Json:
     """What a fake agent says that it was given."""
     outcome = performed(
         step("a", agent, kind="agent"),
@@ -65,14 +67,14 @@ def asked(project: Project, agent: Agent, values: Mapping[str, Json] | None = No
         directory=str(project.root),
         **fields,
     )
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Succeeded), outcome
     assert isinstance(outcome.value["output"], str)
     return json.loads(outcome.value["output"])
 
 
 def test_the_prompt_comes_on_standard_input_and_only_declared_variables_pass(project: Project) -> None:
     argv, prompt, folder, key, other = asked(
-        project, Agent(text_of("Fix ${f}; $(rm -rf /)\n'\"")), {"f": "a b"}
+        project, CliAgentAction(text_of("Fix ${f}; $(rm -rf /)\n'\"")), {"f": "a b"}
     )
     assert argv == ["-p", "--output-format", "text"]
     assert prompt == "Fix a b; $(rm -rf /)\n'\""
@@ -92,7 +94,7 @@ def test_options_are_words_of_their_own(project: Project) -> None:
         "max_turns": 3,
         "system": "Be ${m}.",
     }
-    argv, *_ = asked(project, Agent(text_of("x"), options=text_of(options)), {"m": "opus"})
+    argv, *_ = asked(project, CliAgentAction(text_of("x"), options=text_of(options)), {"m": "opus"})
     assert argv[3:] == [
         "--model", "opus", "--permission-mode", "acceptEdits", "--max-turns", "3",
         "--append-system-prompt", "Be opus.", "--allowedTools", "Edit", "Bash(git log:*)",
@@ -112,47 +114,49 @@ OPTIONS: list[dict[str, Json]] = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_no_option_can_be_smuggled_in(project: Project, options: dict[str, Json]) -> None:
-    made = step("a", Agent(text_of("x"), options=text_of(options)))
+    made = step("a", CliAgentAction(text_of("x"), options=text_of(options)))
     failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
     assert failure.kind == "refused"
     assert "core/agents/claude" in failure.message
 
 
 def test_a_slash_command_is_passed_on_as_it_is(project: Project) -> None:
-    assert asked(project, Agent(text_of("/fix-files ${n} --all")), {"n": 3})[1] == "/fix-files 3 --all"
+    assert (
+        asked(project, CliAgentAction(text_of("/fix-files ${n} --all")), {"n": 3})[1] == "/fix-files 3 --all"
+    )
 
 
 def test_an_agent_works_where_its_step_does(project: Project) -> None:
     folder = project.root / "sub"
     folder.mkdir()
     outcome = performed(
-        step("a", Agent(text_of("x")), working_dir=text_of("sub")),
+        step("a", CliAgentAction(text_of("x")), working_dir=text_of("sub")),
         new_run(RealTools(project=project, top=str(project.root))),
         directory=str(project.root),
     )
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert json.loads(outcome.value["output"])[2] == str(folder)
 
 
 def test_what_an_agent_says_is_text_whatever_it_looks_like(project: Project) -> None:
     outcome = performed(
-        step("a", Agent(text_of("a number"))),
+        step("a", CliAgentAction(text_of("a number"))),
         new_run(RealTools(project=project)),
         directory=str(project.root),
     )
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "42\n"
 
 
 def test_an_agent_that_fails_fails_its_step(project: Project) -> None:
-    made = step("a", Agent(text_of("fail")))
+    made = step("a", CliAgentAction(text_of("fail")))
     failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
     assert (failure.message, failure.kind) == ("core/agents/claude: I cannot do that", "exit")
 
 
 def test_a_missing_agent_is_said_with_what_to_do(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAIT_CLAUDE", "no-such-agent")
-    made = step("a", Agent(text_of("x")))
+    made = step("a", CliAgentAction(text_of("x")))
     failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
     assert failure.message == (
         "core/agents/claude: the agent 'no-such-agent' cannot be started (No such file or directory): install it "
@@ -166,7 +170,7 @@ def test_any_command_of_a_trusted_project_can_be_the_agent(project: Project) -> 
     project.config(
         "agents/mine", executor_id="core/agents/command", config={"command": "mine", "args": ["--yes", "-"]}
     )
-    agent = Agent(text_of("do it"), tool="agents/mine")
+    agent = CliAgentAction(text_of("do it"), tool="agents/mine")
     with pytest.raises(TrustError):
         asked(project, agent)
     project.trust()
@@ -177,7 +181,7 @@ def test_any_command_of_a_trusted_project_can_be_the_agent(project: Project) -> 
 def test_a_command_that_is_not_there_is_said_with_what_to_do(project: Project) -> None:
     project.config("agents/gone", executor_id="core/agents/command", config={"command": "no-such-agent"})
     project.trust()
-    made = step("a", Agent(text_of("x"), tool="agents/gone"))
+    made = step("a", CliAgentAction(text_of("x"), tool="agents/gone"))
     failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
     assert failure.kind == "refused"
     assert failure.message.startswith("the program 'no-such-agent' was not found\nfix: install it")
@@ -190,20 +194,20 @@ def test_other_errors_of_a_process_stay_what_they_are() -> None:
     def call(_: str, __: Mapping[str, Json]) -> ToolResult:
         raise ProcessError("too slow", code="timeout")
 
-    failure = failure_of(performed(step("a", Agent(text_of("x"))), new_run(FakeHands(on_call=call))))
+    failure = failure_of(performed(step("a", CliAgentAction(text_of("x"))), new_run(FakeHands(on_call=call))))
     assert (failure.message, failure.kind) == ("too slow", "timeout")
 
 
 def test_secrets_do_not_reach_a_prompt() -> None:
     hands = FakeHands(on_call=lambda *_: ToolResult(CLAUDE, True, "fine", None, (), {}))
     run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
-    performed(step("a", Agent(text_of("${s} ${v}"))), run, {"s": Secret("other"), "v": "hunter2"})
+    performed(step("a", CliAgentAction(text_of("${s} ${v}"))), run, {"s": Secret("other"), "v": "hunter2"})
     assert hands.asked[0]["params"]["prompt"] == "*** ***"
 
 
 def test_a_dry_run_shows_the_prompt_and_starts_nobody() -> None:
     hands = FakeHands()
     run = new_run(hands, rehearsing=True)
-    performed(step("a", Agent(text_of("/fix ${n}"))), run, {"n": 1})
+    performed(step("a", CliAgentAction(text_of("/fix ${n}"))), run, {"n": 1})
     assert [one.shown for one in run.rehearsal or ()] == ["/fix 1"]
     assert hands.asked == []

@@ -9,21 +9,21 @@ import pytest
 
 from plait.core.errors import RequestError
 from plait.core.values import Json, Secret
-from plait.engine.outcome import Done, Outcome
+from plait.engine.outcome import Outcome, Succeeded
 from plait.engine.step import Policy, Retry
-from plait.program.actions.http import Http, allowing
+from plait.program.actions.http import HttpAction, matching_host_rule
 from plait.scope import Scope
-from plait.tools.invocation import RequestCall, Returned
+from plait.tools.invocation import PrimitiveResult, RequestCall
 from program.fakes import FakeHands, failure_of, new_run, performed, step, text_of, turn_of
 
 URL = "https://api.example/v1"
 
 
 def answering(status: int = 200, data: Json = "fine", **fields: Any) -> FakeHands:
-    def answer(_: RequestCall) -> Returned:
+    def answer(_: RequestCall) -> PrimitiveResult:
         ok = 200 <= status < 300
         error = None if ok else f"the server answered {status}"
-        return Returned(
+        return PrimitiveResult(
             **{
                 "success": ok,
                 "data": data,
@@ -37,7 +37,7 @@ def answering(status: int = 200, data: Json = "fine", **fields: Any) -> FakeHand
     return FakeHands(on_request=answer)
 
 
-def sent(http: Http, values: dict[str, Json] | None = None, **fields: Any) -> RequestCall:
+def sent(http: HttpAction, values: dict[str, Json] | None = None, **fields: Any) -> RequestCall:
     hands = answering()
     performed(step("a", http, **fields), new_run(hands), values)
     call = hands.asked[0]
@@ -57,7 +57,7 @@ URLS = [
 def test_values_are_encoded_for_their_place_in_a_url(
     url: str, values: dict[str, Json], expected: str
 ) -> None:
-    assert sent(Http(text_of(url)), values).url == expected
+    assert sent(HttpAction(text_of(url)), values).url == expected
 
 
 BODIES: list[tuple[Json, dict[str, Json], bytes | None, str | None]] = [
@@ -76,7 +76,7 @@ BODIES: list[tuple[Json, dict[str, Json], bytes | None, str | None]] = [
 def test_a_body_is_text_or_json_and_a_value_cannot_change_its_shape(
     body: Json, values: dict[str, Json], expected: bytes | None, kind: str | None
 ) -> None:
-    call = sent(Http(text_of(URL), body=None if body is None else text_of(body)), values)
+    call = sent(HttpAction(text_of(URL), body=None if body is None else text_of(body)), values)
     assert (call.body, dict(call.headers).get("content-type")) == (expected, kind)
     assert call.method == ("GET" if body is None else "POST")
 
@@ -84,14 +84,14 @@ def test_a_body_is_text_or_json_and_a_value_cannot_change_its_shape(
 @pytest.mark.parametrize("body", ["${n}", {"n": "${n}"}])
 def test_half_a_character_is_refused_before_anything_is_sent(body: Json) -> None:
     hands = answering()
-    http = Http(text_of(URL), body=text_of(body))
+    http = HttpAction(text_of(URL), body=text_of(body))
     failure = failure_of(performed(step("a", http), new_run(hands), {"n": "\ud800"}))
     assert "half of a character pair" in failure.message
     assert hands.asked == []
 
 
 def test_headers_are_filled_and_a_content_type_of_the_author_stays() -> None:
-    http = Http(
+    http = HttpAction(
         text_of(URL),
         "put",
         {"Authorization": text_of("Bearer ${s}"), "Content-Type": text_of("text/csv")},
@@ -118,7 +118,7 @@ LEFT_OUT = [
 def test_what_is_one_placeholder_that_nothing_answers_is_left_out_of_a_request(
     body: Json, values: dict[str, Json], expected: bytes | None
 ) -> None:
-    http = Http(text_of(URL), headers={"X-Opt": text_of("${h}"), "X": text_of("1")}, body=text_of(body))
+    http = HttpAction(text_of(URL), headers={"X-Opt": text_of("${h}"), "X": text_of("1")}, body=text_of(body))
     call = sent(http, values)
     assert (call.body, dict(call.headers).get("X-Opt"), dict(call.headers)["X"]) == (expected, None, "1")
     assert dict(sent(http, {**values, "h": "y"}).headers)["X-Opt"] == "y"
@@ -126,7 +126,7 @@ def test_what_is_one_placeholder_that_nothing_answers_is_left_out_of_a_request(
 
 def test_a_line_break_in_a_header_is_refused_before_anything_is_sent() -> None:
     hands = answering()
-    http = Http(text_of(URL), headers={"X": text_of("${v}")})
+    http = HttpAction(text_of(URL), headers={"X": text_of("${v}")})
     failure = failure_of(performed(step("a", http), new_run(hands), {"v": "a\r\nEvil: 1"}))
     assert failure.kind == "refused"
     assert "Evil" not in failure.message
@@ -136,7 +136,8 @@ def test_a_line_break_in_a_header_is_refused_before_anything_is_sent() -> None:
 def test_a_hole_that_nobody_fills_is_never_a_part_of_an_address() -> None:
     hands = answering()
     assert (
-        failure_of(performed(step("a", Http(text_of(f"{URL}/${{gone}}"))), new_run(hands))).kind == "refused"
+        failure_of(performed(step("a", HttpAction(text_of(f"{URL}/${{gone}}"))), new_run(hands))).kind
+        == "refused"
     )
     assert hands.asked == []
 
@@ -147,7 +148,7 @@ def sent_from(
     hands = answering()
     run = new_run(hands)
     turn = turn_of(run)
-    outcome = turn.perform(step("a", Http(text_of(url), **fields)), scope=placed(turn.scope))
+    outcome = turn.perform(step("a", HttpAction(text_of(url), **fields)), scope=placed(turn.scope))
     run.close()
     return outcome, next((call for call in hands.asked if isinstance(call, RequestCall)), None)
 
@@ -198,11 +199,11 @@ def test_a_host_that_comes_from_data_is_refused_unless_it_is_allowed(
 
 def test_a_variable_that_a_step_makes_of_data_is_data() -> None:
     hands = answering()
-    made = step("a", Http(text_of("${TARGET}/x")), env={"TARGET": text_of("${item}")})
+    made = step("a", HttpAction(text_of("${TARGET}/x")), env={"TARGET": text_of("${item}")})
     assert failure_of(performed(made, new_run(hands), {"item": "https://h"})).kind == "refused"
     assert hands.asked == []
-    own = step("a", Http(text_of("${TARGET}/x")), env={"TARGET": text_of("https://h")})
-    assert isinstance(performed(own, new_run(hands)), Done)
+    own = step("a", HttpAction(text_of("${TARGET}/x")), env={"TARGET": text_of("https://h")})
+    assert isinstance(performed(own, new_run(hands)), Succeeded)
 
 
 ALLOWED = [
@@ -235,7 +236,7 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("url", "hosts", "entry"), ALLOWED)
 def test_a_host_is_allowed_by_its_scheme_name_and_port(url: str, hosts: list[str], entry: str | None) -> None:
-    assert allowing(url, hosts) == entry
+    assert matching_host_rule(url, hosts) == entry
 
 
 FROM_DATA = [
@@ -277,8 +278,8 @@ def test_no_secret_goes_to_a_host_that_nobody_named(
 
 
 def test_the_answer_is_the_output() -> None:
-    outcome = performed(step("a", Http(text_of(URL))), new_run(answering(201, {"id": 7})))
-    assert outcome == Done(
+    outcome = performed(step("a", HttpAction(text_of(URL))), new_run(answering(201, {"id": 7})))
+    assert outcome == Succeeded(
         {"output": {"id": 7}, "stderr": "", "exit_code": 0, "duration": 0.5, "status": 201}
     )
 
@@ -303,9 +304,11 @@ STATUSES = [
 def test_a_status_is_welcome_or_fails_the_step_with_its_kind(
     status: int, expect: tuple[int, ...], kind: str | None
 ) -> None:
-    outcome = performed(step("a", Http(text_of(URL), expect=expect)), new_run(answering(status, "body")))
+    outcome = performed(
+        step("a", HttpAction(text_of(URL), expect=expect)), new_run(answering(status, "body"))
+    )
     if kind is None:
-        assert isinstance(outcome, Done)
+        assert isinstance(outcome, Succeeded)
         return
     failure = failure_of(outcome)
     assert (failure.kind, failure.exit_code, failure.as_ended()["output"]) == (kind, status, "body")
@@ -320,27 +323,32 @@ ERRORS = [
 
 @pytest.mark.parametrize(("code", "kind"), ERRORS)
 def test_no_answer_fails_the_step_with_its_kind(code: str, kind: str) -> None:
-    def answer(_: RequestCall) -> Returned:
+    def answer(_: RequestCall) -> PrimitiveResult:
         raise RequestError("gone", "GET api.example", code=code)
 
-    failure = failure_of(performed(step("a", Http(text_of(URL))), new_run(FakeHands(on_request=answer))))
+    failure = failure_of(
+        performed(step("a", HttpAction(text_of(URL))), new_run(FakeHands(on_request=answer)))
+    )
     assert (failure.message, failure.kind) == ("GET api.example: gone", kind)
 
 
 def test_only_failures_that_retry_on_names_are_tried_again() -> None:
     answers = iter([503, 429, 404])
 
-    def answer(_: RequestCall) -> Returned:
+    def answer(_: RequestCall) -> PrimitiveResult:
         status = next(answers)
-        return Returned(False, "", f"{status}", metadata={"status": status})
+        return PrimitiveResult(False, "", f"{status}", metadata={"status": status})
 
     hands = FakeHands(on_request=answer)
     again = Policy(Retry(9, "fixed", 0.0, retry_on=("server_error", "rate_limit")))
-    assert failure_of(performed(step("a", Http(text_of(URL)), policy=again), new_run(hands))).exit_code == 404
+    assert (
+        failure_of(performed(step("a", HttpAction(text_of(URL)), policy=again), new_run(hands))).exit_code
+        == 404
+    )
     assert len(hands.asked) == 3
 
 
 def test_a_dry_run_shows_the_request_without_its_secrets() -> None:
     run = new_run(answering(), rehearsing=True, mask=lambda text: text.replace("hunter2", "***"))
-    performed(step("a", Http(text_of(f"{URL}?k=${{s}}"))), run, {"s": Secret("hunter2")})
+    performed(step("a", HttpAction(text_of(f"{URL}?k=${{s}}"))), run, {"s": Secret("hunter2")})
     assert [one.shown for one in run.rehearsal or ()] == [f"GET {URL}?k=***"]

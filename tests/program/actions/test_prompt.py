@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from plait.agents.messages import Answer, Ask, Message, Usage
-from plait.agents.providers.scripted import scripted
+from plait.agents.messages import Message, ModelRequest, ModelResponse, TokenUsage
+from plait.agents.providers.scripted import scripted_provider
 from plait.core.values import Json, Secret
-from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Done, Failure, OutOfLimit, StepError
-from plait.program.actions.prompt import Prompt
+from plait.engine.limits import Budget, Limits
+from plait.engine.outcome import Failure, LimitExceeded, StepError, Succeeded
+from plait.program.actions.prompt import PromptAction
 from program.fakes import FakeHands, FakeModel, failure_of, new_run, performed, step, text_of
 
 
 def test_without_a_provider_the_step_is_refused_and_says_what_to_do() -> None:
-    failure = failure_of(performed(step("a", Prompt(text_of("hi")))))
+    failure = failure_of(performed(step("a", PromptAction(text_of("hi")))))
     assert (failure.message, failure.kind) == (
         "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
         "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead",
@@ -27,9 +27,9 @@ def test_without_a_provider_the_step_is_refused_and_says_what_to_do() -> None:
 def test_the_answer_is_the_output_and_secrets_stay_here() -> None:
     model = FakeModel("hunter2 is fine")
     run = new_run(FakeHands(model=model), mask=lambda text: text.replace("hunter2", "***"))
-    asked = Prompt(text_of("look at ${v} ${s}"), text_of("be ${v}"), model="m")
+    asked = PromptAction(text_of("look at ${v} ${s}"), text_of("be ${v}"), model="m")
     outcome = performed(step("a", asked), run, {"v": "hunter2", "s": Secret("other")})
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "*** is fine"
     assert outcome.value["facts"] == {
         "model": "m-1",
@@ -42,7 +42,7 @@ def test_the_answer_is_the_output_and_secrets_stay_here() -> None:
 
 HALF = [
     # kind      what came                                                        output   cost
-    ("network", {"text": "Once upon", "usage": Usage(9, 2, cost=0.1).record()},  "Once upon", 0.1),
+    ("network", {"text": "Once upon", "usage": TokenUsage(9, 2, cost=0.1).record()},  "Once upon", 0.1),
     ("refused", None,                                                            "",      None),
     ("refused", {"said": "no hunter2 here", "status": 400},                      "no *** here", None),
 ]  # fmt: skip
@@ -52,11 +52,11 @@ HALF = [
 def test_a_failure_keeps_what_came_and_what_it_cost(
     kind: str, output: Json, shown: str, cost: float | None
 ) -> None:
-    def fail(_: Ask) -> Answer:
+    def fail(_: ModelRequest) -> ModelResponse:
         raise StepError(Failure("no hunter2", kind, output=output))
 
-    run = new_run(FakeHands(model=scripted(fail)), mask=lambda text: text.replace("hunter2", "***"))
-    failure = failure_of(performed(step("a", Prompt(text_of("hi"))), run))
+    run = new_run(FakeHands(model=scripted_provider(fail)), mask=lambda text: text.replace("hunter2", "***"))
+    failure = failure_of(performed(step("a", PromptAction(text_of("hi"))), run))
     assert failure.kind == kind
     assert failure.output["output"] == shown
     assert failure.output["facts"]["cost"] == cost
@@ -73,24 +73,24 @@ EARLY = [
 
 @pytest.mark.parametrize(("ending", "message"), EARLY)
 def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
-    model = scripted([Answer("Once", usage=Usage(1, 1, cost=0.2), ending=ending)])
-    failure = failure_of(performed(step("a", Prompt(text_of("hi"))), new_run(FakeHands(model=model))))
+    model = scripted_provider([ModelResponse("Once", usage=TokenUsage(1, 1, cost=0.2), ending=ending)])
+    failure = failure_of(performed(step("a", PromptAction(text_of("hi"))), new_run(FakeHands(model=model))))
     assert (failure.message, failure.kind, failure.output["output"]) == (message, ending, "Once")
 
 
 def test_a_budget_that_is_used_up_asks_nobody() -> None:
     model = FakeModel()
     run = new_run(FakeHands(model=model))
-    run.spent = Spent(Limits(spend=0.4))
-    performed(step("a", Prompt(text_of("hi"))), run)
-    with pytest.raises(OutOfLimit) as caught:
-        performed(step("b", Prompt(text_of("hi"))), run)
+    run.spent = Budget(Limits(spend=0.4))
+    performed(step("a", PromptAction(text_of("hi"))), run)
+    with pytest.raises(LimitExceeded) as caught:
+        performed(step("b", PromptAction(text_of("hi"))), run)
     assert (caught.value.failure.kind, len(model.calls)) == ("limit", 1)
 
 
 def test_a_dry_run_asks_nobody() -> None:
     model = FakeModel()
     run = new_run(FakeHands(model=model), rehearsing=True)
-    performed(step("a", Prompt(text_of("hi ${n}"))), run, {"n": 1})
+    performed(step("a", PromptAction(text_of("hi ${n}"))), run, {"n": 1})
     assert [one.shown for one in run.rehearsal or ()] == ["hi 1"]
     assert model.calls == []

@@ -10,10 +10,10 @@ import pytest
 from plait.core.errors import PlaitError, RequestError, TrustError
 from plait.core.values import Json, Secret
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Interrupted
+from plait.engine.outcome import Interrupted, Succeeded
 from plait.engine.step import Policy, Retry
-from plait.program.action_step import Handler
-from plait.program.actions.tool import Tool
+from plait.program.action_step import FailureHandler
+from plait.program.actions.tool import ToolAction
 from plait.tools.call import ToolResult
 from program.fakes import Acting, FakeHands, failure_of, new_run, performed, saying, step, steps, text_of
 
@@ -32,23 +32,25 @@ def giving(answer: ToolResult | PlaitError) -> FakeHands:
 
 
 def test_the_data_of_a_tool_is_the_output_of_its_step() -> None:
-    outcome = performed(step("a", Tool("t/x")), new_run(giving(result({"n": [1]}, exit_code=0, stderr="hm"))))
-    assert outcome == Done({"output": {"n": [1]}, "stderr": "hm", "exit_code": 0, "duration": 1.5})
+    outcome = performed(
+        step("a", ToolAction("t/x")), new_run(giving(result({"n": [1]}, exit_code=0, stderr="hm")))
+    )
+    assert outcome == Succeeded({"output": {"n": [1]}, "stderr": "hm", "exit_code": 0, "duration": 1.5})
 
 
 def test_a_captured_result_keeps_its_types() -> None:
     flow = steps(
-        step("a", Tool("t/x"), capture="r", kind="tool"), step("b", saying("${r.n[0]} ${r.success}"))
+        step("a", ToolAction("t/x"), capture="r", kind="tool"), step("b", saying("${r.n[0]} ${r.success}"))
     )
     outcome = performed(flow, new_run(giving(result({"n": [1]}))))
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "1 true"
 
 
 def test_parameters_keep_their_types_and_secrets_stay_sealed() -> None:
     hands = giving(result())
     params = text_of({"n": "${n}", "list": ["${n}", "a${n}"], "key": "Bearer ${secret}", "plain": True})
-    made = step("a", Tool(text_of("t/${kind}"), params), policy=Policy(timeout=9))
+    made = step("a", ToolAction(text_of("t/${kind}"), params), policy=Policy(timeout=9))
     performed(made, new_run(hands), {"n": 3, "kind": "x", "secret": Secret("hunter2")})
     asked = hands.asked[0]
     assert asked["tool"] == "t/x"
@@ -72,7 +74,7 @@ FAILURES: list[tuple[dict[str, Any], str, int]] = [
 @pytest.mark.parametrize(("facts", "kind", "code"), FAILURES)
 def test_a_tool_that_fails_fails_its_step(facts: dict[str, Any], kind: str, code: int) -> None:
     failure = failure_of(
-        performed(step("a", Tool("t/x")), new_run(giving(result("half", error="broken", **facts))))
+        performed(step("a", ToolAction("t/x")), new_run(giving(result("half", error="broken", **facts))))
     )
     assert (failure.message, failure.kind, failure.exit_code) == ("t/x: broken", kind, code)
     assert failure.as_ended()["output"] == "half"
@@ -82,7 +84,7 @@ def test_a_tool_that_fails_fails_its_step(facts: dict[str, Any], kind: str, code
     ("code", "kind"), [("unreachable", "network"), ("deadline", "timeout"), ("bad-url", "refused")]
 )
 def test_a_request_without_an_answer_fails_with_its_kind(code: str, kind: str) -> None:
-    made = step("a", Tool("t/x"))
+    made = step("a", ToolAction("t/x"))
     assert failure_of(performed(made, new_run(giving(RequestError("gone", code=code))))).kind == kind
 
 
@@ -92,9 +94,9 @@ def test_a_tool_nobody_trusts_ends_the_run_and_no_handler_sees_it() -> None:
     flow = steps(
         step(
             "a",
-            Tool("t/x"),
+            ToolAction("t/x"),
             policy=Policy(Retry(3, "fixed", 0.0)),
-            on_failure=Handler(steps(step("m", mend), name="on_failure")),
+            on_failure=FailureHandler(steps(step("m", mend), name="on_failure")),
             continue_on_error=True,
         ),
         step("b", behind),
@@ -106,7 +108,7 @@ def test_a_tool_nobody_trusts_ends_the_run_and_no_handler_sees_it() -> None:
     assert list(journal.recorded_in("flow")) == []
     # Once it is trusted, the same run goes on.
     trusted = giving(result("ok"))
-    assert isinstance(performed(flow, new_run(trusted, journal.reopened())), Done)
+    assert isinstance(performed(flow, new_run(trusted, journal.reopened())), Succeeded)
 
 
 def test_a_tool_that_was_cancelled_by_a_stop_is_no_failure() -> None:
@@ -115,7 +117,7 @@ def test_a_tool_that_was_cancelled_by_a_stop_is_no_failure() -> None:
     class Stopping:
         def run(self, turn: Any) -> dict[str, Json]:
             turn.run.stop.ask()
-            return Tool("t/x").run(turn)
+            return ToolAction("t/x").run(turn)
 
     with pytest.raises(Interrupted):
         performed(step("a", Stopping()), run)
@@ -125,16 +127,16 @@ def test_a_tool_that_was_cancelled_by_a_stop_is_no_failure() -> None:
 def test_secrets_in_what_a_tool_says_are_masked() -> None:
     hands = giving(result({"k": "hunter2"}, error="hunter2?", exit_code=1, stderr="hunter2!"))
     run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
-    assert "hunter2" not in repr(performed(step("a", Tool("t/x")), run))
+    assert "hunter2" not in repr(performed(step("a", ToolAction("t/x")), run))
 
 
 def test_parameters_that_are_no_map_are_refused() -> None:
-    failure = failure_of(performed(step("a", Tool("t/x", text_of("${p}"))), values={"p": 3}))
+    failure = failure_of(performed(step("a", ToolAction("t/x", text_of("${p}"))), values={"p": 3}))
     assert failure.message == "the parameters of 't/x' are no map\nfix: write params: {name: value}"
 
 
 def test_a_dry_run_shows_the_call() -> None:
     run = new_run(rehearsing=True)
     values = {"n": 3, "s": Secret("hunter2")}
-    performed(step("a", Tool("t/x", text_of({"n": "${n}", "s": "${s}"}))), run, values)
+    performed(step("a", ToolAction("t/x", text_of({"n": "${n}", "s": "${s}"}))), run, values)
     assert [one.shown for one in run.rehearsal or ()] == ['t/x {"n":3,"s":"***"}']

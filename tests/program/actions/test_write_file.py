@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.core.values import Json, Secret
-from plait.engine.outcome import Done
-from plait.program.actions.write_file import FileFormat, WriteFile
+from plait.engine.outcome import Succeeded
+from plait.program.actions.write_file import FileFormat, WriteFileAction
 from program.fakes import FakeHands, failure_of, new_run, performed, step, text_of
 from share import examples
 
 
 def written(content: Json, values: dict[str, Json], format: FileFormat = "text", **fields: Any) -> str:
     hands = FakeHands()
-    made = WriteFile(text_of("out.txt"), text_of(content), format, **fields)
+    made = WriteFileAction(text_of("out.txt"), text_of(content), format, **fields)
     outcome = performed(step("a", made), new_run(hands), values)
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Succeeded), outcome
     return hands.files["out.txt"].decode("utf-8", "surrogateescape")
 
 
@@ -88,7 +88,7 @@ def test_a_content_that_is_no_document_is_refused_and_not_written(
     format: FileFormat, content: str, message: str
 ) -> None:
     hands = FakeHands()
-    made = WriteFile(text_of("f"), text_of(content), format)
+    made = WriteFileAction(text_of("f"), text_of(content), format)
     failure = failure_of(performed(step("a", made), new_run(hands), {"x": "1"}))
     assert message in failure.message
     assert failure.kind == "refused"
@@ -100,7 +100,9 @@ def test_half_a_character_is_refused_and_not_written(format: FileFormat) -> None
     hands = FakeHands()
     failure = failure_of(
         performed(
-            step("a", WriteFile(text_of("f"), text_of("${x}"), format)), new_run(hands), {"x": "a\ud800"}
+            step("a", WriteFileAction(text_of("f"), text_of("${x}"), format)),
+            new_run(hands),
+            {"x": "a\ud800"},
         )
     )
     assert failure.message == (
@@ -116,9 +118,9 @@ def test_bytes_that_are_no_text_are_written_as_they_were() -> None:
 
 def test_the_path_is_the_output_and_options_reach_the_hand() -> None:
     hands = FakeHands()
-    made = WriteFile(text_of("out/${n}..b.txt"), text_of("x"), mode=0o600, create_dirs=True)
+    made = WriteFileAction(text_of("out/${n}..b.txt"), text_of("x"), mode=0o600, create_dirs=True)
     outcome = performed(step("a", made), new_run(hands), {"n": "a"})
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "out/a..b.txt"
     assert hands.asked == [{"write": "out/a..b.txt", "mode": 0o600, "create_dirs": True}]
 
@@ -126,7 +128,7 @@ def test_the_path_is_the_output_and_options_reach_the_hand() -> None:
 @pytest.mark.parametrize("name", ["", "  ", "a\0b"])
 def test_a_path_without_a_name_is_refused(name: str) -> None:
     hands = FakeHands()
-    made = WriteFile(text_of("${name}"), text_of("x"))
+    made = WriteFileAction(text_of("${name}"), text_of("x"))
     failure = failure_of(performed(step("a", made), new_run(hands), {"name": name}))
     assert "the path of the file" in failure.message
     assert hands.files == {}
@@ -135,13 +137,13 @@ def test_a_path_without_a_name_is_refused(name: str) -> None:
 def test_a_secret_in_plain_text_is_masked_too() -> None:
     hands = FakeHands()
     run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
-    performed(step("a", WriteFile(text_of("f"), text_of("${v}"))), run, {"v": "a hunter2"})
+    performed(step("a", WriteFileAction(text_of("f"), text_of("${v}"))), run, {"v": "a hunter2"})
     assert hands.files == {"f": b"a ***"}
 
 
 def test_bytes_that_are_no_text_are_written_back_as_they_were() -> None:
     hands = FakeHands()
-    performed(step("a", WriteFile(text_of("f"), text_of("${v}"))), new_run(hands), {"v": "caf\udce9"})
+    performed(step("a", WriteFileAction(text_of("f"), text_of("${v}"))), new_run(hands), {"v": "caf\udce9"})
     assert hands.files == {"f": b"caf\xe9"}
 
 
@@ -159,6 +161,6 @@ SIZES = [
 def test_a_dry_run_writes_nothing_and_says_what_it_would(content: Json, shown: str) -> None:
     hands = FakeHands()
     run = new_run(hands, rehearsing=True)
-    performed(step("a", WriteFile(text_of("f"), text_of(content))), run, {"v": "four"})
+    performed(step("a", WriteFileAction(text_of("f"), text_of(content))), run, {"v": "four"})
     assert [one.shown for one in run.rehearsal or ()] == [shown]
     assert hands.files == {}

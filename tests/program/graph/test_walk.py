@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.adapters.store.result_cache import Results
+from plait.adapters.store.result_cache import ResultCache
 from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, StepError
@@ -117,7 +117,7 @@ def test_what_a_walk_has_made_until_it_failed_is_in_its_failure(tmp_path: Path) 
 
 
 def test_the_result_that_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
-    kept = Results(str(tmp_path), most=2)
+    kept = ResultCache(str(tmp_path), most=2)
     for name in ("a", "b", "c"):
         kept.put(name, {"of": name})
         (tmp_path / ".ai/state/results" / f"{name}.json").touch()

@@ -10,8 +10,8 @@ import pytest
 
 from plait.adapters.store.reader import Reader
 from plait.core.values import Json
-from plait.engine.events import ItemsRemembered, Stamped, StepFinished
-from plait.engine.perform import Turn
+from plait.engine.events import EventRecord, ItemsReplayed, StepFinished
+from plait.engine.perform import StepContext
 from plait.program import map as fan
 from plait.views.progress import Progress
 from runs.stories import Place, new_place
@@ -48,7 +48,7 @@ def test_a_resumed_run_tells_of_those_that_are_done_at_once_and_does_only_the_ot
     (place.root / "gone-5").mkdir()
     place.write("flow.yaml", FLOW.replace("max_failures: 3", "max_failures: 30"))
     ran = place.resume(stopped.result.run)
-    told = [event for event in ran.events if isinstance(event, ItemsRemembered)]
+    told = [event for event in ran.events if isinstance(event, ItemsReplayed)]
     assert [event.done.count(1) for event in told] == [len(before) - 1 - 3]  # not map/items, nor what failed
     again = [event for event in ran.events if isinstance(event, StepFinished) and not event.replayed]
     items = [event.path for event in again if event.kind == "item"]
@@ -71,9 +71,9 @@ def test_what_is_remembered_at_once_counts_in_a_view_as_one_by_one(place: Place)
     ran = place.resume(stopped.result.run)
     progress = Progress()
     for number, event in enumerate(ran.events):
-        progress.add(Stamped(number, 0.0, event))
+        progress.add(EventRecord(number, 0.0, event))
     group = progress.parts["map"].group
-    (told,) = (event for event in ran.events if isinstance(event, ItemsRemembered))
+    (told,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
     assert (group.total, group.failed, group.done) == (ITEMS, 3, ITEMS - 3)
     assert group.replayed == told.done.count(1) + 3
 
@@ -83,18 +83,18 @@ def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
 ) -> None:
     run = place.run(FLOW.replace("max_failures: 3", "max_failures: 30")).result.run
     told: list[str] = []
-    indexed, run_map = Reader._extend, fan.Fan.run
+    indexed, run_map = Reader._extend, fan.Map.run
 
     def extended(self: Reader, last: int) -> None:
         told.append("index")
         indexed(self, last)
 
-    def begun(self: fan.Fan, turn: Turn) -> Json:
+    def begun(self: fan.Map, turn: StepContext) -> Json:
         told.append("map")
         return run_map(self, turn)
 
     monkeypatch.setattr(Reader, "_extend", extended)
-    monkeypatch.setattr(fan.Fan, "run", begun)
+    monkeypatch.setattr(fan.Map, "run", begun)
     monkeypatch.setattr(Reader.__init__, "__kwdefaults__", {"many": 1})  # every journal is a long one
     # Retried by another text, by that again, and by a third one.
     for number in (1, 1, 2):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lang.graph.graphs import graph_place
-from plait.engine.events import Noted, Stamped
+from plait.engine.events import EventRecord, Note
 from plait.views.progress import Progress
-from plait.views.text import JsonView, PlainView, event_record
+from plait.views.text import JsonView, PlainView, event_json
 from plait.views.text import summary as summary_of
 from runs.stories import Place, Ran, new_place
 
@@ -26,7 +26,7 @@ def map_over(input: str, **fields: str) -> str:
 
 
 def warnings(ran: Ran) -> list[str]:
-    return [event.message for event in ran.events if isinstance(event, Noted) and event.warning]
+    return [event.message for event in ran.events if isinstance(event, Note) and event.warning]
 
 
 # ── commands ─────────────────────────────────────────────────────────────
@@ -211,9 +211,9 @@ def test_a_warning_is_shown_at_once_and_again_at_the_end(place: Place) -> None:
     progress = Progress()
     with PlainView(stream) as view, JsonView(json) as other:
         for number, event in enumerate(ran.events):
-            view.watch(Stamped(number, 0.0, event))
-            other.watch(Stamped(number, 0.0, event))
-            progress.add(Stamped(number, 0.0, event))
+            view.watch(EventRecord(number, 0.0, event))
+            other.watch(EventRecord(number, 0.0, event))
+            progress.add(EventRecord(number, 0.0, event))
         view.finish(ran.result)
     said = f"warning: {warnings(ran)[0]}"
     lines = stream.getvalue().splitlines()
@@ -222,4 +222,4 @@ def test_a_warning_is_shown_at_once_and_again_at_the_end(place: Place) -> None:
     assert '"event":"noted","level":"warning","path":"map"' in json.getvalue()
     assert next(iter(summary_of(progress, ran.result)))[1] == "yellow"
     assert f"  {said}" in place.plait("show", "last").stdout.splitlines()
-    assert event_record(Noted("map", "so"))["level"] == "note"
+    assert event_json(Note("map", "so"))["level"] == "note"

@@ -25,15 +25,15 @@ from plait.program.items import (
     formats,
     item_facts,
     item_key,
-    keyed,
     read_input,
     read_items,
     read_selection,
     select,
     sorting,
+    with_keys,
 )
 from plait.program.items.json_stream import stream_elements
-from plait.program.items.keys import Numbers
+from plait.program.items.keys import CompactIntSet
 from plait.scope import Scope
 from plait.scope.expressions import compile_filter
 from plait.template.program import FACTS
@@ -477,10 +477,10 @@ def test_items_come_before_the_input_has_ended(tmp_path: Path) -> None:
 def test_limits_hold() -> None:
     lines = iter([b"x" * (1 << 20)] * (formats.MAX_LINE // (1 << 20) + 1))
     with pytest.raises(LimitError, match="a line is longer than 16,777,216 bytes"):
-        list(formats.items_of(lines, "x", form="text", file="", path=None))
+        list(formats.parse_items(lines, "x", form="text", file="", path=None))
     whole, path = iter([b"[" + b"1," * 10]), compile_json_path("$..a")
     with pytest.raises(LimitError, match="needs the whole input, which is larger than 20 bytes"):
-        list(formats.items_of(whole, "x", form="json", file="", path=path, most=20))
+        list(formats.parse_items(whole, "x", form="json", file="", path=path, most=20))
     texts = iter(['["', *["x" * 8] * 5, '"]'])
     with pytest.raises(LimitError, match="one value of this file is larger than 20 characters"):
         list(stream_elements(texts, None, "x", most=20))
@@ -582,7 +582,7 @@ def test_sorting_in_runs_is_sorting(found: list[Json], said: str, first: int) ->
     order = compile_order(said)
     tagged = [{**row, "at": at} for at, row in enumerate(found)]
     expected = sorted(tagged, key=order.key)  # stable, as Python's is
-    assert list(sorting._merged(iter(tagged), order.key, 3)) == expected
+    assert list(sorting._merge_sort(iter(tagged), order.key, 3)) == expected
     assert list(order.sorted(iter(tagged))) == expected
     assert list(order.sorted(iter(tagged), first=first)) == expected[:first]
 
@@ -632,25 +632,25 @@ def test_without_an_id_equal_data_has_an_equal_key() -> None:
 
 
 def test_equal_keys_are_numbered() -> None:
-    assert [key for key, _ in keyed(["a", "b", "a", "a"], compile_template("${item}"))] == [
+    assert [key for key, _ in with_keys(["a", "b", "a", "a"], compile_template("${item}"))] == [
         "a",
         "b",
         "a#2",
         "a#3",
     ]
-    assert [key[12:] for key, _ in keyed([1, 1, 2, 1])] == ["", "#2", "", "#3"]
+    assert [key[12:] for key, _ in with_keys([1, 1, 2, 1])] == ["", "#2", "", "#3"]
 
 
 @given(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 9)))
 def test_numbers_are_a_set(added: list[int]) -> None:
-    numbers, seen = Numbers(), set[int]()
+    numbers, seen = CompactIntSet(), set[int]()
     for number in added:
         assert numbers.add(number) is (number not in seen)
         seen.add(number)
 
 
 def test_the_keys_of_many_items_take_little_memory() -> None:
-    numbers, chance = Numbers(), Random(1)
+    numbers, chance = CompactIntSet(), Random(1)
     tracemalloc.start()
     try:
         for _ in range(50_000):
@@ -670,7 +670,7 @@ def test_an_id_that_an_item_does_not_have_is_an_error() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=80)))
 def test_keys_are_safe_and_differ(ids: list[str]) -> None:
-    keys = [key for key, _ in keyed(ids, compile_template("${item}"))]
+    keys = [key for key, _ in with_keys(ids, compile_template("${item}"))]
     assert len(set(keys)) == len(ids)
     assert all(
         key and "/" not in key and key not in (".", "..") and len(key) < 80 and key.isprintable()

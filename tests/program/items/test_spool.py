@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from plait.core.errors import InputError
 from plait.core.values import Json, Secret
-from plait.program.items import keyed
-from plait.program.items.spool import Spooled, expect_spool, read_spool, spooled, write_spool
+from plait.program.items import with_keys
+from plait.program.items.spool import SpoolInfo, inspect_spool, read_spool, require_spool, write_spool
 from share import examples
 
 json_values = st.recursive(
@@ -27,11 +27,11 @@ json_values = st.recursive(
 @given(items=st.lists(json_values, max_size=6))
 def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, items: list[Json]) -> None:
     file = str(tmp_path_factory.mktemp("spool") / "items")
-    pairs = list(keyed(items))
+    pairs = list(with_keys(items))
     written = write_spool(iter(pairs), file)
     assert list(read_spool(file)) == [(index, key, item) for index, (key, item) in enumerate(pairs)]
     assert written.count == len(items)
-    assert spooled(file) == written
+    assert inspect_spool(file) == written
 
 
 def test_equal_items_have_an_equal_digest_and_others_do_not(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_nobody_waits_for_a_pipe_in_the_place_of_a_spool(tmp_path: Path) -> None
     os.unlink(file)
     os.mkfifo(file)
     with pytest.raises(InputError):
-        expect_spool(file, written)
+        require_spool(file, written)
 
 
 def test_no_items_are_a_spool_too(tmp_path: Path) -> None:
@@ -79,24 +79,24 @@ def test_a_damaged_spool_is_noticed(tmp_path: Path, damage: bytes) -> None:
     with pytest.raises(InputError, match="changed or damaged"):
         list(read_spool(str(file)))
     with pytest.raises(InputError, match="changed or damaged"):
-        expect_spool(str(file), written)
+        require_spool(str(file), written)
 
 
 def test_an_untouched_spool_is_what_was_written(tmp_path: Path) -> None:
     file = str(tmp_path / "items")
-    expect_spool(file, write_spool([("a", 1), ("b", "x")], file))
+    require_spool(file, write_spool([("a", 1), ("b", "x")], file))
 
 
 def test_a_missing_spool_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        spooled(str(tmp_path / "none"))
+        inspect_spool(str(tmp_path / "none"))
     assert caught.value.what == "the items of this run cannot be read: No such file or directory"
 
 
 def test_nobody_else_may_read_it_and_secrets_are_masked(tmp_path: Path) -> None:
     file = tmp_path / "items"
-    assert write_spool([("a", {"token": Secret("hidden")})], str(file)) == Spooled(
-        1, spooled(str(file)).digest
+    assert write_spool([("a", {"token": Secret("hidden")})], str(file)) == SpoolInfo(
+        1, inspect_spool(str(file)).digest
     )
     assert file.stat().st_mode & 0o077 == 0
     assert file.read_text() == '["a",{"token":"***"}]\n'

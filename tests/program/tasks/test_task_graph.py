@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 import plait
 from plait import Agent, Ensemble, EnsembleError, Loop, Manager, MapReduce, Secret, Task, TaskOutput
-from plait.agents.messages import Answer, Ask, ToolUse, Usage
+from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage, ToolRequest
 from plait.core.errors import InputError
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.program.tasks.handlers import fingerprint_of, is_only_known_here
+from plait.program.tasks.handlers import function_fingerprint, is_process_local
 from plait.program.tasks.model import Handler
 from plait.template.template import compile_template
 
-USED = Usage(10, 5, cost=0.25)
+USED = TokenUsage(10, 5, cost=0.25)
 PLACEHOLDERS = ["${HOME}", "{input:q}", "{topic}", "{{topic}}", "$NAME", "$${x}", "{item}", "{5}"]
 
 
@@ -60,15 +60,15 @@ def failing(description: str = "fail", **fields: Any) -> Task:
 class Model:
     """Says what it is told to, or what a function makes of the question; keeps every question."""
 
-    def __init__(self, *answers: str | Answer | Callable[[Ask], str | Answer]) -> None:
-        self.asks: list[Ask] = []
+    def __init__(self, *answers: str | ModelResponse | Callable[[ModelRequest], str | ModelResponse]) -> None:
+        self.asks: list[ModelRequest] = []
         self._answers = answers
 
-    def __call__(self, ask: Ask) -> Answer:
+    def __call__(self, ask: ModelRequest) -> ModelResponse:
         said = self._answers[min(len(self.asks), len(self._answers) - 1)]
         self.asks.append(ask)
         answer = said(ask) if callable(said) else said
-        return answer if isinstance(answer, Answer) else Answer(answer, usage=USED, model="m-1")
+        return answer if isinstance(answer, ModelResponse) else ModelResponse(answer, usage=USED, model="m-1")
 
     @property
     def prompts(self) -> list[str]:
@@ -533,12 +533,12 @@ def test_items_that_are_no_list_are_refused() -> None:
 # ── a manager ────────────────────────────────────────────────────────────
 
 
-def delegating(*uses: tuple[str, str]) -> Answer:
+def delegating(*uses: tuple[str, str]) -> ModelResponse:
     asked = tuple(
-        ToolUse(f"u{number}", "delegate", {"worker": worker, "task": task})
+        ToolRequest(f"u{number}", "delegate", {"worker": worker, "task": task})
         for number, (worker, task) in enumerate(uses)
     )
-    return Answer("", asked, USED, "m-1", "tools")
+    return ModelResponse("", asked, USED, "m-1", "tools")
 
 
 def team(*roles: str, model: Model | None = None) -> list[Task]:
@@ -596,7 +596,9 @@ def test_a_manager_may_delegate_to_those_it_is_allowed_to_and_so_often() -> None
 
 
 def test_a_delegation_that_was_never_made_uses_up_nothing() -> None:
-    without_task = Answer("", (ToolUse("u", "delegate", {"worker": "writer"}),), USED, "m-1", "tools")
+    without_task = ModelResponse(
+        "", (ToolRequest("u", "delegate", {"worker": "writer"}),), USED, "m-1", "tools"
+    )
     manager = Model(
         without_task,
         delegating(("writer", "really")),
@@ -810,28 +812,28 @@ def distinct() -> list[Handler]:
 
 
 def test_handlers_that_differ_in_code_or_in_what_they_hold_have_different_fingerprints() -> None:
-    prints = [fingerprint_of(one) for one in distinct()]
+    prints = [function_fingerprint(one) for one in distinct()]
     assert len(set(prints)) == len(prints)
-    assert prints == [fingerprint_of(one) for one in distinct()], "made again they are the same"
-    assert not any(map(is_only_known_here, distinct()))
+    assert prints == [function_fingerprint(one) for one in distinct()], "made again they are the same"
+    assert not any(map(is_process_local, distinct()))
 
 
 def test_a_handler_with_an_object_that_may_change_is_itself_and_no_other() -> None:
     one, other = Changing(1), Changing(1)
-    assert fingerprint_of(one.do) == fingerprint_of(one.do)
-    assert fingerprint_of(one.do) != fingerprint_of(other.do)
-    assert fingerprint_of(partial(plain, by=one)) != fingerprint_of(partial(plain, by=other))
-    assert is_only_known_here(one.do)
+    assert function_fingerprint(one.do) == function_fingerprint(one.do)
+    assert function_fingerprint(one.do) != function_fingerprint(other.do)
+    assert function_fingerprint(partial(plain, by=one)) != function_fingerprint(partial(plain, by=other))
+    assert is_process_local(one.do)
     one.by = 2
-    assert fingerprint_of(one.do) == fingerprint_of(one.do)
+    assert function_fingerprint(one.do) == function_fingerprint(one.do)
 
 
 def test_no_secret_and_no_circle_is_in_a_fingerprint() -> None:
     held = [partial(plain, by=Secret(text)) for text in ("one", "two")]
-    assert fingerprint_of(held[0]) == fingerprint_of(held[1])
+    assert function_fingerprint(held[0]) == function_fingerprint(held[1])
     circle: list[Any] = [1]
     circle += [circle, circle]
-    assert fingerprint_of(partial(plain, by=circle)).startswith("partial of ")
+    assert function_fingerprint(partial(plain, by=circle)).startswith("partial of ")
 
 
 PROGRAM = """\
@@ -934,7 +936,10 @@ def test_a_map_is_put_together_by_a_budget_of_tokens(
 
 def test_tokens_are_those_that_a_model_counted_or_a_quarter_of_the_characters() -> None:
     model = Model(
-        *(Answer(text, usage=Usage(1, count)) for text, count in (("aaaa", 9), ("b", 9), ("c", 1), ("d", 1)))
+        *(
+            ModelResponse(text, usage=TokenUsage(1, count))
+            for text, count in (("aaaa", 9), ("b", 9), ("c", 1), ("d", 1))
+        )
     )
     each = Task("{item}", agent=Agent("r", provider=model), name="each")
     reduce = doing("together", handler=joined, name="reduce")
@@ -979,7 +984,7 @@ def test_a_text_is_filled_as_the_template_engine_fills_it(written: str, inputs: 
 class Lazy:
     """An object that is asked like a provider, and does not answer."""
 
-    def ask(self, _: Ask, **__: Any) -> Any:
+    def ask(self, _: ModelRequest, **__: Any) -> Any:
         return None
 
 
@@ -1008,7 +1013,7 @@ def test_a_provider_that_does_not_answer_fails_its_task_and_the_outputs_so_far_a
 
 
 def test_what_a_provider_raises_is_told_without_secrets() -> None:
-    def raises(_: Ask) -> str:
+    def raises(_: ModelRequest) -> str:
         raise ValueError("s3cr3t-value-of-mine")
 
     with pytest.raises(EnsembleError) as caught:

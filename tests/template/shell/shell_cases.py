@@ -7,7 +7,7 @@ import re
 from plait.core.source import Source
 from plait.core.values import Json
 from plait.template.shell.binding import BoundScript, Plan, bind, plan
-from plait.template.shell.lexer import Dialect, Gap, Piece
+from plait.template.shell.lexer import Dialect, Piece, ValueSlot
 
 _HOLE = re.compile(r"\$\{[a-z](:raw|:opt)?\}")
 
@@ -17,7 +17,7 @@ def pieces(template: str) -> list[Piece]:
     at = 0
     for index, found in enumerate(_HOLE.finditer(template)):
         made.append(template[at : found.start()])
-        made.append(Gap(index, *found.span(), raw=found[1] == ":raw", option=found[1] == ":opt"))
+        made.append(ValueSlot(index, *found.span(), raw=found[1] == ":raw", option=found[1] == ":opt"))
         at = found.end()
     return [*made, template[at:]]
 

@@ -20,7 +20,7 @@ from plait.core.errors import InternalError, ShellRefusedError, ValueRefusedErro
 from plait.core.source import Source
 from plait.core.values import Json, Secret
 from plait.template.shell.binding import MAX_VARIABLE, BoundScript, bind, plan
-from plait.template.shell.lexer import Dialect, Lexed, Piece, Place, State, analyse
+from plait.template.shell.lexer import Dialect, Piece, ScriptAnalysis, SlotContext, State, analyse
 from share import every, examples
 from template.shell.shell_cases import bound, pieces, planned
 
@@ -254,8 +254,10 @@ def test_a_gap_without_a_value_is_our_mistake() -> None:
 # ── a lexer that is wrong fails closed ──────────────────────────────────────
 
 
-def everything_bare(pieces: Sequence[Piece], dialect: Dialect) -> Lexed:
-    return Lexed(tuple(Place("bare") for _ in analyse(pieces, dialect).places), (), frozenset())
+def everything_bare(pieces: Sequence[Piece], dialect: Dialect) -> ScriptAnalysis:
+    return ScriptAnalysis(
+        tuple(SlotContext("bare") for _ in analyse(pieces, dialect).places), (), frozenset()
+    )
 
 
 @pytest.mark.parametrize(
@@ -275,14 +277,19 @@ def test_arithmetic_is_noticed_even_if_the_lexer_missed_it(template: str, code: 
 @pytest.mark.parametrize("state", ["comment", "dollar-single", "arithmetic"])
 def test_a_state_that_cannot_be_is_noticed(state: State) -> None:
     template = "rm -r ./${x}"
-    wrong = Lexed((Place(state),), (), frozenset())
+    wrong = ScriptAnalysis((SlotContext(state),), (), frozenset())
     with pytest.raises(ShellRefusedError):
         plan(pieces(template), "bash", Source("t", template), lexer=lambda *_: wrong)
 
 
 def test_a_lexer_that_loses_a_hole_is_noticed() -> None:
     with pytest.raises(InternalError):
-        plan(pieces("a ${x}"), "sh", Source("t", "a ${x}"), lexer=lambda *_: Lexed((), (), frozenset()))
+        plan(
+            pieces("a ${x}"),
+            "sh",
+            Source("t", "a ${x}"),
+            lexer=lambda *_: ScriptAnalysis((), (), frozenset()),
+        )
 
 
 # ── in real shells ──────────────────────────────────────────────────────────

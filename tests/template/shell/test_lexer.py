@@ -15,16 +15,16 @@ from plait.template.shell.lexer import (
     MAX_SHELL_TEXT,
     REFUSALS,
     Dialect,
-    Gap,
-    Lexed,
     Piece,
+    ScriptAnalysis,
+    ValueSlot,
     analyse,
 )
 from share import examples
 from template.shell.shell_cases import pieces
 
 
-def lexed(template: str, dialect: Dialect) -> Lexed:
+def lexed(template: str, dialect: Dialect) -> ScriptAnalysis:
     return analyse(pieces(template), dialect)
 
 
@@ -588,14 +588,16 @@ TOKENS = [
     ],
 ]
 
-soup = st.lists(st.sampled_from([*TOKENS, Gap(0, 0, 4)]) | st.text(string.printable, max_size=3), max_size=30)
+soup = st.lists(
+    st.sampled_from([*TOKENS, ValueSlot(0, 0, 4)]) | st.text(string.printable, max_size=3), max_size=30
+)
 
 
 @settings(max_examples=examples(400), deadline=None)
 @given(soup, st.sampled_from(BOTH))
 def test_no_text_makes_the_lexer_fail_or_lose_a_hole(made: list[Piece], dialect: Dialect) -> None:
     answer = analyse(made, dialect)
-    assert len(answer.places) == sum(isinstance(piece, Gap) for piece in made)
+    assert len(answer.places) == sum(isinstance(piece, ValueSlot) for piece in made)
     assert all(refusal.code in REFUSALS for refusal in answer.refusals)
 
 
@@ -629,7 +631,7 @@ HEAVY = [
 
 @pytest.mark.parametrize("text", HEAVY, ids=lambda text: text[:12])
 def test_long_text_is_read_once(text: str) -> None:
-    answer = analyse(["echo ", Gap(0, 5, 9), "\n" + text], "bash")
+    answer = analyse(["echo ", ValueSlot(0, 5, 9), "\n" + text], "bash")
     assert [place.state for place in answer.places] == ["bare"]
 
 

@@ -16,14 +16,23 @@ from pathlib import Path
 import pytest
 
 from plait.core.errors import DocumentError, InputError, PlaitError, TrustError
-from plait.core.safe_files import read_beneath
+from plait.core.safe_files import read_below
 from plait.core.values import Secret
-from plait.tools.items import Header, Item, digest_of
+from plait.tools.items import Header, ToolFile, file_digest
 from plait.tools.spaces import Space, SpaceName
 from plait.tools.trust import decisions as trust
 from plait.tools.trust import manifest
 from plait.tools.trust import signatures as signing
-from plait.tools.trust.decisions import Ask, Effort, KeyFolder, Lock, Question, Trust, TrustedKey, TrustStore
+from plait.tools.trust.decisions import (
+    AskTrust,
+    Effort,
+    KeyFolder,
+    Lockfile,
+    Trust,
+    TrustedKey,
+    TrustQuestion,
+    TrustStore,
+)
 from plait.tools.trust.keys import Rotated, rotate
 from plait.tools.trust.signatures import PrivateKey, sign_bytes, sign_detached, sign_rotation, time_text
 
@@ -69,7 +78,7 @@ class World:
         return self.clock
 
     def trust(
-        self, *, ask: Ask | None = None, allow_downgrade: tuple[str, ...] = (), user: Path | None = None
+        self, *, ask: AskTrust | None = None, allow_downgrade: tuple[str, ...] = (), user: Path | None = None
     ) -> Trust:
         return Trust(
             str(user or self.user),
@@ -84,14 +93,14 @@ class World:
 
     def write(
         self, space: SpaceName, item_id: str, data: bytes, *, kind: str = "tool", extension: str = ".sh"
-    ) -> Item:
+    ) -> ToolFile:
         """A file of a space, as it is read to be run."""
         root = {"project": self.project / ".ai", "user": self.user, "system": self.system}[space]
         path = root / "tools" / f"{item_id}{extension}"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         path.write_bytes(data)
         path.chmod(0o644)
-        return Item(kind, item_id, Space(space, str(root)), str(path), data, digest_of(data), Header())
+        return ToolFile(kind, item_id, Space(space, str(root)), str(path), data, file_digest(data), Header())
 
     def signed(
         self,
@@ -102,7 +111,7 @@ class World:
         at: float = NOW,
         space: SpaceName = "project",
         signed_as: str | None = None,
-    ) -> Item:
+    ) -> ToolFile:
         made = sign_bytes(data, kind="tool", item_id=signed_as or item_id, extension=".sh", key=key, now=at)
         return self.write(space, item_id, made)
 
@@ -119,7 +128,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def refused(trust: Trust, *items: Item) -> TrustError:
+def refused(trust: Trust, *items: ToolFile) -> TrustError:
     with pytest.raises(TrustError) as caught:
         trust.require(items)
     assert caught.value.exit_code == 3
@@ -212,7 +221,7 @@ def test_json_is_signed_beside_itself(world: World) -> None:
     Path(f"{item.path}.sig").write_bytes(beside)
     judging = world.trust()
     assert judging.judge(item).by == "signature"
-    other = replace(item, data=b"[]", digest=digest_of(b"[]"))
+    other = replace(item, data=b"[]", digest=file_digest(b"[]"))
     assert judging.judge(other).code == "changed"
     Path(f"{item.path}.sig").write_bytes(beside.replace(b":2026-03-30", b":2026-03-29"))
     assert judging.judge(item).code == "forged"
@@ -304,7 +313,7 @@ def test_settings_that_are_not_understood_let_nothing_run(world: World) -> None:
 def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) -> None:
     world.store.trust_project(str(world.project), origin="plait trust")
     same, other = (world.write("project", f"team/{name}", PROGRAM) for name in ("same", "other"))
-    lock = Lock.of(str(world.project))
+    lock = Lockfile.of(str(world.project))
     assert set(lock.files) == {"tools/team/same.sh", "tools/team/other.sh"}
     judging = world.trust().held_to(lock)
     assert [verdict.by for verdict in judging.require([same, other])] == ["project", "project"]
@@ -319,7 +328,7 @@ def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) 
         f"{other.path}: 'team/other' may not run: it has changed since plait.lock was written\n{fix}"
     )
     assert world.trust().judge(late).allowed  # who does not ask for the lock is not held to it
-    assert list(lock.differences(Lock.of(str(world.project)))) == [
+    assert list(lock.differences(Lockfile.of(str(world.project)))) == [
         ("tools/team/late.sh", "plait.lock does not list it"),
         ("tools/team/other.sh", "it has changed since plait.lock was written"),
     ]
@@ -327,14 +336,14 @@ def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) 
 
 def test_a_lock_lets_nothing_run(world: World) -> None:
     item = world.write("project", "team/report", PROGRAM)
-    held = world.trust().held_to(Lock.of(str(world.project)))
+    held = world.trust().held_to(Lockfile.of(str(world.project)))
     assert refused(held, item).code == "not-trusted"
 
 
 def test_a_lock_says_nothing_about_the_installation(world: World) -> None:
     item = world.write("system", "core/x", PROGRAM)
     manifest.write(str(world.system))
-    assert world.trust().held_to(Lock({})).judge(item).by == "manifest"
+    assert world.trust().held_to(Lockfile({})).judge(item).by == "manifest"
 
 
 LOCKS = [
@@ -348,7 +357,7 @@ LOCKS = [
 def test_what_is_no_lock_is_refused(world: World, text: str) -> None:
     (world.project / "plait.lock").write_text(text)
     with pytest.raises(TrustError, match="this is no lock"):
-        Lock.read(str(world.project))
+        Lockfile.read(str(world.project))
 
 
 def test_a_lock_is_read_as_it_was_written_and_leaves_out_what_cannot_run(world: World) -> None:
@@ -360,27 +369,27 @@ def test_a_lock_is_read_as_it_was_written_and_leaves_out_what_cannot_run(world: 
     (tools / "link.sh").symlink_to("é/report.sh")
     (world.project / ".ai" / "config").mkdir()
     (world.project / ".ai" / "config" / "site.yaml").write_text("a: 1\n")
-    lock = Lock.of(str(world.project))
+    lock = Lockfile.of(str(world.project))
     (world.project / "plait.lock").write_text(lock.text)
-    assert Lock.read(str(world.project)) == lock
+    assert Lockfile.read(str(world.project)) == lock
     assert list(lock.files) == ["tools/é/report.sh", "config/site.yaml"]
 
 
 # ── a signature that is there must hold ──────────────────────────────────
 
 
-def tampered(world: World) -> Item:
+def tampered(world: World) -> ToolFile:
     item = world.signed()
     return world.write("project", "team/report", item.data.replace(b"ls", b"rm"))
 
 
-def two_lines(world: World) -> Item:
+def two_lines(world: World) -> ToolFile:
     item = world.signed()
     line = item.data.split(b"\n")[1] + b"\n"
     return world.write("project", "team/report", item.data.replace(line, line + line))
 
 
-FALSE: list[tuple[Callable[[World], Item], str, str]] = [
+FALSE: list[tuple[Callable[[World], ToolFile], str, str]] = [
     (tampered, "changed", "its bytes are not those that were signed"),
     (two_lines, "malformed-signature", "it has two signature lines"),
     (
@@ -404,7 +413,7 @@ FALSE: list[tuple[Callable[[World], Item], str, str]] = [
 @pytest.mark.parametrize(("make", "code", "why"), FALSE)
 @pytest.mark.parametrize("trusted", [False, True])
 def test_a_false_signature_is_refused_even_in_a_trusted_project(
-    world: World, make: Callable[[World], Item], code: str, why: str, trusted: bool
+    world: World, make: Callable[[World], ToolFile], code: str, why: str, trusted: bool
 ) -> None:
     world.trust_key()
     if trusted:
@@ -458,9 +467,9 @@ def test_what_was_verified_is_what_runs_while_the_file_is_swapped(world: World) 
         judging = world.trust()
         seen = set()
         for _ in range(1000):
-            contents = read_beneath(good.space.root, "tools/team/report.sh")
+            contents = read_below(good.space.root, "tools/team/report.sh")
             assert contents is not None
-            item = replace(good, data=contents[0], digest=digest_of(contents[0]))
+            item = replace(good, data=contents[0], digest=file_digest(contents[0]))
             assert judging.judge(item).allowed is (item.data == good.data)
             seen.add(item.data)
     finally:
@@ -606,7 +615,7 @@ def test_an_older_version_is_refused_after_a_newer_one_ran(world: World) -> None
     assert refused(world.trust(), old).code == "rolled-back"
 
 
-def may_run(world: World, item: Item) -> bool:
+def may_run(world: World, item: ToolFile) -> bool:
     """It is let through, and on a verdict of its own."""
     return [verdict.item.id for verdict in world.trust().require([item]) if verdict.allowed] == [item.id]
 
@@ -670,9 +679,9 @@ def test_nothing_is_remembered_of_items_that_are_refused(world: World) -> None:
 class Person:
     def __init__(self, answer: bool) -> None:
         self.answer = answer
-        self.asked: list[Question] = []
+        self.asked: list[TrustQuestion] = []
 
-    def __call__(self, question: Question) -> bool:
+    def __call__(self, question: TrustQuestion) -> bool:
         self.asked.append(question)
         return self.answer
 
@@ -727,7 +736,7 @@ def test_parallel_items_put_one_question(world: World) -> None:
     judging = world.trust(ask=person)
     allowed: list[bool] = []
 
-    def run(item: Item) -> None:
+    def run(item: ToolFile) -> None:
         together.wait(10)
         allowed.append(judging.require([item])[0].allowed)
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from plait.core.safe_files import stamp_beneath
-from plait.tools.headers import read_item, said_in
-from plait.tools.spaces import Found, Space
+from plait.core.safe_files import stamp_below
+from plait.tools.headers import header_values, read_item
+from plait.tools.spaces import Space, ToolLocation
 from plait.tools.trust import manifest
 
 BUILT = manifest.build()
 TOOLS = sorted(path for path in BUILT.contents if path.startswith("tools/"))
 
 
-def found(root: str, relative: str, name: Any = "system") -> Found:
-    stamp = stamp_beneath(root, relative)
+def found(root: str, relative: str, name: Any = "system") -> ToolLocation:
+    stamp = stamp_below(root, relative)
     assert stamp is not None
     item_id = os.path.splitext(relative)[0].removeprefix("tools/")
-    return Found(item_id, Space(name, root), relative, stamp)
+    return ToolLocation(item_id, Space(name, root), relative, stamp)
 
 
 @pytest.mark.parametrize("relative", TOOLS)
@@ -30,7 +30,7 @@ def test_a_header_from_the_manifest_is_the_header_in_the_file(relative: str) -> 
     as_told = read_item(found(manifest.SYSTEM, relative))
     as_read = read_item(found(manifest.SYSTEM, relative, "user"))  # where the manifest has no say
     assert as_told.header == as_read.header
-    assert manifest.said_by(manifest.SYSTEM, relative, as_told.digest) == said_in(as_read.path)
+    assert manifest.manifest_header(manifest.SYSTEM, relative, as_told.digest) == header_values(as_read.path)
 
 
 def test_every_runtime_is_told_and_nothing_that_is_no_tool() -> None:

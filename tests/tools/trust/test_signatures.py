@@ -14,11 +14,11 @@ from plait.core.errors import InputError, TrustError
 from plait.tools.trust.signatures import (
     PrivateKey,
     Signature,
-    expect_sound_key,
-    fingerprint_of,
+    key_fingerprint,
     read_detached,
     read_rotation,
     read_signature,
+    require_valid_key,
     sign_bytes,
     sign_detached,
     sign_rotation,
@@ -343,14 +343,14 @@ SMALL_ORDER = [
 def test_a_key_for_which_anybody_can_sign_is_refused(encoded: str) -> None:
     weak = bytes.fromhex(encoded)
     with pytest.raises(InputError) as caught:
-        expect_sound_key(weak)
+        require_valid_key(weak)
     assert caught.value.code == "weak-key"
     for point in SMALL_ORDER:  # R of small order and S = 0: what careless libraries accept
         value = base64.urlsafe_b64encode(bytes.fromhex(point) + bytes(32)).rstrip(b"=").decode()
         forged = (
             signed()
             .replace(field(signed()).value.encode(), value.encode())
-            .replace(FP, fingerprint_of(weak).encode())
+            .replace(FP, key_fingerprint(weak).encode())
         )
         with pytest.raises(TrustError) as refused:
             check(forged, public_key=weak)
@@ -364,12 +364,12 @@ def test_all_fourteen_encodings_are_different() -> None:
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_a_key_of_another_length_is_refused(size: int) -> None:
     with pytest.raises(InputError, match=f"an Ed25519 public key has 32 bytes, this has {size}"):
-        expect_sound_key(bytes(size))
+        require_valid_key(bytes(size))
 
 
 def test_a_private_key_does_not_show_itself() -> None:
     assert repr(KEY) == "PrivateKey()"
-    assert expect_sound_key(KEY.public) == KEY.public
+    assert require_valid_key(KEY.public) == KEY.public
     assert PrivateKey.generate() != PrivateKey.generate()
 
 

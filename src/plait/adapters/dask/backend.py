@@ -32,38 +32,38 @@ from functools import partial
 from plait.adapters.dask import protocol as travel
 from plait.adapters.dask.cluster import (
     CONNECT,
-    Call,
     Cluster,
     Fetched,
-    GaveWay,
     NoAnswer,
-    expect_installed,
-    halted,
-    opened_cluster,
+    Preempted,
+    TimedCall,
+    open_cluster,
     quiet,
+    require_dask,
     seconds_to_stop,
+    stop_workers,
 )
 from plait.adapters.dask.heartbeats import Signs
 from plait.adapters.dask.replies import (
-    Raised,
-    as_error,
-    expect_same,
+    RemoteError,
+    mask_reply,
     mismatch,
-    returned,
-    unheard_of,
+    require_same_versions,
+    to_error,
+    unexpected_worker_error,
     unloadable,
 )
-from plait.adapters.local import LocalThreads
-from plait.core.errors import InputError, InternalError, ProcessError, listed
+from plait.adapters.local import LocalBackend
+from plait.core.errors import InputError, InternalError, ProcessError, format_names
 from plait.core.hints import Any, Final
 from plait.core.records import dataclass
-from plait.engine.backend import Fanned, Finished, ItemWork, Perform
-from plait.engine.context import Run
-from plait.engine.event_bus import Stop
+from plait.engine.backend import Finished, MapRun, Perform, WorkItem
+from plait.engine.context import RunContext
+from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished, StepStarted
-from plait.engine.outcome import Aborted, Failed, Failure, Outcome, OutOfTime, Skipped
-from plait.engine.perform import Turn
-from plait.engine.replay import remembered
+from plait.engine.outcome import Aborted, DeadlineExceeded, Failed, Failure, Outcome, Skipped
+from plait.engine.perform import StepContext
+from plait.engine.replay import replay
 from plait.engine.step import Step
 
 AHEAD: Final = 2
@@ -102,7 +102,7 @@ TOO_MANY: Final = 4
 """… and after which it has failed."""
 
 
-class Dask:
+class DaskBackend:
     """The workers of a cluster: of one at an address, or of our own, which lives as long as the map."""
 
     takes_address: Final = True
@@ -111,23 +111,23 @@ class Dask:
         self.address = address
         self.stall_timeout = STALL
         self.wait_for_workers = WAIT
-        self.office: travel.Office | None = None
+        self.office: travel.JobPacker | None = None
         """Packs what travels; without one nothing does."""
 
     def run_items(
         self,
-        items: Iterator[ItemWork],
+        items: Iterator[WorkItem],
         perform: Perform,
         finished: Finished,
         *,
         parallel: int,
-        fanned: Fanned | None = None,
+        fanned: MapRun | None = None,
     ) -> None:
         if fanned is None or self.office is None or not self.office.takes(fanned):
-            LocalThreads().run_items(items, perform, finished, parallel=parallel)
+            LocalBackend().run_items(items, perform, finished, parallel=parallel)
             return
-        with quiet(), opened_cluster(self.address, parallel) as cluster:
-            _Crew(
+        with quiet(), open_cluster(self.address, parallel) as cluster:
+            DaskRun(
                 cluster,
                 self.office,
                 items,
@@ -138,11 +138,11 @@ class Dask:
                 wait=self.wait_for_workers,
             ).work()
 
-    def expect_there(self, stop: Stop) -> None:
+    def expect_there(self, stop: StopSignal) -> None:
         """What is needed is installed, and there is a cluster, unless it is to be our own."""
-        expect_installed()
+        require_dask()
         if self.address:
-            with quiet(), suppress(GaveWay):
+            with quiet(), suppress(Preempted):
                 Cluster(self.address, self.address).expect_there(gives_way=stop.is_set)
 
 
@@ -153,7 +153,7 @@ class Dask:
 class _Flight:
     """A task that is on its way."""
 
-    works: list[ItemWork]
+    works: list[WorkItem]
     worker: str
     future: Any
     since: float
@@ -179,7 +179,7 @@ class _Greeting:
     """Workers that were asked whether they are such as we need."""
 
     workers: tuple[str, ...]
-    call: Call
+    call: TimedCall
     since: float
 
 
@@ -187,17 +187,17 @@ class _Lost(Exception):
     """The scheduler is gone, or another one."""
 
 
-class _Crew:
+class DaskRun:
     """One fan on one cluster, from the first item to the last; used by one thread."""
 
     def __init__(
         self,
         cluster: Cluster,
-        office: travel.Office,
-        items: Iterator[ItemWork],
+        office: travel.JobPacker,
+        items: Iterator[WorkItem],
         finished: Finished,
         parallel: int,
-        fanned: Fanned,
+        fanned: MapRun,
         *,
         patience: float = STALL,
         wait: float = WAIT,
@@ -212,12 +212,12 @@ class _Crew:
         self._finished = finished
         self._parallel = parallel
         self._fanned = fanned
-        self._run: Run = fanned.turn.run
+        self._run: RunContext = fanned.turn.run
         self._life = uuid.uuid4().hex[:12]
         self._numbers = 0
         self._flying: dict[str, _Flight] = {}
         """In the order in which they were sent."""
-        self._again: deque[ItemWork] = deque()
+        self._again: deque[WorkItem] = deque()
         self._deaths: Counter[str] = Counter()
         """By the keys of items: workers that died while they may have been at them."""
         self._pace: float | None = None
@@ -268,7 +268,7 @@ class _Crew:
         """It was there before anything ran: if it is not now, it is one that is gone, and may come back."""
         try:
             self._connect(CONNECT)
-        except GaveWay:
+        except Preempted:
             return False
         except InputError as error:
             if error.code != "no-cluster" or self._cluster.is_ours:
@@ -291,7 +291,7 @@ class _Crew:
             self._take()
         except _Lost:
             self._reconnect()
-        except GaveWay:
+        except Preempted:
             pass
         if self._is_other_scheduler() and not self._run.is_stopping():
             self._reconnect()
@@ -301,7 +301,7 @@ class _Crew:
 
     def _ask(self, function: Callable[[], Any]) -> Any:
         """What the scheduler says.  It may take its time, but no longer than one that is gone may."""
-        call = Call(function)
+        call = TimedCall(function)
         try:
             quiet = min(QUIET, self._patience / 2)
             if not call.is_over(quiet, gives_way=self._has_to_look_up):
@@ -325,7 +325,7 @@ class _Crew:
 
     def _expect_nothing_else(self) -> None:
         if self._has_to_look_up():
-            raise GaveWay
+            raise Preempted
 
     def _is_other_scheduler(self) -> bool:
         """The client has lost its scheduler, and may have found one, who knows nothing of us."""
@@ -339,16 +339,16 @@ class _Crew:
     def _told_in_clear(self, workers: list[str], function: Callable[..., object], *args: object) -> Any:
         """The same as it is, secrets and all: to be compared, and not to be shown."""
         said = self._client.run(function, *args, workers=workers, on_error="return")
-        return {worker: returned(one, str) for worker, one in said.items()}
+        return {worker: mask_reply(one, str) for worker, one in said.items()}
 
     def _returned(self, value: Any) -> Any:
-        return returned(value, self._run.mask)
+        return mask_reply(value, self._run.mask)
 
     def _unpacked(self, reply: bytes) -> travel.Reply:
-        unpacked: travel.Reply = travel.unpacked_reply(reply)
-        several = unpacked.replies if isinstance(unpacked, travel.Several) else (unpacked,)
+        unpacked: travel.Reply = travel.unpack_reply(reply)
+        several = unpacked.replies if isinstance(unpacked, travel.BatchReply) else (unpacked,)
         for one in several:
-            if isinstance(one, travel.Performed):
+            if isinstance(one, travel.ItemCompleted):
                 self._office.learn(one.hidden)
         masked: travel.Reply = self._returned(unpacked)
         return masked
@@ -442,7 +442,7 @@ class _Crew:
         futures = [flight.future for flight in self._flying.values() if flight.worker == worker]
         self._stuck.add(worker)
         self._lose(worker)
-        Call(partial(self._client.cancel, futures, force=True))
+        TimedCall(partial(self._client.cancel, futures, force=True))
 
     def _send_lost_again(self, old: list[str], processing: Set[str]) -> None:
         """A task that has not ended, and that no worker has, twice in a row."""
@@ -471,7 +471,7 @@ class _Crew:
             self._greetings[-1].call.is_over(FIRST, gives_way=self._has_to_look_up)
 
     def _greet(self, workers: tuple[str, ...]) -> None:
-        call = Call(partial(self._greeted, list(workers)))
+        call = TimedCall(partial(self._greeted, list(workers)))
         self._greetings.append(_Greeting(workers, call, time.monotonic()))
 
     def _greeted(self, workers: list[str]) -> dict[str, Any]:
@@ -480,7 +480,7 @@ class _Crew:
         from platform import python_version
 
         plaits = self._told_in_clear(workers, resolve_name, travel.VERSION)
-        expect_same(self._told_in_clear(workers, python_version), plaits, self._run.mask)
+        require_same_versions(self._told_in_clear(workers, python_version), plaits, self._run.mask)
         replies: dict[str, Any] = self._told(workers, self._office.receive, self._parcel)
         return replies
 
@@ -496,7 +496,7 @@ class _Crew:
             else:
                 self._greetings.append(one)
 
-    def _consider(self, greeting: Call) -> None:
+    def _consider(self, greeting: TimedCall) -> None:
         try:
             replies = greeting.answer(0.0)
         except OSError:
@@ -511,7 +511,7 @@ class _Crew:
             elif reply is None:
                 self._workers[worker] = 1
                 self._counted = 0.0  # how many it takes is seen at the next look
-            elif not (isinstance(reply, Raised) and reply.is_a(OSError)):
+            elif not (isinstance(reply, RemoteError) and reply.is_a(OSError)):
                 raise unloadable({worker: reply})
 
     def _lose(self, worker: str) -> None:
@@ -532,10 +532,10 @@ class _Crew:
 
     def _consider_refusal(self, reply: travel.Reply) -> None:
         match reply:
-            case travel.Foreign(versions, worker):
+            case travel.VersionMismatch(versions, worker):
                 raise mismatch({worker: str(versions)})
-            case travel.Refused():
-                raise as_error(reply)
+            case travel.ItemRefused():
+                raise to_error(reply)
 
     # ── there ────────────────────────────────────────────────────────────
 
@@ -546,7 +546,7 @@ class _Crew:
         if self._error is not None:
             return bool(self._flying)  # of those that live: what dies now is not sent again
         self._expect_time_left()
-        sent: dict[str, dict[str, list[ItemWork]]] = {}
+        sent: dict[str, dict[str, list[WorkItem]]] = {}
         free, together = self._free(), self._together()
         room = self._parallel - sum(len(flight.works) for flight in self._flying.values())
         while room > 0 and free:
@@ -570,9 +570,9 @@ class _Crew:
         if (end := turn.ends_at()) is not None and time.monotonic() > end + (
             seconds_to_stop() if self._flying else 0
         ):
-            raise OutOfTime
+            raise DeadlineExceeded
 
-    def _taken_from(self, free: dict[str, int], works: list[ItemWork], sent: Set[str]) -> str | None:
+    def _taken_from(self, free: dict[str, int], works: list[WorkItem], sent: Set[str]) -> str | None:
         """The worker that has most room, or has nothing else if this is an item of which workers died."""
         if self._is_suspect(works):
             busy = {flight.worker for flight in self._flying.values()} | sent
@@ -586,7 +586,7 @@ class _Crew:
             del free[worker]
         return worker
 
-    def _is_suspect(self, works: list[ItemWork]) -> bool:
+    def _is_suspect(self, works: list[WorkItem]) -> bool:
         return any(self._deaths[work.key] >= ALONE for work in works)
 
     def _free(self) -> dict[str, int]:
@@ -606,8 +606,8 @@ class _Crew:
         busy = self._parallel // (AHEAD * threads)
         return max(1, min(int(TASK / max(self._pace, 1e-4)), busy, MOST_ITEMS))
 
-    def _some(self, most: int) -> list[ItemWork]:
-        works: list[ItemWork] = []
+    def _some(self, most: int) -> list[WorkItem]:
+        works: list[WorkItem] = []
         while len(works) < most and (work := self._next()) is not None:
             if self._is_suspect([work]):
                 if works:
@@ -617,7 +617,7 @@ class _Crew:
             works.append(work)
         return works
 
-    def _next(self) -> ItemWork | None:
+    def _next(self) -> WorkItem | None:
         """The next item of which nothing is recorded; the others have ended already."""
         if self._again:
             return self._again.popleft()
@@ -627,15 +627,15 @@ class _Crew:
                 self._exhausted = True
                 return None
             step, turn = self._fanned.placed(work)
-            known = remembered(step, turn)
+            known = replay(step, turn)
             if known is None:
-                _expect_time(turn)
+                _require_time(turn)
                 self._run.tell(StepStarted(turn.path, step.kind, step.title, 1, turn.order))
                 return work
             self._finished(work, known)
         return None
 
-    def _send(self, worker: str, tasks: Mapping[str, list[ItemWork]]) -> None:
+    def _send(self, worker: str, tasks: Mapping[str, list[WorkItem]]) -> None:
         perform = (pkgutil.resolve_name, self._office.perform)
         graph = {
             key: (operator.call, perform, self._office.errands(self._digest, self._fanned, works))
@@ -682,7 +682,7 @@ class _Crew:
                 self._ready.setdefault(flight.worker, []).append(future.key)
             case "error":
                 del self._flying[future.key]
-                raise unheard_of(self._returned(future.exception()))
+                raise unexpected_worker_error(self._returned(future.exception()))
             case _:
                 del self._flying[future.key]
                 self._again += flight.works
@@ -703,7 +703,7 @@ class _Crew:
             return  # its worker or its scheduler was given up meanwhile
         del self._asked[question.worker]
         if fetched.error is not None and not _is_lost(fetched.error):
-            raise unheard_of(self._returned(fetched.error))
+            raise unexpected_worker_error(self._returned(fetched.error))
         for key in question.keys:
             if key in fetched.replies:
                 self._fetches.pop(key, None)
@@ -732,35 +732,35 @@ class _Crew:
     def _replied(self, flight: _Flight, reply: travel.Reply) -> None:
         works = flight.works
         match reply:
-            case travel.Several(replies, seconds):
+            case travel.BatchReply(replies, seconds):
                 each = seconds / max(1, len(replies))
                 self._pace = each if self._pace is None else (3 * self._pace + each) / 4
                 self._run.record(tuple(event for one in replies for event in _events(one)))
                 for work, one in zip(works, replies, strict=False):
                     self._ended(work, one)
                 self._again += works[len(replies) :]
-            case travel.Missing():
+            case travel.JobMissing():
                 self._again += works
                 self._workers.pop(flight.worker, None)  # it gets another parcel at the next look
-            case travel.Foreign():
+            case travel.VersionMismatch():
                 self._consider_refusal(reply)
             case _:
                 raise InternalError("a worker replied what is no reply", code="cluster")
 
-    def _ended(self, work: ItemWork, reply: travel.Reply) -> None:
+    def _ended(self, work: WorkItem, reply: travel.Reply) -> None:
         match reply:
-            case travel.Performed(outcome):
+            case travel.ItemCompleted(outcome):
                 self._finished(work, outcome)
-            case travel.Stopped(out_of_time=True):
-                self._error = self._error or OutOfTime()
-            case travel.Stopped():
+            case travel.ItemStopped(out_of_time=True):
+                self._error = self._error or DeadlineExceeded()
+            case travel.ItemStopped():
                 self._again.append(work)  # its worker was to end
-            case travel.Ended(failure, path):
+            case travel.RunLimitReached(failure, path):
                 self._error = self._error or Aborted(failure, path)
-            case travel.Refused():
-                self._error = self._error or as_error(reply)
+            case travel.ItemRefused():
+                self._error = self._error or to_error(reply)
 
-    def _give_up(self, work: ItemWork) -> None:
+    def _give_up(self, work: WorkItem) -> None:
         step, turn = self._fanned.placed(work)
         failure = Failure(
             "its workers died or fell silent, one after the other, while they were at this item",
@@ -778,7 +778,7 @@ class _Crew:
         self._comm = self._client.scheduler_comm
 
     def _close(self, seconds: float) -> None:
-        Call(partial(self._client.close, timeout=seconds)).is_over(seconds, gives_way=self._is_hurried)
+        TimedCall(partial(self._client.close, timeout=seconds)).is_over(seconds, gives_way=self._is_hurried)
 
     def _is_hurried(self) -> bool:
         return self._run.stop.at_once
@@ -806,7 +806,7 @@ class _Crew:
                 self._connect(min(CONNECT, 3.0))
                 self._counted = 0.0
                 return True
-            except GaveWay:
+            except Preempted:
                 return False
             except InputError as error:
                 if error.code != "no-cluster":
@@ -827,11 +827,13 @@ class _Crew:
         if not flying:
             return
         futures = [flight.future for flight in flying]
-        Call(partial(self._client.cancel, futures, force=True)).is_over(CLOSING, gives_way=self._is_hurried)
-        left = halted({flight.worker for flight in flying}, self, self._run.stop)
+        TimedCall(partial(self._client.cancel, futures, force=True)).is_over(
+            CLOSING, gives_way=self._is_hurried
+        )
+        left = stop_workers({flight.worker for flight in flying}, self, self._run.stop)
         if left:
             self._note(
-                f"items may still be running on {listed(left[:5])}{' and others' * (len(left) > 5)}: "
+                f"items may still be running on {format_names(left[:5])}{' and others' * (len(left) > 5)}: "
                 "not reached. They are ended there when that is noticed, at the latest after a minute"
             )
 
@@ -847,7 +849,7 @@ class _Crew:
 
     def _say_goodbye(self) -> None:
         """A worker that does not hear it forgets by itself, some time later."""
-        call = Call(partial(self._told, None, self._office.forget, self._digest))
+        call = TimedCall(partial(self._told, None, self._office.forget, self._digest))
         call.is_over(self._closing, gives_way=self._is_hurried)
 
     @property
@@ -856,7 +858,7 @@ class _Crew:
 
 
 def _events(reply: travel.Reply) -> tuple[Event, ...]:
-    return reply.events if isinstance(reply, travel.Performed | travel.Ended) else ()
+    return reply.events if isinstance(reply, travel.ItemCompleted | travel.RunLimitReached) else ()
 
 
 def _is_lost(error: BaseException) -> bool:
@@ -866,10 +868,10 @@ def _is_lost(error: BaseException) -> bool:
     return isinstance(error, OSError | CancelledError) or "CancelledError" in names
 
 
-def _expect_time(turn: Turn) -> None:
+def _require_time(turn: StepContext) -> None:
     if turn.is_over():
-        raise OutOfTime
+        raise DeadlineExceeded
 
 
-def _end(step: Step, turn: Turn, outcome: Outcome) -> StepFinished:
+def _end(step: Step, turn: StepContext, outcome: Outcome) -> StepFinished:
     return StepFinished(turn.path, step.kind, step.title, step.fingerprint, outcome, 0.0, turn.order)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from plait.adapters.dask.replies import Raised
+from plait.adapters.dask.replies import RemoteError
 from plait.core.errors import InputError
 from plait.core.grace import grace_seconds
 from plait.core.hints import Any, Final, Protocol
 from plait.core.records import dataclass, field
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 
 LOOK: Final = 0.05
 """Seconds between two looks whether something else has to be done first."""
@@ -27,7 +27,7 @@ class NoAnswer(Exception):
     """Nothing came back in time."""
 
 
-class GaveWay(Exception):
+class Preempted(Exception):
     """Something else has to be done first."""
 
 
@@ -35,7 +35,7 @@ def _never() -> bool:
     return False
 
 
-class Call:
+class TimedCall:
     """One call under way."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -65,7 +65,7 @@ class Call:
     def answer(self, seconds: float, *, gives_way: Callable[[], bool] = _never) -> Any:
         """What came back, or it raises what was raised; to be asked again if nothing was there yet."""
         if not self.is_over(seconds, gives_way=gives_way):
-            raise GaveWay if gives_way() else NoAnswer
+            raise Preempted if gives_way() else NoAnswer
         if self.error is not None:
             raise self.error
         return self.value
@@ -120,9 +120,9 @@ class Cluster:
 
     def _await(self, function: Callable[[], Any], seconds: float, gives_way: GivesWay) -> Any:
         # A moment more than it takes itself, since it knows better what was wrong.
-        call = Call(function)
+        call = TimedCall(function)
         if not call.is_over(seconds + 1.0, gives_way=gives_way) and gives_way():
-            raise GaveWay
+            raise Preempted
         if call.is_over() and call.error is None:
             return call.value
         raise InputError(
@@ -144,7 +144,7 @@ class Cluster:
             except Exception as error:  # a client that was closed meanwhile: told as what it is
                 told(Fetched(error=error))
             else:
-                asked.add_done_callback(lambda over: told(_fetched(over)))
+                asked.add_done_callback(lambda over: told(_fetch_result(over)))
 
         client.loop.add_callback(begin)
 
@@ -158,7 +158,7 @@ class Cluster:
         return reply["result"]
 
 
-def _fetched(over: Any) -> Fetched:
+def _fetch_result(over: Any) -> Fetched:
     try:
         answer = over.result()
     except BaseException as error:  # a broken connection, or a call that was cancelled, which is no Exception
@@ -173,7 +173,7 @@ def _find_speaker(address: str, seconds: float) -> None:
     from distributed import security, utils
     from distributed.comm import core
 
-    _expect_host(address)
+    _require_host(address)
     make_security: Any = security.Security
     settings = make_security().get_connection_args("client")
     make_runner: Any = utils.LoopRunner
@@ -188,7 +188,7 @@ def _find_speaker(address: str, seconds: float) -> None:
         runner.stop()
 
 
-def _expect_host(address: str) -> None:
+def _require_host(address: str) -> None:
     """Dask asks again for a name that nobody knows until its time is over, and then speaks of that."""
     from socket import gaierror, getaddrinfo
 
@@ -220,9 +220,9 @@ def _reason(error: BaseException | None) -> str:
 
 
 @contextmanager
-def opened_cluster(address: str, parallel: int) -> Iterator[Cluster]:
+def open_cluster(address: str, parallel: int) -> Iterator[Cluster]:
     """The cluster at an address, or one of processes of this host, which lives as long as this."""
-    expect_installed()
+    require_dask()
     if address:
         yield Cluster(address, address)
         return
@@ -249,7 +249,7 @@ def opened_cluster(address: str, parallel: int) -> Iterator[Cluster]:
         yield Cluster("", str(cluster.scheduler_address))
 
 
-def expect_installed() -> None:
+def require_dask() -> None:
     try:
         import distributed  # noqa: F401 - only whether it is there
     except ImportError:
@@ -265,7 +265,7 @@ def quiet() -> Iterator[None]:
     """What Dask logs about lost connections, we say ourselves."""
     import logging
 
-    expect_installed()  # which gives its loggers levels of their own when it is loaded first
+    require_dask()  # which gives its loggers levels of their own when it is loaded first
     known = (logging.getLogger(name) for name in list(logging.root.manager.loggerDict))
     loggers = [one for one in known if one.name.partition(".")[0] in LOUD]
     before = [one.level for one in loggers]
@@ -290,7 +290,7 @@ def seconds_to_stop() -> float:
     return grace_seconds() + AT_ONCE
 
 
-class Ways(Protocol):
+class StopChannels(Protocol):
     """To have workers halt: each says how many items it is still at."""
 
     def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]: ...
@@ -298,19 +298,19 @@ class Ways(Protocol):
     def directly(self, worker: str, at_once: bool) -> object: ...
 
 
-def halted(workers: Iterable[str], ways: Ways, stop: Stop) -> list[str]:
+def stop_workers(workers: Iterable[str], ways: StopChannels, stop: StopSignal) -> list[str]:
     """Have workers end what they are at; those that did not say that they have."""
     return _Halting(set(workers), ways, stop).done()
 
 
 class _Halting:
-    def __init__(self, workers: set[str], ways: Ways, stop: Stop) -> None:
+    def __init__(self, workers: set[str], ways: StopChannels, stop: StopSignal) -> None:
         self._busy = workers
         self._ways = ways
         self._stop = stop
         self._hurried = stop.at_once
         self._ask: Callable[[], Mapping[str, object]] = self._through_scheduler
-        self._asked: dict[tuple[str, bool], Call] = {}
+        self._asked: dict[tuple[str, bool], TimedCall] = {}
         """By worker, and whether it was hurried: calls under way, of which an answer may come late."""
 
     def done(self) -> list[str]:
@@ -329,7 +329,7 @@ class _Halting:
         return self._stop.at_once and not self._hurried
 
     def _through_scheduler(self) -> Mapping[str, object]:
-        call = Call(partial(self._ways.through_scheduler, sorted(self._busy), self._hurried))
+        call = TimedCall(partial(self._ways.through_scheduler, sorted(self._busy), self._hurried))
         if call.is_over(ANSWER, gives_way=self._is_hurried_now) and call.error is None:
             said: Mapping[str, object] = call.value
             return said
@@ -347,13 +347,13 @@ class _Halting:
         }
         return {worker: call.value for worker, call in over.items() if call.error is None}
 
-    def _call(self, worker: str) -> Call:
+    def _call(self, worker: str) -> TimedCall:
         key = worker, self._hurried
         if key not in self._asked:
-            self._asked[key] = Call(partial(self._ways.directly, worker, self._hurried))
+            self._asked[key] = TimedCall(partial(self._ways.directly, worker, self._hurried))
         return self._asked[key]
 
 
 def _is_through(said: object) -> bool:
     """It is at nothing, or gone: its processes end with it."""
-    return said == 0 or (isinstance(said, Raised) and said.is_a(OSError))
+    return said == 0 or (isinstance(said, RemoteError) and said.is_a(OSError))

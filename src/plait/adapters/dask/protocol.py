@@ -22,11 +22,11 @@ from plait.core.digests import sha256_hex
 from plait.core.hints import Any, Final, Protocol, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json, Secret
-from plait.engine.backend import Fanned, ItemWork
-from plait.engine.events import Event, StepFinished, StepStarted, Used
-from plait.engine.journal import Recorded
+from plait.engine.backend import MapRun, WorkItem
+from plait.engine.events import Event, StepFinished, StepStarted, Usage
+from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failure, Outcome
-from plait.engine.replay import Retried
+from plait.engine.replay import RetriedItems
 
 VERSION: Final = "plait:__version__"
 """Where a worker finds its version, by `pkgutil.resolve_name`: it may have no function of ours to call."""
@@ -57,13 +57,13 @@ def python_minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def loaded(data: bytes) -> Any:
+def unpickle(data: bytes) -> Any:
     """What is in a message whose versions are ours.  Whoever can send one to a worker can have Dask call any
     function there; so this opens no door that is not open, and messages come from nowhere else."""
     return pickle.loads(data)
 
 
-class Sealed:
+class SealedSecret:
     """A secret on its way: unlike a `Secret` it can be pickled, and like one it is not shown."""
 
     __slots__ = ("_value",)
@@ -77,31 +77,31 @@ class Sealed:
     def __repr__(self) -> str:
         return "***"
 
-    def __reduce__(self) -> tuple[type[Sealed], tuple[str]]:
-        return Sealed, (self._value,)
+    def __reduce__(self) -> tuple[type[SealedSecret], tuple[str]]:
+        return SealedSecret, (self._value,)
 
 
-def sealed(value: Json) -> Json:
+def seal(value: Json) -> Json:
     """A value in which every secret can travel."""
     match value:
         case Secret():
-            return Sealed(value.reveal())
+            return SealedSecret(value.reveal())
         case Mapping():
-            return {name: sealed(inner) for name, inner in value.items()}
+            return {name: seal(inner) for name, inner in value.items()}
         case list():
-            return [sealed(inner) for inner in value]
+            return [seal(inner) for inner in value]
     return value
 
 
-def opened(value: Json) -> Json:
+def unseal(value: Json) -> Json:
     """The value at the end of its way."""
     match value:
-        case Sealed():
+        case SealedSecret():
             return value.opened()
         case dict():
-            return {name: opened(inner) for name, inner in value.items()}
+            return {name: unseal(inner) for name, inner in value.items()}
         case list():
-            return [opened(inner) for inner in value]
+            return [unseal(inner) for inner in value]
     return value
 
 
@@ -118,12 +118,12 @@ class Settings:
     timeout: float | None
     accept_changes: bool
     said_done: Mapping[str, Json]
-    retried: Retried
+    retried: RetriedItems
     keeps_overflow: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class JobPayload:
     """What all items of a fan share."""
 
     path: str
@@ -147,7 +147,7 @@ class Parcel:
     variables: Mapping[str, Json] = field(repr=False)
     env: Mapping[str, Json] = field(repr=False)
     secrets: Mapping[str, Json] = field(repr=False)
-    hidden: Sequence[Sealed] = field(repr=False)
+    hidden: Sequence[SealedSecret] = field(repr=False)
     """All that is masked where the run is: an item has to see `***` in the same places."""
     named: Mapping[str, Json] = field(repr=False)
     """Variables of the environment that a step of the items names."""
@@ -156,33 +156,33 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class ItemTask:
     """One item."""
 
-    work: ItemWork = field(repr=False)
+    work: WorkItem = field(repr=False)
     seconds_left: float | None
     replaying: bool
-    known: tuple[Recorded, ...] = field(default=(), repr=False)
+    known: tuple[StepRecord, ...] = field(default=(), repr=False)
     """Steps of it that an earlier life of the run has finished."""
-    used: tuple[tuple[str, Used], ...] = ()
+    used: tuple[tuple[str, Usage], ...] = ()
     """By path: what earlier lives have used up in it."""
 
 
-class Unshown(bytes):
+class SecretBytes(bytes):
     """A message that holds secrets: where a worker writes down what it was called with, it says nothing."""
 
     def __repr__(self) -> str:
         return "***"
 
 
-def packed(content: Parcel) -> tuple[str, bytes]:
+def pack_job(content: JobPayload) -> tuple[str, bytes]:
     """A parcel as a message, and its digest."""
     data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     digest = sha256_hex(data)
-    return digest, Unshown(_message(digest, data))
+    return digest, SecretBytes(_message(digest, data))
 
 
-def packed_errands(digest: str, errands: Sequence[Errand]) -> bytes:
+def pack_items(digest: str, errands: Sequence[ItemTask]) -> bytes:
     return _message(digest, pickle.dumps(tuple(errands), pickle.HIGHEST_PROTOCOL))
 
 
@@ -191,7 +191,7 @@ def _message(digest: str, data: bytes) -> bytes:
     return pickle.dumps(((mine.plait, mine.python, mine.wire), digest, data), pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked(message: bytes) -> tuple[Versions, str, bytes]:
+def unpack_message(message: bytes) -> tuple[Versions, str, bytes]:
     """Whose it is, the digest of the parcel, and what only the same version may look at."""
     (plait, python, wire), digest, data = pickle.loads(message)
     return Versions(plait, python, wire), digest, data
@@ -201,24 +201,24 @@ def unpacked(message: bytes) -> tuple[Versions, str, bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Performed:
+class ItemCompleted:
     """The item has ended."""
 
     outcome: Outcome
     events: tuple[Event, ...] = field(repr=False)
-    hidden: tuple[Sealed, ...] = field(default=(), repr=False)
+    hidden: tuple[SealedSecret, ...] = field(default=(), repr=False)
     """What the item has made of secrets, and nobody could know before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class ItemStopped:
     """It was to stop, or had no time left: nothing is to be recorded."""
 
     out_of_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunLimitReached:
     """The run ends here: a limit of it is reached."""
 
     failure: Failure
@@ -227,7 +227,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ItemRefused:
     """No outcome: something has to be put right first."""
 
     kind: str
@@ -238,14 +238,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class JobMissing:
     """The worker has not got the parcel."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class VersionMismatch:
     """The worker has other versions."""
 
     versions: Versions
@@ -253,30 +253,34 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class BatchReply:
     """What became of the first of several items; the others were not begun."""
 
-    replies: tuple[Performed | Stopped | Ended | Refused, ...]
+    replies: tuple[ItemCompleted | ItemStopped | RunLimitReached | ItemRefused, ...]
     seconds: float
     """That they took together."""
 
 
-Reply: TypeAlias = Performed | Stopped | Ended | Refused | Missing | Foreign | Several
+Reply: TypeAlias = (
+    ItemCompleted | ItemStopped | RunLimitReached | ItemRefused | JobMissing | VersionMismatch | BatchReply
+)
 
 
-def packed_reply(reply: Reply) -> bytes:
-    if isinstance(reply, Foreign):  # has to be understood by any version
+def pack_reply(reply: Reply) -> bytes:
+    if isinstance(reply, VersionMismatch):  # has to be understood by any version
         mine = reply.versions
         return pickle.dumps((mine.plait, mine.python, mine.wire, reply.worker))
     return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked_reply(data: bytes) -> Reply:
+def unpack_reply(data: bytes) -> Reply:
     reply = pickle.loads(data)
     if isinstance(reply, tuple):
         plait, python, wire, worker = reply
-        return Foreign(Versions(plait, python, wire), worker)
-    assert isinstance(reply, Performed | Stopped | Ended | Refused | Missing | Several)
+        return VersionMismatch(Versions(plait, python, wire), worker)
+    assert isinstance(
+        reply, ItemCompleted | ItemStopped | RunLimitReached | ItemRefused | JobMissing | BatchReply
+    )
     return reply
 
 
@@ -293,7 +297,7 @@ def worth_recording(events: Sequence[Event]) -> tuple[Event, ...]:
 # ── who packs, and who does it ───────────────────────────────────────────
 
 
-class Office(Protocol):
+class JobPacker(Protocol):
     """Knows a run and its flow, at the end where the journal is."""
 
     perform: str
@@ -305,12 +309,12 @@ class Office(Protocol):
     halt: Callable[[str, bool], int]
     """Of a worker: it ends the errands of a parcel, at once or with grace; how many it is still at."""
 
-    def takes(self, fanned: Fanned) -> bool:
+    def takes(self, fanned: MapRun) -> bool:
         """Is this the fan whose items may travel?  An InputError if they cannot."""
 
-    def parcel(self, fanned: Fanned, *, shared: bool) -> tuple[str, bytes]: ...
+    def parcel(self, fanned: MapRun, *, shared: bool) -> tuple[str, bytes]: ...
 
-    def errands(self, digest: str, fanned: Fanned, works: Sequence[ItemWork]) -> bytes: ...
+    def errands(self, digest: str, fanned: MapRun, works: Sequence[WorkItem]) -> bytes: ...
 
-    def learn(self, hidden: Iterable[Sealed]) -> None:
+    def learn(self, hidden: Iterable[SealedSecret]) -> None:
         """Mask these from now on, too."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from plait.adapters.dask import protocol as travel
-from plait.adapters.dask.protocol import Sealed
+from plait.adapters.dask.protocol import SealedSecret
 from plait.core.errors import (
     GuardianError,
     InputError,
@@ -22,14 +22,14 @@ from plait.core.errors import (
     PlaitError,
     ProcessError,
     TrustError,
-    listed,
+    format_names,
 )
 from plait.core.hints import Any, Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field_names, is_record, replace
 from plait.core.values import Json
 from plait.engine.event_bus import Mask
-from plait.engine.outcome import Done, Failure, Skipped
+from plait.engine.outcome import Failure, Skipped, Succeeded
 from plait.template.program import FACTS
 
 IDENTITIES: Final = frozenset(
@@ -52,7 +52,7 @@ OURS: Final = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class RemoteError:
     """What a worker, or Dask in its place, raised where there should have been an answer."""
 
     error: type[BaseException]
@@ -64,36 +64,36 @@ class Raised:
         return issubclass(self.error, types)
 
 
-def returned(value: Any, mask: Mask) -> Any:
+def mask_reply(value: Any, mask: Mask) -> Any:
     """The same without secrets; an error as what it says."""
     if isinstance(value, BaseException):
-        value = Raised(type(value), str(value), getattr(value, "name", None))
-    return value if mask is str else _masked(value, mask)
+        value = RemoteError(type(value), str(value), getattr(value, "name", None))
+    return value if mask is str else _mask_tree(value, mask)
 
 
-def _masked(value: Any, mask: Mask) -> Any:
+def _mask_tree(value: Any, mask: Mask) -> Any:
     # By what it is made of and not by what it is: so no kind of reply, event or outcome can be forgotten.
     match value:
-        case Done(ended):
-            return Done(_ending(ended, mask))
+        case Succeeded(ended):
+            return Succeeded(_ending(ended, mask))
         case Failure():
             message, output = _message(value.message, mask), _ending(value.output, mask)
             return replace(value, message=message, output=output)
         case Skipped(why):
             return Skipped(_message(why, mask))
-        case Sealed():
-            return Sealed("***")  # whoever has to know it has learnt it by now
+        case SealedSecret():
+            return SealedSecret("***")  # whoever has to know it has learnt it by now
         case tuple():
-            return tuple(_masked(one, mask) for one in value)
+            return tuple(_mask_tree(one, mask) for one in value)
     if is_record(value):
         others = [name for name in field_names(type(value)) if name not in IDENTITIES]
-        return replace(value, **{name: _masked(getattr(value, name), mask) for name in others})
-    return masked(value, mask)
+        return replace(value, **{name: _mask_tree(getattr(value, name), mask) for name in others})
+    return mask_value(value, mask)
 
 
 def _ending(value: Json, mask: Mask) -> Json:
     """How a step ended."""
-    return _ours(value, mask, _part) if isinstance(value, Mapping) else _masked(value, mask)
+    return _ours(value, mask, _part) if isinstance(value, Mapping) else _mask_tree(value, mask)
 
 
 def _part(name: str, value: Json, mask: Mask) -> Json:
@@ -101,17 +101,17 @@ def _part(name: str, value: Json, mask: Mask) -> Json:
         case "cut", Mapping():
             return _ours(value, mask)
         case "captures", Mapping():
-            return {name: _captured(name, one, mask) for name, one in value.items()}
-    return masked(value, mask)
+            return {name: _mask_capture(name, one, mask) for name, one in value.items()}
+    return mask_value(value, mask)
 
 
-def _captured(name: str, value: Json, mask: Mask) -> Json:
+def _mask_capture(name: str, value: Json, mask: Mask) -> Json:
     is_ours = name == "validation" or name.endswith(FACTS)
-    return _ours(value, mask) if is_ours and isinstance(value, Mapping) else masked(value, mask)
+    return _ours(value, mask) if is_ours and isinstance(value, Mapping) else mask_value(value, mask)
 
 
 def _data(_: str, value: Json, mask: Mask) -> Json:
-    return masked(value, mask)
+    return mask_value(value, mask)
 
 
 def _ours(
@@ -130,7 +130,7 @@ def _message(text: str, mask: Mask) -> str:
     return mask(text) if how is None else how[0] + mask(text[how.end() :])
 
 
-def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask) -> None:
+def require_same_versions(pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask) -> None:
     """Every worker has the Plait and the Python that we have.
 
     Both are as workers said them, and only what is told of them is masked: a secret may be in a version.
@@ -140,9 +140,9 @@ def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object], mas
     if without:
         raise no_plait(without)
     broken = {
-        worker: returned(said, mask)
+        worker: mask_reply(said, mask)
         for worker, said in plaits.items()
-        if isinstance(said, Raised) and not said.is_a(OSError)  # it is gone, or comes again
+        if isinstance(said, RemoteError) and not said.is_a(OSError)  # it is gone, or comes again
     }
     if broken:
         raise unloadable(broken)
@@ -163,7 +163,7 @@ def _versions(plait: str, python: str) -> str:
 
 
 def no_plait(workers: list[str]) -> InputError:
-    named = listed([worker for worker in workers if worker][:5])
+    named = format_names([worker for worker in workers if worker][:5])
     return InputError(
         f"Plait is not installed on {'workers: ' + named if named else 'a worker'}",
         fix=f"install Plait {travel.own_versions().plait} there, for the Python that runs the worker",
@@ -172,12 +172,12 @@ def no_plait(workers: list[str]) -> InputError:
 
 
 def _is_missing(said: object) -> bool:
-    return isinstance(said, Raised) and said.is_a(ImportError) and said.module in (None, "plait")
+    return isinstance(said, RemoteError) and said.is_a(ImportError) and said.module in (None, "plait")
 
 
 def unloadable(workers: Mapping[str, object]) -> InputError:
     """Plait is there, and fails before it could say anything itself."""
-    told = "; ".join(f"{worker}: {_told(said)}" for worker, said in list(workers.items())[:5])
+    told = "; ".join(f"{worker}: {_format_error(said)}" for worker, said in list(workers.items())[:5])
     return InputError(
         f"Plait cannot be loaded on workers: {told}",
         fix="python -c 'import plait' there, with the Python that runs the worker, says more",
@@ -185,8 +185,8 @@ def unloadable(workers: Mapping[str, object]) -> InputError:
     )
 
 
-def _told(said: object) -> str:
-    kind, text = (said.error, said.said) if isinstance(said, Raised) else (type(said), said)
+def _format_error(said: object) -> str:
+    kind, text = (said.error, said.said) if isinstance(said, RemoteError) else (type(said), said)
     return f"{kind.__name__}: {text}"
 
 
@@ -200,7 +200,7 @@ def mismatch(workers: Mapping[str, str]) -> InputError:
     )
 
 
-def as_error(reply: travel.Refused) -> PlaitError:
+def to_error(reply: travel.ItemRefused) -> PlaitError:
     kinds: dict[str, type[PlaitError]] = {
         one.__name__: one for one in (InputError, ProcessError, GuardianError, MachineError, InternalError)
     }
@@ -210,7 +210,7 @@ def as_error(reply: travel.Refused) -> PlaitError:
     return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)
 
 
-def unheard_of(raised: Raised) -> PlaitError:
+def unexpected_worker_error(raised: RemoteError) -> PlaitError:
     """A task that raised: Plait is not there, or it is our bug; no item makes it raise."""
     if raised.is_a(ImportError):
         return no_plait([""])

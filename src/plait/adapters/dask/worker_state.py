@@ -31,10 +31,10 @@ def task_watch() -> Callable[[], bool]:
     worker = _worker()
     if worker is None:
         return lambda: False
-    return watch_of(worker, worker.get_current_task(), _HEARING)
+    return make_cancel_check(worker, worker.get_current_task(), _HEARING)
 
 
-def watch_of(worker: Any, key: str, hearing: Hearing) -> Callable[[], bool]:
+def make_cancel_check(worker: Any, key: str, hearing: HeartbeatWatch) -> Callable[[], bool]:
     def is_unwanted() -> bool:
         if str(worker.status).rpartition(".")[2] not in AT_WORK:
             return True
@@ -52,7 +52,7 @@ def _last_answer(worker: Any) -> object:
     return None if delay is None else (delay, getattr(worker, "latency", None))
 
 
-class Hearing:
+class HeartbeatWatch:
     """Has the scheduler answered lately?  It has to be asked regularly."""
 
     def __init__(self, *, deaf: float = DEAF, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +70,7 @@ class Hearing:
         return now - self._since > self._deaf
 
 
-_HEARING: Final = Hearing()
+_HEARING: Final = HeartbeatWatch()
 
 
 def _worker() -> Any:

@@ -6,7 +6,7 @@ is in it is never dropped: it is merged, or its branch and folder stay.
 
 from __future__ import annotations
 
-from plait.adapters.git.leftovers import Left, clean, left_behind
-from plait.adapters.git.worktrees import Worktrees
+from plait.adapters.git.leftovers import Leftover, clean_leftover, find_leftovers
+from plait.adapters.git.worktrees import GitWorktrees
 
-__all__ = ["Left", "Worktrees", "clean", "left_behind"]
+__all__ = ["GitWorktrees", "Leftover", "clean_leftover", "find_leftovers"]

@@ -13,12 +13,12 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from plait.adapters.git.git import Answer, Git, Inside, names, room_at, said_by
+from plait.adapters.git.git import Answer, Git, GitLocation, disk_space_note, names, stderr_lines
 from plait.core.errors import InputError
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.program.worktrees.merge import named
-from plait.program.worktrees.ports import InTheWay, NotWritten
+from plait.program.worktrees.merge import format_files
+from plait.program.worktrees.ports import CheckoutFailed, LocalChangesConflict
 
 PIECE: Final = 1 << 20
 
@@ -48,7 +48,7 @@ class Checkout:
         self._lock = f"{self._index}.lock"
         self._own = f"{self._index}.plait-{mark}"
         """Our copy of the index.  It is beside the index, whose place it takes in the end."""
-        self._inside = Inside(administration, path, self._own)
+        self._inside = GitLocation(administration, path, self._own)
         self._is_behind = False
         """The branch has moved, and the tree could not go along: a commit there would undo that."""
 
@@ -98,7 +98,9 @@ class Checkout:
     def expect_fits(self, old: str, new: str) -> None:
         """Raises InTheWay if the tree could not go from one commit to the other."""
         if self._git.has_own_filters():
-            raise InTheWay("the repository defines filters for its files, which Plait does not run")
+            raise LocalChangesConflict(
+                "the repository defines filters for its files, which Plait does not run"
+            )
         self._copy_index()
         self._expect_room(self._changes(old, new))
         self._read_tree("-n", old, new)
@@ -111,9 +113,9 @@ class Checkout:
         self._is_behind = True
         try:
             self._updated(old, new, again=again)
-        except NotWritten:
+        except CheckoutFailed:
             raise
-        except InTheWay:
+        except LocalChangesConflict:
             self._is_behind = False
             raise
         self._is_behind = False
@@ -144,9 +146,13 @@ class Checkout:
     def _read_tree(self, *args: str) -> None:
         answer = self._asked("read-tree", "-m", "-u", *args)
         if answer.exit_code != 0:
-            said = "\n".join(said_by(answer, most=10))
-            room = room_at(self.path, said)
-            raise NotWritten(f"{said}{room}") if room or "unable to write" in said else InTheWay(said)
+            said = "\n".join(stderr_lines(answer, most=10))
+            room = disk_space_note(self.path, said)
+            raise (
+                CheckoutFailed(f"{said}{room}")
+                if room or "unable to write" in said
+                else LocalChangesConflict(said)
+            )
 
     # ── files of the user that git does not know ─────────────────────────
 
@@ -157,8 +163,8 @@ class Checkout:
             one for change in changes if change.status == b"A" for one in self._strays(change.name, known)
         }
         if found:
-            shown = named(sorted(os.fsdecode(name) for name in found))
-            raise InTheWay(
+            shown = format_files(sorted(os.fsdecode(name) for name in found))
+            raise LocalChangesConflict(
                 f"files of yours that are in no commit are in its way: {shown}\n"
                 "move them elsewhere first: git merge overwrites files that a .gitignore names, unasked"
             )
@@ -206,7 +212,7 @@ class Checkout:
             entries = b"".join(one.entry for one in (*gone, *begun))
             self._run("update-index", "-z", "--index-info", stdin=entries)
         if begun:
-            self._run("checkout-index", "-f", "-q", "-u", "-z", "--stdin", stdin=_listed(begun))
+            self._run("checkout-index", "-f", "-q", "-u", "-z", "--stdin", stdin=_join_names(begun))
 
     def _begun(self, changes: Sequence[_Change]) -> list[_Change]:
         """Those of which the tree has all, a part, or nothing: then writing them loses nobody's change."""
@@ -233,7 +239,7 @@ class Checkout:
 
     def _write_aside(self, changes: Sequence[_Change]) -> None:
         """Write files as they shall be, to compare with."""
-        aside = Inside(self._inside.administration, self.path, os.path.join(self._scratch, "index"))
+        aside = GitLocation(self._inside.administration, self.path, os.path.join(self._scratch, "index"))
         self._git.run(
             "update-index", "-z", "--index-info", inside=aside, stdin=b"".join(one.entry for one in changes)
         )
@@ -245,7 +251,7 @@ class Checkout:
             "--stdin",
             f"--prefix={prefix}",
             inside=aside,
-            stdin=_listed(changes),
+            stdin=_join_names(changes),
         )
 
     def _is_part(self, name: bytes, whole: bytes) -> bool:
@@ -262,7 +268,7 @@ class Checkout:
         return self._git.run(*args, inside=self._inside, stdin=stdin)
 
 
-def _listed(changes: Sequence[_Change]) -> bytes:
+def _join_names(changes: Sequence[_Change]) -> bytes:
     return b"".join(one.name + b"\0" for one in changes)
 
 

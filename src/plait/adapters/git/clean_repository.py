@@ -67,7 +67,7 @@ IN_VAIN: Final = "exit 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class GitSetting:
     scope: str
     name: str
     value: str
@@ -77,19 +77,19 @@ class Setting:
         return self.scope not in OWN_SCOPES
 
 
-def read_settings(listed: bytes) -> list[Setting]:
+def read_settings(listed: bytes) -> list[GitSetting]:
     """What git prints for `LISTING`, in the order in which later ones win."""
     parts = [os.fsdecode(part) for part in listed.split(b"\0")[:-1]]
     return [_setting(scope, said) for scope, said in zip(parts[::2], parts[1::2], strict=False)]
 
 
-def _setting(scope: str, said: str) -> Setting:
+def _setting(scope: str, said: str) -> GitSetting:
     name, equals, value = said.partition("\n")
-    return Setting(scope, name, value if equals else "true")
+    return GitSetting(scope, name, value if equals else "true")
 
 
-def stand_in(
-    folder: str, common: str, settings: Sequence[Setting], *, alone: bool, excludes: bool = True
+def make_clean_repository(
+    folder: str, common: str, settings: Sequence[GitSetting], *, alone: bool, excludes: bool = True
 ) -> None:
     """Make a folder that stands in for a repository, or bring it up to date.
 
@@ -135,17 +135,17 @@ def _put(path: str, text: str) -> None:
     os.rename(f"{path}.new", path)
 
 
-def _lines(settings: Iterable[Setting]) -> Iterator[str]:
+def _lines(settings: Iterable[GitSetting]) -> Iterator[str]:
     for one in settings:
         is_driver = DRIVER.fullmatch(one.name) is not None
         if is_driver or HARMLESS.fullmatch(one.name):
             section, _, rest = one.name.partition(".")
             middle, _, key = rest.rpartition(".")
-            yield f"[{section} {_quoted(middle)}]\n" if middle else f"[{section}]\n"
-            yield f"\t{key} = {_quoted(IN_VAIN if is_driver else one.value)}\n"
+            yield f"[{section} {_quote(middle)}]\n" if middle else f"[{section}]\n"
+            yield f"\t{key} = {_quote(IN_VAIN if is_driver else one.value)}\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
@@ -158,7 +158,7 @@ def settings_env(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     return env
 
 
-def standing_in(folder: str, administration: str, tree: str) -> Mapping[str, str]:
+def clean_repository_env(folder: str, administration: str, tree: str) -> Mapping[str, str]:
     """The variables by which git works in a tree with a stand-in.
 
     `administration` is where the repository keeps the index and the HEAD of that tree.

@@ -11,7 +11,7 @@ from glob import glob
 from plait.core.digests import sha256_hex
 from plait.core.errors import InputError
 from plait.core.hints import Final
-from plait.core.safe_files import open_beneath
+from plait.core.safe_files import open_below
 from plait.core.values import Json, json_text
 
 STATE: Final = os.path.join(".ai", "state")
@@ -21,7 +21,7 @@ def copy_inputs(project: str, inputs: Sequence[str], place: str) -> None:
     """Copy what the patterns find below a project; links are followed nowhere."""
     for pattern in inputs:
         found = 0
-        for name in _found(project, pattern):
+        for name in _find_inputs(project, pattern):
             _copy_file(project, name, place)
             found += 1
         if not found:
@@ -32,7 +32,7 @@ def copy_inputs(project: str, inputs: Sequence[str], place: str) -> None:
             )
 
 
-def _found(project: str, pattern: str) -> Iterator[str]:
+def _find_inputs(project: str, pattern: str) -> Iterator[str]:
     path = os.path.normpath(pattern)
     if "\0" in pattern or os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
         raise InputError(
@@ -63,21 +63,21 @@ def _files(project: str, name: str) -> Iterator[str]:
 def _copy_file(project: str, name: str, place: str) -> None:
     target = os.path.join(place, name)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(open_beneath(project, name), "rb") as source, open(target, "wb") as copy:
+    with open(open_below(project, name), "rb") as source, open(target, "wb") as copy:
         shutil.copyfileobj(source, copy, 1 << 20)
         os.fchmod(copy.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
 
 
-def stamps(place: str) -> str:
+def folder_digest(place: str) -> str:
     """One digest of all that is in a folder: files by size and times, links by where they lead, folders."""
-    return sha256_hex(json_text(_listed(place)).encode("utf-8", "surrogatepass"))
+    return sha256_hex(json_text(_folder_entries(place)).encode("utf-8", "surrogatepass"))
 
 
 def is_unchanged(place: str, before: str) -> bool:
-    return stamps(place) == before
+    return folder_digest(place) == before
 
 
-def _listed(place: str) -> Mapping[str, Json]:
+def _folder_entries(place: str) -> Mapping[str, Json]:
     found: dict[str, Json] = {}
     for folder, folders, files in os.walk(place):
         folders.sort()

@@ -19,11 +19,11 @@ from plait.adapters.git.clean_repository import (
     LISTING,
     SAFE,
     SETTINGS,
-    Setting,
+    GitSetting,
+    clean_repository_env,
+    make_clean_repository,
     read_settings,
     settings_env,
-    stand_in,
-    standing_in,
 )
 from plait.core.errors import InputError, PlaitError, ProcessError
 from plait.core.hints import Final, Protocol
@@ -80,7 +80,7 @@ class StartGit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class GitLocation:
     """A working tree, and where the repository keeps what it knows about it: its HEAD and its index."""
 
     administration: str
@@ -108,7 +108,7 @@ class Git:
     def asked(
         self,
         *args: str,
-        inside: Inside | None = None,
+        inside: GitLocation | None = None,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Answer:
@@ -119,17 +119,17 @@ class Git:
         around = {**SAFE, **self._around(inside), **(env or {})}
         return self._start(args, cwd=inside.path, env=around, stdin=stdin)
 
-    def answered(self, *args: str, inside: Inside | None = None) -> Answer:
+    def answered(self, *args: str, inside: GitLocation | None = None) -> Answer:
         """The same where an exit code is an answer: a git that was killed has given none."""
         answer = self.asked(*args, inside=inside)
         if _is_killed(answer):
-            raise failed(args[0], answer)
+            raise git_error(args[0], answer)
         return answer
 
     def run(
         self,
         *args: str,
-        inside: Inside | None = None,
+        inside: GitLocation | None = None,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> bytes:
@@ -153,13 +153,15 @@ class Git:
                 "then plait retry RUN --failed, or plait resume",
                 code="no-worktrees",
             )
-        return failed(command, answer, folder or self._folder)
+        return git_error(command, answer, folder or self._folder)
 
-    def line(self, *args: str, inside: Inside | None = None, stdin: bytes = b"", who: bool = False) -> str:
+    def line(
+        self, *args: str, inside: GitLocation | None = None, stdin: bytes = b"", who: bool = False
+    ) -> str:
         env = self.who() if who else None
         return os.fsdecode(self.run(*args, inside=inside, stdin=stdin, env=env).removesuffix(b"\n"))
 
-    def line_if_any(self, *args: str, inside: Inside | None = None) -> str:
+    def line_if_any(self, *args: str, inside: GitLocation | None = None) -> str:
         """What git prints, or nothing if there is no such thing."""
         answer = self.answered(*args, inside=inside)
         return os.fsdecode(answer.stdout.removesuffix(b"\n")) if answer.exit_code == 0 else ""
@@ -179,20 +181,20 @@ class Git:
     def _is_partial(self) -> bool:
         return any(PARTIAL.fullmatch(one.name) for one in self._settings())
 
-    def _around(self, inside: Inside) -> Mapping[str, str]:
+    def _around(self, inside: GitLocation) -> Mapping[str, str]:
         own = f"{self._own}-of-places" if inside.sees_all else self._own
         with self._lock:
             if own not in self._made:
                 self._stand_in(own, excludes=not inside.sees_all)
                 self._made.add(own)
-        found = standing_in(own, inside.administration or own, inside.path)
+        found = clean_repository_env(own, inside.administration or own, inside.path)
         index = {"GIT_INDEX_FILE": inside.index} if inside.index else {}
         return {**settings_env(SEEING if inside.sees_all else WRITING), **found, **index}
 
     def _stand_in(self, own: str, *, excludes: bool) -> None:
         settings = self._settings()
         try:
-            stand_in(own, self._common, settings, alone=False, excludes=excludes)
+            make_clean_repository(own, self._common, settings, alone=False, excludes=excludes)
         except OSError as error:
             raise ProcessError(
                 f"what git works with here cannot be written: {error.strerror or error}",
@@ -201,11 +203,11 @@ class Git:
                 code="git",
             ) from error
 
-    def _settings(self) -> list[Setting]:
+    def _settings(self) -> list[GitSetting]:
         return read_settings(self.run(*LISTING))
 
 
-def room_at(folder: str, said: str) -> str:
+def disk_space_note(folder: str, said: str) -> str:
     """How little room there is, if that is why git could not write; else nothing."""
     if not _NOT_WRITTEN.search(said):
         return ""
@@ -221,8 +223,8 @@ _NOT_WRITTEN: Final = re.compile(
 )
 
 
-def failed(command: str, answer: Answer, folder: str = "") -> PlaitError:
-    said = said_by(answer, most=5)
+def git_error(command: str, answer: Answer, folder: str = "") -> PlaitError:
+    said = stderr_lines(answer, most=5)
     if any("safe.directory" in line for line in said):
         return InputError(
             "git does not touch this repository: it belongs to somebody else",
@@ -230,7 +232,7 @@ def failed(command: str, answer: Answer, folder: str = "") -> PlaitError:
             code="repository",
         )
     how = "was killed" if _is_killed(answer) else f"ended with exit code {answer.exit_code}"
-    room = room_at(folder, "\n".join(said)) if folder else ""
+    room = disk_space_note(folder, "\n".join(said)) if folder else ""
     first = "make room there" if room else "put right what git says"
     return ProcessError(
         f"'git {command}' {how}" + (": " + "\n".join(said) if said else "") + room,
@@ -244,7 +246,7 @@ def _is_killed(answer: Answer) -> bool:
     return answer.exit_code < 0 or answer.exit_code > FATAL
 
 
-def said_by(answer: Answer, *, most: int) -> list[str]:
+def stderr_lines(answer: Answer, *, most: int) -> list[str]:
     """The last lines that git said, but for its hints: those are about commands that nobody typed."""
     lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
     return [line for line in lines if not line.startswith("hint:")][-most:]

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator
 
 from plait.adapters.git.git import Git, StartGit, names
 from plait.adapters.git.removal import remove_tree
-from plait.adapters.git.worktrees import BRANCHES, COPYING, Worktrees
+from plait.adapters.git.worktrees import BRANCHES, COPYING, GitWorktrees
 from plait.core.errors import InputError, ProcessError
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.program.worktrees.ports import Spot
+from plait.program.worktrees.ports import Worktree
 
 OURS: Final = f"{BRANCHES}plait/"
 MERGED: Final = "merged"
@@ -33,7 +33,7 @@ LISTED: Final = "git still lists this folder, which is gone: plait worktrees --c
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Leftover:
     """One thing that a run left behind."""
 
     run: str
@@ -54,9 +54,9 @@ class Left:
         return {name: getattr(self, name) for name in FIELDS}
 
 
-def left_behind(
+def find_leftovers(
     start: StartGit, project: str, runs: str, running: Collection[str], *, own: Collection[str]
-) -> list[Left]:
+) -> list[Leftover]:
     """What the runs of a project left behind, by run and name; `runs` is the folder of its runs.
 
     `own` are those that this user made; what others left is listed, and not looked into.
@@ -65,15 +65,15 @@ def left_behind(
     found = {(one.run, one.branch or one.path): one for one in _folders(start, project, runs, own, running)}
     for branch, run in _branches(git):
         if (run, branch) not in found and run in own:
-            found[run, branch] = Left(run, "", branch, _commits(git, branch), running=run in running)
+            found[run, branch] = Leftover(run, "", branch, _commits(git, branch), running=run in running)
     return [found[key] for key in sorted(found)]
 
 
-def clean(start: StartGit, project: str, runs: str, left: Left) -> Left | None:
+def clean_leftover(start: StartGit, project: str, runs: str, left: Leftover) -> Leftover | None:
     """Be rid of one thing; what remains of it, and why that has to be, is what is given back."""
     if left.running or left.foreign:
         return left
-    worktrees = Worktrees(start, project, os.path.join(runs, left.run), left.run)
+    worktrees = GitWorktrees(start, project, os.path.join(runs, left.run), left.run)
     is_open = worktrees.is_open()
     if left.path in (*worktrees.asides(), *worktrees.gone()):
         return _without_rest(worktrees, left)
@@ -81,17 +81,17 @@ def clean(start: StartGit, project: str, runs: str, left: Left) -> Left | None:
         return left if left.files else _without_folder(left)
     if not is_open:
         return left
-    stays = _kept(worktrees, left) if left.path else None
+    stays = _try_remove(worktrees, left) if left.path else None
     return _without_branch(Git(start, project), worktrees, left) if stays is None else stays
 
 
-def _without_rest(worktrees: Worktrees, left: Left) -> Left | None:
+def _without_rest(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
     why = remove_tree(left.path)
     worktrees.prune()
     return None if why is None else replace(left, why=_rest(left.path, why))
 
 
-def _without_folder(left: Left) -> Left | None:
+def _without_folder(left: Leftover) -> Leftover | None:
     why = remove_tree(left.path)
     return None if why is None else replace(left, why=f"it cannot be removed: {why}")
 
@@ -104,9 +104,9 @@ def _what_rests(path: str) -> str:
     return UNMADE if path.endswith(COPYING) else REST
 
 
-def _kept(worktrees: Worktrees, left: Left) -> Left | None:
+def _try_remove(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
     """A worktree that has to stay; None if it is gone, and all that it held is on its branch."""
-    spot = Spot(left.path, left.path, left.branch, "")
+    spot = Worktree(left.path, left.path, left.branch, "")
     try:
         if not worktrees.is_unfinished(spot.path) and not _is_committed(worktrees, spot):
             return left
@@ -116,11 +116,11 @@ def _kept(worktrees: Worktrees, left: Left) -> Left | None:
     if remains is None:
         return None
     if remains.cause == "aside":
-        return Left(left.run, remains.path, "", why=_rest(remains.path, remains.said))
+        return Leftover(left.run, remains.path, "", why=_rest(remains.path, remains.said))
     return replace(left, why=remains.message)
 
 
-def _is_committed(worktrees: Worktrees, spot: Spot) -> bool:
+def _is_committed(worktrees: GitWorktrees, spot: Worktree) -> bool:
     """Commit what is not; False if the worktree holds what no branch can."""
     worktrees.expect_whole(spot)
     look = worktrees.look(spot)
@@ -131,31 +131,31 @@ def _is_committed(worktrees: Worktrees, spot: Spot) -> bool:
     return not look.repositories
 
 
-def _without_branch(git: Git, worktrees: Worktrees, left: Left) -> Left | None:
+def _without_branch(git: Git, worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
     commits, tip = _commits(git, left.branch), worktrees.tip(BRANCHES + left.branch)
-    remains = Left(left.run, "", left.branch, commits)
+    remains = Leftover(left.run, "", left.branch, commits)
     if commits != 0 or (_is_of_all(left) and _has_others(git, left)):
         return remains
     return None if worktrees.forget_branch(left.branch, tip) else remains
 
 
-def _is_of_all(left: Left) -> bool:
+def _is_of_all(left: Leftover) -> bool:
     """Is it the branch that an item in conflict is brought together with by hand?"""
     return left.branch == f"plait/{left.run}/{MERGED}"
 
 
-def _has_others(git: Git, left: Left) -> bool:
+def _has_others(git: Git, left: Leftover) -> bool:
     return any(run == left.run and branch != left.branch for branch, run in _branches(git))
 
 
 def _folders(
     start: StartGit, project: str, runs: str, own: Collection[str], running: Collection[str]
-) -> Iterator[Left]:
+) -> Iterator[Leftover]:
     git = Git(start, project)
     for run in sorted(os.listdir(runs)) if os.path.isdir(runs) else ():
-        worktrees = Worktrees(start, project, os.path.join(runs, run), run)
+        worktrees = GitWorktrees(start, project, os.path.join(runs, run), run)
         if run not in own:
-            yield from (Left(run, path, "", why=FOREIGN, foreign=True) for path in worktrees.leftovers())
+            yield from (Leftover(run, path, "", why=FOREIGN, foreign=True) for path in worktrees.leftovers())
             continue
         for path in worktrees.leftovers():
             yield _folder(git, worktrees, run, path, running=run in running)
@@ -163,9 +163,9 @@ def _folders(
             yield from _rests(worktrees, run)
 
 
-def _folder(git: Git, worktrees: Worktrees, run: str, path: str, *, running: bool) -> Left:
+def _folder(git: Git, worktrees: GitWorktrees, run: str, path: str, *, running: bool) -> Leftover:
     if not worktrees.is_open() or not worktrees.is_worktree(path):
-        return Left(run, path, "", files=sum(1 for _ in _found_in(path)), running=running)
+        return Leftover(run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running)
     spot, files, why = worktrees.spot_at(path), 0, ""
     try:
         worktrees.expect_whole(spot)
@@ -178,22 +178,22 @@ def _folder(git: Git, worktrees: Worktrees, run: str, path: str, *, running: boo
     commits = _commits(git, spot.branch)
     if why and _is_gone(git, spot.branch):
         # It was merged, or somebody has removed it: now it is a folder like any other.
-        return Left(run, path, "", files=sum(1 for _ in _found_in(path)), running=running, why=why)
-    return Left(run, path, spot.branch, commits, files, running=running, why=why)
+        return Leftover(run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running, why=why)
+    return Leftover(run, path, spot.branch, commits, files, running=running, why=why)
 
 
-def _rests(worktrees: Worktrees, run: str) -> Iterator[Left]:
+def _rests(worktrees: GitWorktrees, run: str) -> Iterator[Leftover]:
     """What removals left that a crash or a permission kept from their end; copies that were not finished."""
     asides = worktrees.asides()
     for path in asides:
-        yield Left(run, path, "", why=f"{_what_rests(path)}: plait worktrees --clean")
+        yield Leftover(run, path, "", why=f"{_what_rests(path)}: plait worktrees --clean")
     if asides or not worktrees.is_open():
         return  # with those goes what git lists of them
     for path in worktrees.gone():
-        yield Left(run, path, "", why=LISTED)
+        yield Leftover(run, path, "", why=LISTED)
 
 
-def _found_in(folder: str) -> Iterator[str]:
+def _iter_entries(folder: str) -> Iterator[str]:
     """All that is in a folder: files, links, empty folders, and those that cannot be read."""
     closed: list[OSError] = []
     for top, folders, files in os.walk(folder, onerror=closed.append):

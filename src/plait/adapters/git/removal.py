@@ -18,7 +18,7 @@ _FINDS_WITHOUT_READING = getattr(os, "O_PATH", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class NestedContent:
     """What there is below a folder that its own worktree knows nothing about."""
 
     repositories: list[bytes] = field(default_factory=list)
@@ -27,8 +27,8 @@ class Inner:
     """The folders that cannot be read, and why."""
 
 
-def inner_of(top: bytes) -> Inner:
-    found, waiting = Inner(), [top]
+def nested_repositories(top: bytes) -> NestedContent:
+    found, waiting = NestedContent(), [top]
     while waiting:
         folder = waiting.pop()
         try:
@@ -48,16 +48,16 @@ def inner_of(top: bytes) -> Inner:
 
 def remove_tree(top: str) -> str | None:
     """Remove a folder and all in it; why something of it stays, if so."""
-    if _removed(top) is None:
+    if _try_remove(top) is None:
         return None
     # The owner of a folder may open it, but neither git nor shutil does: so Go's modules, say, would stay.
     _open_up(top)
     with suppress(RecursionError):
         shutil.rmtree(top, ignore_errors=True)
-    return _removed(top)
+    return _try_remove(top)
 
 
-def _removed(top: str) -> str | None:
+def _try_remove(top: str) -> str | None:
     try:
         # Not by the name in the error: which one that is depends on the version of Python.
         if sys.version_info >= (3, 12):

@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from threading import Lock
 
 from plait.adapters.git.checkout import Checkout
-from plait.adapters.git.copies import copy_inputs, is_unchanged, stamps
-from plait.adapters.git.git import Answer, Git, Inside, StartGit, failed, names
-from plait.adapters.git.removal import inner_of, remove_tree
+from plait.adapters.git.copies import copy_inputs, folder_digest, is_unchanged
+from plait.adapters.git.git import Answer, Git, GitLocation, StartGit, git_error, names
+from plait.adapters.git.removal import nested_repositories, remove_tree
 from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, ProcessError
 from plait.core.hints import Final
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.program.worktrees.ports import Conflict, Look, Remains, Site, Spot
+from plait.program.worktrees.ports import Conflict, Leftover, RepositoryState, Worktree, WorktreeStatus
 
 BRANCHES: Final = "refs/heads/"
 SLUG_LENGTH: Final = 40
@@ -47,7 +47,7 @@ MOST_FAILURES: Final = 2
 """How often git may fail to make a worktree: it looks at all others, which come and go meanwhile."""
 
 
-class Worktrees:
+class GitWorktrees:
     """Those of one run; implements `steps.hands.Workspaces`."""
 
     def __init__(self, start: StartGit, project: str, folder: str, run: str) -> None:
@@ -66,10 +66,10 @@ class Worktrees:
 
     # ── the repository ───────────────────────────────────────────────────
 
-    def survey(self, base: str, *, needs_branch: bool) -> Site:
+    def survey(self, base: str, *, needs_branch: bool) -> RepositoryState:
         inside = self._git.asked("rev-parse", "--is-inside-work-tree")
         if inside.exit_code != 0 and b"not a git repository" not in inside.stderr:
-            raise failed("rev-parse", inside)
+            raise git_error("rev-parse", inside)
         if inside.exit_code != 0:
             raise self._refused("the project is not in a git repository", "git init, and a first commit")
         if inside.stdout.strip() != b"true":
@@ -92,14 +92,14 @@ class Worktrees:
         self.open(site)
         return site
 
-    def _site(self, base: str) -> Site:
+    def _site(self, base: str) -> RepositoryState:
         asked = ("rev-parse", "--path-format=absolute")
         root, common = (self._git.line(*asked, what) for what in ("--show-toplevel", "--git-common-dir"))
         prefix = os.path.relpath(os.path.realpath(self._project), os.path.realpath(root))
         commit = self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
-        return Site(root, common, prefix, commit, self.project_branch())
+        return RepositoryState(root, common, prefix, commit, self.project_branch())
 
-    def open(self, site: Site) -> None:
+    def open(self, site: RepositoryState) -> None:
         self._root = site.root
         self._common = site.common
         self._prefix = site.prefix
@@ -121,7 +121,7 @@ class Worktrees:
 
     # ── places ───────────────────────────────────────────────────────────
 
-    def add(self, order: int, title: str, key: str, commit: str) -> Spot:
+    def add(self, order: int, title: str, key: str, commit: str) -> Worktree:
         self._make_folder()
         for number in range(1, MOST_TRIES):
             name = place_name(self._run, order, title, key, number)
@@ -135,7 +135,7 @@ class Worktrees:
             if made.exit_code == 0:
                 return self._spot(path, branch, commit)
             if b"already exists" not in made.stderr:
-                self.remove(Spot(path, path, branch, commit), merged=None)
+                self.remove(Worktree(path, path, branch, commit), merged=None)
                 self._delete(branch, commit)
                 if number > MOST_FAILURES:
                     raise self._git.failure("worktree add", made, commit, self._folder)
@@ -146,16 +146,16 @@ class Worktrees:
     def _filled(self, path: str) -> Answer:
         """Bring the files to a new worktree; until that is done it is marked as one that is being made."""
         administration = self._inside(path).administration
-        filled = self._git.asked("reset", "--hard", "--quiet", inside=Inside(administration, path))
+        filled = self._git.asked("reset", "--hard", "--quiet", inside=GitLocation(administration, path))
         if filled.exit_code == 0:
             self._indexes[path] = _stamp(os.path.join(administration, "index"))
             os.unlink(os.path.join(administration, "locked"))
         return filled
 
-    def _spot(self, path: str, branch: str, commit: str) -> Spot:
+    def _spot(self, path: str, branch: str, commit: str) -> Worktree:
         directory = os.path.normpath(os.path.join(path, self._prefix))
         os.makedirs(directory, exist_ok=True)  # a project that is not committed yet
-        return Spot(path, directory, branch, commit)
+        return Worktree(path, directory, branch, commit)
 
     def _make_folder(self) -> None:
         """For the places of items: here, and not where a link leads."""
@@ -171,7 +171,7 @@ class Worktrees:
         path = self._gathered
         if not os.path.isdir(path):
             return ""
-        spot = Spot(path, path, branch, "")
+        spot = Worktree(path, path, branch, "")
         if not self.is_unfinished(path):
             spot = self._put_aside(spot)
         remains = self.remove(spot, merged=None)
@@ -179,7 +179,7 @@ class Worktrees:
             raise InputError(remains.message, path, "put that right, then plait retry", code="no-worktrees")
         return "" if spot.branch == branch else spot.branch
 
-    def _put_aside(self, spot: Spot) -> Spot:
+    def _put_aside(self, spot: Worktree) -> Worktree:
         """The same with all committed; if there is something, on a branch of its own, not that of the items.
 
         After a kill in the middle the worktree is on that branch already.
@@ -214,7 +214,7 @@ class Worktrees:
     def _gathered(self) -> str:
         return os.path.join(self._folder, "merged")
 
-    def gather(self, branch: str) -> Spot:
+    def gather(self, branch: str) -> Worktree:
         """A worktree of a branch that is there already."""
         path = self._gathered
         if os.path.lexists(path) and self.is_unfinished(path):
@@ -228,13 +228,13 @@ class Worktrees:
                 raise self._git.failure("reset", filled, branch)
         return self._spot(path, branch, self.tip(BRANCHES + branch))
 
-    def is_there(self, spot: Spot) -> bool:
+    def is_there(self, spot: Worktree) -> bool:
         for path in (self._folder, spot.path):
             if os.path.islink(path):
                 raise _is_link(path)
         return os.path.isdir(spot.directory) and (not spot.branch or _is_whole(spot.path))
 
-    def expect_whole(self, spot: Spot) -> None:
+    def expect_whole(self, spot: Worktree) -> None:
         if not _is_whole(spot.path):
             raise InputError(
                 "nothing is committed from a folder of an item, since its .git is gone, and other files may "
@@ -251,9 +251,9 @@ class Worktrees:
         administration = self._administration(path)
         if administration is None:
             return _is_empty(path)
-        return _said(os.path.join(administration, "locked")).startswith(MAKING)
+        return _read_line(os.path.join(administration, "locked")).startswith(MAKING)
 
-    def break_locks(self, spot: Spot | None = None) -> None:
+    def break_locks(self, spot: Worktree | None = None) -> None:
         """Locks of git processes that died with an earlier life: of the run's branches, or of a place."""
         branches = os.path.join(self._common, BRANCHES, "plait", self._run)
         folder = branches if spot is None else self._administration(spot.path) or ""
@@ -261,7 +261,7 @@ class Worktrees:
             if name.endswith(".lock"):
                 os.unlink(os.path.join(folder, name))
 
-    def look(self, spot: Spot) -> Look:
+    def look(self, spot: Worktree) -> WorktreeStatus:
         inside = self._inside(spot.path)
         if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(spot.path):
             # Somebody else wrote the index, perhaps with files in it that git is told to take for unchanged.
@@ -286,9 +286,9 @@ class Worktrees:
                     unmerged = True
         repositories = tuple(name for name in files if name.endswith("/"))
         committable = tuple(name for name in files if not name.endswith("/"))
-        return Look(head, branch == spot.branch, committable, unmerged, repositories)
+        return WorktreeStatus(head, branch == spot.branch, committable, unmerged, repositories)
 
-    def commit(self, spot: Spot, files: Sequence[str], message: str) -> str:
+    def commit(self, spot: Worktree, files: Sequence[str], message: str) -> str:
         inside = self._inside(spot.path)
         # Sorted, a file that has become a folder comes before what is in it, as git can take it.
         listed = b"".join(os.fsencode(name) + b"\0" for name in sorted(files))
@@ -301,7 +301,7 @@ class Worktrees:
         )
         return self._git.line("rev-parse", "HEAD", inside=inside)
 
-    def _inside(self, path: str) -> Inside:
+    def _inside(self, path: str) -> GitLocation:
         administration = self._administration(path)
         if administration is None:
             raise InputError(
@@ -311,7 +311,7 @@ class Worktrees:
                 "remove it, and plait retry RUN ITEM",
                 code="no-worktrees",
             )
-        return Inside(administration, path, sees_all=True)
+        return GitLocation(administration, path, sees_all=True)
 
     def _administration(self, path: str) -> str | None:
         """Where the repository keeps what it knows about a worktree: by its own list of them."""
@@ -319,21 +319,21 @@ class Worktrees:
         if not self._common or not os.path.isdir(top):
             return None
         found = (os.path.join(top, name) for name in (own, *os.listdir(top)))
-        return next((one for one in found if _place_of(one) == os.path.realpath(path)), None)
+        return next((one for one in found if _worktree_path(one) == os.path.realpath(path)), None)
 
-    def point(self, spot: Spot, head: str) -> bool:
+    def point(self, spot: Worktree, head: str) -> bool:
         """Let a branch name what its worktree has, unless that would leave commits without a name."""
         ref = BRANCHES + spot.branch
         tip = self.tip(ref)
         return tip == head or (self.is_ancestor(tip, head) and self.move(ref, head, tip))
 
-    def remove(self, spot: Spot, *, merged: str | None) -> Remains | None:
+    def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
         """Remove a worktree, and its branch if that adds nothing to what was merged; what stays of it."""
         if not os.path.isdir(spot.path):
             return None
         administration = self._administration(spot.path)
         if administration is not None:
-            stays = self._needed(Inside(administration, spot.path, sees_all=True))
+            stays = self._needed(GitLocation(administration, spot.path, sees_all=True))
             if stays is not None:
                 return stays
         # At once: half of it, after a kill, would look like an item that has removed the other half.  For
@@ -342,13 +342,13 @@ class Worktrees:
         try:
             os.rename(spot.path, aside)
         except OSError as error:
-            return Remains(spot.path, "cannot-move", error.strerror or str(error))
+            return Leftover(spot.path, "cannot-move", error.strerror or str(error))
         why = remove_tree(aside)
         if administration is not None:
             self._remove_administration(administration)
         if merged is not None:
             self._let_go(spot.branch, merged)
-        return None if why is None else Remains(aside, "aside", why)
+        return None if why is None else Leftover(aside, "aside", why)
 
     def _free_aside(self, path: str) -> str:
         aside = os.path.join(self._folder, f".{os.path.basename(path)}{ASIDE}")
@@ -374,23 +374,23 @@ class Worktrees:
             for branch, at in gone.items():  # all or none it was; now those that can be
                 self._delete(branch, at)
 
-    def unread(self, spot: Spot) -> Remains | None:
+    def unread(self, spot: Worktree) -> Leftover | None:
         """Why a worktree stays of which git can say nothing: a part of it cannot be read."""
         needed = self._needed(self._inside(spot.path))
         return needed if needed is not None and needed.cause == "closed" else None
 
-    def _needed(self, inside: Inside) -> Remains | None:
+    def _needed(self, inside: GitLocation) -> Leftover | None:
         """Does a place hold what git neither knows nor ignores?  It may be nowhere else."""
-        found = inner_of(os.fsencode(inside.path))
+        found = nested_repositories(os.fsencode(inside.path))
         if _has_modules(inside.administration) or os.path.isdir(os.path.join(inside.path, ".git")):
-            return Remains(inside.path, "repositories")
+            return Leftover(inside.path, "repositories")
         counted = self._without_ignored(inside, [*found.repositories, *found.closed])
         for folder in counted:
             if folder in found.closed:
-                return Remains(os.fsdecode(folder), "closed", found.closed[folder])
-        return Remains(inside.path, "repositories") if counted else None
+                return Leftover(os.fsdecode(folder), "closed", found.closed[folder])
+        return Leftover(inside.path, "repositories") if counted else None
 
-    def _without_ignored(self, inside: Inside, folders: list[bytes]) -> list[bytes]:
+    def _without_ignored(self, inside: GitLocation, folders: list[bytes]) -> list[bytes]:
         if not folders:
             return []
         # What begins with './' is no pattern; git takes these names literally, but not if it is told to.
@@ -430,7 +430,7 @@ class Worktrees:
     def _stale(self) -> list[tuple[str, str]]:
         top = os.path.join(self._common, "worktrees")
         known = os.listdir(top) if self._common and os.path.isdir(top) else []
-        listed = [(one, _place_of(one)) for one in (os.path.join(top, name) for name in known)]
+        listed = [(one, _worktree_path(one)) for one in (os.path.join(top, name) for name in known)]
         return [
             (administration, path)
             for administration, path in listed
@@ -441,7 +441,7 @@ class Worktrees:
 
     # ── copies ───────────────────────────────────────────────────────────
 
-    def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot:
+    def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Worktree:
         self._make_folder()
         for number in range(1, MOST_TRIES):
             path = os.path.join(self._folder, place_name(self._run, order, title, key, number))
@@ -451,20 +451,20 @@ class Worktrees:
             "this item has too many folders", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
 
-    def _copied(self, path: str, inputs: Sequence[str]) -> Spot:
+    def _copied(self, path: str, inputs: Sequence[str]) -> Worktree:
         making = self._making(path)
         remove_tree(making)  # of a life that ended meanwhile
         try:
             os.mkdir(making, 0o700)
             copy_inputs(self._project, inputs, making)
-            return Spot(path, path, "", "", stamps(making))
+            return Worktree(path, path, "", "", folder_digest(making))
         except BaseException as error:
             remove_tree(making)
             if isinstance(error, OSError):
                 raise _unmade(path, error) from error
             raise
 
-    def hand_over(self, spot: Spot) -> None:
+    def hand_over(self, spot: Worktree) -> None:
         """From now on steps work there; a folder of copies gets its own name only when that is recorded."""
         making = self._making(spot.path)
         if spot.branch or not os.path.isdir(making):
@@ -477,7 +477,7 @@ class Worktrees:
     def _making(self, path: str) -> str:
         return os.path.join(self._folder, f".{os.path.basename(path)}{COPYING}")
 
-    def is_unchanged(self, spot: Spot) -> bool:
+    def is_unchanged(self, spot: Worktree) -> bool:
         return is_unchanged(spot.path, spot.stamps)
 
     # ── refs and merges ──────────────────────────────────────────────────
@@ -491,7 +491,7 @@ class Worktrees:
         if moved.exit_code == 0:
             return True
         if self.tip(ref) == old:
-            raise failed("update-ref", moved)
+            raise git_error("update-ref", moved)
         return False
 
     def forget_branch(self, branch: str, at: str) -> bool:
@@ -539,7 +539,7 @@ class Worktrees:
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
         """The commit in which two come together, or the files on which they do not agree."""
         options = ("--write-tree", "-z", "--name-only", "--no-messages", "--allow-unrelated-histories")
-        merged = self._git.asked("merge-tree", *options, ours, theirs, inside=Inside("", self._root))
+        merged = self._git.asked("merge-tree", *options, ours, theirs, inside=GitLocation("", self._root))
         if merged.exit_code not in (0, 1) or not merged.stdout:
             if b"usage:" in merged.stderr:
                 raise InputError(
@@ -568,9 +568,9 @@ class Worktrees:
             tree = Checkout(self._git, path, folder, os.path.join(self._folder, ".written"), mark)
             with tree.held():
                 # Nobody can leave the branch any more; but perhaps somebody just has.
-                head = self._git.asked("symbolic-ref", "--quiet", "HEAD", inside=Inside(folder, path))
+                head = self._git.asked("symbolic-ref", "--quiet", "HEAD", inside=GitLocation(folder, path))
                 if head.exit_code not in (0, 1):
-                    raise failed("symbolic-ref", head)
+                    raise git_error("symbolic-ref", head)
                 yield tree if os.fsdecode(head.stdout).removesuffix("\n") == ref else None
             return
         yield None
@@ -610,8 +610,8 @@ class Worktrees:
         found = (os.path.join(self._folder, name) for name in sorted(os.listdir(self._folder)))
         return [path for path in found if os.path.isdir(path) and not os.path.islink(path)]
 
-    def spot_at(self, path: str) -> Spot:
-        return Spot(path, path, f"plait/{self._run}/{os.path.basename(path)}", "")
+    def spot_at(self, path: str) -> Worktree:
+        return Worktree(path, path, f"plait/{self._run}/{os.path.basename(path)}", "")
 
 
 def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
@@ -639,9 +639,9 @@ def _unmade(path: str, error: OSError) -> ProcessError:
     )
 
 
-def _place_of(administration: str) -> str:
+def _worktree_path(administration: str) -> str:
     """The folder that an entry in the repository's list of worktrees is about; empty if there is no entry."""
-    said = "" if os.path.islink(administration) else _said(os.path.join(administration, "gitdir"))
+    said = "" if os.path.islink(administration) else _read_line(os.path.join(administration, "gitdir"))
     return os.path.realpath(os.path.join(administration, os.path.dirname(said))) if said else ""
 
 
@@ -677,7 +677,7 @@ def _stamp(path: str) -> object:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
-def _said(path: str) -> str:
+def _read_line(path: str) -> str:
     """The only line of a file; nothing if there is none."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:

@@ -35,7 +35,7 @@ from plait.core.errors import Problem, RequestError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.tools.invocation import RequestCall, Retry, Returned
+from plait.tools.invocation import HttpRetry, PrimitiveResult, RequestCall
 
 if TYPE_CHECKING:  # the module below loads httpx2, which takes longer than all of Plait's own start
     from httpcore2 import Response
@@ -58,12 +58,12 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_A_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
-def send(call: RequestCall, *, client: Client | None = None) -> Returned:
+def send_request(call: RequestCall, *, client: Client | None = None) -> PrimitiveResult:
     """The whole answer to a request."""
     return (client or _CLIENT).send(call)
 
 
-def stream(call: RequestCall, *, client: Client | None = None) -> AbstractContextManager[Answer]:
+def stream_request(call: RequestCall, *, client: Client | None = None) -> AbstractContextManager[Answer]:
     """An answer as it arrives: `with stream(call) as answer: for piece in answer: …`."""
     return (client or _CLIENT).stream(call)
 
@@ -71,7 +71,7 @@ def stream(call: RequestCall, *, client: Client | None = None) -> AbstractContex
 class Answer:
     """The head of an answer, and its body piece by piece, unpacked; an answer is read once."""
 
-    def __init__(self, hop: Hop, response: Response, limit: int) -> None:
+    def __init__(self, hop: RequestHop, response: Response, limit: int) -> None:
         from plait.adapters.http.wire import header_map
 
         self.status = response.status
@@ -84,12 +84,12 @@ class Answer:
         self._limit = limit
 
     def __iter__(self) -> Iterator[bytes]:
-        from plait.adapters.http.wire import body_of
+        from plait.adapters.http.wire import response_body
 
         with _blaming(self._hop):
-            packed = body_of(self._response)
-            pieces = answers.unpacked(packed, self.headers.get("content-encoding", ""))
-            yield from answers.at_most(pieces, self._limit)
+            packed = response_body(self._response)
+            pieces = answers.decode_body(packed, self.headers.get("content-encoding", ""))
+            yield from answers.limit_bytes(pieces, self._limit)
 
     def read(self) -> None:
         self.body = b"".join(self)
@@ -99,7 +99,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class RequestHop:
     """One request of a call; a redirect makes the next."""
 
     method: str
@@ -137,10 +137,10 @@ class Client:
         self._pools: dict[tuple[str, bool], Pool] = {}
         self._lock = Lock()
 
-    def send(self, call: RequestCall) -> Returned:
+    def send(self, call: RequestCall) -> PrimitiveResult:
         started = self._clock()
         answer = self._persist(call, self._whole)
-        return _returned(call, answer, duration=self._clock() - started)
+        return _make_result(call, answer, duration=self._clock() - started)
 
     @contextmanager
     def stream(self, call: RequestCall) -> Iterator[Answer]:
@@ -156,7 +156,9 @@ class Client:
         for pool in pools:
             pool.close()
 
-    def _persist(self, call: RequestCall, ask: Callable[[RequestCall, Hop, Deadline], Answer]) -> Answer:
+    def _persist(
+        self, call: RequestCall, ask: Callable[[RequestCall, RequestHop, Deadline], Answer]
+    ) -> Answer:
         """Ask until there is an answer to keep, or no attempt or no time is left."""
         deadline = Deadline(self._clock() + call.limits.timeout, self._clock)
         first = _first_hop(call)
@@ -179,7 +181,7 @@ class Client:
                     raise _after_attempts(error, attempt) from None
             self._sleep(pause)
 
-    def _whole(self, call: RequestCall, first: Hop, deadline: Deadline) -> Answer:
+    def _whole(self, call: RequestCall, first: RequestHop, deadline: Deadline) -> Answer:
         answer = self._open(call, first, deadline)
         try:
             answer.read()
@@ -187,7 +189,7 @@ class Client:
             answer.close()
         return answer
 
-    def _open(self, call: RequestCall, first: Hop, deadline: Deadline) -> Answer:
+    def _open(self, call: RequestCall, first: RequestHop, deadline: Deadline) -> Answer:
         """The head of the answer, redirects followed as far as the call allows."""
         hop, followed = first, 0
         while True:
@@ -197,11 +199,11 @@ class Client:
                 return answer
             answer.close()
             with _blaming(hop):
-                _expect_fewer_redirects(followed, call.max_redirects)
+                _require_redirects_left(followed, call.max_redirects)
                 hop = _next_hop(hop, answer.status, answer.headers["location"])
             followed += 1
 
-    def _exchange(self, hop: Hop, deadline: Deadline) -> Response:
+    def _exchange(self, hop: RequestHop, deadline: Deadline) -> Response:
         pool = self._pool(hop.target.scheme, public_only=hop.public_only)
         return pool.open(hop.method, hop.target, _headers_on_the_wire(hop), hop.body, deadline)
 
@@ -216,7 +218,9 @@ class Client:
                 self._pools[scheme, public_only] = Pool(dialler, tls)
             return self._pools[scheme, public_only]
 
-    def _pause(self, retry: Retry, attempt: int, deadline: Deadline, *, asked: float = 0.0) -> float | None:
+    def _pause(
+        self, retry: HttpRetry, attempt: int, deadline: Deadline, *, asked: float = 0.0
+    ) -> float | None:
         """Seconds before the next attempt; None when there is none."""
         if attempt >= retry.attempts:
             return None
@@ -224,7 +228,7 @@ class Client:
         return pause if pause < deadline.remaining else None
 
 
-def _first_hop(call: RequestCall) -> Hop:
+def _first_hop(call: RequestCall) -> RequestHop:
     from plait.adapters.http.wire import Target
 
     method = call.method.upper()
@@ -237,13 +241,13 @@ def _first_hop(call: RequestCall) -> Hop:
     try:
         target = Target.parse(call.url)
     except RequestError as error:
-        raise _placed(error, method) from None
-    hop = Hop(method, target, call.headers, call.body, call.url_from_data)
-    _expect_headers(hop)
+        raise _with_location(error, method) from None
+    hop = RequestHop(method, target, call.headers, call.body, call.url_from_data)
+    _require_valid_headers(hop)
     return hop
 
 
-def _expect_headers(hop: Hop) -> None:
+def _require_valid_headers(hop: RequestHop) -> None:
     problems = [
         Problem(what, hop.where, fix, code="bad-header")
         for position, (name, value) in enumerate(hop.headers, 1)
@@ -262,7 +266,7 @@ def _header_problems(position: int, name: str, value: str) -> Iterator[tuple[str
         yield f"the value of the header '{name}' holds a line break or control character", "remove that"
 
 
-def _headers_on_the_wire(hop: Hop) -> list[tuple[str, str]]:
+def _headers_on_the_wire(hop: RequestHop) -> list[tuple[str, str]]:
     headers = [("host", hop.target.authority)]
     given = {name.lower() for name, _ in hop.headers}
     defaults = [("accept", "*/*"), ("accept-encoding", "gzip"), ("user-agent", USER_AGENT)]
@@ -273,7 +277,7 @@ def _headers_on_the_wire(hop: Hop) -> list[tuple[str, str]]:
     return headers
 
 
-def _expect_fewer_redirects(followed: int, most: int) -> None:
+def _require_redirects_left(followed: int, most: int) -> None:
     if followed >= most:
         raise RequestError(
             f"the server redirects more than {most} times",
@@ -282,7 +286,7 @@ def _expect_fewer_redirects(followed: int, most: int) -> None:
         )
 
 
-def _next_hop(hop: Hop, status: int, location: str) -> Hop:
+def _next_hop(hop: RequestHop, status: int, location: str) -> RequestHop:
     target = _redirect_target(hop, location)
     if (hop.target.scheme, target.scheme) == ("https", "http"):
         raise RequestError(
@@ -302,7 +306,7 @@ def _next_hop(hop: Hop, status: int, location: str) -> Hop:
     )
 
 
-def _redirect_target(hop: Hop, location: str) -> Target:
+def _redirect_target(hop: RequestHop, location: str) -> Target:
     try:
         return hop.target.join(location)
     except RequestError as error:
@@ -313,7 +317,7 @@ def _redirect_target(hop: Hop, location: str) -> Target:
         ) from None
 
 
-def _as_redirected(hop: Hop, status: int) -> Hop:
+def _as_redirected(hop: RequestHop, status: int) -> RequestHop:
     """The method that follows, and without its body all that describes one."""
     becomes_get = status == 303 or (status in (301, 302) and hop.method == "POST")
     if not becomes_get or hop.method in ("GET", "HEAD"):
@@ -338,7 +342,7 @@ def _is_repeatable(call: RequestCall) -> bool:
     return call.method.upper() in IDEMPOTENT or call.retry.any_method
 
 
-def _backoff(retry: Retry, attempt: int) -> float:
+def _backoff(retry: HttpRetry, attempt: int) -> float:
     match retry.backoff:
         case "fixed":
             factor = 1
@@ -360,17 +364,17 @@ def _retry_after(written: str, now: float) -> float:
         return 0.0
 
 
-def _returned(call: RequestCall, answer: Answer, *, duration: float) -> Returned:
+def _make_result(call: RequestCall, answer: Answer, *, duration: float) -> PrimitiveResult:
     content = answers.content(answer.body, answer.headers.get("content-type", ""))
     welcome = 200 <= answer.status < 300
     metadata: dict[str, Json] = {
         "status": answer.status,
-        "headers": answers.shown_headers(answer.headers),
-        "url": answers.shown_url(answer.url),
+        "headers": answers.display_headers(answer.headers),
+        "url": answers.display_url(answer.url),
         "attempts": answer.attempts,
         "base64": content.base64,
     }
-    return Returned(
+    return PrimitiveResult(
         success=welcome and content.broken is None,
         data=content.data,
         error=content.broken if welcome else _complaint(call, answer.status),
@@ -387,15 +391,15 @@ def _complaint(call: RequestCall, status: int) -> str:
 
 
 @contextmanager
-def _blaming(hop: Hop) -> Iterator[None]:
+def _blaming(hop: RequestHop) -> Iterator[None]:
     """Say of an error from further in at which request it happened."""
     try:
         yield
     except RequestError as error:
-        raise _placed(error, hop.where) from None
+        raise _with_location(error, hop.where) from None
 
 
-def _placed(error: RequestError, where: str) -> RequestError:
+def _with_location(error: RequestError, where: str) -> RequestError:
     return RequestError(error.what, where, error.fix, code=error.code)
 
 

@@ -47,11 +47,11 @@ class Deadline:
     def left(self) -> float:
         """Seconds that may still be waited; at the deadline, the error."""
         if (seconds := self.remaining) <= 0:
-            raise out_of_time()
+            raise timeout_error()
         return min(seconds, LONGEST_WAIT)
 
 
-def out_of_time() -> RequestError:
+def timeout_error() -> RequestError:
     return RequestError(
         "the time limit passed before the answer was complete",
         fix="raise `timeout`, or find out why the server is slow",
@@ -77,9 +77,9 @@ class Dialler:
     public_only: bool
 
     def connect(self, host: str, port: int, deadline: Deadline) -> socket.socket:
-        addresses = _written_in_digits(host) or _looked_up(self.resolve, host, deadline)
+        addresses = _parse_numeric_host(host) or _resolve_host(self.resolve, host, deadline)
         if self.public_only:
-            _expect_public(addresses)
+            _require_public(addresses)
         return self._reach(addresses, port, deadline)
 
     def _reach(self, addresses: Sequence[str], port: int, deadline: Deadline) -> socket.socket:
@@ -100,11 +100,11 @@ class Dialler:
 def not_public(address: str) -> str | None:
     """Why an address is no place of the public internet; None when it is one."""
     place = ip_address(address)
-    inner = _carried(place) if isinstance(place, IPv6Address) else None
+    inner = _inner_ipv4(place) if isinstance(place, IPv6Address) else None
     return _kind(inner or place)
 
 
-def _carried(place: IPv6Address) -> IPv4Address | None:
+def _inner_ipv4(place: IPv6Address) -> IPv4Address | None:
     """The IPv4 address that an IPv6 address stands for: packets go there in the end."""
     if place in NAT64:
         return IPv4Address(int(place) & 0xFFFFFFFF)
@@ -130,7 +130,7 @@ def _kind(place: IPv4Address | IPv6Address) -> str | None:
     return None
 
 
-def _expect_public(addresses: Sequence[str]) -> None:
+def _require_public(addresses: Sequence[str]) -> None:
     # One bad address refuses the name: which one a later attempt takes is the name server's choice.
     kinds = dict.fromkeys(kind for address in addresses if (kind := not_public(address)))
     if kinds:
@@ -141,7 +141,7 @@ def _expect_public(addresses: Sequence[str]) -> None:
         )
 
 
-def _written_in_digits(host: str) -> list[str]:
+def _parse_numeric_host(host: str) -> list[str]:
     """`127.1`, `2130706433`, `0x7f000001`, `::1`: addresses, read as `connect` would read them."""
     try:
         return _addresses(host, flags=socket.AI_NUMERICHOST)
@@ -149,14 +149,14 @@ def _written_in_digits(host: str) -> list[str]:
         return []
 
 
-def _looked_up(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[str]:
+def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[str]:
     # A look-up cannot be interrupted: it gets a thread of its own, for which we wait no longer than we may.
     found: Future[Sequence[str]] = Future()
     Thread(target=_settle, args=(found, resolve, host), name="plait-look-up", daemon=True).start()
     try:
         return found.result(timeout=deadline.left())
     except TimeoutError:
-        raise out_of_time() from None
+        raise timeout_error() from None
     except (OSError, UnicodeError) as error:
         # A name server that has no answer just now may have one later; a name that does not exist stays so.
         for_now = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN

@@ -16,7 +16,7 @@ from plait.core.errors import RequestError
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.values import MASK, Json, json_error, json_value
-from plait.tools.invocation import shown_header
+from plait.tools.invocation import display_header
 
 PIECE: Final = 64 << 10
 
@@ -43,13 +43,13 @@ class Content:
     """Why the body is not what the server says it is."""
 
 
-def unpacked(pieces: Iterable[bytes], encoding: str) -> Iterable[bytes]:
+def decode_body(pieces: Iterable[bytes], encoding: str) -> Iterable[bytes]:
     """The body without its content encoding."""
     match encoding.strip().lower():
         case "" | "identity":
             return pieces
         case "gzip" | "x-gzip":
-            return _unzipped(pieces)
+            return _gunzip(pieces)
     raise RequestError(
         "the answer is compressed in a way that was not asked for",
         fix="remove the 'accept-encoding' header from the request, or have the server send gzip",
@@ -57,7 +57,7 @@ def unpacked(pieces: Iterable[bytes], encoding: str) -> Iterable[bytes]:
     )
 
 
-def at_most(pieces: Iterable[bytes], limit: int) -> Iterator[bytes]:
+def limit_bytes(pieces: Iterable[bytes], limit: int) -> Iterator[bytes]:
     """The pieces, until they hold more bytes than allowed."""
     total = 0
     for piece in pieces:
@@ -76,17 +76,17 @@ def content(body: bytes, content_type: str) -> Content:
     kind = content_type.partition(";")[0].strip().lower()
     if _JSON_TYPE.fullmatch(kind):
         return _json_content(body)
-    if not _BINARY_TYPE.match(kind) and (text := _decoded(body, _charset(content_type))) is not None:
+    if not _BINARY_TYPE.match(kind) and (text := _decode_text(body, _charset(content_type))) is not None:
         return Content(text)
     return Content(b64encode(body).decode("ascii"), base64=True)
 
 
-def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def display_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers for metadata: credentials masked, also those in the URL of a redirect."""
-    return {name: _shown(name, value) for name, value in headers.items()}
+    return {name: _display_value(name, value) for name, value in headers.items()}
 
 
-def shown_url(url: str) -> str:
+def display_url(url: str) -> str:
     """A URL for people: what stands in its query may be secret, the names there are not."""
     place, _, query = url.partition("#")[0].partition("?")
     place = _USER_INFO.sub(f"//{MASK}@", place)
@@ -94,7 +94,7 @@ def shown_url(url: str) -> str:
     return f"{place}?{'&'.join(masked)}" if query else place
 
 
-def _unzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _gunzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
     engine, begun = _gzip(), False
     try:
         for piece in pieces:
@@ -110,16 +110,16 @@ def _unzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
                 elif engine.eof or not (out or rest):
                     break
     except zlib.error:
-        raise _damaged() from None
+        raise _encoding_error() from None
     if begun and not engine.eof:
-        raise _damaged()
+        raise _encoding_error()
 
 
 def _gzip() -> zlib._Decompress:
     return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
-def _damaged() -> RequestError:
+def _encoding_error() -> RequestError:
     return RequestError(
         "the compressed answer is damaged or incomplete",
         fix="try again, or see the log of the server",
@@ -133,7 +133,7 @@ def _json_content(body: bytes) -> Content:
     try:
         return Content(json_value(body.decode("utf-8-sig")))
     except (ValueError, RecursionError) as error:
-        text = _decoded(body, "utf-8")
+        text = _decode_text(body, "utf-8")
         data = b64encode(body).decode("ascii") if text is None else text
         return Content(data, base64=text is None, broken=_json_reason(error))
 
@@ -153,7 +153,7 @@ def _charset(content_type: str) -> str:
     return found[1] if found and _CHARSETS.fullmatch(found[1]) else "utf-8"
 
 
-def _decoded(body: bytes, charset: str) -> str | None:
+def _decode_text(body: bytes, charset: str) -> str | None:
     try:
         text = body.decode(charset)
     except (UnicodeError, LookupError):
@@ -161,5 +161,5 @@ def _decoded(body: bytes, charset: str) -> str | None:
     return None if "\0" in text else text
 
 
-def _shown(name: str, value: str) -> str:
-    return shown_url(value) if name in ("location", "content-location") else shown_header(name, value)
+def _display_value(name: str, value: str) -> str:
+    return display_url(value) if name in ("location", "content-location") else display_header(name, value)

@@ -22,7 +22,7 @@ from ipaddress import IPv6Address
 import httpcore2
 import httpx2
 
-from plait.adapters.http.connect import Deadline, Dialler, out_of_time
+from plait.adapters.http.connect import Deadline, Dialler, timeout_error
 from plait.core.errors import InternalError, RequestError
 from plait.core.hints import Any, Final
 from plait.core.records import dataclass
@@ -139,7 +139,7 @@ class Pool:
         self._pool.close()
 
 
-def body_of(response: httpcore2.Response) -> Iterator[bytes]:
+def response_body(response: httpcore2.Response) -> Iterator[bytes]:
     """The bytes of the body as they came, still encoded."""
     with _failures_named():
         yield from response.iter_stream()
@@ -166,12 +166,12 @@ def _failures_named() -> Iterator[None]:
     try:
         yield
     except httpcore2.RemoteProtocolError:
-        raise _lost("the server broke off, or what it sent is not HTTP") from None
+        raise _connection_error("the server broke off, or what it sent is not HTTP") from None
     except httpcore2.LocalProtocolError:
         raise InternalError("a request was built that HTTP does not allow") from None
 
 
-def _lost(what: str) -> RequestError:
+def _connection_error(what: str) -> RequestError:
     return RequestError(what, fix="try again later, or see the log of the server", code="connection-lost")
 
 
@@ -226,9 +226,9 @@ class _Stream(httpcore2.NetworkStream):
         try:
             return self._socket.recv(max_bytes)
         except TimeoutError:
-            raise out_of_time() from None
+            raise timeout_error() from None
         except OSError:
-            raise _lost("the connection broke off before the answer was complete") from None
+            raise _connection_error("the connection broke off before the answer was complete") from None
 
     def write(self, buffer: bytes, timeout: Deadline | float | None = None) -> None:
         deadline = _deadline(timeout)
@@ -238,7 +238,7 @@ class _Stream(httpcore2.NetworkStream):
             try:
                 rest = rest[self._socket.send(rest) :]
             except TimeoutError:
-                raise out_of_time() from None
+                raise timeout_error() from None
             except OSError as error:
                 # httpcore2 goes on to read then: a server may refuse a long body before its end, and say why.
                 raise httpcore2.WriteError(str(error)) from None
@@ -283,7 +283,7 @@ def _tls_failure(error: BaseException) -> BaseException:
                 code="tls",
             )
         case TimeoutError():
-            return out_of_time()
+            return timeout_error()
         case ConnectionError():
             return RequestError(
                 "the connection broke off while it was being secured",

@@ -26,7 +26,7 @@ from plait.core.values import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class McpToolInfo:
     """A tool as its server declares it now."""
 
     server: str
@@ -110,11 +110,11 @@ def _spelt(letter: str) -> str:
     return json.dumps(letter)[1:-1]
 
 
-Approve = Callable[[Offered], bool]
+Approve = Callable[[McpToolInfo], bool]
 """Asks somebody who may say yes; called in the thread of the caller, once per tool."""
 
 
-def not_approved(offered: Offered, *, changed: bool) -> TrustError:
+def not_approved(offered: McpToolInfo, *, changed: bool) -> TrustError:
     """The refusal, with the command to type."""
     server, tool = printable(offered.server), printable(offered.tool)
     if changed:
@@ -134,7 +134,7 @@ def printable(text: str) -> str:
     return plain + "…" if len(text) > 200 else plain
 
 
-class Pins(Protocol):
+class Approvals(Protocol):
     """Which digest was approved under the key of a tool."""
 
     def get(self, key: str) -> str | None: ...
@@ -142,7 +142,7 @@ class Pins(Protocol):
     def put(self, key: str, digest: str) -> None: ...
 
 
-class PinFile:
+class ApprovalFile:
     """Approvals in a file of the user: written whole, by one process at a time."""
 
     def __init__(self, path: str) -> None:

@@ -30,7 +30,14 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from plait.adapters.http.connect import Resolve, look_up
-from plait.adapters.mcp.approvals import Approve, Offered, PinFile, Pins, not_approved, printable
+from plait.adapters.mcp.approvals import (
+    ApprovalFile,
+    Approvals,
+    Approve,
+    McpToolInfo,
+    not_approved,
+    printable,
+)
 from plait.core.errors import (
     GuardianError,
     InputError,
@@ -38,14 +45,14 @@ from plait.core.errors import (
     PlaitError,
     ProcessError,
     RequestError,
-    listed,
-    nearest,
+    closest_name,
+    format_names,
 )
 from plait.core.hints import TYPE_CHECKING, Any, Final, TypeVar
 from plait.core.machine import machine_error
 from plait.core.records import dataclass
 from plait.core.values import Json, json_value
-from plait.tools.invocation import McpCall, McpServer, Returned
+from plait.tools.invocation import McpCall, McpServer, PrimitiveResult
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -53,7 +60,16 @@ if TYPE_CHECKING:
 
     from plait.adapters.mcp.transports import Transport
 
-__all__ = ["McpClients", "McpServerError", "Offered", "PinFile", "Pins", "approved", "call", "run_to_end"]
+__all__ = [
+    "ApprovalFile",
+    "Approvals",
+    "McpClients",
+    "McpServerError",
+    "McpToolInfo",
+    "call_mcp",
+    "require_approved",
+    "run_to_end",
+]
 
 MAX_PAGES: Final = 100
 CLOSE_SECONDS: Final = 12.0
@@ -62,12 +78,12 @@ CLOSE_SECONDS: Final = 12.0
 T = TypeVar("T")
 
 
-def call(call: McpCall, *, clients: McpClients | None = None) -> Returned:
+def call_mcp(call: McpCall, *, clients: McpClients | None = None) -> PrimitiveResult:
     """Call a tool over the connections of this process."""
     return (clients or _standard_clients()).call(call)
 
 
-def approved(call: McpCall, *, clients: McpClients | None = None) -> Offered:
+def require_approved(call: McpCall, *, clients: McpClients | None = None) -> McpToolInfo:
     """A tool as its server describes it, over the connection by which it will be called."""
     return (clients or _standard_clients()).approved(call)
 
@@ -100,7 +116,9 @@ _LOOK: Final = "start the server by hand and look at what it says"
 class McpClients:
     """Connections to MCP servers, one per definition of a server.  Threads may share it."""
 
-    def __init__(self, pins: Pins, *, approve: Approve | None = None, resolve: Resolve = look_up) -> None:
+    def __init__(
+        self, pins: Approvals, *, approve: Approve | None = None, resolve: Resolve = look_up
+    ) -> None:
         self._pins = pins
         self._approve = approve
         self._resolve = resolve
@@ -108,7 +126,7 @@ class McpClients:
         self._portal: _Portal | None = None
         self._starting = threading.Lock()
 
-    def call(self, call: McpCall) -> Returned:
+    def call(self, call: McpCall) -> PrimitiveResult:
         """What the tool answers.  A tool that nobody approved is a `TrustError`."""
         started = time.monotonic()
         try:
@@ -118,22 +136,22 @@ class McpClients:
             left = max(call.limits.timeout - spent, 0.001)
             answer = self._run(lambda connections: connections.call_tool(found.connection, call, left))
         except McpServerError as failure:
-            return Returned(
+            return PrimitiveResult(
                 False, None, failure.what, stderr=failure.stderr, duration=time.monotonic() - started
             )
-        return _returned(answer, time.monotonic() - started)
+        return _make_result(answer, time.monotonic() - started)
 
-    def offered(self, call: McpCall) -> Offered:
+    def offered(self, call: McpCall) -> McpToolInfo:
         """The tool as its server describes it now, approved or not."""
         return self._find(call).offered(call.server)
 
-    def approved(self, call: McpCall) -> Offered:
+    def approved(self, call: McpCall) -> McpToolInfo:
         """The same of one that may be called; TrustError if nobody approved it as it is now."""
         offered = self.offered(call)
         self._expect_approved(offered)
         return offered
 
-    def approve(self, offered: Offered) -> None:
+    def approve(self, offered: McpToolInfo) -> None:
         """Record a tool as it was looked at: the answer to a refusal."""
         self._pins.put(offered.key, offered.digest)
 
@@ -151,11 +169,11 @@ class McpClients:
         self.close()
 
     def _find(self, call: McpCall) -> _Found:
-        _expect_server(call.server)
-        _expect_text(call)
+        _require_valid_server(call.server)
+        _require_encodable_params(call)
         return self._run(lambda connections: connections.find_tool(call))
 
-    def _expect_approved(self, offered: Offered) -> None:
+    def _expect_approved(self, offered: McpToolInfo) -> None:
         with self._asking:  # one question at a time, and none that another thread has just answered
             known = self._pins.get(offered.key)
             if known == offered.digest:
@@ -178,7 +196,7 @@ def _standard_clients() -> McpClients:
     user = os.environ.get("USER_SPACE") or os.path.expanduser("~")
     with _STANDARD_LOCK:
         if user not in _STANDARD:
-            _STANDARD[user] = McpClients(PinFile(os.path.join(user, ".ai", "trust", "mcp.json")))
+            _STANDARD[user] = McpClients(ApprovalFile(os.path.join(user, ".ai", "trust", "mcp.json")))
             atexit.register(_STANDARD[user].close)
         return _STANDARD[user]
 
@@ -187,7 +205,7 @@ _STANDARD: dict[str, McpClients] = {}
 _STANDARD_LOCK = threading.Lock()
 
 
-def _expect_server(server: McpServer) -> None:
+def _require_valid_server(server: McpServer) -> None:
     if bool(server.command) == bool(server.url):
         raise InputError(
             f"the MCP server '{server.name}' has neither a command nor a url, or both",
@@ -202,7 +220,7 @@ def _expect_server(server: McpServer) -> None:
         )
 
 
-def _expect_text(call: McpCall) -> None:
+def _require_encodable_params(call: McpCall) -> None:
     try:
         json.dumps(dict(call.params), ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -216,12 +234,12 @@ def _expect_text(call: McpCall) -> None:
 # ── what came back ───────────────────────────────────────────────────────
 
 
-def _returned(answer: CallToolResult, duration: float) -> Returned:
+def _make_result(answer: CallToolResult, duration: float) -> PrimitiveResult:
     data = answer.structured_content if answer.structured_content is not None else _content(answer.content)
     error = None
     if answer.is_error:
         error = _text(answer.content) or "the tool reports that it failed"
-    return Returned(not answer.is_error, data, error, duration=duration)
+    return PrimitiveResult(not answer.is_error, data, error, duration=duration)
 
 
 def _content(blocks: list[ContentBlock]) -> Json:
@@ -260,13 +278,13 @@ class _Portal:
     def run(self, work: Callable[[_Connections], Coroutine[Any, Any, T]], *, last: bool = False) -> T:
         with self._handing_in:  # nothing is handed in after the last, or it would be waited for in vain
             if self._closed:
-                raise _closed()
+                raise _shutdown_error()
             self._closed = last
             future = asyncio.run_coroutine_threadsafe(work(self._connections), self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise _closed() from None
+            raise _shutdown_error() from None
         except KeyboardInterrupt:
             future.cancel()
             raise
@@ -278,7 +296,7 @@ class _Portal:
         self._loop.close()
 
 
-def _closed() -> McpServerError:
+def _shutdown_error() -> McpServerError:
     return McpServerError("the connections to MCP servers were closed", "call again", lost=True)
 
 
@@ -289,15 +307,17 @@ class _Found:
     connection: _Connection
     tool: Tool
 
-    def offered(self, server: McpServer) -> Offered:
-        return Offered(server.name, self.tool.name, declared_by(self.tool), server.command or (server.url,))
+    def offered(self, server: McpServer) -> McpToolInfo:
+        return McpToolInfo(
+            server.name, self.tool.name, tool_declaration(self.tool), server.command or (server.url,)
+        )
 
 
 _UNUSED: Final = frozenset({"icons", "meta"})
 """Declared fields that nothing here reads, so that nobody has to look at them."""
 
 
-def declared_by(tool: Tool) -> dict[str, Json]:
+def tool_declaration(tool: Tool) -> dict[str, Json]:
     """What a server declares of a tool.  Nothing else of a `Tool` may be read: this is what gets approved."""
     return tool.model_dump(by_alias=True, exclude=set(_UNUSED), exclude_none=True)
 
@@ -554,10 +574,10 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
         cursor = page.next_cursor
         if cursor is None:
             break
-    guess = nearest(call.tool, names)
+    guess = closest_name(call.tool, names)
     raise InputError(
         f"the MCP server '{call.server.name}' has no tool '{call.tool}'",
-        fix=f"did you mean '{guess}'?" if guess else f"it has {listed(sorted(names)) or 'none'}",
+        fix=f"did you mean '{guess}'?" if guess else f"it has {format_names(sorted(names)) or 'none'}",
         code="unknown-mcp-tool",
     )
 

@@ -51,7 +51,7 @@ PIECE: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ConnectionFailure:
     """Why a server is gone, in words that quote nobody."""
 
     why: str
@@ -62,14 +62,14 @@ class Trouble:
     """Not the server's: it ended with whatever the guardian ran, or there was no room for it."""
 
 
-GiveUp: TypeAlias = Callable[[Trouble], None]
+GiveUp: TypeAlias = Callable[[ConnectionFailure], None]
 
 
 class Transport(Protocol):
     """The streams of messages to and from a server, and what is known of its end."""
 
     @property
-    def trouble(self) -> Trouble | None: ...
+    def trouble(self) -> ConnectionFailure | None: ...
 
     def streams(self) -> AbstractAsyncContextManager[Any]: ...
 
@@ -78,8 +78,8 @@ class Transport(Protocol):
     async def end(self) -> None: ...
 
 
-def too_long(what: str) -> Trouble:
-    return Trouble(
+def too_long(what: str) -> ConnectionFailure:
+    return ConnectionFailure(
         f"{what} of more than {MAX_MESSAGE:,} bytes ({MAX_MESSAGE >> 20} MiB)",
         "have the server send less at once: a page of the results, or the name of a file",
         by_us=True,
@@ -93,14 +93,14 @@ class Stdio:
     """A server that was started by its command; `on_end` is told that it will say no more."""
 
     def __init__(self, server: McpServer, on_end: Callable[[], None]) -> None:
-        self.trouble: Trouble | None = None
+        self.trouble: ConnectionFailure | None = None
         self._on_end = on_end
         self._program = server.command[0]
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._reading: asyncio.Task[None] | None = None
-        self._job, self._stdin, self._stdout, stderr = _started(server)
+        self._job, self._stdin, self._stdout, stderr = _start_server(server)
         self._loop.add_reader(self._job.fileno(), self._hear)
         self._tail = _Tail(stderr)
         self._look()
@@ -179,7 +179,7 @@ class Stdio:
         try:
             reports = self._job.reports()
         except GuardianError as error:
-            self.trouble = Trouble(error.what, error.fix or "", no_fault=error)
+            self.trouble = ConnectionFailure(error.what, error.fix or "", no_fault=error)
             self._hear_no_more()
             return
         for report in reports:
@@ -213,7 +213,7 @@ class Stdio:
             self._loop.remove_reader(self._job.fileno())
 
 
-def _started(server: McpServer) -> tuple[jobs.Job, int, int, int]:
+def _start_server(server: McpServer) -> tuple[jobs.Job, int, int, int]:
     """The job, and our ends of its stdin, stdout and stderr."""
     opened: list[int] = []
     try:
@@ -234,14 +234,16 @@ def _started(server: McpServer) -> tuple[jobs.Job, int, int, int]:
     return job, stdin, stdout, stderr
 
 
-def _not_started(program: str, number: int) -> Trouble:
+def _not_started(program: str, number: int) -> ConnectionFailure:
     if (limit := start_error(program, number)) is not None:
-        return Trouble(limit.what, limit.fix or "", no_fault=limit)
+        return ConnectionFailure(limit.what, limit.fix or "", no_fault=limit)
     if number in (errno.ENOENT, errno.ENOTDIR):
-        return Trouble("there is no such program or folder", "install it, or correct config.server.command")
+        return ConnectionFailure(
+            "there is no such program or folder", "install it, or correct config.server.command"
+        )
     if number == errno.EACCES:
-        return Trouble("its program may not be executed", "allow that: chmod +x")
-    return Trouble(
+        return ConnectionFailure("its program may not be executed", "allow that: chmod +x")
+    return ConnectionFailure(
         f"its program cannot be started: {os.strerror(number)}", "start it by hand and look at what it says"
     )
 
@@ -357,7 +359,7 @@ class Http:
     """A server at a url; `public_only`: the url comes from data, and may lead to no private address."""
 
     def __init__(self, server: McpServer, resolve: Resolve, *, public_only: bool) -> None:
-        self.trouble: Trouble | None = None
+        self.trouble: ConnectionFailure | None = None
         self._server = server
         self._resolve = resolve
         self._public_only = public_only
@@ -384,14 +386,14 @@ class Http:
     async def end(self) -> None:
         """It lives on without us."""
 
-    def _give_up(self, trouble: Trouble) -> None:
+    def _give_up(self, trouble: ConnectionFailure) -> None:
         self.trouble = trouble
 
     async def _address(self) -> str | None:
         """The address at which a host from data was judged; nobody asks the name server again after that."""
         if not self._public_only:
             return None
-        addresses = await _looked_up(self._resolve, Target.parse(self._server.url).host)
+        addresses = await _resolve_host(self._resolve, Target.parse(self._server.url).host)
         kinds = dict.fromkeys(kind for address in addresses if (kind := not_public(address)))
         if kinds:
             raise RequestError(
@@ -404,7 +406,7 @@ class Http:
         return addresses[0]
 
 
-async def _looked_up(resolve: Resolve, host: str) -> list[str]:
+async def _resolve_host(resolve: Resolve, host: str) -> list[str]:
     # A look-up cannot be interrupted: it gets a thread of its own, for which nobody has to wait.
     found: Future[list[str]] = Future()
     Thread(target=_look_up, args=(found, resolve, host), name="plait-look-up", daemon=True).start()
@@ -445,7 +447,9 @@ class _Guarded(httpx2.AsyncHTTPTransport):
             # Unpacked it could be a thousand times as large before anybody counts.
             await response.aclose()
             why = "its answer is packed, which was not asked for"
-            self._give_up(Trouble(why, "have the server obey Accept-Encoding: identity", by_us=True))
+            self._give_up(
+                ConnectionFailure(why, "have the server obey Accept-Encoding: identity", by_us=True)
+            )
             raise httpx2.ReadError("a packed answer")
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = _AtMost(response.stream, self._give_up)

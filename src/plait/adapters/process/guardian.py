@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Final, TypeAlias
 
-    from plait.adapters.process.warm import WarmShells
+    from plait.adapters.process.warm import PrestartedShells
 
-    MakeWarm: TypeAlias = Callable[[Sequence[int], Callable[[int], None]], WarmShells]
+    MakeWarm: TypeAlias = Callable[[Sequence[int], Callable[[int], None]], PrestartedShells]
 else:
     import _signal as signal
     import _socket as socket
@@ -130,7 +130,7 @@ def _tell_kernel() -> None:
     _ctypes.call_function(prctl, (_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0))
 
 
-class Lane:
+class JobChannel:
     """What orders come on, one after the other."""
 
     __slots__ = ("fd", "job", "socket")
@@ -146,8 +146,8 @@ class Job:
 
     __slots__ = ("deadline", "grouped", "held", "lane", "mark", "number", "over_awaited", "pid")
 
-    def __init__(self, lane: Lane, mark: int) -> None:
-        self.lane: Lane | None = lane  # until it is closed
+    def __init__(self, lane: JobChannel, mark: int) -> None:
+        self.lane: JobChannel | None = lane  # until it is closed
         self.mark = mark
         self.pid: int | None = None  # until it is reaped
         self.number = 0  # its pid, for ever
@@ -181,11 +181,11 @@ class Guardian:
     def __init__(self, first_mark: int, grace: float, make_warm: MakeWarm | None) -> None:
         self.next_mark = first_mark
         self.make_warm = make_warm
-        self.warm: WarmShells | None = None
+        self.warm: PrestartedShells | None = None
         self.executed = 0
         self.grace = grace
         self.request: socket.socket | None = socket.socket(fileno=REQUEST_FD)
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, JobChannel] = {}
         self.programs = Programs()
         self.environments = Environments()
         self.own_limit = resource.getrlimit(_RLIMIT_LOCKS) if _LINUX else (0, 0)
@@ -215,7 +215,7 @@ class Guardian:
         if self.own_files == self.files_of_children:
             return []
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        return [nothing, *(_moved_behind(nothing, _LOW) for _ in range(MOST_LOWERED))]
+        return [nothing, *(_duplicate_above(nothing, _LOW) for _ in range(MOST_LOWERED))]
 
     def wake_on_exits(self) -> int:
         woken, wake = os.pipe()
@@ -256,7 +256,7 @@ class Guardian:
         what, ancillary, _, _ = self.request.recvmsg(1, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
         if what == LANE:
             for fd in _descriptors(ancillary):  # none, if there is no room: its other end sees it closed
-                self.lanes[fd] = Lane(fd)
+                self.lanes[fd] = JobChannel(fd)
                 self.poll.register(fd, select.POLLIN)
         elif what == END_ALL:
             self.begin_to_end_all()
@@ -266,7 +266,7 @@ class Guardian:
             self.request = None
             self.begin_to_end_all()
 
-    def hear(self, lane: Lane) -> None:
+    def hear(self, lane: JobChannel) -> None:
         try:
             heard, ancillary, flags, _ = lane.socket.recvmsg(_ORDER_ROOM, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
         except ConnectionError:
@@ -287,13 +287,13 @@ class Guardian:
             elif what == SIGNAL and job.pid is not None and not (job.grouped and _to_group(job.pid, number)):
                 _kill(job.pid, number)  # also a shell that begins, and leads its group in a moment
 
-    def lose_caller(self, lane: Lane) -> None:
+    def lose_caller(self, lane: JobChannel) -> None:
         """Nobody waits for its job any more; if that still runs, nobody wants it either."""
         self.close_lane(lane)
         if lane.job is not None and lane.job.pid is not None and self.all_by is None:
             self.begin_to_end(lane.job, self.grace)
 
-    def close_lane(self, lane: Lane) -> None:
+    def close_lane(self, lane: JobChannel) -> None:
         if self.lanes.pop(lane.fd, None) is not None:
             self.poll.unregister(lane.fd)
             lane.socket.close()
@@ -302,7 +302,7 @@ class Guardian:
 
     # ── starting ──────────────────────────────────────────────────────────
 
-    def start(self, lane: Lane, heard: bytes, descriptors: list[int], *, complete: bool) -> None:
+    def start(self, lane: JobChannel, heard: bytes, descriptors: list[int], *, complete: bool) -> None:
         job = lane.job = Job(lane, self.next_mark)
         self.next_mark += 1
         try:
@@ -372,7 +372,7 @@ class Guardian:
         given = descriptors[1:]
         streams = 3 - order.first
         # A descriptor that stands where another shall be put would be overwritten before its turn.
-        files = [_moved_behind(fd, FIRST_FILE + len(given)) for fd in given[streams:]]
+        files = [_duplicate_above(fd, FIRST_FILE + len(given)) for fd in given[streams:]]
         places = [*enumerate(given[:streams], order.first), *enumerate(files, FIRST_FILE)]
         try:
             self.set_mark(mark)
@@ -739,7 +739,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
     return data
 
 
-def _moved_behind(fd: int, place: int) -> int:
+def _duplicate_above(fd: int, place: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, place)
 
 
@@ -752,8 +752,8 @@ class Environments:
 
     def whole(self, packed: bytes, more: bytes) -> Environment:
         if packed != self.packed:
-            self.packed, self.last = packed, _unpacked(packed)
-        return {**self.last, **_unpacked(more)} if more else self.last
+            self.packed, self.last = packed, _unpack(packed)
+        return {**self.last, **_unpack(more)} if more else self.last
 
     def joined(self, packed: bytes, more: bytes, whole: Environment) -> bytes:
         """The same as `whole`, in one text; mostly that is what came."""
@@ -763,7 +763,7 @@ class Environments:
         return b"\0".join(map(b"=".join, whole.items()))
 
 
-def _unpacked(pairs: bytes) -> Environment:
+def _unpack(pairs: bytes) -> Environment:
     if not pairs:
         return {}
     return {name: value for name, _, value in [pair.partition(b"=") for pair in pairs.split(b"\0")]}

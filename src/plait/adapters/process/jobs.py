@@ -60,7 +60,7 @@ _NOBODY_LISTENS = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JobReport:
     """What the guardian says of a job."""
 
     kind: bytes
@@ -87,7 +87,7 @@ class Job:
         assert self._lane is not None
         return self._lane.socket.fileno()
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[JobReport]:
         """Reports that have come in; a `GuardianError` if the guardian died, and none will ever come."""
         assert self._lane is not None
         try:
@@ -99,7 +99,7 @@ class Job:
         if not data:
             _replace(self._lane.keeper)
             raise _guardian_lost()
-        reports = [Report(*fields) for fields in wire.REPORT.iter_unpack(data)]
+        reports = [JobReport(*fields) for fields in wire.REPORT.iter_unpack(data)]
         for report in reports:
             if report.kind == wire.EXITED:
                 self._exited = True
@@ -200,7 +200,7 @@ def no_room(program: str, error: OSError) -> PlaitError:
 # ── an order ─────────────────────────────────────────────────────────────
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     # Not the locale's encoding: bytes that are not UTF-8 came in as surrogates and go out as they were.
     return text.encode("utf-8", "surrogateescape")
 
@@ -209,7 +209,7 @@ def _order(argv: Sequence[str], env: Mapping[str, str], how: int, group: int) ->
     if not argv:
         raise InputError("there is no program to start", fix="name one", code="no-program")
     try:
-        words = _joined(argv)
+        words = _join_words(argv)
         pairs, more = _ENVIRONMENTS.packed(env if type(env) is dict else dict(env))
     except UnicodeEncodeError:
         raise _no_words(argv[0], "an argument or variable holds half a character") from None
@@ -232,22 +232,22 @@ class _Environments:
         changed = {name: value for name, value in env.items() if last.get(name) != value}
         gone = len(last) + sum(name not in last for name in changed) - len(env)
         if gone or len(changed) > MOST_CHANGES:
-            packed, changed = _packed(env), {}
+            packed, changed = _pack_variables(env), {}
             self._last = (dict(env), packed)
-        return packed, _packed(changed)
+        return packed, _pack_variables(changed)
 
 
 _ENVIRONMENTS = _Environments()
 
 
-def _packed(env: dict[str, str]) -> bytes:
+def _pack_variables(env: dict[str, str]) -> bytes:
     if any("=" in name or not name for name in env):
         raise ValueError("a variable without a name of its own")
-    return _joined([f"{name}={value}" for name, value in env.items()])
+    return _join_words([f"{name}={value}" for name, value in env.items()])
 
 
-def _joined(words: Sequence[str]) -> bytes:
-    joined = encoded("\0".join(words))
+def _join_words(words: Sequence[str]) -> bytes:
+    joined = encode_text("\0".join(words))
     if joined.count(b"\0") != max(len(words) - 1, 0):
         raise ValueError("NUL within a word")
     return joined
@@ -438,7 +438,7 @@ def _keeper(*, in_our_session: bool) -> _Keeper:
         return keeper
     with _LOCK:
         if in_our_session not in _KEEPERS:
-            _KEEPERS[in_our_session] = _started(in_our_session)
+            _KEEPERS[in_our_session] = _start_keeper(in_our_session)
         return _KEEPERS[in_our_session]
 
 
@@ -452,10 +452,10 @@ def _replace(dead: _Keeper) -> None:
             if os.waitpid(dead.pid, os.WNOHANG) == (0, 0):
                 os.kill(dead.pid, signal.SIGKILL)
                 os.waitpid(dead.pid, 0)
-        _KEEPERS[dead.in_our_session] = _started(dead.in_our_session, dead.marks)
+        _KEEPERS[dead.in_our_session] = _start_keeper(dead.in_our_session, dead.marks)
 
 
-def _started(in_our_session: bool, *left_behind: int, boot: str | None = None) -> _Keeper:
+def _start_keeper(in_our_session: bool, *left_behind: int, boot: str | None = None) -> _Keeper:
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:

@@ -25,7 +25,7 @@ Stream: TypeAlias = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 
 
-class Printed:
+class StreamCapture:
     """What came from one stream: the beginning in memory, and all of it in a file if it is long."""
 
     __slots__ = (

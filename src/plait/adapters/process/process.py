@@ -25,15 +25,15 @@ from _thread import LockType, allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.adapters.process import guardian, jobs
-from plait.adapters.process.jobs import FIRST_FILE, Job, Report, Stdio, encoded, end_all, warm_up
-from plait.adapters.process.output import MAX_OVERFLOW, OnOutput, Printed
+from plait.adapters.process.jobs import FIRST_FILE, Job, JobReport, Stdio, encode_text, end_all, warm_up
+from plait.adapters.process.output import MAX_OVERFLOW, OnOutput, StreamCapture
 from plait.core.errors import GuardianError, PlaitError, ProcessError
 from plait.core.grace import grace_seconds
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.machine import start_error
 from plait.core.records import dataclass, field
 from plait.core.values import UNDEFINED, Json, json_value
-from plait.tools.invocation import Limits, ProcessCall, Returned
+from plait.tools.invocation import CallLimits, PrimitiveResult, ProcessCall
 
 if TYPE_CHECKING:
     import signal
@@ -45,7 +45,7 @@ else:
 __all__ = [
     "MAX_OUTPUT",
     "MAX_OVERFLOW",
-    "Finished",
+    "ProcessResult",
     "call_process",
     "end_all",
     "run",
@@ -89,7 +89,7 @@ class Cancel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ProcessResult:
     """How a process ended, and what it printed."""
 
     exit_code: int
@@ -129,7 +129,7 @@ def run(
     on_output: OnOutput | None = None,
     cancel: Cancel | None = None,
     grace: float | None = None,
-) -> Finished:
+) -> ProcessResult:
     """Run a program to its end.
 
     `env` is the whole environment; None: our own.  Each of `files` is a name of
@@ -159,7 +159,7 @@ def run_shell(
     cancel: Cancel | None = None,
     grace: float | None = None,
     passthrough: bool = False,
-) -> Finished:
+) -> ProcessResult:
     """Run a bound script in `sh`, `dash` or `bash`.
 
     `passthrough`: it reads and writes our own standard streams, and belongs to
@@ -169,8 +169,8 @@ def run_shell(
     environment = {**_without_start_files(os.environ if env is None else env), **bound.env}
     options = ["--norc", "--noprofile"] if os.path.basename(shell) == "bash" else []
     script, files = bound.script, bound.files
-    if len(encoded(script)) > MAX_ARGUMENT:
-        files = (*files, ("PLAIT_SCRIPT", encoded(f"unset PLAIT_SCRIPT; {script}")))
+    if len(encode_text(script)) > MAX_ARGUMENT:
+        files = (*files, ("PLAIT_SCRIPT", encode_text(f"unset PLAIT_SCRIPT; {script}")))
         script = '. "$PLAIT_SCRIPT"'
     # `--`, or a script that starts with a dash would be taken for options.
     argv = [shell, *options, "-c", "--", script]
@@ -178,7 +178,7 @@ def run_shell(
     return _run_to_end(_Program(argv, cwd, environment, stdin or b"", files), wanted)
 
 
-def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned:
+def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
     """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is JSON.
 
     Output that goes beyond the limit is no data: half of an answer looks like a whole one.
@@ -188,7 +188,7 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned
     why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), wanted)
     cut = finished.stdout_truncated
     data, log = (None, "") if cut else _data(finished.stdout)
-    error = _printed_too_much(finished, limits) if cut else _failure(finished, data)
+    error = _overflow_message(finished, limits) if cut else _failure(finished, data)
     metadata: dict[str, Json] = {"peak_rss_kib": finished.peak_rss}
     if log:
         metadata["log"] = log
@@ -198,7 +198,7 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned
         metadata["timed_out" if why == "timeout" else "cancelled"] = True
     if finished.stdout_file and finished.stderr_file:
         metadata["stderr_overflow"] = finished.stderr_file
-    return Returned(
+    return PrimitiveResult(
         success=error is None,
         data=data,
         error=error,
@@ -233,24 +233,24 @@ def _data(stdout: bytes) -> tuple[Json, str]:
     JSON lines that a tool shows, all of them are data.
     """
     text = stdout.decode("utf-8", "replace")
-    whole = _parsed(text)
+    whole = _parse_json(text)
     if whole is not UNDEFINED:
         return whole, ""
     log, _, last = text.rstrip().rpartition("\n")
-    result = _parsed(last) if last.startswith("{") and '"success"' in last else UNDEFINED
+    result = _parse_json(last) if last.startswith("{") and '"success"' in last else UNDEFINED
     if isinstance(result, dict) and isinstance(result.get("success"), bool):
         return result, log[-MAX_LOG:]
     return text, ""
 
 
-def _parsed(text: str) -> Json:
+def _parse_json(text: str) -> Json:
     try:
         return json_value(text)
     except (ValueError, RecursionError):
         return UNDEFINED
 
 
-def _failure(finished: Finished, data: Json) -> str | None:
+def _failure(finished: ProcessResult, data: Json) -> str | None:
     """Why a tool failed, in its own words if it has any."""
     if isinstance(data, dict) and data.get("success") is False:
         said = data.get("error")
@@ -264,7 +264,7 @@ def _failure(finished: Finished, data: Json) -> str | None:
     return _last_lines(finished.stderr) or f"exit code {finished.exit_code}"
 
 
-def _printed_too_much(finished: Finished, limits: Limits) -> str:
+def _overflow_message(finished: ProcessResult, limits: CallLimits) -> str:
     kept = "what it printed was dropped"
     if (path := finished.stdout_file) is not None:
         lost = finished.stdout_lost
@@ -328,7 +328,7 @@ class _Wanted:
     passthrough: bool = False
 
 
-def _run_to_end(program: _Program, wanted: _Wanted) -> Finished:
+def _run_to_end(program: _Program, wanted: _Wanted) -> ProcessResult:
     why, finished = _run(program, wanted)
     if why == "ended":
         return finished
@@ -340,14 +340,14 @@ def _run_to_end(program: _Program, wanted: _Wanted) -> Finished:
     raise error
 
 
-def _run(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
+def _run(program: _Program, wanted: _Wanted) -> tuple[Why, ProcessResult]:
     if not wanted.passthrough:
-        return _watched(program, wanted)
-    with _left_to_the_child():
-        return _watched(program, wanted)
+        return _run_program(program, wanted)
+    with _ignore_interrupts():
+        return _run_program(program, wanted)
 
 
-def _watched(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
+def _run_program(program: _Program, wanted: _Wanted) -> tuple[Why, ProcessResult]:
     started = time.monotonic()
     ours = _Ours()
     try:
@@ -443,7 +443,7 @@ def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bo
         try:
             stdio, files = _descriptors(program, ours, theirs, passthrough=passthrough)
             if sparing and theirs and theirs[-1] >= _SEEMS_MANY:
-                _expect_spare(program.name, theirs[-1])
+                _require_spare_descriptors(program.name, theirs[-1])
             ours.job = jobs.start(
                 program.argv,
                 cwd=program.cwd,
@@ -459,7 +459,7 @@ def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bo
         return ours.job
 
 
-def _expect_spare(program: str, newest: int) -> None:
+def _require_spare_descriptors(program: str, newest: int) -> None:
     """The lowest free number is taken first, so the newest tells how many are in use."""
     import resource
 
@@ -543,7 +543,9 @@ def _descriptors(
 ) -> tuple[Stdio, list[int]]:
     """The child's standard streams and files; its ends of pipes, and ours, are noted to be closed."""
     try:
-        stdio = _inherited(theirs) if passthrough else _pipes(ours, theirs, with_input=bool(program.stdin))
+        stdio = (
+            _inherit_stdio(theirs) if passthrough else _pipes(ours, theirs, with_input=bool(program.stdin))
+        )
         return stdio, [_file_with(content, theirs) for _, content in program.files]
     except OSError as error:
         raise jobs.no_room(program.name, error) from None
@@ -582,7 +584,7 @@ def _pipes(ours: _Ours, theirs: list[int], *, with_input: bool) -> Stdio:
     return read, out, err
 
 
-def _inherited(theirs: list[int]) -> Stdio:
+def _inherit_stdio(theirs: list[int]) -> Stdio:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -614,7 +616,7 @@ def _file_with(content: bytes, theirs: list[int]) -> int:
 
 
 @contextlib.contextmanager
-def _left_to_the_child() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Ctrl-C and Ctrl-\\ reach the child as well as us: it decides, and we wait."""
     import threading
 
@@ -651,16 +653,16 @@ class _Watch:
         self.ours = ours
         self.unsent = memoryview(stdin)
         self.cancel = wanted.cancel
-        self.exit: Report | None = None
+        self.exit: JobReport | None = None
         self.refused: int | None = None
         self.lost: GuardianError | None = None
         self.over = False
         self.poll = select.poll()
         self.poll.register(job, select.POLLIN)
         limit, overflow, on_output = wanted.max_output, wanted.overflow, wanted.on_output
-        self.out = Printed("stdout", limit, overflow=overflow, on_output=on_output)
-        self.err = Printed("stderr", limit, overflow=overflow, on_output=on_output)
-        self.open: dict[int, Printed] = {}
+        self.out = StreamCapture("stdout", limit, overflow=overflow, on_output=on_output)
+        self.err = StreamCapture("stderr", limit, overflow=overflow, on_output=on_output)
+        self.open: dict[int, StreamCapture] = {}
         for fd, printed in ((ours.stdout, self.out), (ours.stderr, self.err)):
             if fd >= 0:
                 os.set_blocking(fd, False)
@@ -789,12 +791,12 @@ class _Watch:
             del self.open[fd]  # closed with the others, when we leave
         return True
 
-    def finished(self, duration: float) -> Finished:
+    def finished(self, duration: float) -> ProcessResult:
         out, err = self.out, self.err
         # No report: it could not even be killed.
         status, peak = (self.exit.number, self.exit.peak_rss) if self.exit else (signal.SIGKILL, 0)
         code = os.waitstatus_to_exitcode(status)
-        return Finished(
+        return ProcessResult(
             exit_code=128 - code if code < 0 else code,
             signal=-code if code < 0 else None,
             stdout=bytes(out.kept),

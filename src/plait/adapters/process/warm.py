@@ -51,7 +51,7 @@ class _Gone(Exception):
     """It cannot be told anything any more; nothing was begun."""
 
 
-class WarmShells:
+class PrestartedShells:
     """Those that wait, by program."""
 
     Lost = Lost

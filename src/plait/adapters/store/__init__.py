@@ -9,6 +9,6 @@ removed), `journal` (events of one run, safe when `append` returns), `writer` an
 from __future__ import annotations
 
 from plait.adapters.store.journal import SqliteJournal
-from plait.adapters.store.runs import Opened, Runs, RunSummary
+from plait.adapters.store.runs import OpenRun, Runs, RunSummary
 
-__all__ = ["Opened", "RunSummary", "Runs", "SqliteJournal"]
+__all__ = ["OpenRun", "RunSummary", "Runs", "SqliteJournal"]

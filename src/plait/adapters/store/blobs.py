@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from plait.adapters.store.faults import explained
+from plait.adapters.store.faults import map_storage_errors
 from plait.adapters.store.files import make_own_folder, write_whole
 from plait.core.digests import sha256_hex
 from plait.core.errors import JournalError
@@ -30,18 +30,18 @@ class Blobs:
     def kept(self, name: str) -> bytes:
         path = os.path.join(self._folder, os.path.basename(name))
         try:
-            with explained(path), open(path, "rb", opener=open_at_once) as file:
+            with map_storage_errors(path), open(path, "rb", opener=open_at_once) as file:
                 data = file.read()
         except JournalError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise _damaged(path, "is missing") from None
+                raise _blob_error(path, "is missing") from None
             raise
         if sha256_hex(data) != name:
-            raise _damaged(path, "is not what was put there")
+            raise _blob_error(path, "is not what was put there")
         return data
 
 
-def _damaged(path: str, why: str) -> JournalError:
+def _blob_error(path: str, why: str) -> JournalError:
     return JournalError(
         f"data that belongs to the journal {why}",
         path,

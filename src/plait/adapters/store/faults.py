@@ -64,7 +64,7 @@ _OF_SQLITE: Final = {
 }
 
 
-def fault_of(error: sqlite3.Error | OSError, where: str) -> JournalError:
+def to_journal_error(error: sqlite3.Error | OSError, where: str) -> JournalError:
     if isinstance(error, OSError):
         return fault(_OF_SYSTEM.get(error.errno or 0, "input-output"), where)
     # The low byte is the kind of error; the rest says more than a person needs.
@@ -117,17 +117,17 @@ def not_begun() -> Iterator[None]:
         raise JournalError(error.what, error.where, fix, code=error.code) from error
 
 
-def same(error: JournalError) -> JournalError:
+def repeat_error(error: JournalError) -> JournalError:
     """The error once more, for another call that meets it."""
     return JournalError(error.what, error.where, error.fix, code=error.code)
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def map_storage_errors(where: str) -> Iterator[None]:
     """Errors of the system and of SQLite become ours."""
     try:
         yield
     except UnicodeError as error:  # SQLite quotes what it has found, whatever that is
         raise fault("damaged", where) from error
     except (sqlite3.Error, OSError) as error:
-        raise fault_of(error, where) from error
+        raise to_journal_error(error, where) from error

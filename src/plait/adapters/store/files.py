@@ -8,7 +8,7 @@ import stat
 from _thread import get_ident
 from contextlib import suppress
 
-from plait.adapters.store.faults import explained
+from plait.adapters.store.faults import map_storage_errors
 from plait.core.errors import JournalError
 from plait.core.hints import Final
 
@@ -17,7 +17,7 @@ RESERVE_BYTES: Final = 1 << 20
 
 def make_own_folder(folder: str) -> None:
     """A folder that nobody else can look into; one that is there must be ours, and no link to another."""
-    with explained(folder):
+    with map_storage_errors(folder):
         _make_folder(folder, 0o700)
         status = os.stat(folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
@@ -44,7 +44,7 @@ def _make_folder(folder: str, mode: int) -> None:
 def write_whole(folder: str, name: str, data: bytes) -> None:
     """The file with all its data, or no file of that name, whatever happens meanwhile."""
     made = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
-    with explained(folder):
+    with map_storage_errors(folder):
         try:
             with open(made, "wb") as file:
                 os.fchmod(file.fileno(), 0o600)
@@ -76,7 +76,7 @@ class Reserve:
 
     def fill(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with explained(self._path):
+        with map_storage_errors(self._path):
             handle = os.open(self._path, flags, 0o600)
             try:
                 os.posix_fallocate(handle, 0, RESERVE_BYTES)

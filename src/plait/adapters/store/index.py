@@ -271,11 +271,11 @@ def files_stamp(folder: str) -> tuple[str, int]:
     return " ".join(stamps), last
 
 
-def kept_text(stamp: str, at: int, said: Sequence[Any]) -> str:
+def dump_summary(stamp: str, at: int, said: Sequence[Any]) -> str:
     return json.dumps([stamp, at, list(said)])
 
 
-def said_of_files(kept: str, folder: str) -> Any:
+def load_summary(kept: str, folder: str) -> Any:
     """What was read of the files as they are now; None if that is not known."""
     if not kept:
         return None

@@ -15,8 +15,8 @@ from plait.adapters.store.blobs import Blobs
 from plait.adapters.store.reader import Reader
 from plait.adapters.store.writer import Writer
 from plait.core.errors import InternalError
-from plait.engine.events import Event, Stamped, Used
-from plait.engine.journal import Recorded
+from plait.engine.events import Event, EventRecord, Usage
+from plait.engine.journal import StepRecord
 
 
 class SqliteJournal:
@@ -52,15 +52,15 @@ class SqliteJournal:
     def expect(self, fingerprints: Iterable[str]) -> None:
         self.presumed_writer.learn(fingerprints)
 
-    def recorded(self, path: str) -> Recorded | None:
+    def recorded(self, path: str) -> StepRecord | None:
         self._expect_sound()
         return self.reader.recorded(path)
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         self._expect_sound()
         return self.reader.recorded_in(path, begins)
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         self._expect_sound()
         return self.reader.failed_in(path, after=after)
 
@@ -68,7 +68,7 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.failed_titles(path, after=after)
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
         self._expect_sound()
         return self.reader.used_up(before)
 
@@ -84,7 +84,7 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.begun_in(path, begins)
 
-    def last_end(self, path: str) -> Recorded | None:
+    def last_end(self, path: str) -> StepRecord | None:
         self._expect_sound()
         return self.reader.last_end(path)
 
@@ -103,7 +103,7 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.last()
 
-    def events(self, after: int = 0) -> Iterator[Stamped]:
+    def events(self, after: int = 0) -> Iterator[EventRecord]:
         self._expect_sound()
         return self.reader.events(after)
 

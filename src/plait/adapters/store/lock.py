@@ -13,7 +13,7 @@ import os
 import time
 from contextlib import suppress
 
-from plait.adapters.store.faults import explained
+from plait.adapters.store.faults import map_storage_errors
 from plait.core.errors import InputError
 from plait.core.hints import Final
 
@@ -31,11 +31,11 @@ class RunLock:
     @classmethod
     def take(cls, path: str, run: str, *, now: float) -> RunLock:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with explained(path):
+        with map_storage_errors(path):
             handle = os.open(path, flags, 0o600)
             try:
                 if not _is_locked(handle):
-                    raise _refused(run, os.pread(handle, 1000, 0))
+                    raise _lock_error(run, os.pread(handle, 1000, 0))
                 _say_who(handle, now)
             except BaseException:
                 os.close(handle)
@@ -56,7 +56,7 @@ def is_held(path: str) -> bool:
     except OSError:
         return False
     try:
-        return not _locked(handle, fcntl.LOCK_SH)
+        return not _try_lock(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
 
@@ -64,15 +64,15 @@ def is_held(path: str) -> bool:
 def _is_locked(handle: int) -> bool:
     """Lock it for us alone, unless another engine has done so."""
     for _ in range(_ATTEMPTS):
-        if _locked(handle, fcntl.LOCK_EX):
+        if _try_lock(handle, fcntl.LOCK_EX):
             return True
-        if not _locked(handle, fcntl.LOCK_SH):
+        if not _try_lock(handle, fcntl.LOCK_SH):
             return False  # not somebody who looks: an engine
         fcntl.flock(handle, fcntl.LOCK_UN)
     return False
 
 
-def _locked(handle: int, how: int) -> bool:
+def _try_lock(handle: int, how: int) -> bool:
     try:
         fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -86,7 +86,7 @@ def _say_who(handle: int, now: float) -> None:
     os.pwrite(handle, json.dumps({"pid": os.getpid(), "since": since}).encode(), 0)
 
 
-def _refused(run: str, said: bytes) -> InputError:
+def _lock_error(run: str, said: bytes) -> InputError:
     what, fix = f"another process began to work on run {run} a moment ago", "wait until it has ended"
     with suppress(ValueError, KeyError, TypeError):
         holder = json.loads(said)

@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import suppress
 
-from plait.adapters.store.faults import explained
+from plait.adapters.store.faults import map_storage_errors
 from plait.adapters.store.files import make_own_folder
 from plait.core.digests import sha256_hex
 from plait.core.hints import Final
@@ -68,7 +68,7 @@ class Log:
     def _open(self) -> None:
         make_own_folder(os.path.dirname(self._path))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        with explained(self._path):
+        with map_storage_errors(self._path):
             self._handle = os.open(self._path, flags, 0o600)
             self._room -= os.fstat(self._handle).st_size  # of an earlier attempt
 

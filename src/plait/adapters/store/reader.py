@@ -16,7 +16,7 @@ from functools import wraps
 from threading import RLock
 
 from plait.adapters.store.blobs import Blobs
-from plait.adapters.store.faults import explained, fault_of
+from plait.adapters.store.faults import map_storage_errors, to_journal_error
 from plait.adapters.store.rows import (
     ALONE,
     COLUMNS,
@@ -36,23 +36,23 @@ from plait.adapters.store.rows import (
     STARTED,
     STATUS_NAMES,
     Unpacking,
-    original,
+    escape_text,
     split,
-    storable,
     to_recorded,
     to_stamped,
     to_used,
+    unescape_text,
 )
-from plait.adapters.store.run_info import About, expect_records
+from plait.adapters.store.run_info import About, require_records
 from plait.adapters.store.schema import open_to_read
-from plait.adapters.store.shapes import MISREAD, damaged
+from plait.adapters.store.shapes import MISREAD, damage_error
 from plait.core.errors import JournalError
 from plait.core.hints import Any, Final, TypeAlias
 from plait.core.records import dataclass
-from plait.engine.events import Stamped, Used
-from plait.engine.journal import Recorded, marked
-from plait.engine.outcome import Done, Failed, Failure, Outcome
-from plait.engine.paths import ITEM, is_below
+from plait.engine.events import EventRecord, Usage
+from plait.engine.journal import StepRecord, to_bitmap
+from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
+from plait.engine.paths import ITEM, is_at_or_below
 
 PAGE: Final = 200
 """Rows that are in memory at a time."""
@@ -194,10 +194,10 @@ _ENDED: Final = (
 )
 
 
-def counts_said(outcome: Outcome) -> Mapping[str, int] | None:
+def map_counts(outcome: Outcome) -> Mapping[str, int] | None:
     """What a map says about its items, whether it ended well or not; None if it says nothing."""
     match outcome:
-        case Done(value) | Failed(Failure(output=value)) if isinstance(value, dict):
+        case Succeeded(value) | Failed(Failure(output=value)) if isinstance(value, dict):
             named = {name: value.get(name) for name in _SAID.values()}
             return {name: count for name, count in named.items() if isinstance(count, int)} or None
     return None
@@ -238,11 +238,11 @@ class _Mark:
 
     def drops_below(self, path: str) -> bool:
         """Is all that is below a path forgotten by it?"""
-        return self.what == FORGOTTEN and self.status != ALONE and is_below(path, self._path)
+        return self.what == FORGOTTEN and self.status != ALONE and is_at_or_below(path, self._path)
 
     @property
     def _path(self) -> str:
-        return original(f"{self.parent}{self.name}")
+        return unescape_text(f"{self.parent}{self.name}")
 
 
 def _stretches(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]]:
@@ -277,7 +277,7 @@ def _careful(ask: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 yield from ask(self, *given, **named)
             except MISREAD as error:
-                raise damaged(self.path) from error
+                raise damage_error(self.path) from error
 
         return answers
 
@@ -286,7 +286,7 @@ def _careful(ask: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return ask(self, *given, **named)
         except MISREAD as error:
-            raise damaged(self.path) from error
+            raise damage_error(self.path) from error
 
     return answer
 
@@ -328,22 +328,22 @@ class Reader:
         """JournalError if there are fewer than were there, or others."""
         with self._lock:
             try:
-                expect_records(self._opened(), said, self.path, whole=whole)
+                require_records(self._opened(), said, self.path, whole=whole)
             except sqlite3.Error as error:
-                raise fault_of(error, self.path) from error
+                raise to_journal_error(error, self.path) from error
 
     def is_long(self) -> bool:
         """Would a person notice that it is gone through?"""
         return self.last() > self._many
 
-    def events(self, after: int = 0) -> Iterator[Stamped]:
+    def events(self, after: int = 0) -> Iterator[EventRecord]:
         query = f"SELECT number, {COLUMNS} FROM log WHERE number > ? ORDER BY number LIMIT {PAGE}"
         while rows := self._all(query, after):
             for number, *row in rows:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
         """By path: what events before this one say was used up."""
         if not self.knows_word([SOMETHING_USED]):
             return
@@ -351,10 +351,10 @@ class Reader:
         while rows := self._all(_USED_UP, after, before):
             for _, parent, name, text in rows:
                 if used := to_used(text, self.path):
-                    yield original(parent + name), used
+                    yield unescape_text(parent + name), used
             after = rows[-1][0]
 
-    def outline(self, items: Iterable[int] | None = None) -> Iterator[Stamped]:
+    def outline(self, items: Iterable[int] | None = None) -> Iterator[EventRecord]:
         """The events, but of those between the count of the map's items and its end only what is marked.
 
         `items`: of the items of the map only these events, by their numbers.
@@ -375,11 +375,11 @@ class Reader:
                 others = self._between(after, until, _EVENTS_OF_NO_ITEM)
                 yield from merge(others, self._events_at(inside), key=lambda one: one.number)
 
-    def short_outline(self, most: int) -> Iterator[Stamped]:
+    def short_outline(self, most: int) -> Iterator[EventRecord]:
         """The same, but of failed items only the first by order and the last by time; and the last notes."""
         failed = self._failed_numbers(MAP)
         shown = {known.path.rpartition("/")[2] for known in self._recorded_at(failed[:most])}
-        tries = [number for number, name in self._all(_RETRIES) if original(name) in shown]
+        tries = [number for number, name in self._all(_RETRIES) if unescape_text(name) in shown]
         notes = [number for (number,) in self._all(_LAST_NOTES)]
         yield from self.outline({*failed[:most], *sorted(failed)[-most:], *tries, *notes})
 
@@ -390,7 +390,7 @@ class Reader:
             self._framed = max(self._framed, last)
             return self._frame[: bisect_right(self._frame, last, key=lambda mark: mark.number)]
 
-    def _events_at(self, numbers: Sequence[int]) -> Iterator[Stamped]:
+    def _events_at(self, numbers: Sequence[int]) -> Iterator[EventRecord]:
         for at in range(0, len(numbers), PAGE):
             some = numbers[at : at + PAGE]
             marks = ", ".join("?" * len(some))
@@ -398,7 +398,7 @@ class Reader:
             for number, *row in self._all(query, *some):
                 yield to_stamped(number, tuple(row), self._unpacking)
 
-    def _between(self, after: int, last: int, query: str) -> Iterator[Stamped]:
+    def _between(self, after: int, last: int, query: str) -> Iterator[EventRecord]:
         while after < last and (rows := self._all(query, after, last)):
             for number, *row in rows:
                 yield to_stamped(number, tuple(row), self._unpacking)
@@ -406,14 +406,14 @@ class Reader:
 
     def called(self, name: str) -> list[str]:
         """The paths of steps with this path, name, key or title; if there is none, of those that begin so."""
-        stored = storable(name)
+        stored = escape_text(name)
         key = f"{ITEM}{stored}"
         found = self._all(_CALLED, stored, stored, key, stored)
         if not found:
             found = self._all(_CALLED_LIKE, len(stored), stored, len(stored), stored, len(key), key)
-        return [original(parent + own) for parent, own in found]
+        return [unescape_text(parent + own) for parent, own in found]
 
-    def events_at(self, paths: Iterable[str]) -> Iterator[Stamped]:
+    def events_at(self, paths: Iterable[str]) -> Iterator[EventRecord]:
         """What happened at these paths and below, to what they are inside of, and when the run was begun."""
         tests, values = [f"what = {RUN_STARTED}"], list[str]()
         for path in paths:
@@ -423,28 +423,30 @@ class Reader:
                 values += split(above)
                 above = above.rpartition("/")[0]
             tests.append("parent >= ? AND parent < ?")
-            values += [f"{storable(path)}/", f"{storable(path)}0"]  # `0` follows `/`
+            values += [f"{escape_text(path)}/", f"{escape_text(path)}0"]  # `0` follows `/`
         query = f"SELECT number, {COLUMNS} FROM log WHERE {' OR '.join(tests)} ORDER BY number"
         for number, *row in self._all(query, *values):
             yield to_stamped(number, tuple(row), self._unpacking)
 
     def is_alike(self, fan: str, rest: str, fingerprint: str) -> bool:
         """Have all ends of one step of the items of a fan this fingerprint, of whatever life they are?"""
-        above, _, name = storable(rest).rpartition("/")
-        items = f"{storable(fan)}/{ITEM}"
-        values = (name, items, f"{storable(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
-        return not self._all(_UNLIKE, *values, storable(fingerprint))
+        above, _, name = escape_text(rest).rpartition("/")
+        items = f"{escape_text(fan)}/{ITEM}"
+        values = (name, items, f"{escape_text(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
+        return not self._all(_UNLIKE, *values, escape_text(fingerprint))
 
     def steps_in_items(self, fan: str, after: int) -> dict[str, tuple[int, int]]:
         """By name: the first and last of the places of steps of a fan's items that ended behind an event."""
-        items = f"{storable(fan)}/{ITEM}"
+        items = f"{escape_text(fan)}/{ITEM}"
         behind = len(items) + 1
-        found = self._all(_STEPS_IN_ITEMS, items, f"{storable(fan)}/{_BEHIND_ITEMS}", behind, behind, after)
-        return {original(name): (first, last) for name, first, last in found}
+        found = self._all(
+            _STEPS_IN_ITEMS, items, f"{escape_text(fan)}/{_BEHIND_ITEMS}", behind, behind, after
+        )
+        return {unescape_text(name): (first, last) for name, first, last in found}
 
     def ended_in(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
-        found = self._all(_ENDED, f"{storable(fan)}/", ITEM, _BEHIND_ITEMS)
+        found = self._all(_ENDED, f"{escape_text(fan)}/", ITEM, _BEHIND_ITEMS)
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def retries(self) -> int:
@@ -453,7 +455,7 @@ class Reader:
 
     def knows_word(self, words: Iterable[str]) -> bool:
         """Is one of these words, such as kinds of steps, anywhere in the journal?"""
-        asked = [storable(word) for word in words]
+        asked = [escape_text(word) for word in words]
         marks = ", ".join("?" * len(asked))
         return bool(self._all(f"SELECT 1 FROM words WHERE text IN ({marks}) LIMIT 1", *asked))
 
@@ -467,7 +469,7 @@ class Reader:
 
     # ── steps ────────────────────────────────────────────────────────────
 
-    def recorded(self, path: str) -> Recorded | None:
+    def recorded(self, path: str) -> StepRecord | None:
         number = self._known(path).number
         return None if number is None else self._recorded_at([number])[0]
 
@@ -475,21 +477,21 @@ class Reader:
         return self._known(path) is not _NOTHING
 
     def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
-        names = storable(begins)
+        names = escape_text(begins)
         with self._lock:
             self._catch_up()
-            found = self._all(_BEGUN_IN, f"{storable(path)}/", names, len(names), names)
-        return (original(one) for (one,) in found)
+            found = self._all(_BEGUN_IN, f"{escape_text(path)}/", names, len(names), names)
+        return (unescape_text(one) for (one,) in found)
 
-    def last_end(self, path: str) -> Recorded | None:
+    def last_end(self, path: str) -> StepRecord | None:
         number = self._known(path).ended
         return None if number is None else self._recorded_at([number])[0]
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         if "/" not in path and path != MAP and not begins and self._is_behind():
             yield from self._recorded_outside(path)
             return
-        before, last = self._list_below(path, storable(begins))
+        before, last = self._list_below(path, escape_text(begins))
         try:
             at = before
             while at < last:
@@ -501,14 +503,14 @@ class Reader:
             if self._connection is not None:
                 self._all("DELETE FROM temp.listed WHERE id > ? AND id <= ?", before, last)
 
-    def _recorded_outside(self, path: str) -> Iterator[Recorded]:
+    def _recorded_outside(self, path: str) -> Iterator[StepRecord]:
         """The steps directly below a path outside of the map, without an index of a million items."""
         last = self.last()
         frame = self._frame_up_to(last)
         ended: dict[str, tuple[int, int]] = {}
         for after, until, skipping in _stretches(frame, last):
             if not skipping:
-                found = self._all(_BEGINS_AND_ENDS_BELOW, after, until, f"{storable(path)}/")
+                found = self._all(_BEGINS_AND_ENDS_BELOW, after, until, f"{escape_text(path)}/")
                 for number, name, place, what in found:
                     if what == FINISHED:
                         ended[name] = (place or 0, number)
@@ -518,13 +520,13 @@ class Reader:
         kept = [
             one
             for name, one in ended.items()
-            if not any(mark.number > one[1] and mark.drops(f"{path}/{original(name)}") for mark in drops)
+            if not any(mark.number > one[1] and mark.drops(f"{path}/{unescape_text(name)}") for mark in drops)
         ]
         numbers = [number for _, number in sorted(kept)]
         for at in range(0, len(numbers), PAGE):
             yield from self._recorded_at(numbers[at : at + PAGE])
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         """Those directly below a path that failed, by `order`; without the index where that is not needed."""
         numbers = self._failed_numbers(path, after)
         for at in range(0, len(numbers), PAGE):
@@ -533,7 +535,7 @@ class Reader:
     def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
         """The same, but only their paths and titles: of very many that is much less to read."""
         for _, name, title in self._failed_below(path, after):
-            yield f"{path}/{original(name)}", original(title or "")
+            yield f"{path}/{unescape_text(name)}", unescape_text(title or "")
 
     def failed_count(self, path: str, *, after: int = 0) -> int:
         return len(self._failed_below(path, after))
@@ -551,32 +553,32 @@ class Reader:
 
     def _found_failed(self, path: str, last: int) -> list[_Ended]:
         above = (mark.number for mark in self._frame_up_to(last) if mark.drops_below(path))
-        below = f"{storable(path)}/"
+        below = f"{escape_text(path)}/"
         found: list[_Ended] = self._all(_FAILED, below, below, max(above, default=0))
         said = self.said_counts(path)
         if said is not None and len(found) == said.get("failed"):
             return found
         # Some were done again without being forgotten, or nobody has counted them yet.
         self._catch_up()
-        return self._all(_LIST_FAILED, f"{storable(path)}/")
+        return self._all(_LIST_FAILED, f"{escape_text(path)}/")
 
     def said_counts(self, fan: str) -> Mapping[str, int] | None:
         """What a fan that has ended says about its items; None if it has not, or says nothing."""
         known = self.recorded(fan)
-        return None if known is None else counts_said(known.outcome)
+        return None if known is None else map_counts(known.outcome)
 
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
-        items = (f"{storable(path)}/", ITEM, _BEHIND_ITEMS, after)
+        items = (f"{escape_text(path)}/", ITEM, _BEHIND_ITEMS, after)
         with self._lock:
             self._catch_up()
             if fingerprint is None:
                 found = self._all(_DONE, *items)
             else:
-                found = self._all(_DONE + _DONE_AS, *items, storable(fingerprint))
+                found = self._all(_DONE + _DONE_AS, *items, escape_text(fingerprint))
         places = [place for (place,) in found]
         if places and not 0 <= min(places) <= max(places) < MOST_ITEMS:
-            raise damaged(self.path)
-        return marked(places)
+            raise damage_error(self.path)
+        return to_bitmap(places)
 
     def was_started(self, path: str) -> bool:
         return bool(self._known(path).started)
@@ -586,7 +588,7 @@ class Reader:
         with self._lock:
             self._catch_up()
             found = self._all("SELECT parent || name FROM temp.known WHERE started")
-        yield from sorted(original(path) for (path,) in found)
+        yield from sorted(unescape_text(path) for (path,) in found)
 
     def item_counts(self) -> dict[str, int]:
         """How many items ended how, without those inside other items; of a map that has ended, as it says.
@@ -618,9 +620,9 @@ class Reader:
             self._catch_up()
             ((before,),) = self._all(end)
             if begins:
-                self._all(_LIST_NAMED, f"{storable(path)}/", begins, f"{begins}{_LAST}")
+                self._all(_LIST_NAMED, f"{escape_text(path)}/", begins, f"{begins}{_LAST}")
             else:
-                self._all(_LIST, f"{storable(path)}/")
+                self._all(_LIST, f"{escape_text(path)}/")
             ((last,),) = self._all(end)
         return before, last
 
@@ -690,7 +692,7 @@ class Reader:
 
     # ── rows ─────────────────────────────────────────────────────────────
 
-    def _recorded_at(self, numbers: list[int]) -> list[Recorded]:
+    def _recorded_at(self, numbers: list[int]) -> list[StepRecord]:
         marks = ", ".join("?" * len(numbers))
         rows = self._all(f"SELECT {COLUMNS}, number FROM log WHERE number IN ({marks})", *numbers)
         found = {row[-1]: row[:-1] for row in rows}
@@ -699,7 +701,7 @@ class Reader:
     def _word(self, number: int) -> str:
         if number not in self._words:
             ((text,),) = self._all("SELECT text FROM words WHERE id = ?", number)
-            self._words[number] = original(text)
+            self._words[number] = unescape_text(text)
         return self._words[number]
 
     def _all(self, query: str, *values: object) -> list[Any]:
@@ -708,19 +710,19 @@ class Reader:
             try:
                 return connection.execute(query, values).fetchall()
             except sqlite3.Error as error:
-                raise fault_of(error, self.path) from error
+                raise to_journal_error(error, self.path) from error
 
     def _many_times(self, query: str, values: Iterable[tuple[str, ...]]) -> None:
         with self._lock:
             try:
                 self._opened().executemany(query, values)
             except sqlite3.Error as error:
-                raise fault_of(error, self.path) from error
+                raise to_journal_error(error, self.path) from error
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = open_to_read(self.path)
-            with explained(self.path):
+            with map_storage_errors(self.path):
                 for statement in _INDEX:
                     self._connection.execute(statement)
         return self._connection

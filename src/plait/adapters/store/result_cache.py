@@ -15,7 +15,7 @@ from plait.adapters.store.files import make_own_folder, write_whole
 from plait.adapters.store.ownership import Sealing, Unsealed, require_plain_folders
 from plait.core.errors import JournalError, PlaitError, TrustError
 from plait.core.hints import Final
-from plait.core.safe_files import read_beneath
+from plait.core.safe_files import read_below
 from plait.core.values import Json, json_text
 
 MOST_RESULTS: Final = 1000
@@ -23,7 +23,7 @@ MOST_BYTES: Final = 1 << 20
 """Of one result; what is larger is not kept."""
 
 
-class Results:
+class ResultCache:
     def __init__(self, project: str, *, seals: Sealing | None = None, most: int = MOST_RESULTS) -> None:
         self._project = project
         self._folder = os.path.join(project, ".ai", "state", "results")
@@ -34,7 +34,7 @@ class Results:
         """None if there is none."""
         path = os.path.join(self._folder, f"{key}.json")
         try:
-            found = read_beneath(self._project, os.path.relpath(path, self._project))
+            found = read_below(self._project, os.path.relpath(path, self._project))
             kept = json.loads(found[0].decode("utf-8", "surrogatepass")) if found is not None else None
             if not isinstance(kept, dict) or not self._seals.holds(_text(key, kept["value"]), kept["seal"]):
                 return None

@@ -16,41 +16,41 @@ from collections.abc import Callable, Mapping
 
 from plait.adapters.store.shapes import (
     MISREAD,
-    damaged,
-    expect_each,
-    expect_shape,
+    damage_error,
+    decode_json,
     is_failure,
     is_map,
     is_phases,
     is_text,
     is_used,
-    json_of,
+    require_shape,
+    require_types,
 )
 from plait.core.errors import InternalError
 from plait.core.hints import Any, Final, TypeAlias
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
 from plait.engine.events import (
+    EarlierUsage,
     Event,
-    ItemsRemembered,
-    Noted,
-    Owed,
+    EventRecord,
+    ItemsCounted,
+    ItemsReplayed,
+    ModelText,
+    Note,
+    PendingHooks,
     RunEnded,
     RunStarted,
-    Spoken,
-    Stamped,
     Status,
-    StepCounted,
     StepFinished,
-    StepForgotten,
+    StepInvalidated,
+    StepRenamed,
     StepRetrying,
     StepStarted,
-    StepTitled,
-    Used,
-    UsedBefore,
+    Usage,
 )
-from plait.engine.journal import Recorded
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.engine.journal import StepRecord
+from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 
 LARGE: Final = 32 * 1024
 """Characters of JSON beyond which a body, or each large text in it, is a file of its own."""
@@ -154,34 +154,34 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
                 parent,
                 name,
                 words.get(event.kind) or packing.learned(event.kind),
-                storable(event.title),
+                escape_text(event.title),
                 event.order,
                 None,
                 words.get(fingerprint) or packing.learned(fingerprint),
                 event.duration,
                 status,
                 event.replayed or None,
-                None if event.used is None else _packed_used(event.used, packing),
-                None if event.owed is None else _packed(_from_owed(event.owed), packing),
-                _packed(value, packing),
+                None if event.used is None else _pack_usage(event.used, packing),
+                None if event.owed is None else _pack_value(_from_owed(event.owed), packing),
+                _pack_value(value, packing),
             )
         case StepStarted():
             parent, name = split(event.path)
             kind = packing.words.get(event.kind) or packing.learned(event.kind)
-            return (at, STARTED, parent, name, kind, storable(event.title), event.order, event.attempt,
+            return (at, STARTED, parent, name, kind, escape_text(event.title), event.order, event.attempt,
                     None, None, None, None, None, None, None)  # fmt: skip
         case StepRetrying():
             parent, name = split(event.path)
-            used = None if event.used is None else _packed_used(event.used, packing)
-            body = _packed(event.failure.record(), packing)
+            used = None if event.used is None else _pack_usage(event.used, packing)
+            body = _pack_value(event.failure.record(), packing)
             return (at, RETRYING, parent, name, None, None, event.of, event.attempt,
                     None, event.delay, None, None, used, None, body)  # fmt: skip
-        case StepCounted():
+        case ItemsCounted():
             return _plain_row(at, COUNTED, event.path, event.total, packing)
-        case StepForgotten():
+        case StepInvalidated():
             row = _plain_row(at, FORGOTTEN, event.path, event.why, packing)
             return row if event.below else (*row[:10], ALONE, *row[11:])
-        case Noted():
+        case Note():
             said: Json = {"warning": event.message} if event.warning else event.message
             return _plain_row(at, NOTED, event.path, said, packing)
         case RunStarted():
@@ -191,7 +191,7 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             failure = None if event.failure is None else event.failure.record()
             ended = [failure, event.value, event.facts]
             return _plain_row(at, RUN_ENDED, None, ended, packing, title=event.status)
-        case StepTitled() | Spoken() | ItemsRemembered() | UsedBefore():
+        case StepRenamed() | ModelText() | ItemsReplayed() | EarlierUsage():
             raise InternalError("this is told, and not recorded", code="journal")
 
 
@@ -199,13 +199,13 @@ def _plain_row(
     at: float, what: int, path: str | None, said: Json, packing: Packing, *, title: str | None = None
 ) -> Row:
     parent, name = (None, None) if path is None else split(path)
-    body = _packed(said, packing)
+    body = _pack_value(said, packing)
     return (at, what, parent, name, None, title, None, None, None, None, None, None, None, None, body)
 
 
 def _status(outcome: Outcome) -> tuple[int, Json]:
     match outcome:
-        case Done(value):
+        case Succeeded(value):
             return DONE, value
         case Failed(failure):
             return FAILED, failure.record()
@@ -213,13 +213,13 @@ def _status(outcome: Outcome) -> tuple[int, Json]:
             return SKIPPED, why
 
 
-def _packed_used(used: Used, packing: Packing) -> str:
+def _pack_usage(used: Usage, packing: Packing) -> str:
     if SOMETHING_USED not in packing.words:
         packing.learned(SOMETHING_USED)
     return to_json(used)
 
 
-def _packed(value: Json, packing: Packing) -> str | bytes | None:
+def _pack_value(value: Json, packing: Packing) -> str | bytes | None:
     if value is None:
         return None
     body = to_json(value)
@@ -280,9 +280,9 @@ def to_event(row: Row, unpacking: Unpacking) -> Event:
     _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, used, owed, _ = (
         row
     )
-    expect_each(_TYPES, row)
-    path = "" if parent is None or name is None else original(parent + name)
-    shown = original(title or "")
+    require_types(_TYPES, row)
+    path = "" if parent is None or name is None else unescape_text(parent + name)
+    shown = unescape_text(title or "")
     if what == STARTED:
         return StepStarted(path, unpacking.word(kind or 0), shown, attempt or 0, place or 0)
     if what == FINISHED:
@@ -290,24 +290,24 @@ def to_event(row: Row, unpacking: Unpacking) -> Event:
         ended = _outcome(row, unpacking), duration or 0.0, place or 0
         rest = bool(replayed), _to_used(used), _to_owed(owed, unpacking)
         return StepFinished(path, *known, *ended, *rest)
-    said = _unpacked(row[-1], unpacking)
+    said = _unpack_value(row[-1], unpacking)
     if what == RETRYING:
         failed = _failure(said), duration or 0.0, place or 0
         return StepRetrying(path, attempt or 0, *failed, _to_used(used))
     if what == RUN_STARTED:
         run, flow, file, project, resumed, phases = said
-        parts = tuple((part, count) for part, count in expect_shape(phases, is_phases))
+        parts = tuple((part, count) for part, count in require_shape(phases, is_phases))
         for text in (run, flow, file, project):
-            expect_shape(text, is_text)
+            require_shape(text, is_text)
         return RunStarted(run, flow, file, project, bool(resumed), parts)
     if what == RUN_ENDED:
         failure, value, facts = said
         ended_by = None if failure is None else _failure(failure)
-        return RunEnded(_ending(title), ended_by, value, expect_shape(facts, is_map))
+        return RunEnded(_ending(title), ended_by, value, require_shape(facts, is_map))
     if what == FORGOTTEN:
-        return StepForgotten(path, expect_shape(said, is_text), below=row[10] != ALONE)
+        return StepInvalidated(path, require_shape(said, is_text), below=row[10] != ALONE)
     if what == COUNTED:
-        return StepCounted(path, _total(said))
+        return ItemsCounted(path, _total(said))
     if what == NOTED:
         return _to_noted(path, said)
     raise ValueError(f"no event has the number {what}")
@@ -333,40 +333,42 @@ def _total(said: Json) -> int:
 
 
 def _failure(said: Json) -> Failure:
-    failure = Failure(**expect_shape(said, is_failure))
+    failure = Failure(**require_shape(said, is_failure))
     if failure.exit_code is not None and type(failure.exit_code) is not int:
         raise ValueError("no exit code")
     return failure
 
 
-def _to_used(used: str | None) -> Used | None:
-    return None if used is None else expect_shape(json_of(used), is_used)
+def _to_used(used: str | None) -> Usage | None:
+    return None if used is None else require_shape(decode_json(used), is_used)
 
 
-def to_used(used: str | None, where: str) -> Used | None:
+def to_used(used: str | None, where: str) -> Usage | None:
     try:
         return _to_used(used)
     except MISREAD as error:
-        raise damaged(where) from error
+        raise damage_error(where) from error
 
 
-def _from_owed(owed: Owed) -> list[Json]:
+def _from_owed(owed: PendingHooks) -> list[Json]:
     """Names, in a list of its own each that is not judged, and at the end what they are told."""
     return [*([name] if name in owed.unjudged else name for name in owed.to), dict(owed.told)]
 
 
-def _to_owed(owed: str | bytes | None, unpacking: Unpacking) -> Owed | None:
+def _to_owed(owed: str | bytes | None, unpacking: Unpacking) -> PendingHooks | None:
     if owed is None:
         return None
-    *to, told = _unpacked(owed, unpacking)
-    names = tuple(expect_shape(one if isinstance(one, str) else one[0], is_text) for one in to)
-    return Owed(names, expect_shape(told, is_map), tuple(one[0] for one in to if not isinstance(one, str)))
+    *to, told = _unpack_value(owed, unpacking)
+    names = tuple(require_shape(one if isinstance(one, str) else one[0], is_text) for one in to)
+    return PendingHooks(
+        names, require_shape(told, is_map), tuple(one[0] for one in to if not isinstance(one, str))
+    )
 
 
-def _to_noted(path: str, said: Json) -> Noted:
+def _to_noted(path: str, said: Json) -> Note:
     if isinstance(said, dict):
-        return Noted(path, expect_shape(said["warning"], is_text), warning=True)
-    return Noted(path, expect_shape(said, is_text))
+        return Note(path, require_shape(said["warning"], is_text), warning=True)
+    return Note(path, require_shape(said, is_text))
 
 
 def _ending(title: str | None) -> Status:
@@ -376,32 +378,32 @@ def _ending(title: str | None) -> Status:
     raise ValueError("no run ends so")
 
 
-def to_stamped(number: int, row: Row, unpacking: Unpacking) -> Stamped:
+def to_stamped(number: int, row: Row, unpacking: Unpacking) -> EventRecord:
     """JournalError for a row that is damaged."""
     try:
-        return Stamped(number, row[0], to_event(row, unpacking))
+        return EventRecord(number, row[0], to_event(row, unpacking))
     except MISREAD as error:
-        raise damaged(unpacking.where) from error
+        raise damage_error(unpacking.where) from error
 
 
-def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
+def to_recorded(number: int, row: Row, unpacking: Unpacking) -> StepRecord:
     """The same of the end of a step."""
     try:
-        return _recorded(number, row, unpacking)
+        return _make_record(number, row, unpacking)
     except MISREAD as error:
-        raise damaged(unpacking.where) from error
+        raise damage_error(unpacking.where) from error
 
 
-def _recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
+def _make_record(number: int, row: Row, unpacking: Unpacking) -> StepRecord:
     _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, used, owed, _ = row
-    expect_each(_TYPES, row)
-    return Recorded(
-        original(f"{parent}{name}"),
+    require_types(_TYPES, row)
+    return StepRecord(
+        unescape_text(f"{parent}{name}"),
         unpacking.word(fingerprint or 0),
         _outcome(row, unpacking),
         place or 0,
         duration or 0.0,
-        original(title or ""),
+        unescape_text(title or ""),
         _to_used(used),
         _to_owed(owed, unpacking),
         number,
@@ -409,26 +411,28 @@ def _recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
 
 
 def _outcome(row: Row, unpacking: Unpacking) -> Outcome:
-    status, said = row[10], _unpacked(row[-1], unpacking)
+    status, said = row[10], _unpack_value(row[-1], unpacking)
     if status == DONE:
-        return Done(said)
+        return Succeeded(said)
     if status == FAILED:
         return Failed(_failure(said))
     if status == SKIPPED:
-        return Skipped(expect_shape(said, is_text))
+        return Skipped(require_shape(said, is_text))
     raise ValueError(f"no step ends as {status}")
 
 
-def _unpacked(body: str | bytes | None, unpacking: Unpacking) -> Json:
+def _unpack_value(body: str | bytes | None, unpacking: Unpacking) -> Json:
     if body is None:
         return None
     if isinstance(body, str):
-        return json_of(body)
+        return decode_json(body)
     if len(body) == DIGEST_BYTES:
-        return json_of(unpacking.kept(body.hex()))
-    whole = json_of(body)  # a list, so that the value itself can be one of the texts
+        return decode_json(unpacking.kept(body.hex()))
+    whole = decode_json(body)  # a list, so that the value itself can be one of the texts
     for place, name in whole.pop():
-        _put(whole, [0, *place], unpacking.kept(expect_shape(name, is_text)).decode("utf-8", "surrogatepass"))
+        _put(
+            whole, [0, *place], unpacking.kept(require_shape(name, is_text)).decode("utf-8", "surrogatepass")
+        )
     return whole[0]
 
 
@@ -443,12 +447,12 @@ def _put(value: Json, place: list[Any], text: str) -> None:
 
 def split(path: str) -> tuple[str, str]:
     """What comes before the name, with its `/`, and the name, both as they are stored."""
-    stored = storable(path)
+    stored = escape_text(path)
     cut = stored.rfind("/") + 1
     return stored[:cut], stored[cut:]
 
 
-def storable(text: str) -> str:
+def escape_text(text: str) -> str:
     """A text as SQLite can hold it: a backslash tells halves of characters from real ones."""
     if text.isascii() and "\\" not in text and "\0" not in text:
         return text
@@ -459,7 +463,7 @@ def storable(text: str) -> str:
 _ESCAPE: Final = re.compile(r"\\(\\|u[0-9a-f]{4})")
 
 
-def original(stored: str) -> str:
+def unescape_text(stored: str) -> str:
     if "\\" not in stored:
         return stored
     return _ESCAPE.sub(lambda found: "\\" if found[1] == "\\" else chr(int(found[1][1:], 16)), stored)

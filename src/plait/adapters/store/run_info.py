@@ -19,7 +19,7 @@ from itertools import repeat
 from marshal import dumps
 from operator import itemgetter
 
-from plait.adapters.store.faults import explained, fault
+from plait.adapters.store.faults import fault, map_storage_errors
 from plait.adapters.store.shapes import MISREAD
 from plait.core.digests import quick_digest
 from plait.core.errors import JournalError
@@ -57,7 +57,7 @@ class About:
 
 def write_about(folder: str, said: About) -> None:
     path = os.path.join(folder, NAME)
-    with explained(path):
+    with map_storage_errors(path):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(handle, _text(said), 0)
@@ -93,7 +93,7 @@ def read_about(folder: str) -> About | None:
     return None
 
 
-def expect_records(
+def require_records(
     connection: sqlite3.Connection, said: About | None, path: str, *, whole: bool = True
 ) -> None:
     """JournalError if records are missing that were there, or are others; `whole`: not the number alone."""
@@ -103,7 +103,7 @@ def expect_records(
     if not isinstance(last, int):
         raise fault("damaged", path)
     if last < said.records:
-        raise lost(said.records - max(last, 0), said.records, path)
+        raise record_loss_error(said.records - max(last, 0), said.records, path)
     if whole and _digest(connection, said.since, said.records) != said.digest:
         raise JournalError(
             "the last records of the journal are not those that were written",
@@ -113,7 +113,7 @@ def expect_records(
         )
 
 
-def lost(missing: int, of: int, path: str) -> JournalError:
+def record_loss_error(missing: int, of: int, path: str) -> JournalError:
     return JournalError(
         f"the journal has lost {missing} of {of} records: what was recorded there would be done again",
         path,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 
-from plait.adapters.store.faults import explained, fault_of, not_begun
+from plait.adapters.store.faults import map_storage_errors, not_begun, to_journal_error
 from plait.adapters.store.files import make_own_folder, sync_folder
 from plait.adapters.store.index import (
     IN_MEMORY,
@@ -27,12 +27,12 @@ from plait.adapters.store.index import (
     Entry,
     Index,
     Place,
+    dump_summary,
     files_stamp,
     is_useless,
-    kept_text,
+    load_summary,
     remove_index,
     run_names,
-    said_of_files,
 )
 from plait.adapters.store.journal import SqliteJournal
 from plait.adapters.store.lock import RunLock, is_held
@@ -47,10 +47,10 @@ from plait.adapters.store.ownership import (
     without_seal,
 )
 from plait.adapters.store.rows import RUN_ENDED, RUN_STARTED, to_json
-from plait.adapters.store.run_info import About, lost, read_about, write_about
+from plait.adapters.store.run_info import About, read_about, record_loss_error, write_about
 from plait.adapters.store.schema import unmade
-from plait.adapters.store.shapes import MISREAD, damaged, expect_shape, is_counts, is_facts, json_of
-from plait.core.errors import InputError, JournalError, TrustError, listed, nearest
+from plait.adapters.store.shapes import MISREAD, damage_error, decode_json, is_counts, is_facts, require_shape
+from plait.core.errors import InputError, JournalError, TrustError, closest_name, format_names
 from plait.core.hints import Final, Literal, TypeAlias, TypeGuard, TypeVar
 from plait.core.records import dataclass, field
 from plait.core.values import Json
@@ -93,7 +93,7 @@ _DEPTH: Final = 4
 """Of the folder of a run below that of its project: `.ai/state/runs/ID`."""
 
 
-class Opened:
+class OpenRun:
     """A run whose journal is open: to work on it alone, or to look at it."""
 
     def __init__(
@@ -131,9 +131,9 @@ class Opened:
         if said is None and reader.about("created") is None:
             return {}  # Plait was ended while it made it
         try:
-            facts: dict[str, Json] = expect_shape(json_of(said), is_facts)  # type: ignore[arg-type]
+            facts: dict[str, Json] = require_shape(decode_json(said), is_facts)  # type: ignore[arg-type]
         except MISREAD as error:
-            raise damaged(reader.path) from error
+            raise damage_error(reader.path) from error
         return facts
 
     @property
@@ -167,7 +167,7 @@ class Opened:
             if self._lock is not None:
                 self._keep_counts()
                 with suppress(JournalError):
-                    summary = _summed_up(self, is_running=False)
+                    summary = _make_summary(self, is_running=False)
         finally:
             self.journal.close()
             if self._lock is not None:
@@ -175,7 +175,7 @@ class Opened:
         if self._then is not None:
             self._then(summary)
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> OpenRun:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -220,7 +220,7 @@ class Runs:
 
     # ── making and opening ───────────────────────────────────────────────
 
-    def create(self, facts: Mapping[str, Json]) -> Opened:
+    def create(self, facts: Mapping[str, Json]) -> OpenRun:
         """A new run with an empty journal, ours alone."""
         to_json(dict(facts))  # refuses what cannot be written, before anything is made
         with not_begun():
@@ -241,7 +241,7 @@ class Runs:
                 self._remove_folder(os.path.join(self._folder, run))
                 raise
 
-    def _made(self, run: str, folder: str, facts: Mapping[str, Json], place: Place) -> Opened:
+    def _made(self, run: str, folder: str, facts: Mapping[str, Json], place: Place) -> OpenRun:
         opened = self._opened_to_write(run, folder, create=True)
         try:
             number, created = place
@@ -253,14 +253,14 @@ class Runs:
             about = About(number, created)
             write_about(folder, about)
             opened.journal.presumed_writer.keep_tail(about)
-            with explained(folder):
+            with map_storage_errors(folder):
                 sync_folder(self._folder)
         except BaseException:
             opened.close()
             raise
         return opened
 
-    def open(self, run: str, *, write: bool) -> Opened:
+    def open(self, run: str, *, write: bool) -> OpenRun:
         """A run by its whole id; to write, only if no other engine works on it."""
         folder = os.path.join(self._folder, run)
         if not _is_name(run) or not os.path.isdir(folder):
@@ -269,7 +269,7 @@ class Runs:
         with _expecting_made(folder):
             opened = self._opened_to_write(run, folder) if write else self._opened_to_read(run, folder)
         try:
-            _created(opened)
+            _creation_time(opened)
             _ = opened.facts
         except BaseException:
             opened.close()
@@ -278,7 +278,7 @@ class Runs:
             self._indexed(lambda index: index.note(run, "", ended=False))
         return opened
 
-    def open_own(self, run: str, *, write: bool) -> Opened:
+    def open_own(self, run: str, *, write: bool) -> OpenRun:
         """The same for a run that this user made here; TrustError for any other, which is not written to."""
         opened = self.open(run, write=False)
         try:
@@ -291,10 +291,10 @@ class Runs:
         opened.close()
         return self.open(run, write=True)
 
-    def _opened_to_read(self, run: str, folder: str, *, whole: bool = True) -> Opened:
+    def _opened_to_read(self, run: str, folder: str, *, whole: bool = True) -> OpenRun:
         """A run with all the records that it is known to have had; `whole`: each of the last is looked at."""
         about = read_about(folder)  # before the journal, which may grow
-        opened = Opened(run, folder, SqliteJournal(folder, write=False), None, self._seals)
+        opened = OpenRun(run, folder, SqliteJournal(folder, write=False), None, self._seals)
         try:
             opened.journal.reader.expect_records(about, whole=whole)
         except BaseException:
@@ -302,7 +302,7 @@ class Runs:
             raise
         return opened
 
-    def _opened_to_write(self, run: str, folder: str, *, create: bool = False) -> Opened:
+    def _opened_to_write(self, run: str, folder: str, *, create: bool = False) -> OpenRun:
         lock = RunLock.take(os.path.join(folder, "lock"), run, now=self._now())
         try:
             about = None if create else read_about(folder)
@@ -315,20 +315,24 @@ class Runs:
         except BaseException:
             lock.release()
             raise
-        return Opened(run, folder, journal, lock, self._seals, lambda summary: self._keep(run, summary))
+        return OpenRun(run, folder, journal, lock, self._seals, lambda summary: self._keep(run, summary))
 
     def _make_folders(self) -> None:
         require_plain_folders(self._root, self._folder)
         make_own_folder(self._state)
         ignore = os.path.join(self._state, ".gitignore")
-        with explained(ignore), suppress(FileExistsError), open(ignore, "x", encoding="ascii") as file:
+        with (
+            map_storage_errors(ignore),
+            suppress(FileExistsError),
+            open(ignore, "x", encoding="ascii") as file,
+        ):
             file.write("*\n")
         make_own_folder(self._folder)
 
     def _new_folder(self) -> str:
         while True:
             run = self._new_id()
-            with explained(self._folder), suppress(FileExistsError):
+            with map_storage_errors(self._folder), suppress(FileExistsError):
                 os.mkdir(os.path.join(self._folder, run), 0o700)
                 return run
 
@@ -354,7 +358,7 @@ class Runs:
         named = self._indexed(lambda index: index.begin_with(prefix, NEAR))
         if len(named) > 1:
             raise InputError(
-                f"several runs begin with '{prefix}': {listed(sorted(named))}",
+                f"several runs begin with '{prefix}': {format_names(sorted(named))}",
                 fix="write one more character",
                 code="unknown-run",
             )
@@ -380,7 +384,7 @@ class Runs:
         """How a run stands, from the index if its files are as they were."""
         folder = os.path.join(self._folder, entry.id)
         if not is_held(os.path.join(folder, "lock")):
-            said = said_of_files(entry.read, folder)
+            said = load_summary(entry.read, folder)
             if (known := _summary_said(entry.id, said)) is not None:
                 return known
         stamp, _ = files_stamp(folder)
@@ -399,7 +403,7 @@ class Runs:
     def _note(self, run: str, summary: RunSummary | None, stamp: str, at: int) -> None:
         """What was never made has ended as well: it may be removed when it is old."""
         ended = summary is None or summary.status in ENDED
-        read = "" if summary is None else kept_text(stamp, at, _said(summary))
+        read = "" if summary is None else dump_summary(stamp, at, _summary_fields(summary))
         self._indexed(lambda index: index.note(run, read, ended=ended))
 
     def _indexed(self, ask: Callable[[Index], _T]) -> _T:
@@ -421,7 +425,7 @@ class Runs:
             with closing(Index(path, self._folder, self._place_of)) as index:
                 return ask(index)
         except OSError as error:
-            raise fault_of(error, self._folder) from error
+            raise to_journal_error(error, self._folder) from error
 
     def _place_of(self, run: str) -> Place:
         """Its number, and when it was made, as it says itself; of an older Plait they have no number."""
@@ -443,12 +447,12 @@ class Runs:
 
     def running(self) -> set[str]:
         """Those on which engines work just now."""
-        with explained(self._folder):
+        with map_storage_errors(self._folder):
             return {run for run in run_names(self._folder) if self.is_running(run)}
 
     def _unknown(self, run: str) -> InputError:
         known = [entry.id for entry in self._indexed(lambda index: index.newest(NEAR))]
-        meant = nearest(run, [one for one in known if one != run])
+        meant = closest_name(run, [one for one in known if one != run])
         fix = f"did you mean '{meant}'? " if meant else ""
         return InputError(
             f"there is no run '{run}'", fix=f"{fix}plait runs lists those that there are", code="unknown-run"
@@ -461,7 +465,7 @@ class Runs:
             return None
         try:
             with _expecting_made(folder), self._opened_to_read(run, folder, whole=not is_running) as opened:
-                return _summed_up(opened, is_running=is_running)
+                return _make_summary(opened, is_running=is_running)
         except JournalError as error:
             if error.code == "unmade":
                 return None
@@ -527,7 +531,7 @@ class Runs:
 
     def _is_removed(self, run: str) -> bool:
         folder = os.path.join(self._folder, run)
-        if any(_listed(os.path.join(folder, "worktrees"))):
+        if any(_list_folder(os.path.join(folder, "worktrees"))):
             return False
         try:
             lock = RunLock.take(os.path.join(folder, "lock"), run, now=self._now())
@@ -549,7 +553,7 @@ class Runs:
 
     def _finish_removing(self) -> None:
         """Also what an earlier removal did not come to."""
-        for name in _listed(self._removed):
+        for name in _list_folder(self._removed):
             self._remove_folder(os.path.join(self._removed, name))
 
     def _remove_folder(self, path: str) -> None:
@@ -565,7 +569,7 @@ def _is_name(run: str) -> bool:
     return bool(run) and not run.startswith(".") and os.sep not in run and "\0" not in run
 
 
-def _said(summary: RunSummary) -> list[Json]:
+def _summary_fields(summary: RunSummary) -> list[Json]:
     counts = dict(summary.counts)
     return [
         summary.flow,
@@ -608,8 +612,8 @@ def _expecting_made(folder: str) -> Iterator[None]:
         if (error.code != "unmade" and not is_gone) or not _has_more(folder):
             raise
         if about is not None and about.records:
-            raise lost(about.records, about.records, path) from error
-        raise damaged(path) from error
+            raise record_loss_error(about.records, about.records, path) from error
+        raise damage_error(path) from error
 
 
 _WHILE_MADE: Final = frozenset(
@@ -631,18 +635,18 @@ def _was_begun(folder: str) -> bool:
 
 
 def _has_more(folder: str) -> bool:
-    return any(name not in _WHILE_MADE for name in _listed(folder))
+    return any(name not in _WHILE_MADE for name in _list_folder(folder))
 
 
-def _listed(folder: str) -> list[str]:
+def _list_folder(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def _summed_up(opened: Opened, *, is_running: bool) -> RunSummary | None:
-    created = _created(opened)
+def _make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:
+    created = _creation_time(opened)
     if created is None:
         return None
     facts = opened.facts
@@ -659,14 +663,14 @@ def _summed_up(opened: Opened, *, is_running: bool) -> RunSummary | None:
     )
 
 
-def _created(opened: Opened) -> float | None:
+def _creation_time(opened: OpenRun) -> float | None:
     """When it was wholly made; None if it was not."""
     reader = opened.journal.reader
     created = reader.about("created")
     if created is None:
         return None
     if not _is_time(created):
-        raise damaged(reader.path)
+        raise damage_error(reader.path)
     return created
 
 
@@ -674,7 +678,7 @@ def _is_time(said: object) -> TypeGuard[float]:
     return isinstance(said, float) and abs(said) < LAST_TIME
 
 
-def _ending(opened: Opened, *, is_running: bool) -> tuple[Status, float | None]:
+def _ending(opened: OpenRun, *, is_running: bool) -> tuple[Status, float | None]:
     """How its last life ended, and when; a life without an end is going on only if its engine lives."""
     reader = opened.journal.reader
     started, ended = reader.newest(RUN_STARTED), reader.newest(RUN_ENDED)
@@ -685,10 +689,10 @@ def _ending(opened: Opened, *, is_running: bool) -> tuple[Status, float | None]:
     return ("running" if is_running else "interrupted"), None
 
 
-def _counts(opened: Opened) -> dict[str, int]:
+def _counts(opened: OpenRun) -> dict[str, int]:
     reader = opened.journal.reader
     with suppress(*MISREAD):
-        last, counts = json_of(reader.about("counts"))  # type: ignore[arg-type]
+        last, counts = decode_json(reader.about("counts"))  # type: ignore[arg-type]
         if last == reader.last() and is_counts(counts):
             return dict(counts)
     return reader.item_counts()

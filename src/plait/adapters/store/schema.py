@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
-from plait.adapters.store.faults import explained, fault
+from plait.adapters.store.faults import fault, map_storage_errors
 from plait.adapters.store.ownership import require_plain_journal
 from plait.adapters.store.rows import EVENT_NAMES, FINISHED, IS_MARKED, STATUS_NAMES
 from plait.core.errors import JournalError
@@ -87,17 +87,17 @@ _ADDED: Final = {3: "used", 4: "owed"}
 def open_to_write(path: str, *, create: bool = False) -> sqlite3.Connection:
     """A connection with every setting in force, to a file of the current version."""
     require_plain_journal(path)
-    with explained(path):
+    with map_storage_errors(path):
         was_closed = not _exists_with_data(f"{path}-wal")
         connection = _connect(path, "rwc" if create else "rw")
         try:
             if create:
                 connection.execute("PRAGMA page_size=1024")
             else:
-                _expect_version(_version(connection), path)
+                _require_version(_version(connection), path)
             _set_all(connection, path)
             if not was_closed:
-                _expect_sound(connection, path)
+                _require_intact(connection, path)
             migrate(connection, path)
         except BaseException:
             connection.close()
@@ -108,13 +108,13 @@ def open_to_write(path: str, *, create: bool = False) -> sqlite3.Connection:
 def open_to_read(path: str) -> sqlite3.Connection:
     """A connection that changes nothing, also while an engine writes, also where nothing can be written."""
     require_plain_journal(path)
-    with explained(path):
+    with map_storage_errors(path):
         connection = _readable(path)
         try:
             connection.execute("PRAGMA trusted_schema=0")
             version = _version(connection)
-            _expect_version(version, path)
-            _expect_tables(connection, path)
+            _require_version(version, path)
+            _require_tables(connection, path)
             if lacking := [f"NULL AS {name}" for since, name in _ADDED.items() if version < since]:
                 # Hides the table of the older version.
                 connection.execute(f"CREATE TEMP VIEW log AS SELECT *, {', '.join(lacking)} FROM main.log")
@@ -144,7 +144,7 @@ def _connect(path: str, mode: str, *, more: str = "") -> sqlite3.Connection:
 
 def _readable(path: str) -> sqlite3.Connection:
     """SQLite needs a file for itself beside the journal; where it cannot have one, we read otherwise."""
-    connection = _tried(_connect(path, "ro"))
+    connection = _probe_connection(_connect(path, "ro"))
     if connection is not None:
         return connection
     if not _exists_with_data(f"{path}-wal"):
@@ -167,7 +167,7 @@ def _put_together(path: str) -> sqlite3.Connection:
     return together
 
 
-def _expect_tables(connection: sqlite3.Connection, path: str) -> None:
+def _require_tables(connection: sqlite3.Connection, path: str) -> None:
     """Its tables are tables: a view in the place of one could compute for ever, in a file from elsewhere."""
     names = ", ".join(f"'{name}'" for name in TABLES)
     odd = f"name IN ({names}) AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE %')"
@@ -175,7 +175,7 @@ def _expect_tables(connection: sqlite3.Connection, path: str) -> None:
         raise fault("damaged", path)
 
 
-def _tried(connection: sqlite3.Connection) -> sqlite3.Connection | None:
+def _probe_connection(connection: sqlite3.Connection) -> sqlite3.Connection | None:
     try:
         connection.execute(f"PRAGMA busy_timeout={BUSY_MILLISECONDS}")
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -204,7 +204,7 @@ def _set_all(connection: sqlite3.Connection, path: str) -> None:
             )
 
 
-def _expect_sound(connection: sqlite3.Connection, path: str) -> None:
+def _require_intact(connection: sqlite3.Connection, path: str) -> None:
     if os.path.getsize(path) > CHECKED_BYTES:
         return
     if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
@@ -251,7 +251,7 @@ def unmade(path: str) -> JournalError:
     )
 
 
-def _expect_version(version: int, path: str) -> None:
+def _require_version(version: int, path: str) -> None:
     if version > len(MIGRATIONS):
         raise _too_new(version, len(MIGRATIONS), path)
     if version == UNMADE:

@@ -24,11 +24,11 @@ DEEPEST: Final = 400
 Shape: TypeAlias = Callable[[Any], bool]
 
 
-def damaged(where: str) -> JournalError:
+def damage_error(where: str) -> JournalError:
     return fault("damaged", where)
 
 
-def json_of(text: str | bytes) -> Any:
+def decode_json(text: str | bytes) -> Any:
     """A value; ValueError also for one that is too deep to be worked with."""
     value = json.loads(text)
     if _openings(text) > DEEPEST and _is_deeper(value, DEEPEST):
@@ -52,14 +52,14 @@ def _inside(value: Json) -> Iterable[Json]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def expect_each(types: Sequence[tuple[type | None, ...]], row: Sequence[object]) -> None:
+def require_types(types: Sequence[tuple[type | None, ...]], row: Sequence[object]) -> None:
     """TypeError unless each value of a row has one of its types; None stands for None."""
     for known, value in zip(types, row, strict=True):
         if (None if value is None else value.__class__) not in known and not (value is True and int in known):
             raise TypeError("a value of another type")
 
 
-def expect_shape(value: Any, shape: Shape) -> Any:
+def require_shape(value: Any, shape: Shape) -> Any:
     if not shape(value):
         raise TypeError("a value of another form")
     return value
@@ -84,11 +84,11 @@ def optional(shape: Shape) -> Shape:
     return lambda value: value is None or shape(value)
 
 
-def list_of(shape: Shape) -> Shape:
+def list_shape(shape: Shape) -> Shape:
     return lambda value: isinstance(value, list) and all(map(shape, value))
 
 
-def map_of(shape: Shape) -> Shape:
+def map_shape(shape: Shape) -> Shape:
     return lambda value: isinstance(value, dict) and all(map(shape, value.values()))
 
 
@@ -115,10 +115,10 @@ def _is_hex(value: object) -> bool:
         return False
 
 
-_is_env_files: Final = fields({"names": list_of(is_text), "salt": _is_hex, "digest": is_text})
-is_used: Final = map_of(lambda value: type(value) in (int, float))
-is_counts: Final = map_of(lambda value: type(value) is int)
-is_phases: Final = list_of(lambda value: isinstance(value, list) and list(map(type, value)) == [str, int])
+_is_env_files: Final = fields({"names": list_shape(is_text), "salt": _is_hex, "digest": is_text})
+is_used: Final = map_shape(lambda value: type(value) in (int, float))
+is_counts: Final = map_shape(lambda value: type(value) is int)
+is_phases: Final = list_shape(lambda value: isinstance(value, list) and list(map(type, value)) == [str, int])
 is_failure: Final = fields({"message": is_text}, kind=is_text, path=is_text, exit_code=optional(_is_whole))
 is_facts: Final = fields(
     tool=optional(is_text),
@@ -134,10 +134,12 @@ is_facts: Final = fields(
         profile=optional(is_text),
         backend=optional(is_text),
     ),
-    withheld=list_of(is_text),
+    withheld=list_shape(is_text),
     env_files=lambda value: value == {} or _is_env_files(value),
     accepted=optional(is_text),
-    said_done=list_of(is_text),
-    retried=fields({"items": list_of(is_text), "fingerprints": map_of(is_text)}, asked=list_of(is_text)),
+    said_done=list_shape(is_text),
+    retried=fields(
+        {"items": list_shape(is_text), "fingerprints": map_shape(is_text)}, asked=list_shape(is_text)
+    ),
 )
 """What is said of a run when it is made, and later."""

@@ -23,9 +23,9 @@ from threading import Lock
 from time import monotonic
 
 from plait.adapters.store.blobs import Blobs
-from plait.adapters.store.faults import explained, fault, fault_of, same
+from plait.adapters.store.faults import fault, map_storage_errors, repeat_error, to_journal_error
 from plait.adapters.store.files import Reserve, sync_folder
-from plait.adapters.store.rows import COLUMNS, IS_MARKED, Packing, Row, is_marked, storable, to_row
+from plait.adapters.store.rows import COLUMNS, IS_MARKED, Packing, Row, escape_text, is_marked, to_row
 from plait.adapters.store.run_info import About, Tail
 from plait.adapters.store.schema import checkpoint, open_to_write
 from plait.core.errors import JournalError
@@ -116,7 +116,7 @@ class Writer:
         self._cursor = self._connection.cursor()
         try:
             self._reserve.fill()
-            with explained(path):
+            with map_storage_errors(path):
                 self._epoch = self._begin_epoch()
                 self._last_word: int = self._connection.execute(_LAST_WORD).fetchone()[0]
                 self._knows_words = self._last_word == 0
@@ -172,8 +172,8 @@ class Writer:
             self._sync_data(self._wal)
         except OSError as error:
             # The system may have dropped what it could not write, and would report success the next time.
-            self._fault = fault_of(error, self.path)
-            raise same(self._fault) from error
+            self._fault = to_journal_error(error, self.path)
+            raise repeat_error(self._fault) from error
         self._synced = commits
         if claimed is not None and self._tail is not None:
             self._tail.say(claimed)
@@ -184,13 +184,13 @@ class Writer:
 
     def keep_tail(self, said: About) -> None:
         """From now on `run.json` says how many records there are."""
-        with self._writing, explained(self.path):
+        with self._writing, map_storage_errors(self.path):
             self._tail = Tail(os.path.dirname(self.path), said, self._connection)
 
     def _claim(self) -> About | None:
         if self._tail is None:
             return None
-        with self._writing, explained(self.path):
+        with self._writing, map_storage_errors(self.path):
             return self._tail.claim()
 
     def keep(self, data: bytes) -> str:
@@ -215,7 +215,7 @@ class Writer:
 
     def expect_sound(self) -> None:
         if self._fault is not None:
-            raise same(self._fault)
+            raise repeat_error(self._fault)
 
     def close(self) -> None:
         """Nothing else uses it any more."""
@@ -265,7 +265,7 @@ class Writer:
 
     def _write(self, batch: _Batch) -> None:
         if self._fault is not None:
-            raise same(self._fault)
+            raise repeat_error(self._fault)
         rows = batch.rows
         if not self._new_words and len(rows) <= FEW and not any(map(is_marked, rows)):
             self._add_few(batch)
@@ -281,7 +281,7 @@ class Writer:
             batch.is_written = added.rowcount > 0
         except sqlite3.Error as error:
             self._roll_back()
-            raise self._failed(fault_of(error, self.path), batch) from error
+            raise self._failed(to_journal_error(error, self.path), batch) from error
         except BaseException:
             batch.is_written = self._connection.total_changes > before
             raise
@@ -316,7 +316,7 @@ class Writer:
                 self._tail.add(batch.rows)
         except sqlite3.Error as error:
             self._roll_back()
-            raise self._failed(fault_of(error, self.path), batch) from error
+            raise self._failed(to_journal_error(error, self.path), batch) from error
         except BaseException:
             batch.is_written = began and not connection.in_transaction
             self._commits += batch.is_written
@@ -334,7 +334,7 @@ class Writer:
 
     def _learned(self, word: str) -> int:
         """The number of a word; a new one is written with the first rows that need it."""
-        stored = storable(word)
+        stored = escape_text(word)
         with self._writing:
             number = self._words.get(word)  # another thread has learned it while we waited
             if number is not None:
@@ -352,7 +352,7 @@ class Writer:
         return number
 
     def _written_word(self, stored: str) -> int | None:
-        with explained(self.path):
+        with map_storage_errors(self.path):
             found = self._connection.execute("SELECT id FROM words WHERE text = ?", (stored,)).fetchone()
         return None if found is None else int(found[0])
 
@@ -365,7 +365,7 @@ class Writer:
             "let that one go on; plait runs shows how far it is",
             code="replaced",
         )
-        return same(self._fault)
+        return repeat_error(self._fault)
 
     def _failed(self, fault: JournalError, batch: _Batch) -> JournalError:
         self._fault = fault
@@ -377,6 +377,6 @@ class Writer:
                 self._transact(self._add, last)
                 batch.is_written = True
                 self._sync_data(self._wal)
-        told = same(fault)
+        told = repeat_error(fault)
         told.holds_last = batch.is_written and bool(batch.rows)
         return told

@@ -21,32 +21,38 @@ from queue import Empty, SimpleQueue
 from random import Random
 from threading import Event, Thread
 
-from plait.agents.budget import with_estimate
-from plait.agents.messages import Answer, Ask, OnText, Usage
+from plait.agents.budget import estimate_usage
+from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsage
 from plait.agents.providers import sse
 from plait.agents.providers.families import (
     RESERVED,
     Family,
-    FaultError,
-    Shape,
-    UnendedError,
+    MissingStopReason,
+    RequestShape,
+    ServerFault,
     UnreadableError,
-    fault_text,
-    fault_word,
+    error_code,
+    error_text,
 )
 from plait.agents.providers.families.anthropic_messages import AnthropicMessages
 from plait.agents.providers.families.chat_completions import ChatCompletions
 from plait.agents.providers.spec import Spec
-from plait.core.errors import InternalError, PlaitError, RequestError, listed, nearest
+from plait.core.errors import InternalError, PlaitError, RequestError, closest_name, format_names
 from plait.core.hints import Final, Protocol, TypeAlias
-from plait.core.masking import Masker, masked
+from plait.core.masking import Masker, mask_value
 from plait.core.records import dataclass, replace
 from plait.core.secret_names import looks_secret
 from plait.core.values import MASK, Json
-from plait.engine.event_bus import Stop
-from plait.engine.outcome import Failure, Interrupted, StepError, kind_of_error, kind_of_status
-from plait.template.sinks import as_header, as_json, as_url
-from plait.tools.invocation import Limits, RequestCall
+from plait.engine.event_bus import StopSignal
+from plait.engine.outcome import (
+    Failure,
+    Interrupted,
+    StepError,
+    failure_kind_of_error,
+    failure_kind_of_status,
+)
+from plait.template.sinks import render_header, render_json, render_url
+from plait.tools.invocation import CallLimits, RequestCall
 
 LOOK: Final = 0.05
 """Seconds between two looks whether the run is to stop, while a server is silent."""
@@ -77,7 +83,7 @@ class Received(Protocol):
 
 Open: TypeAlias = Callable[[RequestCall], AbstractContextManager[Received]]
 """Sends a request; RequestError if there is no answer."""
-_Broken: TypeAlias = Callable[[Answer, str, str], StepError]
+_Broken: TypeAlias = Callable[[ModelResponse, str, str], StepError]
 """The failure of a question of which half an answer came: that, the kind, and why."""
 
 
@@ -104,7 +110,9 @@ class HttpModel:
         self._secrets = tuple(_secrets(spec, environ))
         self.mask = Masker(self._secrets).mask if self._secrets else str
 
-    def once(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+    def once(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:
         spec = self._spec
         deadline = time.monotonic() + (spec.timeout if timeout is None else min(timeout, spec.timeout))
         model = self._model(ask)
@@ -113,31 +121,31 @@ class HttpModel:
         with self._answered(call, deadline, stop) as exchange:
             answer = self._read(exchange, told, partial(self._broken, ask, model))
         if self._secrets:
-            answer = Answer.of(masked(answer.record(), self.mask))
-        usage = self._priced(with_estimate(answer, ask), model, answer.model or model)
+            answer = ModelResponse.of(mask_value(answer.record(), self.mask))
+        usage = self._priced(estimate_usage(answer, ask), model, answer.model or model)
         return replace(answer, usage=usage, model=answer.model or model)
 
-    def _priced(self, usage: Usage, *names: str) -> Usage:
+    def _priced(self, usage: TokenUsage, *names: str) -> TokenUsage:
         """By the first of these names that has a price: servers often answer with an exact one."""
         known = (self._spec.price(name, usage) for name in names)
         return replace(usage, cost=next((one for one in known if one is not None), None))
 
     # ── the request ──────────────────────────────────────────────────────
 
-    def _model(self, ask: Ask) -> str:
+    def _model(self, ask: ModelRequest) -> str:
         model = self._spec.model_id(ask.model)
         if model is None:
             variables = self._spec.model_variables
-            or_so = f", or put its name into the variable {listed(variables)}" if variables else ""
-            raise _refused(f"the provider '{self.name}' has no default_model: name a model{or_so}")
+            or_so = f", or put its name into the variable {format_names(variables)}" if variables else ""
+            raise _refusal_error(f"the provider '{self.name}' has no default_model: name a model{or_so}")
         return model
 
-    def _call(self, ask: Ask, model: str) -> RequestCall:
+    def _call(self, ask: ModelRequest, model: str) -> RequestCall:
         spec = self._spec
-        shape = Shape(model, spec.structured, spec.stream)
+        shape = RequestShape(model, spec.structured, spec.stream)
         values = self._family.values(replace(ask, options=self._options(ask)), shape)
-        body = as_json(spec.body, values, env=self._environ)
-        headers = [(name, as_header(value, {}, env=self._environ)) for name, value in spec.headers]
+        body = render_json(spec.body, values, env=self._environ)
+        headers = [(name, render_header(value, {}, env=self._environ)) for name, value in spec.headers]
         return RequestCall(
             "POST",
             self._url(model),
@@ -146,40 +154,44 @@ class HttpModel:
             body.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode(),
         )
 
-    def _options(self, ask: Ask) -> dict[str, Json]:
+    def _options(self, ask: ModelRequest) -> dict[str, Json]:
         """The options, if the body has a place for each."""
         most = self._spec.max_tokens
         options = {**({} if most is None else {"max_tokens": most}), **ask.options}
         places = {str(hole) for hole in self._spec.body.placeholders if hole.kind == "param"} - RESERVED
         for name in ask.options:
             if name not in places:
-                guess = nearest(name, places)
-                meant = f"did you mean '{guess}'?" if guess else f"it takes {listed(sorted(places))}"
-                raise _refused(f"the provider '{self.name}' takes no option '{name}': {meant}")
+                guess = closest_name(name, places)
+                meant = f"did you mean '{guess}'?" if guess else f"it takes {format_names(sorted(places))}"
+                raise _refusal_error(f"the provider '{self.name}' takes no option '{name}': {meant}")
         asked = options.get("max_tokens")
         if most is not None and isinstance(asked, int | float) and asked > most:
             options["max_tokens"] = most
         return options
 
     def _url(self, model: str) -> str:
-        base = as_url(self._spec.base_url, {}, env=self._environ, host_from_value=True)
-        return base.rstrip("/") + as_url(self._spec.path, {"model": model}, env=self._environ)
+        base = render_url(self._spec.base_url, {}, env=self._environ, host_from_value=True)
+        return base.rstrip("/") + render_url(self._spec.path, {"model": model}, env=self._environ)
 
     def _key_header(self) -> list[tuple[str, str]]:
         auth = self._spec.auth
         if auth.type == "none" or (auth.optional and not self._key):
             return []
         if not self._key:
-            raise _refused(f"the provider '{self.name}' needs a key: put it into the variable {auth.env}")
+            raise _refusal_error(
+                f"the provider '{self.name}' needs a key: put it into the variable {auth.env}"
+            )
         if not self._key.isascii() or not self._key.isprintable() or " " in self._key:
-            raise _refused(f"the variable {auth.env} holds characters that no key has: look for line breaks")
+            raise _refusal_error(
+                f"the variable {auth.env} holds characters that no key has: look for line breaks"
+            )
         if auth.type == "bearer":
             return [("authorization", f"Bearer {self._key}")]
         return [(auth.header, self._key)]
 
     # ── attempts ─────────────────────────────────────────────────────────
 
-    def _answered(self, call: RequestCall, deadline: float, stop: Stop) -> _Exchange:
+    def _answered(self, call: RequestCall, deadline: float, stop: StopSignal) -> _Exchange:
         """An exchange whose head is welcome; or the failure after which nothing more is tried."""
         pauses = self._spec.retry.delays(self._random)
         attempt = 0
@@ -204,13 +216,13 @@ class HttpModel:
             if stop.wait(pause):
                 raise Interrupted
 
-    def _attempt(self, call: RequestCall, deadline: float, stop: Stop) -> _Exchange:
+    def _attempt(self, call: RequestCall, deadline: float, stop: StopSignal) -> _Exchange:
         if stop.is_set():
             raise Interrupted
         left = deadline - time.monotonic()
         if left <= 0:
             raise StepError(Failure(f"the provider '{self.name}' did not answer in time", "timeout"))
-        return _Exchange(self._open, replace(call, limits=Limits(timeout=left)), stop)
+        return _Exchange(self._open, replace(call, limits=CallLimits(timeout=left)), stop)
 
     def _pause_after(self, head: Head, pauses: Iterator[float]) -> float | None:
         if head.status not in self._spec.statuses:
@@ -227,11 +239,13 @@ class HttpModel:
             body = b""
         data = _json(body)
         kind, todo = self._meaning(head)
-        said = self.mask(_said(data, body))[:MOST_SAID]  # in this order: half a secret cannot be masked
-        word = fault_word(data)
+        said = self.mask(_server_message(data, body))[
+            :MOST_SAID
+        ]  # in this order: half a secret cannot be masked
+        word = error_code(data)
         phrase = next((f" {known.phrase}" for known in HTTPStatus if known == head.status), "")
         named = f" ({word})" if word else ""
-        told = f", and says {quoted}" if (quoted := _quoted(said)) else ""
+        told = f", and says {quoted}" if (quoted := _quote_line(said)) else ""
         what = (
             f"the provider '{self.name}' answered {head.status}{phrase}{named}{_after(attempt)}{told}{todo}"
         )
@@ -257,41 +271,43 @@ class HttpModel:
                 "refused",
                 ": it redirects, which a key does not follow; write the last address as base_url",
             )
-        kind = kind_of_status(status)
+        kind = failure_kind_of_status(status)
         return ("refused", ": it does not take this question") if kind == "failed" else (kind, wait)
 
     def _unanswered(self, error: RequestError, attempt: int) -> Failure:
         what = f"the provider '{self.name}' gave no answer: {error.what}{_after(attempt)}"
         fix = FIXES.get(error.code or "", error.fix)
-        return Failure(f"{what}; {fix}" if fix else what, _kind_of(error))
+        return Failure(f"{what}; {fix}" if fix else what, _failure_kind(error))
 
     # ── the answer ───────────────────────────────────────────────────────
 
-    def _read(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
+    def _read(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
         kind = exchange.head().headers.get("content-type", "").partition(";")[0].strip().lower()
         # A server that does not stream, although it was asked to, answers at once.
         if kind == "text/event-stream":
             return self._streamed(exchange, told, broken)
         return self._whole(exchange, told, broken)
 
-    def _whole(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
+    def _whole(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
         try:
             body = b"".join(exchange.pieces())
             answer = self._family.answer(_json(body))
         except RequestError as error:
-            paid = broken(Answer(), "", "").failure.output  # its head was welcome: the question was taken
+            paid = broken(
+                ModelResponse(), "", ""
+            ).failure.output  # its head was welcome: the question was taken
             raise StepError(replace(self._unanswered(error, 1), output=paid)) from None
         except UnreadableError as error:
             output = {"said": self.mask(body.decode("utf-8", "replace"))[:MOST_SAID]}
             raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
-        except UnendedError as error:
+        except MissingStopReason as error:
             raise broken(error.half, "server_error", "it does not say why it ends") from None
         if told is not None:
             told.hear(answer.text)
             told.end()
         return answer
 
-    def _streamed(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
+    def _streamed(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
         reading = self._family.reading()
         try:
             for data in sse.events(exchange.pieces()):
@@ -301,10 +317,10 @@ class HttpModel:
                 if reading.is_last:
                     break
         except RequestError as error:
-            raise broken(reading.answer(), _kind_of(error), error.what) from None
-        except FaultError as error:
+            raise broken(reading.answer(), _failure_kind(error), error.what) from None
+        except ServerFault as error:
             named = f" ({error.word})" if error.word else ""
-            words = f", {quoted}" if (quoted := _quoted(self.mask(error.text))) else ""
+            words = f", {quoted}" if (quoted := _quote_line(self.mask(error.text))) else ""
             raise broken(reading.answer(), "server_error", f"{error}{named}{words}") from None
         except UnreadableError as error:
             raise broken(reading.answer(), "server_error", self._unreadable(error)) from None
@@ -314,8 +330,8 @@ class HttpModel:
             told.end()
         return reading.answer()
 
-    def _broken(self, ask: Ask, model: str, half: Answer, kind: str, why: str) -> StepError:
-        usage = self._priced(with_estimate(half, ask, broke_off=True), model, half.model or model)
+    def _broken(self, ask: ModelRequest, model: str, half: ModelResponse, kind: str, why: str) -> StepError:
+        usage = self._priced(estimate_usage(half, ask, broke_off=True), model, half.model or model)
         output: dict[str, Json] = {
             "text": self.mask(half.text),
             "usage": usage.record(),
@@ -344,7 +360,7 @@ class _Exchange:
     with the deadline, and nobody hears what it still brings.
     """
 
-    def __init__(self, open: Open, call: RequestCall, stop: Stop) -> None:
+    def __init__(self, open: Open, call: RequestCall, stop: StopSignal) -> None:
         self._open = open
         self._stop = stop
         self._queue: SimpleQueue[Head | bytes | PlaitError | None] = SimpleQueue()
@@ -418,7 +434,7 @@ class _Told:
         whole = self._kept + text
         for secret in self._secrets:
             whole = whole.replace(secret, MASK)
-        end = len(whole) - max((_begun(secret, whole) for secret in self._secrets), default=0)
+        end = len(whole) - max((_secret_prefix_length(secret, whole) for secret in self._secrets), default=0)
         self._kept = whole[end:]
         if end:
             self._on_text(whole[:end])
@@ -441,7 +457,7 @@ def _secrets(spec: Spec, environ: Mapping[str, str]) -> Iterator[str]:
             yield value
 
 
-def _begun(secret: str, text: str) -> int:
+def _secret_prefix_length(secret: str, text: str) -> int:
     """How many of the last characters of a text could be the first of a secret."""
     longest = min(len(text), len(secret) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(secret[:n])), 0)
@@ -464,12 +480,12 @@ def pause_asked(headers: Mapping[str, str], now: float) -> float | None:
         return None
 
 
-def _kind_of(error: RequestError) -> str:
+def _failure_kind(error: RequestError) -> str:
     """An answer that cannot be read is the fault of the server."""
-    return "server_error" if error.code in FIXES else kind_of_error(error)
+    return "server_error" if error.code in FIXES else failure_kind_of_error(error)
 
 
-def _refused(what: str) -> StepError:
+def _refusal_error(what: str) -> StepError:
     return StepError(Failure(what, "refused"))
 
 
@@ -484,13 +500,13 @@ def _json(body: bytes) -> Json:
         return None
 
 
-def _said(data: Json, body: bytes) -> str:
+def _server_message(data: Json, body: bytes) -> str:
     """What a server says about an error, for the record."""
-    text = fault_text(data)
+    text = error_text(data)
     return body.decode("utf-8", "replace") if text is None else text
 
 
-def _quoted(said: str) -> str:
+def _quote_line(said: str) -> str:
     """The same on one line, for people; empty if it is no text for them: markup, or data."""
     line = " ".join(said.split())
     if not line or line[0] in "<{[":

@@ -14,16 +14,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 
-from plait.agents.messages import Answer, Ask, Message, Offer, OnText, ToolUse, Usage
+from plait.agents.messages import (
+    Message,
+    ModelRequest,
+    ModelResponse,
+    OnText,
+    TokenUsage,
+    ToolOffer,
+    ToolRequest,
+)
 from plait.agents.providers.structured import Model
 from plait.core import documents
 from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, Problem
 from plait.core.hints import Final, Literal
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, Interrupted, StepError
 
 LINES: Final = (".jsonl", ".ndjson")
@@ -36,7 +44,7 @@ ENDINGS: Final = ("end", "tools", "length", "refused")
 # ── questions and answers as data ────────────────────────────────────────
 
 
-def question(ask: Ask) -> dict[str, Json]:
+def request_key(ask: ModelRequest) -> dict[str, Json]:
     """What makes a question the one it is: all that a model hears, without what is not said."""
     said: dict[str, Json] = {
         "model": ask.model,
@@ -65,7 +73,7 @@ def _message(message: Message) -> dict[str, Json]:
     return {"role": message.role, **{name: value for name, value in said.items() if value}}
 
 
-def _offer(offer: Offer) -> dict[str, Json]:
+def _offer(offer: ToolOffer) -> dict[str, Json]:
     return {"name": offer.name, "description": offer.description, "schema": dict(offer.schema)}
 
 
@@ -77,7 +85,7 @@ class Entry:
     """An exchange of a file; `ask` is None if it says nothing of its question."""
 
     ask: Json
-    answer: Answer
+    answer: ModelResponse
 
     def fits(self, said: Mapping[str, Json]) -> bool:
         return not any(_differences(self.ask, said))
@@ -152,7 +160,7 @@ def _wrong_answer(answer: dict[str, Json]) -> Iterator[str]:
     if not isinstance(uses, list) or not all(_is_use(use) for use in uses):
         yield "'uses' is a list of maps: name, arguments, id"
     counts = answer.get("usage") or {}
-    known = list(Usage(estimated=1).record())
+    known = list(TokenUsage(estimated=1).record())
     if not isinstance(counts, dict) or not all(
         name in known and (isinstance(count, int | float) or (count is None and name == "cost"))
         for name, count in counts.items()
@@ -164,23 +172,23 @@ def _is_use(use: Json) -> bool:
     return isinstance(use, dict) and isinstance(use.get("name"), str) and all(name in USE for name in use)
 
 
-def _answer(said: Json) -> Answer:
+def _answer(said: Json) -> ModelResponse:
     if isinstance(said, str):
-        return Answer(said)
+        return ModelResponse(said)
     uses = [
-        ToolUse(use.get("id") or f"call_{place}", use["name"], use.get("arguments", {}))
+        ToolRequest(use.get("id") or f"call_{place}", use["name"], use.get("arguments", {}))
         for place, use in enumerate(said.get("uses") or [], 1)
     ]
-    usage = Usage(**(said.get("usage") or {}))
+    usage = TokenUsage(**(said.get("usage") or {}))
     ending: Json = said.get("ending") or ("tools" if uses else "end")
     text, model = said.get("text") or "", said.get("model") or ""
-    return Answer(text, tuple(uses), usage, model, ending, said.get("data"), said.get("blocks"))
+    return ModelResponse(text, tuple(uses), usage, model, ending, said.get("data"), said.get("blocks"))
 
 
 # ── playing ──────────────────────────────────────────────────────────────
 
 
-class Playing:
+class RecordedModel:
     def __init__(self, name: str, path: str, match: Literal["exact", "order"] = "exact") -> None:
         self.name = name
         self._path = path
@@ -193,24 +201,24 @@ class Playing:
 
     def once(
         self,
-        ask: Ask,
+        ask: ModelRequest,
         *,
         timeout: float | None,  # noqa: ARG002 - it waits for nobody
-        stop: Stop,
+        stop: StopSignal,
         on_text: OnText | None = None,
-    ) -> Answer:
+    ) -> ModelResponse:
         if stop.is_set():
             raise Interrupted
         with self._lock:
-            answer = (self._next if self._match == "order" else self._found)(question(ask))
+            answer = (self._next if self._match == "order" else self._found)(request_key(ask))
         if on_text is not None and answer.text:
             on_text(answer.text)
         return answer
 
-    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002 - as it was paid then
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002 - as it was paid then
         return usage.cost or 0.0
 
-    def _found(self, said: dict[str, Json]) -> Answer:
+    def _found(self, said: dict[str, Json]) -> ModelResponse:
         """A question that was asked several times gets its answers in turn, and then the last one again."""
         fitting = [place for place, entry in enumerate(self._entries) if entry.fits(said)]
         if not fitting:
@@ -220,16 +228,18 @@ class Playing:
         self._given[place] += 1
         return self._entries[place].answer
 
-    def _next(self, said: dict[str, Json]) -> Answer:
+    def _next(self, said: dict[str, Json]) -> ModelResponse:
         place = self._given.total()
         if place >= len(self._entries):
             told = f"{self._path} holds {len(self._entries)} answers, and one more is asked for"
-            raise _refused(f"the provider '{self.name}' knows no answer: {told}; record it, or add it there")
+            raise _refusal_error(
+                f"the provider '{self.name}' knows no answer: {told}; record it, or add it there"
+            )
         entry = self._entries[place]
         if not entry.fits(said):
             where = next(_differences(entry.ask, said))
             told = f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
-            raise _refused(f"the provider '{self.name}' knows no answer: {told}")
+            raise _refusal_error(f"the provider '{self.name}' knows no answer: {told}")
         self._given[place] += 1
         return entry.answer
 
@@ -243,7 +253,7 @@ class Playing:
         messages, tools = (len(said.get(part, [])) for part in ("messages", "tools"))
         shape = f"messages: {messages}, tools: {tools}, digest {digest(said)[:12]}"
         told += f" ({shape}); record it, or add it there"
-        return _refused(f"the provider '{self.name}' knows no answer: {told}")
+        return _refusal_error(f"the provider '{self.name}' knows no answer: {told}")
 
 
 def _differences(wanted: Json, said: Mapping[str, Json]) -> Iterator[str]:
@@ -277,7 +287,7 @@ def _item(items: Sequence[Json], at: int) -> Json:
 # ── recording ────────────────────────────────────────────────────────────
 
 
-class Recording:
+class RecordingModel:
     """Asks another model, and writes down every exchange: no key, no header, nothing that is secret."""
 
     def __init__(self, name: str, path: str, inner: Model, *, mask: Callable[[str], str] = str) -> None:
@@ -289,10 +299,12 @@ class Recording:
         self._mask = mask
         self._lock = Lock()
 
-    def once(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+    def once(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:
         answer = self._inner.once(ask, timeout=timeout, stop=stop, on_text=on_text)
-        exchange = {"ask": question(ask), "answer": _sparse(answer)}
-        self._write(json_text(masked(exchange, self._mask)) + "\n")
+        exchange = {"ask": request_key(ask), "answer": _sparse(answer)}
+        self._write(json_text(mask_value(exchange, self._mask)) + "\n")
         return answer
 
     def _write(self, line: str) -> None:
@@ -312,9 +324,9 @@ class Recording:
             ) from None
 
 
-def _sparse(answer: Answer) -> dict[str, Json]:
+def _sparse(answer: ModelResponse) -> dict[str, Json]:
     return {name: value for name, value in answer.record().items() if value or name in ("text", "usage")}
 
 
-def _refused(what: str) -> StepError:
+def _refusal_error(what: str) -> StepError:
     return StepError(Failure(what, "refused"))

@@ -18,17 +18,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
 from plait.agents.providers.spec import Spec, read_spec
-from plait.agents.providers.structured import Asking, Model
+from plait.agents.providers.structured import Model, StructuredProvider
 from plait.core import documents
 from plait.core.documents.nodes import Mapping as MappingNode
 from plait.core.documents.nodes import Node, Scalar
-from plait.core.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.safe_files import read_beneath
+from plait.core.safe_files import read_below
 from plait.lang.provider_check import file_problems
 from plait.schema.provider_tables import PROVIDER_NAME
-from plait.template.sinks import as_text
-from plait.tools.items import Header, Item, digest_of
+from plait.template.sinks import render_text
+from plait.tools.items import Header, ToolFile, file_digest
 from plait.tools.spaces import Space, Spaces
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class Providers:
         self._open = open
         self._environ = environ
         self._project = project
-        self._made: dict[str, Asking] = {}
+        self._made: dict[str, StructuredProvider] = {}
         self._lock = Lock()
 
-    def get(self, name: str | None) -> Asking | None:
+    def get(self, name: str | None) -> StructuredProvider | None:
         """The provider of that name, or the one that was chosen; None if nobody chose one."""
         named = name or self._environ.get(CHOICE) or ""
         if not named and not _files(DEFAULT, self._spaces):
@@ -63,7 +63,7 @@ class Providers:
         with self._lock:
             wanted = named or DEFAULT
             if wanted not in self._made:
-                self._made[wanted] = Asking(self._model(wanted))
+                self._made[wanted] = StructuredProvider(self._model(wanted))
             return self._made[wanted]
 
     def _model(self, name: str, *, recording: tuple[str, ...] = ()) -> Model:
@@ -72,15 +72,15 @@ class Providers:
             from plait.agents.providers.client import HttpModel
 
             return HttpModel(spec, self._open, environ=self._environ)
-        from plait.agents.providers.recordings import Playing, Recording
+        from plait.agents.providers.recordings import RecordedModel, RecordingModel
 
-        path = os.path.join(self._project, as_text(spec.file, {}, env=self._environ))
+        path = os.path.join(self._project, render_text(spec.file, {}, env=self._environ))
         if spec.record is None:
-            return Playing(name, path, spec.match)
+            return RecordedModel(name, path, spec.match)
         if spec.record in (name, *recording):
             raise InputError(f"the provider '{name}' records itself", fix="record another one", code="circle")
         inner = self._model(spec.record, recording=(name, *recording))
-        return Recording(name, path, inner, mask=getattr(inner, "mask", str))
+        return RecordingModel(name, path, inner, mask=getattr(inner, "mask", str))
 
     def _spec(self, name: str) -> Spec:
         layers = list(_layers(name, self._spaces))
@@ -113,7 +113,7 @@ def names(spaces: Spaces) -> list[str]:
     return sorted(found)
 
 
-def _layers(name: str, spaces: Spaces) -> Iterator[tuple[Item, Node]]:
+def _layers(name: str, spaces: Spaces) -> Iterator[tuple[ToolFile, Node]]:
     """The file of a provider, the one that it extends, and so on."""
     seen: set[str] = set()
     where: Scalar | None = None
@@ -125,18 +125,18 @@ def _layers(name: str, spaces: Spaces) -> Iterator[tuple[Item, Node]]:
         seen.add(item.path)
         node = documents.parse(item.data.decode("utf-8", "surrogateescape"), item.path)
         yield item, node
-        where = _extended(node)
+        where = _extends_field(node)
         if where is None:
             return
         name = str(where.value)
 
 
-def _extended(node: Node) -> Scalar | None:
+def _extends_field(node: Node) -> Scalar | None:
     found = node.get("extends") if isinstance(node, MappingNode) else None
     return found if isinstance(found, Scalar) and isinstance(found.value, str) else None
 
 
-def _files(name: str, spaces: Spaces) -> list[Item]:
+def _files(name: str, spaces: Spaces) -> list[ToolFile]:
     """The files of that name, the answering one first."""
     if not re.fullmatch(PROVIDER_NAME.pattern, name):
         return []
@@ -144,14 +144,16 @@ def _files(name: str, spaces: Spaces) -> list[Item]:
     return [item for item in found if item is not None]
 
 
-def _file(space: Space, name: str) -> Item | None:
+def _file(space: Space, name: str) -> ToolFile | None:
     relative = f"{_folder(space)}/{name}.yaml"
-    contents = read_beneath(space.root, relative)
+    contents = read_below(space.root, relative)
     if contents is None:
         return None
     data = contents[0]
     stem = relative.removesuffix(".yaml")
-    return Item("config", stem, space, os.path.join(space.root, relative), data, digest_of(data), Header())
+    return ToolFile(
+        "config", stem, space, os.path.join(space.root, relative), data, file_digest(data), Header()
+    )
 
 
 def _folder(space: Space) -> str:
@@ -163,11 +165,11 @@ def _missing(name: str, spaces: Spaces, extends: Scalar | None, *, circular: boo
     if circular:
         return InputError(f"the provider '{name}' extends itself", where, "extend another one", code="circle")
     known = names(spaces)
-    guess = nearest(name, known)
+    guess = closest_name(name, known)
     return InputError(
         f"there is no provider '{name}'",
         where,
         (f"did you mean '{guess}'? " if guess else "")
-        + f"there are {listed(known)}; or write .ai/config/providers/{name}.yaml",
+        + f"there are {format_names(known)}; or write .ai/config/providers/{name}.yaml",
         code="unknown-provider",
     )

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from plait.agents.messages import Answer, Ask, OnText, Usage
-from plait.agents.providers.structured import Asking
+from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsage
+from plait.agents.providers.structured import StructuredProvider
 from plait.core.hints import Any, TypeAlias
-from plait.engine.event_bus import Stop
-from plait.engine.outcome import Failure, Interrupted, StepError, by_author
+from plait.engine.event_bus import StopSignal
+from plait.engine.outcome import Failure, Interrupted, StepError, call_author_function
 
-Said: TypeAlias = Answer | str
+Said: TypeAlias = ModelResponse | str
 """An answer, or its text alone."""
-Script: TypeAlias = Sequence[Said] | Callable[[Ask], Said]
+Script: TypeAlias = Sequence[Said] | Callable[[ModelRequest], Said]
 
 
-def scripted(script: Script, *, name: str = "scripted") -> Asking:
+def scripted_provider(script: Script, *, name: str = "scripted") -> StructuredProvider:
     """A provider that needs no server: `scripted(["Hello"])`, `scripted(lambda ask: …)`."""
-    return Asking(Scripted(script, name=name))
+    return StructuredProvider(Scripted(script, name=name))
 
 
 class Scripted:
@@ -31,43 +31,43 @@ class Scripted:
     def __init__(self, script: Script, *, name: str = "scripted") -> None:
         self.name = name
         self.fingerprint = f"scripted:{name}"
-        self.asked: list[Ask] = []
+        self.asked: list[ModelRequest] = []
         self._script = script
         self._lock = Lock()
 
     def once(
         self,
-        ask: Ask,
+        ask: ModelRequest,
         *,
         timeout: float | None,  # noqa: ARG002 - a function takes the time it takes
-        stop: Stop,
+        stop: StopSignal,
         on_text: OnText | None = None,
-    ) -> Answer:
+    ) -> ModelResponse:
         if stop.is_set():
             raise Interrupted
         said = self._said(ask)
-        answer = expect_answer(Answer(said) if isinstance(said, str) else said, self.name)
+        answer = require_response(ModelResponse(said) if isinstance(said, str) else said, self.name)
         if on_text is not None and answer.text:
             on_text(answer.text)
         return answer
 
-    def _said(self, ask: Ask) -> Said:
+    def _said(self, ask: ModelRequest) -> Said:
         with self._lock:
             number = len(self.asked)
             self.asked.append(ask)
         if callable(self._script):
             script = self._script
-            return by_author(lambda: script(ask), f"provider '{self.name}'")
+            return call_author_function(lambda: script(ask), f"provider '{self.name}'")
         if number >= len(self._script):
             told = f"the provider '{self.name}' has {len(self._script)} answers, and was asked once more"
             raise StepError(Failure(told, "refused"))
         return self._script[number]
 
-    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002 - nothing is paid
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002 - nothing is paid
         return usage.cost or 0.0
 
 
-class Authored:
+class AuthorProvider:
     """An object of an author that is asked like a provider, whatever else it has of one."""
 
     def __init__(self, given: Any) -> None:
@@ -75,20 +75,22 @@ class Authored:
         self.name: str = str(getattr(given, "name", type(given).__qualname__))
         self.fingerprint: str = str(getattr(given, "fingerprint", f"python:{self.name}"))
 
-    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+    def ask(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:
         given = self._given
-        answer = by_author(
+        answer = call_author_function(
             lambda: given.ask(ask, timeout=timeout, stop=stop, on_text=on_text), f"provider '{self.name}'"
         )
-        return expect_answer(answer, self.name)
+        return require_response(answer, self.name)
 
-    def price(self, model: str | None, usage: Usage) -> float | None:
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:
         price = getattr(self._given, "price", None)
         return usage.cost if price is None else price(model, usage)
 
 
-def expect_answer(given: object, name: str) -> Answer:
-    if isinstance(given, Answer):
+def require_response(given: object, name: str) -> ModelResponse:
+    if isinstance(given, ModelResponse):
         return given
     told = f"the provider '{name}' gave no answer, but {type(given).__name__}: return text, or an Answer"
     raise StepError(Failure(told, "bad_answer"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from plait.agents.messages import Usage
+from plait.agents.messages import TokenUsage
 from plait.agents.providers.families import Structured
 from plait.core.documents.nodes import Mapping as MappingNode
 from plait.core.documents.nodes import Node, Scalar
@@ -17,10 +17,10 @@ from plait.core.hints import Literal, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json, json_text
 from plait.engine.step import Retry
-from plait.schema import PROVIDER, Said, essence, spelt, template_of
+from plait.schema import PROVIDER, Fields, fields_by_spelling, fingerprint_data, to_template
 from plait.schema.validate import is_number, is_whole
 from plait.scope import Scope
-from plait.template.sinks import as_text
+from plait.template.sinks import render_text
 from plait.template.template import Template
 
 FamilyName: TypeAlias = Literal["chat_completions", "anthropic_messages", "replay"]
@@ -45,7 +45,7 @@ class Price:
     output: float
     cached: float
 
-    def of(self, usage: Usage) -> float:
+    def of(self, usage: TokenUsage) -> float:
         fresh = max(0, usage.input - usage.cached)
         paid = fresh * self.input + usage.cached * self.cached + usage.output * self.output
         return paid / MILLION
@@ -82,7 +82,7 @@ class Spec:
         name = model or self.default_model
         return None if name is None else self.models.get(name, name)
 
-    def price(self, model: str | None, usage: Usage) -> float | None:
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:
         price = self.prices.get(self.model_id(model) or "")
         return None if price is None else price.of(usage)
 
@@ -90,7 +90,7 @@ class Spec:
 def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     """The provider that a file describes, with those that it extends; InputError with all problems."""
     assert isinstance(node, MappingNode)
-    said = Said("provider", node, Scope())
+    said = Fields("provider", node, Scope())
     if missing := list(_missing(said)):
         raise InputError.together(missing)
     retry = said.inner("retry") or _empty("provider_retry", said)
@@ -103,10 +103,10 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
         base_url=_template(said, "base_url"),
         path=_template(said, "path"),
         auth=_auth(said.inner("auth")),
-        headers=tuple((key, template_of(value, "config")) for key, value in said.entries("headers")),
+        headers=tuple((key, to_template(value, "config")) for key, value in said.entries("headers")),
         body=_template(said, "body"),
         models=models,
-        default_model=as_text(default_model, {}, env=environ) or None,
+        default_model=render_text(default_model, {}, env=environ) or None,
         model_variables=tuple(str(hole) for hole in default_model.placeholders if hole.kind == "env"),
         prices=_prices(said),
         max_tokens=limits.whole("max_tokens"),
@@ -118,7 +118,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
         ),
         statuses=_statuses(retry),
         timeout=said.seconds("timeout") or 600.0,
-        structured=_structured(said),
+        structured=_parse_structured(said),
         stream=said.flag("stream"),
         file=_template(said, "file"),
         record=said.text("record"),
@@ -130,7 +130,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
 # ── what has to be ───────────────────────────────────────────────────────
 
 
-def _missing(said: Said) -> Iterator[Problem]:
+def _missing(said: Fields) -> Iterator[Problem]:
     where = said.node.entries[0][0].span if said.node.entries else said.node.span
     needed = {
         "chat_completions": ("base_url", "path", "body"),
@@ -160,16 +160,16 @@ def _missing(said: Said) -> Iterator[Problem]:
 # ── parts ────────────────────────────────────────────────────────────────
 
 
-def _empty(form: str, said: Said) -> Said:
-    return Said(form, MappingNode((), said.node.span), said.scope)
+def _empty(form: str, said: Fields) -> Fields:
+    return Fields(form, MappingNode((), said.node.span), said.scope)
 
 
-def _template(said: Said, field: str) -> Template:
+def _template(said: Fields, field: str) -> Template:
     node = said.get(field)
-    return template_of(Scalar("", said.node.span) if node is None else node, "config")
+    return to_template(Scalar("", said.node.span) if node is None else node, "config")
 
 
-def _family(said: Said) -> FamilyName:
+def _family(said: Fields) -> FamilyName:
     match said.text("family"):
         case "anthropic_messages":
             return "anthropic_messages"
@@ -178,7 +178,7 @@ def _family(said: Said) -> FamilyName:
     return "chat_completions"
 
 
-def _structured(said: Said) -> Structured:
+def _parse_structured(said: Fields) -> Structured:
     match said.text("structured"):
         case "json_schema":
             return "json_schema"
@@ -187,7 +187,7 @@ def _structured(said: Said) -> Structured:
     return "prompt"
 
 
-def _auth(said: Said | None) -> Auth:
+def _auth(said: Fields | None) -> Auth:
     if said is None or said.text("type") == "none":
         return Auth()
     header = said.text("header") or ""
@@ -195,7 +195,7 @@ def _auth(said: Said | None) -> Auth:
     return Auth("header", *named) if said.text("type") == "header" else Auth("bearer", *named)
 
 
-def _prices(said: Said) -> dict[str, Price]:
+def _prices(said: Fields) -> dict[str, Price]:
     return {model: _price(price.data()) for model, price in said.entries("prices")}
 
 
@@ -204,13 +204,13 @@ def _price(said: Json) -> Price:
     return Price(given["input"], given["output"], given.get("cached", given["input"]))
 
 
-def _statuses(retry: Said) -> frozenset[int]:
+def _statuses(retry: Fields) -> frozenset[int]:
     node = retry.get("statuses")
-    given: Json = spelt("provider_retry")["statuses"].default if node is None else node.data()
+    given: Json = fields_by_spelling("provider_retry")["statuses"].default if node is None else node.data()
     return frozenset(status for status in given if is_whole(status))
 
 
 def _fingerprint(node: Node) -> str:
     from plait.core.digests import sha256_hex
 
-    return sha256_hex(json_text(essence(node, PROVIDER)).encode("utf-8", "surrogatepass"))
+    return sha256_hex(json_text(fingerprint_data(node, PROVIDER)).encode("utf-8", "surrogatepass"))

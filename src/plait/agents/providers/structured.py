@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from plait.agents.messages import NOTHING_USED, Answer, Ask, Message, OnText, Usage
+from plait.agents.messages import NO_USAGE, Message, ModelRequest, ModelResponse, OnText, TokenUsage
 from plait.agents.providers.families import ANSWER_TOOL
-from plait.agents.structured_output import Judged, judged
+from plait.agents.structured_output import StructuredResult, parse_structured
 from plait.core.hints import Protocol
-from plait.core.json_schema import is_schema, misfits
+from plait.core.json_schema import is_schema, schema_violations
 from plait.core.records import replace
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, StepError
 
 
@@ -31,13 +31,13 @@ class Model(Protocol):
     def fingerprint(self) -> str: ...
 
     def once(
-        self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None
-    ) -> Answer: ...
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse: ...
 
-    def price(self, model: str | None, usage: Usage) -> float | None: ...
+    def price(self, model: str | None, usage: TokenUsage) -> float | None: ...
 
 
-class Asking:
+class StructuredProvider:
     """The provider that steps know."""
 
     def __init__(self, model: Model) -> None:
@@ -51,10 +51,12 @@ class Asking:
     def fingerprint(self) -> str:
         return self.model.fingerprint
 
-    def price(self, model: str | None, usage: Usage) -> float | None:
+    def price(self, model: str | None, usage: TokenUsage) -> float | None:
         return self.model.price(model, usage)
 
-    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+    def ask(
+        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+    ) -> ModelResponse:
         if ask.schema is None:
             return self.model.once(ask, timeout=timeout, stop=stop, on_text=on_text)
         if not is_schema(ask.schema):
@@ -62,9 +64,14 @@ class Asking:
         return self._fitting(ask, ask.schema, _Clock(timeout), stop, on_text)
 
     def _fitting(
-        self, ask: Ask, schema: Mapping[str, Json], clock: _Clock, stop: Stop, on_text: OnText | None
-    ) -> Answer:
-        used, left = NOTHING_USED, ask.schema_retries
+        self,
+        ask: ModelRequest,
+        schema: Mapping[str, Json],
+        clock: _Clock,
+        stop: StopSignal,
+        on_text: OnText | None,
+    ) -> ModelResponse:
+        used, left = NO_USAGE, ask.schema_retries
         while True:
             try:
                 answer = self.model.once(ask, timeout=clock.left(), stop=stop, on_text=on_text)
@@ -74,7 +81,7 @@ class Asking:
             answer = replace(_plain(answer), usage=used)
             if answer.uses:
                 return answer
-            found = judged(answer.text, schema)
+            found = parse_structured(answer.text, schema)
             if found.fits:
                 return replace(answer, data=found.data)
             if left <= 0 or answer.ending == "refused":
@@ -95,7 +102,7 @@ class _Clock:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 
-def _plain(answer: Answer) -> Answer:
+def _plain(answer: ModelResponse) -> ModelResponse:
     """Without the tool by which an answer was given: what it was called with is the answer."""
     given = [use for use in answer.uses if use.name == ANSWER_TOOL]
     others = tuple(use for use in answer.uses if use.name != ANSWER_TOOL)
@@ -108,14 +115,14 @@ def _plain(answer: Answer) -> Answer:
     return replace(answer, text=text, uses=(), ending="end", blocks=None)
 
 
-def _why(found: Judged, schema: Mapping[str, Json]) -> str:
+def _why(found: StructuredResult, schema: Mapping[str, Json]) -> str:
     """For people: the places of the schema, which its author wrote."""
     if not found.is_json:
         return "is not JSON"
-    return f"does not fit the schema: see {', '.join(misfits(found.data, schema))} there"
+    return f"does not fit the schema: see {', '.join(schema_violations(found.data, schema))} there"
 
 
-def _correction(found: Judged, schema: Mapping[str, Json]) -> str:
+def _correction(found: StructuredResult, schema: Mapping[str, Json]) -> str:
     wrong = "\n".join(f"- {one}" for one in found.wrong)
     return (
         f"This answer cannot be used:\n{wrong}\n"
@@ -124,7 +131,7 @@ def _correction(found: Judged, schema: Mapping[str, Json]) -> str:
     )
 
 
-def _bad(name: str, answer: Answer, why: str, asked: int) -> Failure:
+def _bad(name: str, answer: ModelResponse, why: str, asked: int) -> Failure:
     if answer.ending == "refused":
         why = "declines to answer"
     room = "; it had no room left: raise max_tokens" if answer.ending == "length" else ""
@@ -138,11 +145,11 @@ def _bad(name: str, answer: Answer, why: str, asked: int) -> Failure:
     return Failure(f"the answer of '{name}' {why}{room}{times}", "bad_answer", output=output)
 
 
-def _with_usage(error: StepError, used: Usage) -> StepError:
+def _with_usage(error: StepError, used: TokenUsage) -> StepError:
     """With what was paid for the answers before it."""
     output = error.failure.output if isinstance(error.failure.output, dict) else {}
     last = output.get("usage")
-    whole = used + Usage(**last) if isinstance(last, dict) else used
-    if whole == NOTHING_USED:
+    whole = used + TokenUsage(**last) if isinstance(last, dict) else used
+    if whole == NO_USAGE:
         return error
     return StepError(replace(error.failure, output={**output, "usage": whole.record()}))

@@ -22,13 +22,13 @@ from plait.adapters.dask import protocol as travel
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json, Secret
-from plait.engine.event_bus import Stop
+from plait.engine.event_bus import StopSignal
 from plait.engine.journal import Journal
 
 if TYPE_CHECKING:
     from plait.engine.hands import WorkingRun
-    from plait.lang.loaded import Loaded
-    from plait.program.map import Fan
+    from plait.lang.loaded import LoadedFlow
+    from plait.program.map import Map
     from plait.scope import Scope
 
 
@@ -45,13 +45,13 @@ def new_folder() -> str:
 def _own_folder(_process: int) -> str:
     """Where this process has its folders; nothing is shared with the one that it was forked from."""
     place = tempfile.gettempdir()
-    remove_left(place)
-    folder, _ = claimed(place)
+    remove_stale(place)
+    folder, _ = claim_folder(place)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def claimed(place: str) -> tuple[str, int]:
+def claim_folder(place: str) -> tuple[str, int]:
     """A folder that is ours until we die, and the handle of its lock."""
     while True:
         folder = tempfile.mkdtemp(prefix=_prefix(), dir=place)
@@ -71,7 +71,7 @@ def _is_locked(handle: int) -> bool:
     return True
 
 
-def remove_left(place: str) -> None:
+def remove_stale(place: str) -> None:
     """Remove the folders of those that died on this host; nobody else's."""
     with os.scandir(place) as found:
         ours = [one.path for one in found if one.name.startswith(_prefix()) and _is_own(one)]
@@ -101,22 +101,22 @@ KEPT: Final = 300.0
 """Seconds that a parcel is kept after its last item; an item that comes later brings it along again."""
 
 
-class Place:
+class WorkerJob:
     """A parcel, unpacked."""
 
-    def __init__(self, parcel: travel.Parcel) -> None:
+    def __init__(self, parcel: travel.JobPayload) -> None:
         self.parcel = parcel
-        self.errands: dict[str, Stop] = {}
+        self.errands: dict[str, StopSignal] = {}
         """By the path of their items."""
         self.is_halted = False
         """Nothing is begun any more, until its run asks again."""
         self.noted: set[str] = set()
         """What was said about names without a value, once for all items here."""
-        self._folder = None if parcel.shared else _unpacked_files(parcel)
+        self._folder = None if parcel.shared else _unpack_files(parcel)
         project = parcel.project if self._folder is None else self._folder
         self.project = project
         try:
-            self.loaded = _loaded(parcel, project)
+            self.loaded = _load_flow(parcel, project)
         except BaseException:  # nothing is hidden: only the folder goes
             self.close()
             raise
@@ -128,14 +128,14 @@ class Place:
         self.directory = os.path.normpath(os.path.join(project, inside_project))
 
     def _scope(self) -> Scope:
-        from plait.app.toolbox import printed_by
+        from plait.app.toolbox import command_output
         from plait.scope import Scope
 
         env = {**os.environ, **self.loaded.process_env()}
-        sources = self.loaded.sources(run=lambda bound, place: printed_by(bound, place, env))
+        sources = self.loaded.sources(run=lambda bound, place: command_output(bound, place, env))
         scope = Scope({}, label="run", sources=sources)
         for label, levels in self.parcel.frames[1:]:
-            scope = scope.frame(label, **travel.opened(self._moved(levels)))
+            scope = scope.frame(label, **travel.unseal(self._moved(levels)))
         return scope
 
     def _moved(self, levels: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
@@ -149,9 +149,9 @@ class Place:
         }
         return {**levels, "workflow": workflow}
 
-    def run(self, journal: Journal, stop: Stop) -> WorkingRun:
-        from plait.adapters.local import LocalThreads
-        from plait.app.services import RealHands
+    def run(self, journal: Journal, stop: StopSignal) -> WorkingRun:
+        from plait.adapters.local import LocalBackend
+        from plait.app.services import LocalServices
         from plait.core.masking import Masker
         from plait.engine.hands import WorkingRun
 
@@ -170,8 +170,8 @@ class Place:
         run.masker = masker
         run.folder = self.folder
         run.noted = self.noted
-        run.backend = LocalThreads()
-        run.hands = RealHands(
+        run.backend = LocalBackend()
+        run.hands = LocalServices(
             self.project,
             self.folder,
             stop,
@@ -197,27 +197,27 @@ class Place:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
-    def fan(self) -> Fan:
+    def fan(self) -> Map:
         fan = self.loaded.program.fan
         assert fan is not None
         return fan
 
 
-class Places:
+class WorkerJobs:
     """The parcels of a worker, by their digests; any thread may ask."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, WorkerJob] = {}
         self._used: dict[str, float] = {}
         """When somebody was last at them; the longest unused first."""
         self._users: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def find(self, digest: str) -> Place | None:
+    def find(self, digest: str) -> WorkerJob | None:
         return self._places.get(digest)
 
-    def keep(self, digest: str, place: Place) -> None:
+    def keep(self, digest: str, place: WorkerJob) -> None:
         with self._lock:
             self._places[digest] = place
             self._touch(digest)
@@ -238,7 +238,7 @@ class Places:
         _close_all(dropped)
 
     @contextmanager
-    def used(self, digest: str) -> Iterator[Place | None]:
+    def used(self, digest: str) -> Iterator[WorkerJob | None]:
         """While this lasts, the place stays, unless its own run says that it may go."""
         with self._lock:
             place = self._places.get(digest)
@@ -262,18 +262,18 @@ class Places:
         self._used.pop(digest, None)
         self._used[digest] = self._clock()
 
-    def _drop(self, digest: str) -> Place:
+    def _drop(self, digest: str) -> WorkerJob:
         del self._used[digest]
         return self._places.pop(digest)
 
 
-def _close_all(places: list[Place]) -> None:
+def _close_all(places: list[WorkerJob]) -> None:
     """Without the lock, since removing files takes time."""
     for place in places:
         place.close()
 
 
-def _unpacked_files(parcel: travel.Parcel) -> str:
+def _unpack_files(parcel: travel.JobPayload) -> str:
     folder = new_folder()
     try:
         _write_files(parcel, folder)
@@ -283,7 +283,7 @@ def _unpacked_files(parcel: travel.Parcel) -> str:
     return folder
 
 
-def _write_files(parcel: travel.Parcel, folder: str) -> None:
+def _write_files(parcel: travel.JobPayload, folder: str) -> None:
     for name, data in parcel.files.items():
         place = os.path.join(folder, name)
         os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -294,8 +294,8 @@ def _write_files(parcel: travel.Parcel, folder: str) -> None:
     os.makedirs(os.path.join(folder, ".ai", "state"), mode=0o700, exist_ok=True)
 
 
-def _loaded(parcel: travel.Parcel, project: str) -> Loaded:
-    from plait.lang.environment import Surroundings
+def _load_flow(parcel: travel.JobPayload, project: str) -> LoadedFlow:
+    from plait.lang.environment import FlowEnvironment
     from plait.lang.workflow.read import load_workflow
 
     path = os.path.join(project, os.path.relpath(parcel.path, parcel.project))
@@ -306,11 +306,11 @@ def _loaded(parcel: travel.Parcel, project: str) -> Loaded:
             "mount the project at the same place on every worker, or take shared: true away",
             code="not-shared",
         )
-    named = travel.opened(dict(parcel.named))
-    around = Surroundings(
-        travel.opened(dict(parcel.variables)),
-        travel.opened(dict(parcel.env)),
-        travel.opened(dict(parcel.secrets)),
+    named = travel.unseal(dict(parcel.named))
+    around = FlowEnvironment(
+        travel.unseal(dict(parcel.variables)),
+        travel.unseal(dict(parcel.env)),
+        travel.unseal(dict(parcel.secrets)),
         frozenset(one.opened().reveal() for one in parcel.hidden),
     )
     revealed = {name: value.reveal() if isinstance(value, Secret) else value for name, value in named.items()}
@@ -320,7 +320,7 @@ def _loaded(parcel: travel.Parcel, project: str) -> Loaded:
         profile=parcel.settings.profile,
         strict=parcel.settings.strict,
         environ={**os.environ, **revealed},
-        known=(travel.opened(dict(parcel.parameters)), around),
+        known=(travel.unseal(dict(parcel.parameters)), around),
     )
     fan = loaded.program.fan
     if fan is None or fan.fingerprint != parcel.fingerprint:

@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from plait.adapters.dask import protocol as travel
 from plait.app.remote import worker as errands
-from plait.core.errors import InputError, LimitError, Problem, listed
+from plait.core.errors import InputError, LimitError, Problem, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.backend import Fanned, ItemWork
-from plait.engine.journal import Journal, Recorded
+from plait.engine.backend import MapRun, WorkItem
+from plait.engine.journal import Journal, StepRecord
 from plait.engine.paths import is_item
-from plait.engine.step import Step, inside
+from plait.engine.step import Step, iter_steps
 
 if TYPE_CHECKING:
     from plait.engine.hands import WorkingRun
-    from plait.lang.loaded import Loaded
-    from plait.program.map import Fan
+    from plait.lang.loaded import LoadedFlow
+    from plait.program.map import Map
 
 MOST_SHIPPED: Final = 64 << 20
 """Bytes of files that go to a worker."""
 
 
-def expect_sendable(loaded: Loaded) -> None:
+def require_remote_capable(loaded: LoadedFlow) -> None:
     """The items of a flow can be performed elsewhere; all that only the process with the journal can do."""
     fan = loaded.program.fan
     problems = [] if fan is None else list(_problems(loaded, fan))
@@ -38,7 +38,7 @@ def expect_sendable(loaded: Loaded) -> None:
         raise InputError.together(problems)
 
 
-def _problems(loaded: Loaded, fan: Fan) -> Iterator[Problem]:
+def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
     fix = "run the flow with --backend local"
     if fan.isolation is not None:
         yield Problem("a map with isolation cannot run on a cluster", None, fix, code="not-on-cluster")
@@ -48,43 +48,43 @@ def _problems(loaded: Loaded, fan: Fan) -> Iterator[Problem]:
     if getattr(loaded.program, "tracks", ()):
         what = "a flow that asks what its steps change cannot run on a cluster: git is asked in one place"
         yield Problem(what, None, fix, code="not-on-cluster")
-    for path, step in inside(fan):
+    for path, step in iter_steps(fan):
         if step.policy.once:
             what = f"step '{step.title}' ({path}) may run only once, and a worker that dies is replaced"
             more = f"{fix}, or let the step run in reduce"
             yield Problem(what, None, more, code="not-on-cluster")
 
 
-class Away:
+class JobPacker:
     """Packs the items of one run; see `travel.Office`."""
 
     perform = "plait.app.remote.worker:perform"
 
-    def __init__(self, loaded: Loaded, run: WorkingRun, *, profile: str | None) -> None:
+    def __init__(self, loaded: LoadedFlow, run: WorkingRun, *, profile: str | None) -> None:
         self._loaded = loaded
         self._run = run
         self._profile = profile
 
     @property
     def receive(self) -> Callable[[bytes], bytes | None]:
-        return errands.receive
+        return errands.receive_job
 
     @property
     def forget(self) -> Callable[[str], None]:
-        return errands.forget
+        return errands.drop_job
 
     @property
     def halt(self) -> Callable[[str, bool], int]:
-        return errands.halt
+        return errands.stop_job
 
-    def takes(self, fanned: Fanned) -> bool:
+    def takes(self, fanned: MapRun) -> bool:
         fan = self._loaded.program.fan
         if fan is None or fanned.turn.path != fan.name or self._run.rehearsal is not None:
             return False
-        expect_sendable(self._loaded)
+        require_remote_capable(self._loaded)
         return True
 
-    def parcel(self, fanned: Fanned, *, shared: bool) -> tuple[str, bytes]:
+    def parcel(self, fanned: MapRun, *, shared: bool) -> tuple[str, bytes]:
         """What all items share; `shared`: the workers see the project where it is, whatever the flow says."""
         loaded, turn, fan = self._loaded, fanned.turn, self._loaded.program.fan
         assert fan is not None
@@ -94,8 +94,8 @@ class Away:
         if not shared:
             self._expect_tools(mentions)
         around = loaded.surroundings
-        return travel.packed(
-            travel.Parcel(
+        return travel.pack_job(
+            travel.JobPayload(
                 path=loaded.path,
                 project=loaded.project,
                 folder=self._run.folder,
@@ -112,7 +112,9 @@ class Away:
                 variables=_sendable(around.vars),
                 env=_sendable(around.env),
                 secrets=_sendable(around.secrets),
-                hidden=[travel.Sealed(text) for text in self._run.masker.hidden] if self._run.masker else [],
+                hidden=[travel.SealedSecret(text) for text in self._run.masker.hidden]
+                if self._run.masker
+                else [],
                 named=mentions.named_variables(around.environ(loaded.environ)),
                 frames=[
                     (frame.label, {level: _sendable(names) for level, names in frame.levels.items()})
@@ -143,41 +145,41 @@ class Away:
         foreign = [one for one in wanted if chains.get(one).tool.space.name != "system"]
         if foreign:
             raise InputError(
-                f"the tools {listed(foreign)} are not sent to workers",
+                f"the tools {format_names(foreign)} are not sent to workers",
                 fix="write shared: true under map, and have the project where it is here on every worker",
                 code="not-on-cluster",
             )
 
-    def learn(self, hidden: Iterable[travel.Sealed]) -> None:
+    def learn(self, hidden: Iterable[travel.SealedSecret]) -> None:
         self._run.hide(secret.opened().reveal() for secret in hidden)
 
-    def errands(self, digest: str, fanned: Fanned, works: Sequence[ItemWork]) -> bytes:
-        return travel.packed_errands(digest, [self._errand(fanned, work) for work in works])
+    def errands(self, digest: str, fanned: MapRun, works: Sequence[WorkItem]) -> bytes:
+        return travel.pack_items(digest, [self._errand(fanned, work) for work in works])
 
-    def _errand(self, fanned: Fanned, work: ItemWork) -> travel.Errand:
+    def _errand(self, fanned: MapRun, work: WorkItem) -> travel.ItemTask:
         if self._run.fresh:
             turn = fanned.turn
-            return travel.Errand(work, turn.time_left(), turn.replaying)
+            return travel.ItemTask(work, turn.time_left(), turn.replaying)
         step, turn = fanned.placed(work)
-        known = tuple(_known_below(self._run.journal, step, turn.path, turn.after))
+        known = tuple(_records_below(self._run.journal, step, turn.path, turn.after))
         used = tuple(self._run.earlier.below(turn.path))
-        return travel.Errand(work, turn.time_left(), turn.replaying, known, used)
+        return travel.ItemTask(work, turn.time_left(), turn.replaying, known, used)
 
 
-def _known_below(journal: Journal, step: Step | None, path: str, after: int) -> Iterator[Recorded]:
+def _records_below(journal: Journal, step: Step | None, path: str, after: int) -> Iterator[StepRecord]:
     """The finished steps inside one, also of those that were not finished themselves; what counts of them."""
     inner = {f"{path}/{one.name}": one for one in (step.inner if step is not None else ())}
     seen: set[str] = set()
     for known in _in_force(journal.recorded_in(path), after):
         seen.add(known.path)
         yield known
-        yield from _known_below(journal, inner.get(known.path), known.path, after)
+        yield from _records_below(journal, inner.get(known.path), known.path, after)
     for below, one in inner.items():
         if below not in seen and one.inner:
-            yield from _known_below(journal, one, below, after)
+            yield from _records_below(journal, one, below, after)
 
 
-def _in_force(steps: Iterable[Recorded], after: int) -> Iterator[Recorded]:
+def _in_force(steps: Iterable[StepRecord], after: int) -> Iterator[StepRecord]:
     """Those that were recorded after what is before them; items are all behind the same."""
     last, order = after, 0
     newest = after
@@ -196,7 +198,7 @@ class _Mentions:
     text: str
 
     @classmethod
-    def of(cls, loaded: Loaded) -> _Mentions:
+    def of(cls, loaded: LoadedFlow) -> _Mentions:
         from plait.core import documents
         from plait.core.documents.nodes import Mapping as MappingNode
         from plait.lang.workflow.compose import compose
@@ -204,27 +206,27 @@ class _Mentions:
         flow = compose(documents.load(loaded.path), loaded.path, project=loaded.project)
         document = flow.document
         node = document.get("map") if isinstance(document, MappingNode) else None
-        blocks = [step.data() for name in flow.blocks.names() for step in _steps_of(flow.blocks.get(name))]
+        blocks = [step.data() for name in flow.blocks.names() for step in _block_steps(flow.blocks.get(name))]
         return cls(repr([None if node is None else node.data(), blocks]))
 
     def named_variables(self, environ: Mapping[str, Json]) -> dict[str, Json]:
         """What `env.NAME` asks for."""
         names = set(re.findall(r"\benv\.(\w+)", self.text))
-        return {name: travel.sealed(environ[name]) for name in sorted(names & environ.keys())}
+        return {name: travel.seal(environ[name]) for name in sorted(names & environ.keys())}
 
 
-def _steps_of(block: object) -> tuple[Json, ...]:
+def _block_steps(block: object) -> tuple[Json, ...]:
     return tuple(getattr(block, "steps", ()))
 
 
 def _sendable(names: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: travel.sealed(value) for name, value in names.items()}
+    return {name: travel.seal(value) for name, value in names.items()}
 
 
-def _files(loaded: Loaded) -> dict[str, bytes]:
+def _files(loaded: LoadedFlow) -> dict[str, bytes]:
     """The files that a flow is made of, and those that it ships, by their paths in the project."""
     from plait.core import documents
-    from plait.core.safe_files import read_beneath
+    from plait.core.safe_files import read_below
     from plait.lang.workflow.compose import compose
 
     root = os.path.realpath(loaded.project)
@@ -234,8 +236,8 @@ def _files(loaded: Loaded) -> dict[str, bytes]:
         raise InputError(what, loaded.path, "write shared: true under map", code="not-on-cluster")
     flow = compose(documents.load(loaded.path), loaded.path, project=loaded.project)
     found: dict[str, bytes] = {}
-    for name in (own, *flow.others, *_shipped(root, loaded.ships)):
-        read = read_beneath(root, name)
+    for name in (own, *flow.others, *_files_to_ship(root, loaded.ships)):
+        read = read_below(root, name)
         if read is not None:
             found[name] = read[0]
     if sum(map(len, found.values())) > MOST_SHIPPED:
@@ -248,7 +250,7 @@ def _files(loaded: Loaded) -> dict[str, bytes]:
     return found
 
 
-def _shipped(root: str, patterns: tuple[str, ...]) -> Iterator[str]:
+def _files_to_ship(root: str, patterns: tuple[str, ...]) -> Iterator[str]:
     import glob
 
     for pattern in patterns:

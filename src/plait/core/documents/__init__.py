@@ -24,7 +24,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from plait.core.documents.files import decoded
+    from plait.core.documents.files import decode_text
     from plait.core.documents.json_reader import load_json, parse_json
     from plait.core.documents.limits import (
         MAX_DEPTH,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         MAX_PROBLEMS,
         MAX_TEXT,
     )
-    from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys, merge, origins
-    from plait.core.documents.yaml_reader import Partly, load, load_partly, parse, parse_partly
+    from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, check_keys, merge, origins
+    from plait.core.documents.yaml_reader import PartialDocument, load, load_partial, parse, parse_partial
 
 _HOME = {
     "MAX_DEPTH": "limits",
@@ -46,19 +46,19 @@ _HOME = {
     "MAX_TEXT": "limits",
     "Mapping": "nodes",
     "Node": "nodes",
-    "Partly": "yaml_reader",
+    "PartialDocument": "yaml_reader",
     "Scalar": "nodes",
     "Sequence": "nodes",
-    "decoded": "files",
-    "expect_keys": "nodes",
+    "decode_text": "files",
+    "check_keys": "nodes",
     "load": "yaml_reader",
     "load_json": "json_reader",
-    "load_partly": "yaml_reader",
+    "load_partial": "yaml_reader",
     "merge": "layers",
     "origins": "layers",
     "parse": "yaml_reader",
     "parse_json": "json_reader",
-    "parse_partly": "yaml_reader",
+    "parse_partial": "yaml_reader",
 }
 
 __all__ = [
@@ -70,19 +70,19 @@ __all__ = [
     "MAX_TEXT",
     "Mapping",
     "Node",
-    "Partly",
+    "PartialDocument",
     "Scalar",
     "Sequence",
-    "decoded",
-    "expect_keys",
+    "check_keys",
+    "decode_text",
     "load",
     "load_json",
-    "load_partly",
+    "load_partial",
     "merge",
     "origins",
     "parse",
     "parse_json",
-    "parse_partly",
+    "parse_partial",
 ]
 
 

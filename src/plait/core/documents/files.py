@@ -11,9 +11,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from plait.core.documents.limits import expect_size, shown
-from plait.core.errors import DocumentError, InputError, nearest
-from plait.core.machine import expect_room
+from plait.core.documents.limits import printable_name, require_size
+from plait.core.errors import DocumentError, InputError, closest_name
+from plait.core.machine import raise_machine_limit
 from plait.core.source import Source, Span
 
 
@@ -21,21 +21,21 @@ def read_text(path: str | os.PathLike[str], limit: int) -> str:
     """The text of the file at `path`, of at most `limit` bytes."""
     name = os.fspath(path)
     try:
-        with _opened(name) as descriptor:
+        with _open_descriptor(name) as descriptor:
             status = os.fstat(descriptor)
-            _expect_regular(name, status.st_mode)
-            expect_size(status.st_size, limit, name, unit="bytes")
+            _require_regular_file(name, status.st_mode)
+            require_size(status.st_size, limit, name, unit="bytes")
             with open(descriptor, "rb", closefd=False) as file:
                 # One byte more than allowed, for a file that grows or lies about its size.
                 data = file.read(limit + 1)
     except (OSError, ValueError) as error:
-        expect_room(error)
+        raise_machine_limit(error)
         raise _unreadable(name, error) from None
-    expect_size(len(data), limit, name, unit="bytes")
-    return decoded(data, name)
+    require_size(len(data), limit, name, unit="bytes")
+    return decode_text(data, name)
 
 
-def decoded(data: bytes, name: str, *, drawn: bool = False) -> str:
+def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
     """The text of these bytes; an error shows the line if `drawn`, never by itself: data may be secret."""
     try:
         return data.decode("utf-8")
@@ -48,7 +48,7 @@ def decoded(data: bytes, name: str, *, drawn: bool = False) -> str:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[int]:
+def _open_descriptor(name: str) -> Iterator[int]:
     # Not blocking: a pipe that nobody writes to must be refused, not waited for.
     descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -57,7 +57,7 @@ def _opened(name: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _expect_regular(name: str, mode: int) -> None:
+def _require_regular_file(name: str, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise InputError("this is a directory, not a file", name, "name a file inside it", code="not-a-file")
     if not stat.S_ISREG(mode):
@@ -75,7 +75,9 @@ def _unreadable(name: str, error: OSError | ValueError) -> InputError:
         case OSError(strerror=reason):
             return InputError(f"this file cannot be read: {reason}", name, "check the path", code="no-file")
         case _:
-            return InputError("this is not a path", shown(name), "remove the NUL character", code="no-file")
+            return InputError(
+                "this is not a path", printable_name(name), "remove the NUL character", code="no-file"
+            )
 
 
 def _file_fix(name: str) -> str:
@@ -83,5 +85,5 @@ def _file_fix(name: str) -> str:
         beside = os.listdir(os.path.dirname(name) or ".")
     except OSError:
         return "check the path: its directory does not exist"
-    close = nearest(os.path.basename(name), beside)
+    close = closest_name(os.path.basename(name), beside)
     return f"did you mean '{os.path.join(os.path.dirname(name), close)}'?" if close else "check the path"

@@ -19,8 +19,8 @@ from plait.core.documents.limits import (
     MAX_DIGITS,
     MAX_JSON_TEXT,
     MAX_PROBLEMS,
-    expect_size,
-    shown,
+    printable_name,
+    require_size,
     too_deep,
 )
 from plait.core.errors import DocumentError, InternalError, LimitError, PlaitError, Problem
@@ -37,7 +37,7 @@ def load_json(path: str | os.PathLike[str]) -> Json:
 
 def parse_json(text: str, name: str) -> Json:
     """The JSON data in `text`, refused where two readers could understand it differently."""
-    expect_size(len(text), MAX_JSON_TEXT, name, unit="characters")
+    require_size(len(text), MAX_JSON_TEXT, name, unit="characters")
     source = Source(name, text.removeprefix("\ufeff"))
     hooks = _Hooks()
     try:
@@ -168,7 +168,9 @@ def _string_problems(token: str, span: Span, names: dict[str, Span] | None) -> I
     if names is None:
         return
     if string in names:
-        what = f"the key '{shown(string)}' stands twice in one object, again at line {span.position[0]}"
+        what = (
+            f"the key '{printable_name(string)}' stands twice in one object, again at line {span.position[0]}"
+        )
         yield Problem(what, names[string], "remove or rename all but one", (span,), "duplicate-key")
     names.setdefault(string, span)
 

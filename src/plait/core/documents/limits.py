@@ -22,7 +22,7 @@ MAX_SHOWN: Final = 60
 """Characters of a name in a message."""
 
 
-def expect_size(size: int, limit: int, where: str, *, unit: str) -> None:
+def require_size(size: int, limit: int, where: str, *, unit: str) -> None:
     if size > limit:
         what = f"this file is larger than {limit:,} {unit}"
         raise LimitError(what, where, "split it, or keep large data in files of their own", code="too-large")
@@ -33,7 +33,7 @@ def too_deep(where: Span | str) -> LimitError:
     return LimitError(what, where, "flatten it, or split the file", code="too-deep")
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A name for a message: cut, and without what could drive a terminal."""
     cut = name if len(name) <= MAX_SHOWN else name[: MAX_SHOWN - 1] + "…"
     return "".join(c if c.isprintable() else "�" for c in cut)

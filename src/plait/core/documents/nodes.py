@@ -10,9 +10,9 @@ import json
 import re
 from collections import abc
 
-from plait.core.documents.limits import shown
+from plait.core.documents.limits import printable_name
 from plait.core.documents.positions import origin
-from plait.core.errors import InternalError, Problem, listed, nearest
+from plait.core.errors import InternalError, Problem, closest_name, format_names
 from plait.core.hints import TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.source import Excerpt, Source, Span
@@ -116,14 +116,14 @@ def _steps(path: str) -> abc.Iterator[str]:
         at = found.end()
 
 
-def joined(path: str, step: Step) -> str:
+def join_path(path: str, step: Step) -> str:
     """The path one step further, in the form that `at` reads."""
     if not _SIMPLE_STEP.fullmatch(str(step)):
         return f"{path}[{json.dumps(step)}]"
     return f"{path}.{step}" if path else str(step)
 
 
-def expect_keys(
+def check_keys(
     mapping: Mapping,
     known: abc.Iterable[str],
     *,
@@ -140,11 +140,11 @@ def expect_keys(
     for key, _ in mapping.entries:
         name = str(key.value)
         if name not in known:
-            close = _beginning(name, known) or nearest(name, known)
-            fix = f"did you mean '{close}'?" if close else f"{thing} has: {listed(known)}"
+            close = _beginning(name, known) or closest_name(name, known)
+            fix = f"did you mean '{close}'?" if close else f"{thing} has: {format_names(known)}"
             if close is None or mapping.get(close) is not None:
                 fix = elsewhere(name) or fix
-            what = f"'{shown(name)}' is not a field of {thing}"
+            what = f"'{printable_name(name)}' is not a field of {thing}"
             problems.append(Problem(what, key.span, fix, code="unknown-field"))
     return problems
 
@@ -163,17 +163,17 @@ def merge(layers: abc.Sequence[Node]) -> Node:
         raise InternalError("there is no layer to merge")
     merged = layers[0]
     for layer in layers[1:]:
-        merged = _laid_over(merged, layer)
+        merged = _merge_nodes(merged, layer)
     return merged
 
 
-def _laid_over(below: Node, above: Node) -> Node:
+def _merge_nodes(below: Node, above: Node) -> Node:
     if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
         return above
     table = {key.value: (key, value) for key, value in below.entries}
     for key, value in above.entries:
         known = table.get(key.value)
-        table[key.value] = (key, _laid_over(known[1], value) if known else value)
+        table[key.value] = (key, _merge_nodes(known[1], value) if known else value)
     return Mapping(tuple(table.values()), above.span)
 
 
@@ -192,4 +192,4 @@ def _leaves(node: Node, path: str) -> abc.Iterator[tuple[str, Span]]:
     if not children:
         yield path, node.span
     for step, child in children:
-        yield from _leaves(child, joined(path, step))
+        yield from _leaves(child, join_path(path, step))

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 def read_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
     """The events of a text; `pure` takes the parser in Python, as does a PyYAML without libyaml."""
-    _expect_readable_characters(source)
-    _expect_no_directives(source)
-    return _parsed(source, pure=pure)
+    _require_readable_text(source)
+    _require_no_directives(source)
+    return _parse_events(source, pure=pure)
 
 
-def _parsed(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
+def _parse_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
     import yaml
 
     fast = yaml.__with_libyaml__ and not pure
@@ -62,7 +62,7 @@ def _odd_in_any_text() -> re.Pattern[str]:
     )
 
 
-def _expect_readable_characters(source: Source) -> None:
+def _require_readable_text(source: Source) -> None:
     problems = []
     odd = _ODD_IN_ASCII if source.text.isascii() else _odd_in_any_text()
     for found in odd.finditer(source.text):
@@ -88,7 +88,7 @@ def _odd_character(character: str, where: Span) -> Problem:
 _PROLOGUE = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n|%YAML[^\n]*+\n)*(%[A-Za-z]*+)")
 
 
-def _expect_no_directives(source: Source) -> None:
+def _require_no_directives(source: Source) -> None:
     # Also a bound: libyaml compares each %TAG with all before it.
     found = _PROLOGUE.match(source.text)
     if found and found[1] != "%YAML":

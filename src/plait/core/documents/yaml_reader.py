@@ -19,13 +19,13 @@ from plait.core.documents.limits import (
     MAX_NODES,
     MAX_PROBLEMS,
     MAX_TEXT,
-    expect_size,
-    shown,
+    printable_name,
+    require_size,
     too_deep,
 )
 from plait.core.documents.nodes import Mapping, Node, Plain, Scalar, Sequence
 from plait.core.documents.yaml_events import read_events
-from plait.core.errors import DocumentError, LimitError, Problem, listed, nearest
+from plait.core.errors import DocumentError, LimitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.core.records import dataclass, field
 from plait.core.source import Source, Span
@@ -80,7 +80,7 @@ def scalar_value(tag: str | None, text: str, style: str) -> Plain:
 def tag_words(tag: str) -> tuple[str, str]:
     """What is wrong with a tag that no node may have, and what to do."""
     written = "!!" + tag.removeprefix(CORE) if tag.startswith(CORE) else tag
-    return f"the tag '{shown(written)}' means nothing here", "remove it: a document is plain data"
+    return f"the tag '{printable_name(written)}' means nothing here", "remove it: a document is plain data"
 
 
 def _plain(text: str) -> Plain:
@@ -110,7 +110,7 @@ MERGE_KEY: Final = "<<"
 
 
 @dataclass(frozen=True, slots=True)
-class Partly:
+class PartialDocument:
     """What could be read of a text, and everything that is wrong with it.
 
     A map keeps every entry of a key that stands in it more than once, and answers with the last.
@@ -127,9 +127,9 @@ def load(path: str | os.PathLike[str]) -> Node:
     return parse(read_text(path, MAX_TEXT), os.fspath(path))
 
 
-def load_partly(path: str | os.PathLike[str]) -> Partly:
+def load_partial(path: str | os.PathLike[str]) -> PartialDocument:
     """As much of the YAML file at `path` as can be read."""
-    return parse_partly(read_text(path, MAX_TEXT), os.fspath(path))
+    return parse_partial(read_text(path, MAX_TEXT), os.fspath(path))
 
 
 def parse(text: str, name: str, *, pure: bool = False) -> Node:
@@ -138,20 +138,20 @@ def parse(text: str, name: str, *, pure: bool = False) -> Node:
     `pure` takes the parser written in Python, which is also used where libyaml
     is missing: slower, the same nodes.
     """
-    read = parse_partly(text, name, pure=pure)
+    read = parse_partial(text, name, pure=pure)
     if read.problems:
         raise DocumentError.together(read.problems)
     return read.node or Scalar(None, Span(Source(name, text), 0, 0))
 
 
-def parse_partly(text: str, name: str, *, pure: bool = False) -> Partly:
+def parse_partial(text: str, name: str, *, pure: bool = False) -> PartialDocument:
     """As much of the one document in `text` as can be read, for whoever reports all that is wrong."""
-    expect_size(len(text), MAX_TEXT, name, unit="characters")
+    require_size(len(text), MAX_TEXT, name, unit="characters")
     source = Source(name, text.removeprefix("\ufeff"))
     try:
         events = read_events(source, pure=pure)
     except DocumentError as error:
-        return Partly(None, error.problems, whole=False)
+        return PartialDocument(None, error.problems, whole=False)
     return _Builder(source).read(events)
 
 
@@ -201,11 +201,11 @@ class _Builder:
         self.nodes = 0
         self.characters = 0
 
-    def read(self, events: Iterator[yaml.Event]) -> Partly:
+    def read(self, events: Iterator[yaml.Event]) -> PartialDocument:
         whole = self.follow(events)
         if not whole:
             self.close_all()
-        return Partly(self.root, tuple(self.problems), whole)
+        return PartialDocument(self.root, tuple(self.problems), whole)
 
     def follow(self, events: Iterator[yaml.Event]) -> bool:
         """Build as far as the events go; is that to the end?"""
@@ -302,13 +302,13 @@ class _Builder:
 
     def target(self, anchor: str, span: Span) -> _Anchored:
         if anchor not in self.anchors:
-            close = nearest(anchor, self.anchors)
+            close = closest_name(anchor, self.anchors)
             fix = f"did you mean '*{close}'?" if close else "quote a text that starts with '*'"
-            self.problem(f"nothing above is anchored as '&{shown(anchor)}'", span, fix, "alias")
+            self.problem(f"nothing above is anchored as '&{printable_name(anchor)}'", span, fix, "alias")
         elif (target := self.anchors[anchor]) is not None:
             return target
         else:
-            what = f"'*{shown(anchor)}' stands inside the value it means"
+            what = f"'*{printable_name(anchor)}' stands inside the value it means"
             self.problem(what, span, "write the value out", "alias")
         return _Anchored(Mapping((), span), 1, 0, 0)  # a map, so that '<<' does not complain too
 
@@ -392,9 +392,9 @@ class _Builder:
                 places.setdefault(key.value, []).append(key.span)
         for name, (first, *again) in places.items():
             if again:
-                lines = listed(str(span.position[0]) for span in again[:MAX_PROBLEMS])
+                lines = format_names(str(span.position[0]) for span in again[:MAX_PROBLEMS])
                 times = "twice" if len(again) == 1 else f"{len(again) + 1} times"
-                what = f"the key '{shown(name)}' stands {times} in one map, again at line {lines}"
+                what = f"the key '{printable_name(name)}' stands {times} in one map, again at line {lines}"
                 fix = "merge with one '<<: [*a, *b]'" if name == MERGE_KEY else "remove or rename all but one"
                 self.problem(what, first, fix, "duplicate-key", tuple(again[:MAX_PROBLEMS]))
 

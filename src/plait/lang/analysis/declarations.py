@@ -8,14 +8,23 @@ from plait.core.documents import Mapping, Node, Scalar, Sequence
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import Final
 from plait.core.values import NOT_KNOWN, Json
-from plait.lang.analysis.names import BEHIND_STEPS, BUILTIN_ROOTS, CONFIG_NAMES, ENDED, Name, shape_of
+from plait.lang.analysis.names import (
+    BEHIND_STEPS,
+    BUILTIN_ROOTS,
+    CONFIG_NAMES,
+    ENDED,
+    BuiltinName,
+    template_fields,
+)
 from plait.lang.workflow.compose import Block, Blocks
-from plait.template.nodes import Alternative, ContextHole, Path
+from plait.template.nodes import Alternative, ContextPlaceholder, Path
 from plait.template.profiles import profile_named
 from plait.template.program import program
 
 _SHELL_STEPS: Final = ("shell", "test")
-UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
+ANY_NAME: Final = BuiltinName(
+    "…", (), "whatever something that could not be read would have named", offered=False
+)
 """A name that no template can ask for; where it is known, others may exist of which nothing is known."""
 
 
@@ -26,76 +35,78 @@ KIND_OF_FORMAT: Final = {"number": "a number", "lines": "a list", "boolean": "tr
 """What a capture holds because of its format."""
 
 
-def lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
+def names_in_unread(node: Node, *, of_step: bool = False) -> Iterator[BuiltinName]:
     """Names that stand in what has no place here; of a step, its field may be a capture that is misspelt."""
-    if of_step and (name := text_of(node)) and name.isidentifier():
-        yield Name(name, (), "captured, perhaps", offered=False)
+    if of_step and (name := scalar_text(node)) and name.isidentifier():
+        yield BuiltinName(name, (), "captured, perhaps", offered=False)
     match node:
         case Sequence(items):
             for item in items:
-                yield from lost(item)
+                yield from names_in_unread(item)
         case Mapping(entries):
-            yield from captures(node)
+            yield from captured_names(node)
             for name in keys(node.get("capture_outputs")):
-                yield Name(name, (), "captured")
+                yield BuiltinName(name, (), "captured")
             for _, value in entries:
-                yield from lost(value)
+                yield from names_in_unread(value)
 
 
-def told_with_failures(block: Block) -> Iterator[Name]:
+def handler_captures(block: Block) -> Iterator[BuiltinName]:
     """What handlers of its steps capture: that is told with a failure that they could not mend."""
     for step in block.steps:
         if not isinstance(step, Mapping):
             continue
         for place in (step, step.get("test")):
             handler = place.get("on_failure") if isinstance(place, Mapping) else None
-            yield from () if handler is None else lost(handler)
-        used = block.home.get(text_of(step.get("use")) or "")
-        yield from () if used is None else told_with_failures(used)
+            yield from () if handler is None else names_in_unread(handler)
+        used = block.home.get(scalar_text(step.get("use")) or "")
+        yield from () if used is None else handler_captures(used)
 
 
-def left_behind(step: Node) -> list[Name]:
+def names_after_step(step: Node) -> list[BuiltinName]:
     """What those behind a step know of it without a capture."""
     if isinstance(step, Mapping):
         runs_shell = any(step.get(key) is not None for key in _SHELL_STEPS)
     else:
-        runs_shell = not (text_of(step) or "/").startswith("/")
+        runs_shell = not (scalar_text(step) or "/").startswith("/")
     return [BEHIND_STEPS[name] for name in (("last", "shell") if runs_shell else ("last",))]
 
 
-def captures(step: Mapping) -> Iterator[Name]:
+def captured_names(step: Mapping) -> Iterator[BuiltinName]:
     for key, value in step.entries:
-        if key.value in CAPTURING and (captured := text_of(value)):
-            kind = KIND_OF_FORMAT.get(text_of(step.get("capture_format")) or "")
-            yield Name(captured, (), "captured", kind=kind)
+        if key.value in CAPTURING and (captured := scalar_text(value)):
+            kind = KIND_OF_FORMAT.get(scalar_text(step.get("capture_format")) or "")
+            yield BuiltinName(captured, (), "captured", kind=kind)
     found = keys(step.get("outputs"))
-    if (own := text_of(step.get("id"))) and found:
-        yield Name(own, (), "files that a step produced", tuple(found))
+    if (own := scalar_text(step.get("id"))) and found:
+        yield BuiltinName(own, (), "files that a step produced", tuple(found))
 
 
-def named_by_id(step: Mapping) -> Name | None:
+def step_id_name(step: Mapping) -> BuiltinName | None:
     """What a step gave, by its id; files that it produces are told under that name, if it has some."""
-    own = text_of(step.get("id"))
-    return Name(own, (), "what a step gave", ENDED) if own and not keys(step.get("outputs")) else None
+    own = scalar_text(step.get("id"))
+    return BuiltinName(own, (), "what a step gave", ENDED) if own and not keys(step.get("outputs")) else None
 
 
 def names_given(document: Node, blocks: Blocks) -> frozenset[str]:
     """What the head gives, and what steps capture anywhere: such a name is never that of a step."""
     used = [step for block in (*blocks.own.values(), *blocks.imported.values()) for step in block.steps]
-    captured = {name.name for part in (document, *used) for name in lost(part)}
-    from_files = {name.name for name in of_env_files(document)}
+    captured = {name.name for part in (document, *used) for name in names_in_unread(part)}
+    from_files = {name.name for name in env_file_names(document)}
     return names_of_head(document) | captured | from_files | BUILTIN_ROOTS
 
 
-def env_names(node: Node | None, known: Callable[[str], tuple[Json, ...]] | None = None) -> Iterator[Name]:
+def env_names(
+    node: Node | None, known: Callable[[str], tuple[Json, ...]] | None = None
+) -> Iterator[BuiltinName]:
     """The variables that a step or a phase has besides those of the flow."""
     for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
         for name, value in _entries(place.get("env") if isinstance(place, Mapping) else None):
-            made_of = values_of(value, known) if known is not None else ()
-            yield Name(name, (), "declared under env", in_environment=True, values=made_of)
+            made_of = possible_values(value, known) if known is not None else ()
+            yield BuiltinName(name, (), "declared under env", in_environment=True, values=made_of)
 
 
-def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Name]:
+def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[BuiltinName]:
     """The variables of a map that the command of its input has, too: those that mention no item."""
     from plait.lang.analysis.mentions import mentions_item
 
@@ -109,7 +120,7 @@ def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Name]:
 def names_before_items(document: Node) -> frozenset[str]:
     """What the author has named where the items of a map are found: in the head, in setup, in blocks."""
     parts = [document.get(key) for key in ("setup", "blocks")] if isinstance(document, Mapping) else ()
-    captured = (name.name for part in parts if part is not None for name in lost(part))
+    captured = (name.name for part in parts if part is not None for name in names_in_unread(part))
     return names_of_head(document).union(captured)
 
 
@@ -118,10 +129,10 @@ def names_before_items(document: Node) -> frozenset[str]:
 
 def names_of_head(document: Node) -> frozenset[str]:
     """What the head of a document declares, whatever it is."""
-    return frozenset(name.name for name in declared(document))
+    return frozenset(name.name for name in declared_names(document))
 
 
-def declared(document: Node) -> Iterator[Name]:
+def declared_names(document: Node) -> Iterator[BuiltinName]:
     """Names that the head of a document declares: parameters, variables, the environment block."""
     if not isinstance(document, Mapping):
         return
@@ -130,17 +141,19 @@ def declared(document: Node) -> Iterator[Name]:
         given = key != "vars"
         if key == "secrets":
             names = keys(document.get(key))
-            yield from (Name(name, (), "declared under secrets", in_environment=True) for name in names)
+            yield from (
+                BuiltinName(name, (), "declared under secrets", in_environment=True) for name in names
+            )
             continue
         for name, node in _entries(document.get(key)):
-            made_of = values_of(node, lambda root: values.get(root, ()))
-            yield Name(name, (), f"declared under {key}", in_environment=given, values=made_of)
+            made_of = possible_values(node, lambda root: values.get(root, ()))
+            yield BuiltinName(name, (), f"declared under {key}", in_environment=given, values=made_of)
     profiles = document.get("profiles")
     for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
         names = keys(profile)
-        yield from (Name(name, (), "declared in a profile", in_environment=True) for name in names)
+        yield from (BuiltinName(name, (), "declared in a profile", in_environment=True) for name in names)
     for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
-        yield Name(name, (), "declared", values=values.get(name, ()))
+        yield BuiltinName(name, (), "declared", values=values.get(name, ()))
 
 
 def constant_state(document: Node) -> dict[str, Json]:
@@ -154,7 +167,7 @@ def constant_state(document: Node) -> dict[str, Json]:
     for _, node in _entries(body.get("nodes")):
         if isinstance(node, Mapping):
             written.update(keys(node.get("assign")))
-            written.update(filter(None, (text_of(node.get(key)) for key in ("collect", "as"))))
+            written.update(filter(None, (scalar_text(node.get(key)) for key in ("collect", "as"))))
     return {name: NOT_KNOWN if name in written else node.data() for name, node in _entries(state)}
 
 
@@ -167,10 +180,10 @@ def given_at_start(document: Mapping) -> set[str]:
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
     """By parameter: its default and its choices, if they begin like an option."""
     from plait import schema as format
-    from plait.lang.parameters import declared as declared_parameters
+    from plait.lang.parameters import parse_parameters as declared_parameters
 
     node = document.get("parameters")
-    if node is None or format.problems(node, format.PARAMETERS):
+    if node is None or format.validate(node, format.PARAMETERS):
         return {}  # what is wrong with them is said elsewhere
     try:
         parameters = declared_parameters(document)
@@ -185,13 +198,13 @@ def like_options(values: Iterable[Json]) -> tuple[Json, ...]:
     return tuple(value for value in values if isinstance(value, str) and value[:1] in ("-", "+"))
 
 
-def values_of(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tuple[Json, ...]:
+def possible_values(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tuple[Json, ...]:
     """What a text may hold that is one hole with a name, by what the name may hold."""
-    written = text_of(node)
+    written = scalar_text(node)
     if written is None or not written.startswith("$"):
         return ()
     match program(written, profile_named("workflow")).parts:
-        case (ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=()),):
+        case (ContextPlaceholder(alternatives=(Alternative(Path(root, ()), ()),), filters=()),):
             return known(root)
     return ()
 
@@ -202,7 +215,7 @@ def literal_items(node: Node | None) -> tuple[Json, ...]:
     return like_options(item.value for item in items if isinstance(item, Scalar))
 
 
-def of_env_files(document: Node) -> Iterator[Name]:
+def env_file_names(document: Node) -> Iterator[BuiltinName]:
     """The variables of env files; of one that is not there, any might be meant."""
     node = document.get("env_files") if isinstance(document, Mapping) else None
     if node is None:
@@ -215,24 +228,26 @@ def of_env_files(document: Node) -> Iterator[Name]:
         except InputError:
             found = None  # that is reported elsewhere
         if found is None:
-            yield UNREAD
+            yield ANY_NAME
         else:
             names = (name for name, _ in found.written)
-            yield from (Name(name, (), "a variable of an env file", in_environment=True) for name in names)
+            yield from (
+                BuiltinName(name, (), "a variable of an env file", in_environment=True) for name in names
+            )
 
 
 _DECLARING: Final = ("vars", "env", "secrets", "profiles", "parameters")
 
 
-def misplaced(document: Node) -> Iterator[Name]:
+def misplaced_names(document: Node) -> Iterator[BuiltinName]:
     """Names of a head that is not what it should be: a list for a map, a key that is misspelt."""
     for key, node in document.entries if isinstance(document, Mapping) else ():
         listed = isinstance(node, Sequence) and key.value != "parameters"
         if key.value in _DECLARING and (listed or isinstance(node, Scalar)):
-            yield UNREAD
-        elif key.value not in shape_of("workflow"):
-            for name in (*_parameters(node), *(name.name for name in lost(node))):
-                yield Name(name, (), "declared")
+            yield ANY_NAME
+        elif key.value not in template_fields("workflow"):
+            for name in (*_parameters(node), *(name.name for name in names_in_unread(node))):
+                yield BuiltinName(name, (), "declared")
 
 
 def _parameters(node: Node | None) -> Iterator[str]:
@@ -240,7 +255,9 @@ def _parameters(node: Node | None) -> Iterator[str]:
     match node:
         case Sequence(items):
             for item in items:
-                name = text_of(item) or (text_of(item.get("name")) if isinstance(item, Mapping) else None)
+                name = scalar_text(item) or (
+                    scalar_text(item.get("name")) if isinstance(item, Mapping) else None
+                )
                 if name:
                     yield name
         case Mapping():
@@ -251,7 +268,7 @@ def _parameters(node: Node | None) -> Iterator[str]:
                     yield str(key.value)
 
 
-def declared_inputs(document: Node, profile: str, given: dict[str, Name]) -> frozenset[str] | None:
+def input_names(document: Node, profile: str, given: dict[str, BuiltinName]) -> frozenset[str] | None:
     """What may be put into a prompt, directive, graph or tool, if the document says it."""
     declared = {*given, *keys(document.at("config_schema.properties"))}
     if not declared:
@@ -269,5 +286,5 @@ def keys(node: Node | None) -> list[str]:
     return [str(key.value) for key, _ in node.entries] if isinstance(node, Mapping) else []
 
 
-def text_of(node: Node | None) -> str | None:
+def scalar_text(node: Node | None) -> str | None:
     return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None

@@ -9,19 +9,19 @@ from plait.core.documents import nodes
 from plait.core.errors import PlaitError
 from plait.lang.analysis.declarations import names_given
 from plait.lang.analysis.names import OF_ITEM, SHORT_OF_ITEM, strings
-from plait.lang.analysis.scopes import Field
-from plait.lang.workflow.compose import Composed
+from plait.lang.analysis.scopes import TemplateField
+from plait.lang.workflow.compose import ComposedWorkflow
 from plait.program.changes import CHANGES
 from plait.program.workflow import MAP_LISTS
-from plait.template.nodes import ContextHole, Extract, Path, holes
+from plait.template.nodes import ContextPlaceholder, Extract, Path, placeholders
 from plait.template.template import compile_template
 
 
-def map_lists(fields: Sequence[Field], document: nodes.Node) -> Iterator[str]:
+def used_map_lists(fields: Sequence[TemplateField], document: nodes.Node) -> Iterator[str]:
     """The lists of `map` that anything behind the map reads."""
     for one in fields:
         if one.phase in ("reduce", "merge", "block"):
-            for path in _mentioned(one):
+            for path in _field_paths(one):
                 if path.root == "map":
                     yield from _lists_at(path.keys)
     if any(_conditions_on_map(document)):
@@ -49,20 +49,20 @@ def _conditions_on_map(node: nodes.Node) -> Iterator[bool]:
                 yield from _conditions_on_map(item)
 
 
-def tracked(fields: Sequence[Field]) -> Iterator[str]:
+def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
     """Those of `step`, `workflow` and `git` whose changes or state the flow asks for."""
     for one in fields:
-        for path in _mentioned(one):
+        for path in _field_paths(one):
             if path.root == "git" or (path.root in ("step", "workflow") and _asks_for_changes(path)):
                 yield path.root
             if path.root == "merge":  # tells what the run has changed, and where
                 yield from ("workflow", "git")
 
 
-def ids_asked_for(fields: Sequence[Field], flow: Composed) -> frozenset[str]:
+def ids_asked_for(fields: Sequence[TemplateField], flow: ComposedWorkflow) -> frozenset[str]:
     """First names that something asks for, and that neither the head nor a capture gives."""
-    asked = {path.root for one in fields for path in _mentioned(one)}
-    asked.update(_asked_by_conditions(flow.document))
+    asked = {path.root for one in fields for path in _field_paths(one)}
+    asked.update(_condition_names(flow.document))
     return frozenset(asked - names_given(flow.document, flow.blocks))
 
 
@@ -74,7 +74,7 @@ def names_in(node: nodes.Node) -> Iterator[str]:
     """The first names of all that a node asks for, in its templates and in conditions that are data."""
     for scalar in strings(node):
         yield from (path.root for path in _paths_in(str(scalar.value)))
-    yield from _asked_by_conditions(node)
+    yield from _condition_names(node)
 
 
 def mentions_item(node: nodes.Node, declared: Container[str]) -> bool:
@@ -85,19 +85,19 @@ def mentions_item(node: nodes.Node, declared: Container[str]) -> bool:
     )
 
 
-def _asked_by_conditions(node: nodes.Node, *, within: bool = False) -> Iterator[str]:
+def _condition_names(node: nodes.Node, *, within: bool = False) -> Iterator[str]:
     match node:
         case nodes.Mapping(entries):
             for key, value in entries:
                 if within and key.value == "path" and isinstance(value, nodes.Scalar):
                     yield re.split(r"[.\[]", str(value.value), maxsplit=1)[0]
-                yield from _asked_by_conditions(value, within=within or key.value == "when")
+                yield from _condition_names(value, within=within or key.value == "when")
         case nodes.Sequence(items):
             for item in items:
-                yield from _asked_by_conditions(item, within=within)
+                yield from _condition_names(item, within=within)
 
 
-def _mentioned(field: Field) -> Iterator[Path]:
+def _field_paths(field: TemplateField) -> Iterator[Path]:
     return _paths_in(str(field.scalar.value))
 
 
@@ -106,8 +106,8 @@ def _paths_in(template: str) -> Iterator[Path]:
         parts = compile_template(template).leaf.program.parts
     except PlaitError:
         return
-    for hole in holes(parts):
-        for alternative in hole.alternatives if isinstance(hole, ContextHole) else ():
+    for hole in placeholders(parts):
+        for alternative in hole.alternatives if isinstance(hole, ContextPlaceholder) else ():
             match alternative.origin:
                 case Path() as path:
                     yield path

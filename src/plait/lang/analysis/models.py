@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plait.core.documents import Mapping, Node, Scalar, decoded
+from plait.core.documents import Mapping, Node, Scalar, decode_text
 from plait.core.records import dataclass
 from plait.core.source import Span
-from plait.lang.analysis.names import profile_of
-from plait.lang.analysis.scopes import read_fields
-from plait.lang.analysis.tool_calls import called_by
+from plait.lang.analysis.names import detect_profile
+from plait.lang.analysis.scopes import find_templates
+from plait.lang.analysis.tool_calls import find_subworkflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class AskedModel:
     who: str = ""
 
 
-def asked_models(
+def find_models(
     path: str, kind: str | None, document: Node | None, *, project: str | None = None
 ) -> Iterator[AskedModel]:
     """All of them; what a value decides is left out."""
@@ -30,18 +30,18 @@ def asked_models(
         from plait.lang.directive.read import read_directive
 
         with open(path, "rb") as file:
-            directive = read_directive(decoded(file.read(), path), path)
+            directive = read_directive(decode_text(file.read(), path), path)
         yield AskedModel(directive.provider, path)
-    elif document is not None and profile_of(document) == "workflow":
-        reading = read_fields(document, "workflow")
+    elif document is not None and detect_profile(document) == "workflow":
+        reading = find_templates(document, "workflow")
         others = (
-            read_fields(other.document, "workflow", blocks=other.blocks)
-            for other in called_by(reading, path, project)
+            find_templates(other.document, "workflow", blocks=other.blocks)
+            for other in find_subworkflows(reading, path, project)
         )
         for steps in (steps for one in (reading, *others) for steps in one.lists):
             for step in steps:
                 yield from _of_step(step)
-    elif document is not None and profile_of(document) == "prompt":
+    elif document is not None and detect_profile(document) == "prompt":
         yield from _of_ensemble(document, path)
 
 
@@ -57,10 +57,10 @@ def _of_step(step: Node) -> Iterator[AskedModel]:
 
 def _of_ensemble(document: Node, path: str) -> Iterator[AskedModel]:
     from plait.lang.ensemble.compile import read_ensemble
-    from plait.program.tasks.task_graph import asked_of_models
+    from plait.program.tasks.task_graph import model_users
 
     cast = read_ensemble(document, path).cast
-    for who, named in asked_of_models(cast):
+    for who, named in model_users(cast):
         provider = cast.provider if named is None else named
         if isinstance(provider, str | None):
             yield AskedModel(provider, path, who)

@@ -45,7 +45,7 @@ ENDED: Final = ("output", "stdout", "stderr", "exit_code", "success", "duration"
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class BuiltinName:
     """A built-in name; `fields` is empty when its fields are not ours to know."""
 
     name: str
@@ -70,19 +70,19 @@ SHORT_OF_ITEM: Final = frozenset({"index", "total"})
 """The same, unless the author has given them to something else."""
 
 NAMES: Final = (
-    Name("item", ("map",), "the item in hand, whatever the input holds"),
-    Name("item_index", ("map",), "its place among all items, from 0"),
-    Name("item_total", ("map",), "how many items there are"),
-    Name("item_id", ("map",), "what it is called in the paths of a run", offered=False),
-    Name("index", ("map",), "the same as item_index", offered=False),
-    Name("total", ("map",), "the same as item_total", offered=False),
-    Name(
+    BuiltinName("item", ("map",), "the item in hand, whatever the input holds"),
+    BuiltinName("item_index", ("map",), "its place among all items, from 0"),
+    BuiltinName("item_total", ("map",), "how many items there are"),
+    BuiltinName("item_id", ("map",), "what it is called in the paths of a run", offered=False),
+    BuiltinName("index", ("map",), "the same as item_index", offered=False),
+    BuiltinName("total", ("map",), "the same as item_total", offered=False),
+    BuiltinName(
         "map",
         ("reduce", "merge"),
         "what became of the items",
         ("successful", "failed", "total", "results", "results_json", "outputs", "success_rate", "skipped"),
     ),
-    Name(
+    BuiltinName(
         "merge",
         ("merge",),
         "what is being merged into what; no branches outside of a git repository",
@@ -91,41 +91,41 @@ NAMES: Final = (
             "commit_ids", "modified_files", "file_count", "file_list",
         ),
     ),
-    Name(
+    BuiltinName(
         "step",
         _WORKFLOW,
         "this step; and what the step before it changed, or, in its own handlers and behind it, this one",
         ("name", "index", "id", "path", "attempt", *_CHANGES),
     ),
-    Name(
+    BuiltinName(
         "workflow",
         (*_WORKFLOW, "items"),
         "this run",
         ("name", "id", "path", "dir", "iteration", "start_time", "run", *_CHANGES),
     ),
-    Name("last", _WORKFLOW, "the output of the step before it in its list", ENDED),
-    Name("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*ENDED, "attempt")),
-    Name("git", (*_WORKFLOW, "items"), "the state of the repository", ("branch", "commit", "root")),
-    Name("state", _GRAPH, "what the nodes have assigned so far"),
-    Name("inputs", _GRAPH, "what the graph was started with"),
-    Name("result", _GRAPH, "what the action of this node returned"),
-    Name("_now", _GRAPH, "the time, ISO 8601"),
-    Name("_timestamp", _GRAPH, "the time in milliseconds"),
-    Name("event", ("hook",), "what happened"),
-    Name("error", ("hook",), "what went wrong"),
-    Name("env", tuple(PHASES), "the environment of Plait: env.HOME"),
-    Name("uuid", tuple(PHASES), "a new identifier for every use"),
+    BuiltinName("last", _WORKFLOW, "the output of the step before it in its list", ENDED),
+    BuiltinName("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*ENDED, "attempt")),
+    BuiltinName("git", (*_WORKFLOW, "items"), "the state of the repository", ("branch", "commit", "root")),
+    BuiltinName("state", _GRAPH, "what the nodes have assigned so far"),
+    BuiltinName("inputs", _GRAPH, "what the graph was started with"),
+    BuiltinName("result", _GRAPH, "what the action of this node returned"),
+    BuiltinName("_now", _GRAPH, "the time, ISO 8601"),
+    BuiltinName("_timestamp", _GRAPH, "the time in milliseconds"),
+    BuiltinName("event", ("hook",), "what happened"),
+    BuiltinName("error", ("hook",), "what went wrong"),
+    BuiltinName("env", tuple(PHASES), "the environment of Plait: env.HOME"),
+    BuiltinName("uuid", tuple(PHASES), "a new identifier for every use"),
 )  # fmt: skip
 """Order matters for messages: what is nearest to the phase comes first."""
 
-_ERROR: Final = Name(
+_ERROR: Final = BuiltinName(
     "error", (), "why the step failed", ("message", "kind", "exit_code", "step", "output", "stderr")
 )
-HANDLER_NAMES: Final[dict[str, Name]] = {
+HANDLER_NAMES: Final[dict[str, BuiltinName]] = {
     # field whose steps know it: the name
     "on_failure": _ERROR,
     "on_exit_code": _ERROR,
-    "on_incomplete": Name(
+    "on_incomplete": BuiltinName(
         "validation",
         (),
         "what the check of the step found",
@@ -137,16 +137,16 @@ HANDLER_NAMES: Final[dict[str, Name]] = {
 }  # fmt: skip
 
 LOOP_NAMES: Final = (
-    Name("item", (), "the item of this round"),
-    Name("index", (), "its place, from 0"),
-    Name("total", (), "how many rounds there are"),
-    Name("item_index", (), "the same as index"),
-    Name("item_total", (), "the same as total"),
-    Name("item_id", (), "what the round is called in the paths of a run", offered=False),
+    BuiltinName("item", (), "the item of this round"),
+    BuiltinName("index", (), "its place, from 0"),
+    BuiltinName("total", (), "how many rounds there are"),
+    BuiltinName("item_index", (), "the same as index"),
+    BuiltinName("item_total", (), "the same as total"),
+    BuiltinName("item_id", (), "what the round is called in the paths of a run", offered=False),
 )
 """What the steps of a `foreach` know besides."""
 
-KNOWN_INSIDE: Final[dict[str, tuple[Name, ...]]] = {
+KNOWN_INSIDE: Final[dict[str, tuple[BuiltinName, ...]]] = {
     **{field: (name,) for field, name in HANDLER_NAMES.items()},
     "do": LOOP_NAMES,
 }
@@ -160,13 +160,13 @@ CONFIG_NAMES: Final = (
 
 
 @cache
-def names_in(phase: str) -> Map[str, Name]:
+def names_in(phase: str) -> Map[str, BuiltinName]:
     """The built-in names of a phase, in the order in which a message lists them."""
     return MappingProxyType({name.name: name for name in NAMES if phase in name.phases})
 
 
 @cache
-def names_everywhere_in(phase: str) -> Map[str, Name]:
+def names_everywhere_in(phase: str) -> Map[str, BuiltinName]:
     """Those of them that exist at its beginning, too, and not only behind a step of a list."""
     return MappingProxyType({name: one for name, one in names_in(phase).items() if name not in BEHIND_STEPS})
 
@@ -208,14 +208,14 @@ class Shape:
 class Each:
     """A map whose values all are read like this; its keys are the author's names."""
 
-    reads: Reads
+    reads: TemplateKind
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A list whose parts all are read like this."""
 
-    reads: Reads
+    reads: TemplateKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +224,9 @@ class Either:
 
     kinds: format.OneOf
 
-    def read_as(self, node: Node) -> Reads:
-        picked = format.pick(self.kinds, node)
-        return LITERALLY if picked is None else reads_of(picked)
+    def read_as(self, node: Node) -> TemplateKind:
+        picked = format.select_kind(self.kinds, node)
+        return LITERALLY if picked is None else template_kind(picked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
-class Literally:
+class NotTemplate:
     """A field that Plait knows and that is no template."""
 
 
@@ -244,39 +244,39 @@ class AtStart:
     """A number or a duration, which is filled before anything runs: only what the head knows is known."""
 
 
-Reads: TypeAlias = Text | Shell | Tree | Shape | Each | Listed | Either | When | Literally | AtStart
+TemplateKind: TypeAlias = Text | Shell | Tree | Shape | Each | Listed | Either | When | NotTemplate | AtStart
 
-TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = Text(), Shell(), Tree(), When(), Literally(), AtStart()
+TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = Text(), Shell(), Tree(), When(), NotTemplate(), AtStart()
 
 
-def reads_of(kind: format.Kind) -> Reads:
+def template_kind(kind: format.Kind) -> TemplateKind:
     """How a kind of the workflow format is read for templates."""
     match kind:
-        case format.Text() | format.Slash() | format.OneHole():
+        case format.TemplateText() | format.AgentCommand() | format.SingleValue():
             return TEXT
-        case format.Whole() | format.Duration():
+        case format.Integer() | format.Duration():
             return AT_START
-        case format.Shell():
+        case format.ShellText():
             return SHELL
-        case format.Tree():
+        case format.TemplateTree():
             return TREE
         case format.Condition():
             return WHEN
-        case format.Map("hook"):
+        case format.Record("hook"):
             return LITERALLY  # what is known there depends on the event: see `hooks`
-        case format.Map(form):
+        case format.Record(form):
             return Shape("workflow" if form == "flow" else form)
-        case format.Each(inner):
-            return Each(reads_of(inner))
-        case format.Many(inner):
-            return Listed(reads_of(inner))
+        case format.MapOf(inner):
+            return Each(template_kind(inner))
+        case format.ListOf(inner):
+            return Listed(template_kind(inner))
         case format.OneOf():
             return Either(kind)
         case _:
             return LITERALLY
 
 
-_CONFIG: Final[dict[str, Reads]] = {
+_CONFIG: Final[dict[str, TemplateKind]] = {
     "config": TREE,
     "env_config": TREE,
     "anchor": TREE,
@@ -288,12 +288,12 @@ _CONFIG: Final[dict[str, Reads]] = {
 
 
 @cache
-def shape_of(name: str) -> dict[str, Reads]:
+def template_fields(name: str) -> dict[str, TemplateKind]:
     """The fields of a kind of map, under every spelling, and how they are read."""
     if name == "config":
         return _CONFIG
-    fields = format.spelt("flow" if name == "workflow" else name)
-    reads = {spelling: reads_of(field.kind) for spelling, field in fields.items()}
+    fields = format.fields_by_spelling("flow" if name == "workflow" else name)
+    reads = {spelling: template_kind(field.kind) for spelling, field in fields.items()}
     reads |= dict.fromkeys(reads.keys() & {"max_parallel"}, TEXT)  # filled when the map begins
     return {**reads, "body": TEXT} if name == "directive" else reads
 
@@ -303,14 +303,14 @@ DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
 
 COMMAND_KEYS: Final = tuple(
     spelling
-    for field in format.form_of("step").fields
+    for field in format.record_type("step").fields
     if field.name in (*format.COMMANDS, "validate")
     for spelling in field.spellings
 )
 """A step has one of these; a list of such maps is a workflow."""
 
 
-def profile_of(document: Node) -> str | None:
+def detect_profile(document: Node) -> str | None:
     """The profile that a document was written for, seen by its shape; None when it has none of ours."""
     if isinstance(document, Sequence):
         steps = [_is_step(item) for item in document.items]

@@ -14,8 +14,8 @@ from plait.core import documents
 from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
 from plait.core.source import Span
-from plait.lang.analysis.declarations import UNREAD
-from plait.lang.analysis.scopes import Known, Reading
+from plait.lang.analysis.declarations import ANY_NAME
+from plait.lang.analysis.scopes import KnownNames, TemplateFields
 from plait.program.actions.http import ANY_HOST, CREDENTIALS, origin_roots
 from plait.template.nodes import Text
 from plait.template.template import Leaf, compile_template
@@ -25,7 +25,7 @@ OF_THE_HEAD: Final = ("declared", "given", "a variable of an env file")
 _END_OF_HOST: Final = re.compile(r"[/?#]")
 
 
-def address_problems(reading: Reading) -> Iterator[Problem]:
+def check_request_hosts(reading: TemplateFields) -> Iterator[Problem]:
     """What is wrong with where the `http` steps of a flow go."""
     known = {id(field.scalar): field.known for field in reading.fields}
     for steps in reading.lists:
@@ -45,21 +45,21 @@ def _hosts(said: documents.Node | None) -> list[object]:
     return [item.value for item in items if isinstance(item, documents.Scalar)]
 
 
-def _of_url(url: documents.Scalar, known: Known, *, allowed: bool) -> Iterator[Problem]:
+def _of_url(url: documents.Scalar, known: KnownNames, *, allowed: bool) -> Iterator[Problem]:
     try:
         leaf = compile_template(str(url.value), "workflow", source=url.source()).leaf
     except PlaitError:
         return  # the template itself is reported
     first = leaf.program.parts[0] if leaf.program.parts else Text("")
     if isinstance(first, Text):
-        yield from _written(first.text, leaf, url)
+        yield from _check_origin(first.text, leaf, url)
     elif not allowed and not _is_of_the_head(leaf, known):
         what = "the scheme and host of this address come from a value"
         fix = "write them, or name the hosts that may be meant: allow_hosts: [api.example.org]"
         yield Problem(what, Span(leaf.source, first.start, first.end), fix, code="url-origin")
 
 
-def _written(text: str, leaf: Leaf, url: documents.Scalar) -> Iterator[Problem]:
+def _check_origin(text: str, leaf: Leaf, url: documents.Scalar) -> Iterator[Problem]:
     scheme, _, rest = text.partition("://")
     host, *path = _END_OF_HOST.split(rest, maxsplit=1)
     goes_on = not path and len(leaf.program.parts) > 1
@@ -75,16 +75,16 @@ def _written(text: str, leaf: Leaf, url: documents.Scalar) -> Iterator[Problem]:
         yield Problem(what, Span(leaf.source, second.start, second.end), fix, code="url-origin")
 
 
-def _is_of_the_head(leaf: Leaf, known: Known) -> bool:
+def _is_of_the_head(leaf: Leaf, known: KnownNames) -> bool:
     roots = origin_roots(leaf)
     return roots is not None and all(_is_given(root, known) for root in roots)
 
 
-def _is_given(root: str, known: Known) -> bool:
+def _is_given(root: str, known: KnownNames) -> bool:
     name = known.get(root)
     if name is None:  # it is reported by its name, unless nobody can know it
         return True
-    return root == "env" or name is UNREAD or name.what.startswith(OF_THE_HEAD)
+    return root == "env" or name is ANY_NAME or name.what.startswith(OF_THE_HEAD)
 
 
 def _credentials(said: documents.Node | None) -> Iterator[Problem]:

@@ -21,25 +21,25 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json
 from plait.lang.analysis.assumed_values import Assumed
 from plait.lang.analysis.declarations import (
-    UNREAD,
-    captures,
+    ANY_NAME,
+    captured_names,
     constant_state,
-    declared,
-    declared_inputs,
+    declared_names,
     env_before_items,
+    env_file_names,
     env_names,
     given_at_start,
+    handler_captures,
+    input_names,
     keys,
-    left_behind,
     literal_items,
-    lost,
-    misplaced,
-    named_by_id,
+    misplaced_names,
+    names_after_step,
     names_before_items,
     names_given,
-    of_env_files,
-    text_of,
-    told_with_failures,
+    names_in_unread,
+    scalar_text,
+    step_id_name,
 )
 from plait.lang.analysis.names import (
     BEHIND_STEPS,
@@ -50,22 +50,22 @@ from plait.lang.analysis.names import (
     LITERALLY,
     TREE,
     AtStart,
+    BuiltinName,
     Each,
     Either,
     Listed,
-    Literally,
-    Name,
-    Reads,
+    NotTemplate,
     Shape,
     Shell,
+    TemplateKind,
     Text,
     Tree,
     When,
+    detect_profile,
     names_everywhere_in,
     names_in,
-    profile_of,
-    shape_of,
     strings,
+    template_fields,
 )
 from plait.lang.workflow.compose import Blocks
 
@@ -80,12 +80,12 @@ _OF_COMMANDS: Final = ("handler", "incomplete", "validate")
 """Maps in which commands stand that are steps, one after the other."""
 _BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset")
 """Fields of a map that are read when no item is known yet."""
-_FOUND: Final = Name("item", (), "the item that was found")
+_FOUND: Final = BuiltinName("item", (), "the item that was found")
 _BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel", "max_items")
 """Fields of a step that are filled without the variables of the step."""
 
 
-class Known(abc.Mapping[str, Name]):
+class KnownNames(abc.Mapping[str, BuiltinName]):
     """The names that exist at one place: built-in, declared, given or captured by an earlier step."""
 
     __slots__ = ("_apart", "_captured", "_limit", "_outer", "phase")
@@ -93,9 +93,9 @@ class Known(abc.Mapping[str, Name]):
     def __init__(
         self,
         phase: str,
-        captured: dict[str, tuple[int, Name]],
+        captured: dict[str, tuple[int, BuiltinName]],
         limit: int,
-        outer: Known | None = None,
+        outer: KnownNames | None = None,
         *,
         apart: bool = False,
     ) -> None:
@@ -105,7 +105,7 @@ class Known(abc.Mapping[str, Name]):
         self._limit = limit
         self._outer = outer
 
-    def __getitem__(self, name: str) -> Name:
+    def __getitem__(self, name: str) -> BuiltinName:
         found = self._given(name) or names_everywhere_in(self.phase).get(name)
         if found is None:
             raise KeyError(name)
@@ -122,7 +122,7 @@ class Known(abc.Mapping[str, Name]):
     def __len__(self) -> int:
         return len(names_everywhere_in(self.phase)) + self._given_count()
 
-    def _given(self, name: str, *, apart: bool = False) -> Name | None:
+    def _given(self, name: str, *, apart: bool = False) -> BuiltinName | None:
         """`apart`: asked from a list of its own, to which steps leave only what has a name of the author."""
         index, found = self._captured.get(name, (self._limit, None))
         if index < self._limit and not (apart and _is_left_behind(found)):
@@ -143,12 +143,12 @@ class Known(abc.Mapping[str, Name]):
         return sum(1 for _ in self._given_names())
 
 
-def _open(known: Known) -> abc.Mapping[str, Name]:
+def _open(known: KnownNames) -> abc.Mapping[str, BuiltinName]:
     """Nothing is known where a block stands by itself: each step that uses it may give other values."""
     return {} if known.phase == "block" else known
 
 
-def _is_left_behind(name: Name | None) -> bool:
+def _is_left_behind(name: BuiltinName | None) -> bool:
     """Is it the built-in name, and not one of the author's that is called like it?"""
     return name is not None and name is BEHIND_STEPS.get(name.name)
 
@@ -157,7 +157,7 @@ SHELL_TOOL: Final = "core/shell"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class TemplateField:
     """A string that is a template; `known` are the names that exist there, nearest first.
 
     `declared` are its inputs, if the document says which there are.
@@ -166,7 +166,7 @@ class Field:
     path: str
     scalar: Scalar
     phase: str
-    known: Known
+    known: KnownNames
     shell: bool = False
     when: bool = False
     """It is an expression with holes in it."""
@@ -184,42 +184,42 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TemplateFields:
     """The templates of a document, and every list of steps in it, in the order in which they run."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[TemplateField, ...]
     lists: tuple[tuple[Node, ...], ...] = ()
     maps: tuple[tuple[str, Mapping], ...] = ()
     """Every map that a table describes, by the name of that table."""
-    calls: tuple[tuple[Mapping, Known], ...] = ()
+    calls: tuple[tuple[Mapping, KnownNames], ...] = ()
     """Steps that call another workflow file, and the names that it inherits."""
     too_long: tuple[Problem, ...] = ()
     """Variables that are too long together."""
 
 
-def read_fields(
+def find_templates(
     document: Node,
     profile: str,
     *,
     names: Iterable[str] = (),
     blocks: Blocks | None = None,
     whole: bool = True,
-) -> Reading:
+) -> TemplateFields:
     """The template fields of a document; `names` are known everywhere.
 
     `blocks` are those that it can use; they must not lead back to themselves.  `whole`: nothing of
     what it is made of is missing.  A document that has not the shape of its profile is read as one
     text: every string is a template.
     """
-    given = [Name(name, (), "given") for name in names]
-    reader = _Reader(document, profile, given if whole else [*given, UNREAD], blocks or Blocks())
-    if profile_of(document) != profile and not _has_shape(document, profile):
+    given = [BuiltinName(name, (), "given") for name in names]
+    reader = _Reader(document, profile, given if whole else [*given, ANY_NAME], blocks or Blocks())
+    if detect_profile(document) != profile and not _has_shape(document, profile):
         reader.whole(document, profile)
     elif profile == "workflow":
         reader.workflow(document)
     else:
         reader.shape(document, DOCUMENT_SHAPES.get(profile, profile), "", reader.frame(profile))
-    return Reading(
+    return TemplateFields(
         tuple(reader.fields),
         tuple(reader.lists),
         tuple(reader.maps),
@@ -229,7 +229,7 @@ def read_fields(
 
 
 def _has_shape(document: Node, profile: str) -> bool:
-    shape = shape_of(DOCUMENT_SHAPES.get(profile, profile))
+    shape = template_fields(DOCUMENT_SHAPES.get(profile, profile))
     return isinstance(document, Mapping) and any(document.get(key) is not None for key in shape)
 
 
@@ -241,12 +241,12 @@ class _Frame:
     """
 
     phase: str
-    outer: Known | None = None
-    captured: dict[str, tuple[int, Name]] = field(default_factory=dict)
+    outer: KnownNames | None = None
+    captured: dict[str, tuple[int, BuiltinName]] = field(default_factory=dict)
     apart: bool = False
     """It begins a list of its own, to which the steps before it leave only what they captured."""
 
-    def add(self, names: Iterable[Name]) -> None:
+    def add(self, names: Iterable[BuiltinName]) -> None:
         for name in names:
             at, known = self.captured.setdefault(name.name, (len(self.captured), name))
             if _is_left_behind(known) or _is_left_behind(name):
@@ -254,20 +254,22 @@ class _Frame:
             elif known.kind != name.kind:  # captured twice, in two forms
                 self.captured[name.name] = (at, replace(known, kind=None))
 
-    def child(self, more: Iterable[Name] = (), *, phase: str | None = None, apart: bool = False) -> _Frame:
+    def child(
+        self, more: Iterable[BuiltinName] = (), *, phase: str | None = None, apart: bool = False
+    ) -> _Frame:
         inner = _Frame(phase or self.phase, self.known(), apart=apart or phase is not None)
         inner.add(more)
         return inner
 
-    def captures(self) -> list[Name]:
+    def captures(self) -> list[BuiltinName]:
         """What goes on to the steps behind this place."""
         return [name for _, name in self.captured.values() if not _is_left_behind(name)]
 
-    def known(self) -> Known:
-        return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
+    def known(self) -> KnownNames:
+        return KnownNames(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
 
 
-def assumed(known: abc.Mapping[str, Name], *, without: abc.Container[str] = ()) -> Assumed:
+def assumed(known: abc.Mapping[str, BuiltinName], *, without: abc.Container[str] = ()) -> Assumed:
     """What may be assumed of values where these names exist, but for those that mean something else there."""
     return Assumed(_Values(known, without))
 
@@ -277,7 +279,7 @@ class _Values(abc.Mapping[str, Json]):
 
     __slots__ = ("_known", "_without")
 
-    def __init__(self, known: abc.Mapping[str, Name], without: abc.Container[str]) -> None:
+    def __init__(self, known: abc.Mapping[str, BuiltinName], without: abc.Container[str]) -> None:
         self._known = known
         self._without = without
 
@@ -297,26 +299,26 @@ def _values(frame: _Frame, name: str) -> tuple[Json, ...]:
 
 
 class _Reader:
-    def __init__(self, document: Node, profile: str, given: list[Name], blocks: Blocks) -> None:
-        self.fields: list[Field] = []
+    def __init__(self, document: Node, profile: str, given: list[BuiltinName], blocks: Blocks) -> None:
+        self.fields: list[TemplateField] = []
         self.lists: list[tuple[Node, ...]] = []
-        self.calls: list[tuple[Mapping, Known]] = []
+        self.calls: list[tuple[Mapping, KnownNames]] = []
         self.maps: list[tuple[str, Mapping]] = []
         self.blocks = blocks
-        self.env: tuple[Name, ...] = ()
+        self.env: tuple[BuiltinName, ...] = ()
         """The variables that the phase gives to each of its steps."""
         self.phase: Node | None = None
         """The phase that gives them."""
         self.too_long: list[Problem] = []
         self.rounds: tuple[Json, ...] = ()
         """What the items of the loop at hand may be that begin like an option."""
-        self.extracted: dict[int, list[Name]] = {}
+        self.extracted: dict[int, list[BuiltinName]] = {}
         """What setup names in one place: by the identity of the step that prints it."""
         self.is_workflow = profile == "workflow"
         self.strict = self.is_workflow and _flag(document, "strict") is True
-        unplaced = (*misplaced(document), *of_env_files(document)) if profile == "workflow" else ()
-        self.given = {name.name: name for name in (*unplaced, *declared(document), *given)}
-        self.declared = declared_inputs(document, profile, self.given)
+        unplaced = (*misplaced_names(document), *env_file_names(document)) if profile == "workflow" else ()
+        self.given = {name.name: name for name in (*unplaced, *declared_names(document), *given)}
+        self.declared = input_names(document, profile, self.given)
         self._learn_values(document, profile, {name.name for name in given})
         is_plain = {name.name for name in given} | {"state"} if profile == "graph" else set(self.given)
         self.plain = tuple(name for name in self.given.values() if name.name in is_plain)
@@ -355,7 +357,7 @@ class _Reader:
         assert isinstance(document, Mapping)
         base, head = self.frame("flow"), self.frame("head")
         flow, setup = base.child(), base.child(phase="setup")
-        for key in shape_of("workflow"):
+        for key in template_fields("workflow"):
             if key not in (*_PHASES, "commands", "steps", "blocks"):
                 begin = len(self.fields)
                 self._part(document, key, head)
@@ -379,7 +381,7 @@ class _Reader:
         self.env, self.phase = (), None
         for node in nodes:  # those of steps that are not there, too: that is reported
             named = keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
-            frame.add(Name(name, (), "captured") for name in named)
+            frame.add(BuiltinName(name, (), "captured") for name in named)
 
     def _name_outputs(self, phase: Node) -> None:
         named = phase.get("capture_outputs") if isinstance(phase, Mapping) else None
@@ -389,7 +391,9 @@ class _Reader:
             number = said.get("command_index") if isinstance(said, Mapping) else said
             at = number.value if isinstance(number, Scalar) else 0
             if isinstance(at, int) and 0 <= at < len(items):
-                self.extracted.setdefault(id(items[at]), []).append(Name(str(name.value), (), "captured"))
+                self.extracted.setdefault(id(items[at]), []).append(
+                    BuiltinName(str(name.value), (), "captured")
+                )
 
     def _map(self, node: Node | None, setup: _Frame) -> None:
         """Its items are found where setup has ended, each gets its id then, and all else is done for each."""
@@ -406,7 +410,7 @@ class _Reader:
             if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
                 frame = setup.child(env_before_items(node, self.before_items))
             self.env, self.phase = (tuple(env_names(node)), node) if name in STEP_LISTS else ((), None)
-            self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
+            self.read(value, template_fields("map").get(name, LITERALLY), f"map.{name}", frame)
         self.env, self.phase = (), None
 
     def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
@@ -414,7 +418,7 @@ class _Reader:
             if name.value == key:
                 if key in _PHASES and isinstance(node, Mapping):
                     node = Mapping(tuple(_env_first(node)), node.span)
-                self.read(node, shape_of("workflow")[key], key, frame)
+                self.read(node, template_fields("workflow")[key], key, frame)
 
     def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
         """Every string, in a document of no shape of ours."""
@@ -432,17 +436,17 @@ class _Reader:
 
     # ── the tables, applied ──────────────────────────────────────────────
 
-    def read(self, node: Node, reads: Reads, path: str, frame: _Frame) -> None:
+    def read(self, node: Node, reads: TemplateKind, path: str, frame: _Frame) -> None:
         match reads:
-            case Literally():
+            case NotTemplate():
                 return
             case Text():
-                for index, item in _listed(node):
+                for index, item in _items_with_index(node):
                     self._add(f"{path}{index}", item, frame)
             case AtStart():
                 self._add(path, node, self.frame("head") if self.is_workflow else frame)
             case Shell():
-                for index, item in _listed(node):
+                for index, item in _items_with_index(node):
                     self._add(f"{path}{index}", item, frame, shell=not index)
             case Tree():
                 self._tree(node, path, frame)
@@ -469,12 +473,12 @@ class _Reader:
             self._add(path, item, frame)
         self._unite(node, TREE, begin)
 
-    def _unite(self, node: Node, inner: Reads, begin: int) -> None:
+    def _unite(self, node: Node, inner: TemplateKind, begin: int) -> None:
         """A map or a list of trees is filled as one tree."""
         if isinstance(inner, Tree):
             self.fields[begin:] = [replace(field, root=node) for field in self.fields[begin:]]
 
-    def _list(self, node: Node, inner: Reads, path: str, frame: _Frame) -> None:
+    def _list(self, node: Node, inner: TemplateKind, path: str, frame: _Frame) -> None:
         if not isinstance(node, Sequence):
             return
         if _is_step(inner):
@@ -482,7 +486,7 @@ class _Reader:
         for index, item in enumerate(node.items):
             is_short = _is_step(inner) and isinstance(item, Scalar)
             self.read(item, inner, f"{path}[{index}]", self._in_variables(frame) if is_short else frame)
-            frame.add(left_behind(item) if is_short else ())
+            frame.add(names_after_step(item) if is_short else ())
 
     def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
         if isinstance(node, Sequence):
@@ -495,8 +499,8 @@ class _Reader:
         if isinstance(node, Scalar):
             self._short(node, name, path, frame)
         if not isinstance(node, Mapping):
-            frame.add(lost(node))
-            frame.add(left_behind(node) if name == "step" else ())
+            frame.add(names_in_unread(node))
+            frame.add(names_after_step(node) if name == "step" else ())
             return
         if name in ("node", "hook"):
             frame = _in_graph(node, name, frame)
@@ -513,7 +517,9 @@ class _Reader:
         if inner is not frame:
             frame.add(name for _, name in inner.captured.values())
 
-    def _in_variables(self, frame: _Frame, *own: Name, held: abc.Mapping[str, Json] | None = None) -> _Frame:
+    def _in_variables(
+        self, frame: _Frame, *own: BuiltinName, held: abc.Mapping[str, Json] | None = None
+    ) -> _Frame:
         """A step in its own variables and those of its phase; a known name means their value there."""
         known, held = frame.known(), held or {}
         env = [
@@ -551,24 +557,24 @@ class _Reader:
             around = before if key.value in _BEFORE_ENV else frame if key.value == "result_file" else doing
             self._field(key, value, name, path, around)
             if name in ("step", "node") and key.value != "do":
-                self.fields[begin:] = _in_manner_of(node, key, self.fields[begin:])
+                self.fields[begin:] = _apply_step_options(node, key, self.fields[begin:])
             if key.value == "params":
                 self.fields[begin:] = with_script(node, self.fields[begin:])
-            if str(key.value) not in shape_of(name):
-                doing.add(lost(value, of_step=name == "step"))
+            if str(key.value) not in template_fields(name):
+                doing.add(names_in_unread(value, of_step=name == "step"))
             if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
-                doing.add([*left_behind(Mapping(((key, value),), node.span)), *captures(node)])
+                doing.add([*names_after_step(Mapping(((key, value),), node.span)), *captured_names(node)])
         if name == "step":
             found = self._use(node, path, frame)
-            frame.add([*left_behind(node), *captures(node), *self.extracted.get(id(node), ())])
-            if (own := named_by_id(node)) is not None and own.name not in self.taken:
+            frame.add([*names_after_step(node), *captured_names(node), *self.extracted.get(id(node), ())])
+            if (own := step_id_name(node)) is not None and own.name not in self.taken:
                 frame.add([own])
             self._afterwards(then, path, frame, found)
             return
         for key, value in then:
             self._field(key, value, name, path, frame)
 
-    def _afterwards(self, then: _Entries, path: str, frame: _Frame, found: list[Name]) -> None:
+    def _afterwards(self, then: _Entries, path: str, frame: _Frame, found: list[BuiltinName]) -> None:
         """What follows an action, each part with the names that the ways to it lead past.
 
             done      on_exit_code 0 → validate → on_success
@@ -580,7 +586,7 @@ class _Reader:
         for key, value in then:
             if _is_tried_again(key, value):
                 self._field(key, value, "step", path, frame)
-        done, failed = frame.child(), list[Name]()
+        done, failed = frame.child(), list[BuiltinName]()
         done.add(found)
         for key, value in then:
             if _is_tried_again(key, value):
@@ -595,7 +601,7 @@ class _Reader:
 
     def _field(self, key: Scalar, value: Node, shape: str, path: str, frame: _Frame) -> None:
         field = str(key.value)
-        reads = shape_of(shape).get(field, LITERALLY)
+        reads = template_fields(shape).get(field, LITERALLY)
         knows = KNOWN_INSIDE.get(field, ())
         if field == "do" and self.rounds:
             knows = tuple(
@@ -609,15 +615,15 @@ class _Reader:
         if inner is not frame and field != "do":  # what a round captures ends with the round
             frame.add(inner.captures())
 
-    def _use(self, step: Mapping, path: str, frame: _Frame) -> list[Name]:
+    def _use(self, step: Mapping, path: str, frame: _Frame) -> list[BuiltinName]:
         """The steps of a block, with the names that exist where it is used; and what they capture."""
         said = step.get("use")
-        block = self.blocks.get(text_of(said) or "")
+        block = self.blocks.get(scalar_text(said) or "")
         if block is None:
-            return [] if said is None else [UNREAD]
+            return [] if said is None else [ANY_NAME]
         held = self._handed(step.get("with"), frame)
         given = [
-            Name(name, (), "given by with", value=held.get(name, NOT_KNOWN))
+            BuiltinName(name, (), "given by with", value=held.get(name, NOT_KNOWN))
             for name in (*keys(step.get("with")), *block.needs)
         ]
         inner = frame.child(given).child()
@@ -626,17 +632,17 @@ class _Reader:
         for index, item in enumerate(block.steps):
             self.shape(item, "step", f"{path}.use[{index}]", inner)
         self.blocks = outer
-        frame.add(told_with_failures(block))
+        frame.add(handler_captures(block))
         return inner.captures()
 
     def _handed(self, node: Node | None, frame: _Frame) -> dict[str, Json]:
         """What a block is given, as far as the file says it."""
         if not isinstance(node, Mapping):
             return {}
-        from plait.schema import template_of
+        from plait.schema import to_template
 
         try:
-            found = template_of(node).careful(assumed(_open(frame.known())), sealing=True)
+            found = to_template(node).careful(assumed(_open(frame.known())), sealing=True)
         except PlaitError:
             return {}  # that is reported as the template that it is
         return found if isinstance(found, dict) else {}
@@ -649,7 +655,7 @@ class _Reader:
     def _add(self, path: str, node: Node, frame: _Frame, *, shell: bool = False, when: bool = False) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.fields.append(
-                Field(
+                TemplateField(
                     path,
                     node,
                     frame.phase,
@@ -662,7 +668,7 @@ class _Reader:
             )
 
 
-def _is_step(reads: Reads) -> bool:
+def _is_step(reads: TemplateKind) -> bool:
     match reads:
         case Shape("step"):
             return True
@@ -671,30 +677,30 @@ def _is_step(reads: Reads) -> bool:
     return False
 
 
-def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field]:
+def _apply_step_options(step: Mapping, key: Scalar, fields: list[TemplateField]) -> list[TemplateField]:
     """The templates of one of its fields, as strict as it says and for the shell that it names."""
     strict = _flag(step, "strict")
     if strict is not None:
         fields = [replace(field, strict=strict) for field in fields]
-    if key.value == "shell" and text_of(step.get("interpreter")) == "bash":
+    if key.value == "shell" and scalar_text(step.get("interpreter")) == "bash":
         fields = [replace(field, dialect="bash") for field in fields]
     return fields
 
 
 def tool_of(node: Mapping) -> str:
     """The tool that a step, a node or an action calls, by the name that we have for it."""
-    said = text_of(node.get("tool") or node.get("item_id")) or ""
+    said = scalar_text(node.get("tool") or node.get("item_id")) or ""
     if not said.startswith(("rye/", "tool:")):
         return said
-    from plait.tools.spaces import renamed
+    from plait.tools.spaces import current_id
 
     try:
-        return renamed(said)
+        return current_id(said)
     except PlaitError:
         return said  # that is reported as the id that it is
 
 
-def with_script(call: Mapping, fields: list[Field]) -> list[Field]:
+def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateField]:
     """The templates of the parameters of a call, one of them a script if that tool runs shell text."""
     if tool_of(call) != SHELL_TOOL:
         return fields
@@ -702,7 +708,7 @@ def with_script(call: Mapping, fields: list[Field]) -> list[Field]:
     command, shell = (
         params.get(key) if isinstance(params, Mapping) else None for key in ("command", "shell")
     )
-    dialect: Dialect = "bash" if text_of(shell) == "bash" else "sh"
+    dialect: Dialect = "bash" if scalar_text(shell) == "bash" else "sh"
     fields = [
         replace(field, root=None) for field in fields
     ]  # a script is bound, and not filled with the rest
@@ -738,7 +744,7 @@ def _is_tried_again(key: Scalar, value: Node) -> bool:
     elif key.value != "on_failure":
         return False
     if not isinstance(value, Mapping):
-        return (text_of(value) or "").startswith("/")
+        return (scalar_text(value) or "").startswith("/")
     for said in ("max_attempts", "max_retries", "retry_original"):
         if (node := value.get(said)) is not None:
             return not isinstance(node, Scalar) or node.value not in (0, False)
@@ -750,8 +756,8 @@ def _has_agent(handler: Mapping) -> bool:
 
 
 def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
-    loop = text_of(node.get("as")) or ("item" if node.get("over") is not None else None)
-    more = [Name(loop, (), "the item of this round")] if loop else []
+    loop = scalar_text(node.get("as")) or ("item" if node.get("over") is not None else None)
+    more = [BuiltinName(loop, (), "the item of this round")] if loop else []
     return frame.child(more, phase="hook" if name == "hook" else "graph")
 
 
@@ -783,7 +789,7 @@ def _env_first(phase: Mapping) -> _Entries:
     return sorted(phase.entries, key=lambda entry: entry[0].value != "env")
 
 
-def _listed(node: Node) -> Iterator[tuple[str, Node]]:
+def _items_with_index(node: Node) -> Iterator[tuple[str, Node]]:
     if isinstance(node, Sequence):
         yield from ((f"[{index}]", item) for index, item in enumerate(node.items))
     else:

@@ -8,46 +8,46 @@ from collections.abc import Container, Iterator, Sequence
 from plait.core.errors import Problem
 from plait.core.hints import Final
 from plait.core.source import Span
-from plait.core.values import revealed_text
-from plait.lang.analysis.scopes import Dialect, Field
+from plait.core.values import reveal_text
+from plait.lang.analysis.scopes import Dialect, TemplateField
 from plait.lang.findings import Finding
 from plait.scope.frames import ALIASES
 from plait.template.grammar import expansions
-from plait.template.nodes import Alternative, ContextHole, Path, Text
-from plait.template.shell.lexer import Gap, Lexed, analyse
+from plait.template.nodes import Alternative, ContextPlaceholder, Path, Text
+from plait.template.shell.lexer import ScriptAnalysis, ValueSlot, analyse
 from plait.template.shell.options import OPTION_LIKE, Value, values_as_options
 from plait.template.shell.script import read_names
 from plait.template.template import Leaf
 
 
-def left_to_shell(path: Path, own: frozenset[str], *, strict: bool = False) -> bool:
+def is_shell_variable(path: Path, own: frozenset[str], *, strict: bool = False) -> bool:
     """Is `${path}` the shell's own when the scope does not know it?  Strictly, only what it sets is."""
     # An index belongs to an array of the script itself: `items=(a b); echo ${items[1]}`.
     looks_like_it = path.root.isupper() and not path.keys and not strict
     return path.root in own or looks_like_it
 
 
-def shell_pieces(leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh") -> list[str | Gap]:
+def shell_pieces(leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh") -> list[str | ValueSlot]:
     """Shell text with a gap for every hole that a run would fill; other holes are the shell's own."""
     read = read_names(leaf, dialect)
     own = read.assigned
-    pieces: list[str | Gap] = []
+    pieces: list[str | ValueSlot] = []
     gaps = 0
     for part in leaf.program.parts:
         if isinstance(part, Text):
             pieces.append(part.text)
-        elif isinstance(part, ContextHole) and (
+        elif isinstance(part, ContextPlaceholder) and (
             part.start in read.own_holes or not _is_filled(part, known, own)
         ):
             pieces.append(leaf.source.text[part.start : part.end])
         else:
             formats = _formats(part)
-            pieces.append(Gap(gaps, part.start, part.end, "raw" in formats, "opt" in formats))
+            pieces.append(ValueSlot(gaps, part.start, part.end, "raw" in formats, "opt" in formats))
             gaps += 1
     return pieces
 
 
-def _is_filled(hole: ContextHole, known: Container[str], own: frozenset[str]) -> bool:
+def _is_filled(hole: ContextPlaceholder, known: Container[str], own: frozenset[str]) -> bool:
     if hole.default is not None or len(hole.alternatives) != 1:
         return True
     path = hole.alternatives[0].origin
@@ -55,20 +55,20 @@ def _is_filled(hole: ContextHole, known: Container[str], own: frozenset[str]) ->
         return True
     if path.root in ALIASES and "item" in known:
         return path.root not in own
-    return not (hole.bare or left_to_shell(path, own))
+    return not (hole.bare or is_shell_variable(path, own))
 
 
 def _formats(part: object) -> set[str]:
-    alternatives = part.alternatives if isinstance(part, ContextHole) else ()
+    alternatives = part.alternatives if isinstance(part, ContextPlaceholder) else ()
     return {form.name for alternative in alternatives for form in alternative.formats}
 
 
-def clashes(field: Field, leaf: Leaf) -> Iterator[Finding]:
+def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that the script sets and the flow knows: they are the script's, which may surprise."""
     read = read_names(leaf, field.dialect)
     told: set[str] = set()
     for part in leaf.program.parts:
-        if not isinstance(part, ContextHole) or part.start not in read.own_holes:
+        if not isinstance(part, ContextPlaceholder) or part.start not in read.own_holes:
             continue
         name = part.name
         known = field.known.get(name)
@@ -81,7 +81,7 @@ def clashes(field: Field, leaf: Leaf) -> Iterator[Finding]:
         yield Finding(Problem(what, span, fix, code="name-clash"), "warning")
 
 
-def check_shell(field: Field, leaf: Leaf) -> Iterator[Finding]:
+def check_shell(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     pieces = shell_pieces(leaf, field.known, dialect=field.dialect)
     lexed = analyse(pieces, field.dialect)
     for refusal in lexed.refusals:
@@ -92,20 +92,22 @@ def check_shell(field: Field, leaf: Leaf) -> Iterator[Finding]:
     yield from check_names(field, leaf)
 
 
-def check_names(field: Field, leaf: Leaf) -> Iterator[Finding]:
+def check_names(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that mean a variable of the script, where its author may mean a value of the flow."""
     yield from clashes(field, leaf)
     yield from _bare_in_arithmetic(field, leaf)
     yield from _bare_in_expansions(field, leaf)
 
 
-def check_options(field: Field, leaf: Leaf, pieces: Sequence[str | Gap], lexed: Lexed) -> Iterator[Finding]:
+def check_options(
+    field: TemplateField, leaf: Leaf, pieces: Sequence[str | ValueSlot], lexed: ScriptAnalysis
+) -> Iterator[Finding]:
     """Values that stand in the file itself and would be read as options."""
-    gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+    gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
     for name, numbers in _roots(gaps, leaf).items():
         known = field.known.get(name)
         for value in known.values if known is not None else ():
-            held = revealed_text(value)
+            held = reveal_text(value)
             values = {
                 number: Value((held,), False, gaps[number].option, gaps[number].start, gaps[number].end)
                 for number in numbers
@@ -117,13 +119,13 @@ def check_options(field: Field, leaf: Leaf, pieces: Sequence[str | Gap], lexed: 
                 yield Finding(Problem(what, span, option.fix, code="option-like"), "warning")
 
 
-def _roots(gaps: Sequence[Gap], leaf: Leaf) -> dict[str, list[int]]:
+def _roots(gaps: Sequence[ValueSlot], leaf: Leaf) -> dict[str, list[int]]:
     """By name: the gaps that hold its value as it is."""
     places = {gap.start: number for number, gap in enumerate(gaps)}
     found: dict[str, list[int]] = {}
     for part in leaf.program.parts:
         match part:
-            case ContextHole(alternatives=(Alternative(Path(root, ())),), filters=()):
+            case ContextPlaceholder(alternatives=(Alternative(Path(root, ())),), filters=()):
                 if part.start in places and not _formats(part) - {"opt"}:
                     found.setdefault(root, []).append(places[part.start])
     return found
@@ -133,7 +135,7 @@ _ARITHMETIC: Final = re.compile(r"\(\(((?:[^()]|\([^()]*\))*)\)\)")
 _BARE: Final = re.compile(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
 
 
-def _bare_in_arithmetic(field: Field, leaf: Leaf) -> Iterator[Finding]:
+def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that the shell takes for its own variables there: the value that is called so never comes."""
     own = read_names(leaf, field.dialect).assigned
     for place in _ARITHMETIC.finditer(leaf.source.text):
@@ -147,14 +149,14 @@ def _bare_in_arithmetic(field: Field, leaf: Leaf) -> Iterator[Finding]:
             yield Finding(Problem(what, Span(leaf.source, *found.span()), fix, code="bare-name"), "warning")
 
 
-def _bare_in_expansions(field: Field, leaf: Leaf) -> Iterator[Finding]:
+def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """`${name%.c}`, `${#name}` and their like are the shell's: there a value of the flow would be empty."""
     read = read_names(leaf, field.dialect)
     own = {*read.own_holes}
     holes = {
         part.start
         for part in leaf.program.parts
-        if isinstance(part, ContextHole)
+        if isinstance(part, ContextPlaceholder)
         and part.start not in own
         and _is_filled(part, field.known, read.assigned)
     }

@@ -7,37 +7,37 @@ from functools import lru_cache
 from itertools import islice
 
 from plait import schema as format
-from plait.core.errors import PlaitError, Problem, listed, nearest
+from plait.core.errors import PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import replace
 from plait.core.source import Span
-from plait.core.values import UNDEFINED, holds_unknown
-from plait.lang.analysis.declarations import UNREAD
+from plait.core.values import UNDEFINED, contains_unknown
+from plait.lang.analysis.declarations import ANY_NAME
 from plait.lang.analysis.names import BEHIND_STEPS, BUILTIN_ROOTS, ENDED, HANDLER_NAMES, NAMES, strings
 from plait.lang.analysis.scopes import assumed
-from plait.lang.analysis.shell import check_names, check_shell, left_to_shell
+from plait.lang.analysis.shell import check_names, check_shell, is_shell_variable
 from plait.lang.findings import Finding
 from plait.scope.frames import ALIASES
 from plait.template.nodes import (
     Computed,
-    ContextHole,
-    EnvHole,
+    ContextPlaceholder,
+    EnvPlaceholder,
     Extract,
-    InputHole,
-    ParamHole,
+    InputPlaceholder,
+    ParamPlaceholder,
     Path,
-    PromptHole,
-    holes,
+    PromptPlaceholder,
+    placeholders,
 )
-from plait.template.program import walk
+from plait.template.program import follow_path
 from plait.template.shell.script import Names, read_names
 from plait.template.template import compile_template
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
     from plait.core.values import Json
-    from plait.lang.analysis.scopes import Field
-    from plait.template.nodes import Alternative, Flaw, Hole
+    from plait.lang.analysis.scopes import TemplateField
+    from plait.template.nodes import Alternative, Hole, MalformedPlaceholder
     from plait.template.template import Leaf
 
 
@@ -64,14 +64,14 @@ def _overlap(one: Span | str | None, other: Span | str | None) -> bool:
     return one.source is other.source and one.start <= other.end and other.start <= one.end
 
 
-def check_field(field: Field, profile: str) -> list[Finding]:
+def check_template(field: TemplateField, profile: str) -> list[Finding]:
     try:
         leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
         read = read_names(leaf, field.dialect) if field.shell or field.is_script else NO_NAMES
     except PlaitError as error:
         return [Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems]
     found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
-    for hole in holes(leaf.program.parts):
+    for hole in placeholders(leaf.program.parts):
         if hole.start not in read.own_holes:
             found += _hole(hole, field, leaf, read.assigned)
     if field.shell:
@@ -86,7 +86,7 @@ def check_field(field: Field, profile: str) -> list[Finding]:
     return found
 
 
-def _too_long(field: Field, leaf: Leaf, profile: str, own: frozenset[str]) -> Iterator[Finding]:
+def _too_long(field: TemplateField, leaf: Leaf, profile: str, own: frozenset[str]) -> Iterator[Finding]:
     """A text or a tree that no run could make, by what stands in the file; it is filled as a run fills it."""
     if field.root is None and not leaf.program.may_grow:
         return
@@ -95,7 +95,7 @@ def _too_long(field: Field, leaf: Leaf, profile: str, own: frozenset[str]) -> It
     node = field.root or field.scalar
     known = {} if field.phase in OPEN_PHASES else field.known
     try:
-        template = format.template_of(node, profile)
+        template = format.to_template(node, profile)
         if field.shell or field.when or field.is_script:
             template.counted = template.counted and not field.when  # each hole of a condition is an operand
             template.pieces(assumed(known, without=own))
@@ -114,56 +114,56 @@ def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:
     return any(_overlap(one.problem.where, finding.problem.where) for one in wrong)
 
 
-def _when(field: Field) -> list[Finding]:
-    from plait.scope.expressions import read_when
+def _when(field: TemplateField) -> list[Finding]:
+    from plait.scope.expressions import parse_when
 
     try:
-        read_when(field.scalar.value, source=field.scalar.source(), kinds=lambda root: _kind(root, field))
+        parse_when(field.scalar.value, source=field.scalar.source(), kinds=lambda root: _kind(root, field))
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     return []
 
 
-def _kind(root: str, field: Field) -> str | None:
+def _kind(root: str, field: TemplateField) -> str | None:
     name = field.known.get(root)
     return None if name is None else name.kind
 
 
-def _flaw(flaw: Flaw, leaf: Leaf, *, strict: bool) -> Finding:
+def _flaw(flaw: MalformedPlaceholder, leaf: Leaf, *, strict: bool) -> Finding:
     problem = Problem(flaw.what, Span(leaf.source, flaw.start, flaw.end), flaw.fix, code=flaw.code)
     return Finding(problem, "error" if flaw.fatal or strict else "warning")
 
 
-def _hole(hole: Hole, field: Field, leaf: Leaf, own: frozenset[str]) -> Iterator[Finding]:
+def _hole(hole: Hole, field: TemplateField, leaf: Leaf, own: frozenset[str]) -> Iterator[Finding]:
     span = Span(leaf.source, hole.start, hole.end)
     match hole:
-        case ContextHole():
+        case ContextPlaceholder():
             for alternative in hole.alternatives:
                 yield from _alternative(alternative, hole, field, span, own)
-        case InputHole() | PromptHole():
-            name = hole.key if isinstance(hole, InputHole) else hole.name
-            optional = isinstance(hole, InputHole) and (hole.optional or hole.default is not None)
+        case InputPlaceholder() | PromptPlaceholder():
+            name = hole.key if isinstance(hole, InputPlaceholder) else hole.name
+            optional = isinstance(hole, InputPlaceholder) and (hole.optional or hole.default is not None)
             if field.declared is not None and name not in field.declared and not optional:
                 yield _unknown_input(name, field.declared, span)
-        case ParamHole():
-            guess = nearest(hole.name, field.declared or ())
+        case ParamPlaceholder():
+            guess = closest_name(hole.name, field.declared or ())
             if field.declared is not None and hole.name not in field.declared and guess:
                 what = f"no parameter is named '{hole.name}'"
                 fix = f"did you mean '{guess}'?"
                 yield Finding(Problem(what, span, fix, code="unknown-parameter"), "warning")
-        case EnvHole():
+        case EnvPlaceholder():
             return  # what the environment will hold is known only when the tool runs
 
 
 def _unknown_input(name: str, declared: frozenset[str], span: Span) -> Finding:
-    guess = nearest(name, declared)
+    guess = closest_name(name, declared)
     meant = f"did you mean '{guess}'? " if guess else ""
-    fix = f"{meant}declare it under inputs, next to: {listed(sorted(declared))}"
+    fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared))}"
     return Finding(Problem(f"no input is named '{name}'", span, fix, code="unknown-input"))
 
 
 def _alternative(
-    alternative: Alternative, hole: ContextHole, field: Field, span: Span, own: frozenset[str]
+    alternative: Alternative, hole: ContextPlaceholder, field: TemplateField, span: Span, own: frozenset[str]
 ) -> Iterator[Finding]:
     if any(form.name == "raw" for form in alternative.formats):
         what = f"':raw' makes the value of '{hole.name}' part of the code"
@@ -181,7 +181,9 @@ def _alternative(
                 yield Finding(Problem(what, span, fix, code="unknown-name"))
 
 
-def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozenset[str]) -> Iterator[Finding]:
+def _path(
+    path: Path, hole: ContextPlaceholder, field: TemplateField, span: Span, own: frozenset[str]
+) -> Iterator[Finding]:
     if field.when and path.keys[-1:] == ("exists",):
         return  # whether something is there may be asked of everything
     name = field.known.get(path.root)
@@ -190,9 +192,9 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
         if not name.fields or first is None or not isinstance(first, str) or first in name.fields:
             yield from _beyond(name.value, path, hole, field, span)
             return
-        guess = nearest(first, name.fields)
+        guess = closest_name(first, name.fields)
         meant = f"did you mean '{path.root}.{guess}'? " if guess else ""
-        fix = f"{meant}{path.root} has: {listed(name.fields, most=20)}"
+        fix = f"{meant}{path.root} has: {format_names(name.fields, most=20)}"
         yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
         return
     if path.root in ALIASES and "item" in field.known and not (field.shell and path.root in own):
@@ -205,9 +207,9 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
     if hole.bare:
         yield from _unknown_bare(path, field, span)
         return
-    if field.shell and left_to_shell(path, own, strict=field.strict and not _has_fallback(hole)):
+    if field.shell and is_shell_variable(path, own, strict=field.strict and not _has_fallback(hole)):
         return
-    if UNREAD.name in field.known and path.root not in BUILTIN_ROOTS:
+    if ANY_NAME.name in field.known and path.root not in BUILTIN_ROOTS:
         return  # it may come from what could not be read, and that is reported
     if not _has_fallback(hole):
         yield Finding(_unknown(path, field, span))
@@ -216,19 +218,21 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
         yield Finding(_unknown(path, field, span), "warning")
 
 
-def _beyond(value: Json, path: Path, hole: ContextHole, field: Field, span: Span) -> Iterator[Finding]:
+def _beyond(
+    value: Json, path: Path, hole: ContextPlaceholder, field: TemplateField, span: Span
+) -> Iterator[Finding]:
     """A path that leads out of a value which stands in the file: a run would leave it as it is written."""
     if not path.keys or hole.bare or _has_fallback(hole) or field.phase in (*OPEN_PHASES, "graph"):
         return
     if path.root in BUILTIN_ROOTS:
         return  # that goes before a variable of the same name
-    if not holds_unknown(value) and walk(value, path.keys) is UNDEFINED:
+    if not contains_unknown(value) and follow_path(value, path.keys) is UNDEFINED:
         what = f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no such part"
         fix = "correct the path; if a step or a capture is meant, give it a name of its own"
         yield Finding(Problem(what, span, fix, code="unknown-name"), "warning")
 
 
-def _unknown_bare(path: Path, field: Field, span: Span) -> Iterator[Finding]:
+def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Finding]:
     """`$NAME` and `${a-b}` stay as they are written, if the name is not known: that may be a mistake."""
     problem = _unknown(path, field, span)
     if path.root in ALIASES and not field.shell:
@@ -244,12 +248,12 @@ def _unknown_bare(path: Path, field: Field, span: Span) -> Iterator[Finding]:
         yield Finding(replace(problem, what=what), "warning")
 
 
-def _has_fallback(hole: ContextHole) -> bool:
+def _has_fallback(hole: ContextPlaceholder) -> bool:
     filters = any(step.name == "default" for step in hole.filters)
     return hole.default is not None or filters or len(hole.alternatives) > 1
 
 
-def _unknown(path: Path, field: Field, span: Span) -> Problem:
+def _unknown(path: Path, field: TemplateField, span: Span) -> Problem:
     if field.phase == "graph" and path.root in (field.declared or ()):
         fix = f"did you mean 'inputs.{path}'?"
         return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
@@ -257,13 +261,13 @@ def _unknown(path: Path, field: Field, span: Span) -> Problem:
     root = None if elsewhere else _guess(path.root, tuple(islice(field.known, MOST_GUESSES)))
     fix = f"did you mean '{Path(root, path.keys)}'? " if root else ""
     fix += _where_it_exists(path.root, field)
-    fix += f"known in {field.phase}: {_known_here(field)}"
+    fix += f"known in {field.phase}: {_format_known_names(field)}"
     if not (root or elsewhere or path.keys):
         fix += "; a name that is given at the start is declared under parameters"
     return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
 
 
-def _where_it_exists(root: str, field: Field) -> str:
+def _where_it_exists(root: str, field: TemplateField) -> str:
     """Of a built-in name, for somebody who asks for it at another place."""
     if root in BEHIND_STEPS:
         of = " of shell text" if root == "shell" else ""
@@ -276,9 +280,9 @@ def _where_it_exists(root: str, field: Field) -> str:
 
 @lru_cache(maxsize=1024)
 def _guess(root: str, known: tuple[str, ...]) -> str | None:
-    return nearest(root, known)
+    return closest_name(root, known)
 
 
-def _known_here(field: Field) -> str:
+def _format_known_names(field: TemplateField) -> str:
     offered = [name for name in field.known if field.known[name].offered]
-    return listed(offered, most=MOST_LISTED_STRICTLY if field.strict else MOST_LISTED)
+    return format_names(offered, most=MOST_LISTED_STRICTLY if field.strict else MOST_LISTED)

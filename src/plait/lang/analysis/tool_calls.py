@@ -18,19 +18,19 @@ from plait.core.records import dataclass, field
 from plait.core.source import Span
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.hooks import Hook
-from plait.lang.analysis.names import profile_of, strings
-from plait.lang.analysis.scopes import Field, Known, Reading, read_fields
+from plait.lang.analysis.names import detect_profile, strings
+from plait.lang.analysis.scopes import KnownNames, TemplateField, TemplateFields, find_templates
 from plait.lang.analysis.shell import check_options, shell_pieces
 from plait.lang.findings import Finding
-from plait.lang.workflow.compose import Blocks, Composed, compose
+from plait.lang.workflow.compose import Blocks, ComposedWorkflow, compose
 from plait.program.actions.cli_agent import CLAUDE
 from plait.program.graph.calls import whole_id
-from plait.schema import Said, template_of
+from plait.schema import Fields, to_template
 from plait.scope import Scope
 from plait.template.profiles import Profile
 from plait.template.shell.lexer import analyse
 from plait.template.template import Branch, Constant, Leaf, Template
-from plait.tools.code_params import SHELLS, CodeParams, CodePlace, dialect_of
+from plait.tools.code_params import SHELLS, CodeParams, CodePlace, shell_dialect
 
 CodeOf: TypeAlias = Callable[[str], CodeParams | None]
 """Which parameters of a tool are code, by its id; None if it is not there."""
@@ -43,7 +43,7 @@ class ToolCall:
 
     tool_id: str
     params: Template | None
-    fields: Mapping[int, Field] = field(default_factory=dict, repr=False)
+    fields: Mapping[int, TemplateField] = field(default_factory=dict, repr=False)
     """By the identity of a text of the parameters: what is known where it stands."""
     node: Scalar | None = field(default=None, repr=False)
     """The id, where it stands in a file."""
@@ -54,7 +54,7 @@ class ToolCall:
 
     def known_params(self) -> dict[str, Json]:
         """The parameters, with what only a run knows as such."""
-        known = {} if self.params is None else _known(self.params.root, self.params.profile)
+        known = {} if self.params is None else _render_constants(self.params.root, self.params.profile)
         return known if isinstance(known, dict) else {}
 
 
@@ -68,19 +68,19 @@ def calls_in_file(path: str, document: Node | None, *, project: str | None = Non
     yield from calls_in_hooks(document)
     for place in ("hooks", "config.hooks"):
         yield from calls_in_hooks(document.at(place) if isinstance(document, Map) else None)
-    match profile_of(document):
+    match detect_profile(document):
         case "workflow":
             flow = compose(document, path)
             if not flow.problems:  # which are reported; blocks could lead back to themselves
-                reading = read_fields(flow.document, "workflow", blocks=flow.blocks)
+                reading = find_templates(flow.document, "workflow", blocks=flow.blocks)
                 yield from calls_in(reading, "workflow")
-                for other in called_by(reading, path, project):
+                for other in find_subworkflows(reading, path, project):
                     yield from tool_calls(other.document, "workflow", blocks=other.blocks)
         case "graph" | "prompt" as profile:
             yield from tool_calls(document, profile)
 
 
-def called_by(reading: Reading, path: str, project: str | None) -> Iterator[Composed]:
+def find_subworkflows(reading: TemplateFields, path: str, project: str | None) -> Iterator[ComposedWorkflow]:
     """The workflow files that a file calls, and those that they call, each once; no problems are told."""
     if reading.calls:
         from plait.lang.workflow.subworkflow import files_called
@@ -90,10 +90,10 @@ def called_by(reading: Reading, path: str, project: str | None) -> Iterator[Comp
 
 def tool_calls(document: Node, profile: str, *, blocks: Blocks | None = None) -> tuple[ToolCall, ...]:
     """Every call of a document whose tool is written out."""
-    return calls_in(read_fields(document, profile, blocks=blocks), profile)
+    return calls_in(find_templates(document, profile, blocks=blocks), profile)
 
 
-def calls_in(reading: Reading, profile: str) -> tuple[ToolCall, ...]:
+def calls_in(reading: TemplateFields, profile: str) -> tuple[ToolCall, ...]:
     by_scalar = {id(one.scalar): one for one in reading.fields}
     # A block is read wherever it is used.
     maps = {(form, id(node)): node for form, node in reading.maps}
@@ -129,13 +129,13 @@ def code_findings(calls: Iterable[ToolCall], code_of: CodeOf) -> Iterator[Findin
             yield from () if refused else _of_shell(code.places(call.params), call)
 
 
-def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, Field]) -> ToolCall | None:
+def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, TemplateField]) -> ToolCall | None:
     """The call that a map of the file is; None if it is none, or a value says which."""
-    table = format.spelt(form)
+    table = format.fields_by_spelling(form)
     name = next((name for name in ("params", "options") if name in table), None)
     if name is None or "tool" not in table:
         return None
-    said = Said(form, node, _NOTHING)
+    said = Fields(form, node, _NOTHING)
     tool, params = said.get("tool"), said.get(name)
     named = CLAUDE if tool is None and form == "agent" else tool.value if isinstance(tool, Scalar) else None
     if not isinstance(named, str) or not named or any(char in named for char in "${}"):
@@ -145,7 +145,7 @@ def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, Field]) ->
     node_of_id = tool if isinstance(tool, Scalar) else None
     if not isinstance(params, Map | Scalar):
         return ToolCall(tool_id, None, node=node_of_id, is_whole=form != "agent" and params is None)
-    template = template_of(params, "graph" if form in ("hook_action", "task") else profile)
+    template = to_template(params, "graph" if form in ("hook_action", "task") else profile)
     pairs = zip(template.leaves(), strings(params), strict=True)
     fields = {id(leaf): by_scalar[id(text)] for leaf, text in pairs if id(text) in by_scalar}
     written = params if isinstance(params, Map) else None
@@ -153,12 +153,14 @@ def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, Field]) ->
     return ToolCall(tool_id, template, fields, node_of_id, written, form != "agent" and written is not None)
 
 
-def _known(node: Leaf | Branch | Constant, profile: Profile) -> Json:
+def _render_constants(node: Leaf | Branch | Constant, profile: Profile) -> Json:
     match node:
         case Branch(items, None):
-            return [_known(item, profile) for item in items]
+            return [_render_constants(item, profile) for item in items]
         case Branch(items, keys):
-            return {key: _known(item, profile) for key, item in zip(keys or (), items, strict=True)}
+            return {
+                key: _render_constants(item, profile) for key, item in zip(keys or (), items, strict=True)
+            }
         case Leaf():
             leaf = Template(node, profile)
             return NOT_KNOWN if leaf.placeholders else leaf.render({})
@@ -172,8 +174,8 @@ def _of_shell(places: Many[CodePlace], call: ToolCall) -> Iterator[Finding]:
         if place.mark.language not in SHELLS or any(flaw.fatal for flaw in place.leaf.program.flaws):
             continue
         at = call.fields.get(id(place.leaf))
-        dialect = dialect_of(place.mark, {"shell": _written(call.params, "shell")})
-        known = at.known if at is not None else Known("flow", {}, 0)
+        dialect = shell_dialect(place.mark, {"shell": _param_source(call.params, "shell")})
+        known = at.known if at is not None else KnownNames("flow", {}, 0)
         pieces = shell_pieces(place.leaf, known, dialect=dialect)
         lexed = analyse(pieces, dialect)
         for refusal in lexed.refusals:
@@ -183,7 +185,7 @@ def _of_shell(places: Many[CodePlace], call: ToolCall) -> Iterator[Finding]:
             yield from check_options(at, place.leaf, pieces, lexed)
 
 
-def _written(params: Template | None, name: str) -> str | None:
+def _param_source(params: Template | None, name: str) -> str | None:
     root = None if params is None else params.root
     if not isinstance(root, Branch) or root.keys is None or name not in root.keys:
         return None

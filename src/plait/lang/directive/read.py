@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait import schema as format
-from plait.agents.session import Conversation
+from plait.agents.session import AgentStep
 from plait.core import documents
 from plait.core.documents import nodes
 from plait.core.documents.files import read_text
@@ -35,19 +35,19 @@ from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json
 from plait.engine.hooks import Hook
 from plait.engine.limits import Limits
-from plait.lang.analysis.scopes import read_fields
-from plait.lang.analysis.templates import check_field
-from plait.lang.common import limited_turns, read_limits
-from plait.lang.directive.xml_head import is_head, read_head
-from plait.lang.environment import Surroundings
+from plait.lang.analysis.scopes import find_templates
+from plait.lang.analysis.templates import check_template
+from plait.lang.common import read_limits, with_default_turns
+from plait.lang.directive.xml_head import is_head, parse_xml_head
+from plait.lang.environment import FlowEnvironment
 from plait.lang.findings import Finding
-from plait.lang.hooks import hook_findings, read_hooks, tools_of
-from plait.lang.loaded import Loaded
-from plait.lang.parameters import Parameter, declared, resolve
-from plait.program.program import STEP, Directed, Filled
-from plait.schema import Said, template_of
+from plait.lang.hooks import hook_findings, hook_tools, read_hooks
+from plait.lang.loaded import LoadedFlow
+from plait.lang.parameters import Parameter, parse_parameters, resolve_parameters
+from plait.program.program import STEP, DirectiveProgram, FilledDirective
+from plait.schema import Fields, to_template
 from plait.scope import Scope
-from plait.template.sinks import as_json_value, as_text
+from plait.template.sinks import render_json_value, render_text
 from plait.template.template import Template
 
 if TYPE_CHECKING:
@@ -82,22 +82,22 @@ class Directive:
     hooks: tuple[Hook, ...] = ()
     warnings: tuple[Finding, ...] = ()
 
-    def filled(self, given: Mapping[str, Json], *, strict: bool = False) -> Filled:
+    def filled(self, given: Mapping[str, Json], *, strict: bool = False) -> FilledDirective:
         """With its inputs; InputError with everything that does not fit, or is missing."""
-        values = resolve(self.inputs, given)
+        values = resolve_parameters(self.inputs, given)
         scope: dict[str, Json] = {"inputs": values}
-        actions = as_json_value(self.actions, scope, strict=strict)
-        return Filled(
+        actions = render_json_value(self.actions, scope, strict=strict)
+        return FilledDirective(
             values,
-            as_text(self.body, scope, strict=strict),
-            as_text(self.content, scope, strict=strict),
-            as_text(self.raw, scope, strict=strict),
+            render_text(self.body, scope, strict=strict),
+            render_text(self.content, scope, strict=strict),
+            render_text(self.raw, scope, strict=strict),
             actions if isinstance(actions, list) else [],
-            "" if self.system is None else as_text(self.system, scope, strict=strict),
+            "" if self.system is None else render_text(self.system, scope, strict=strict),
         )
 
-    def conversation(self, filled: Filled) -> Conversation:
-        return Conversation(
+    def conversation(self, filled: FilledDirective) -> AgentStep:
+        return AgentStep(
             STEP,
             self.name,
             filled.body,
@@ -105,8 +105,8 @@ class Directive:
             self.provider,
             self.model,
             self.tools,
-            schema_of(self.outputs),
-            limited_turns(self.limits),
+            parameters_schema(self.outputs),
+            with_default_turns(self.limits),
             self.options,
             once=self.once,
             max_output_retries=self.max_output_retries,
@@ -114,7 +114,11 @@ class Directive:
 
     def input_schema(self) -> dict[str, Json]:
         """What it takes, for a model that may call it."""
-        return schema_of(self.inputs) or {"type": "object", "properties": {}, "additionalProperties": False}
+        return parameters_schema(self.inputs) or {
+            "type": "object",
+            "properties": {},
+            "additionalProperties": False,
+        }
 
 
 def load_directive(
@@ -127,19 +131,19 @@ def load_directive(
     max_parallel: int | None = None,  # noqa: ARG001 - one conversation
     environ: Mapping[str, str] | None = None,
     text: str | None = None,
-) -> Loaded:
+) -> LoadedFlow:
     """The agent in a file; InputError with everything that is wrong with it or with what it is given.
 
     `text`: what the file holds, if somebody has read and judged it already.
     """
     directive = read_directive(read_text(path, MAX_TEXT) if text is None else text, path)
     filled = directive.filled(given or {}, strict=bool(strict))
-    return Loaded(
-        Directed(directive.name, directive.conversation(filled), filled, directive.limits),
+    return LoadedFlow(
+        DirectiveProgram(directive.name, directive.conversation(filled), filled, directive.limits),
         path,
         os.path.dirname(os.path.realpath(path)) if project is None else project,
         filled.inputs,
-        Surroundings({}, {}, {}),
+        FlowEnvironment({}, {}, {}),
         directive.inputs,
         uses=directive.uses,
         warnings=directive.warnings,
@@ -150,7 +154,7 @@ def load_directive(
     )
 
 
-def schema_of(parameters: Mapping[str, Parameter]) -> dict[str, Json] | None:
+def parameters_schema(parameters: Mapping[str, Parameter]) -> dict[str, Json] | None:
     """Parameters as JSON Schema; None if there are none."""
     if not parameters:
         return None
@@ -180,12 +184,12 @@ def _property(parameter: Parameter) -> dict[str, Json]:
 
 def read_directive(text: str, path: str) -> Directive:
     """InputError with every problem of the file."""
-    parts = parts_of(text, path)
+    parts = split_directive(text, path)
     findings = _findings(parts)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
         raise InputError.together(problems)
-    said = Said("directive", parts.head, Scope())
+    said = Fields("directive", parts.head, Scope())
     permissions = said.inner("permissions")
     tools = said.words("permissions") if permissions is None else permissions.words("tools")
     model = said.inner("model")
@@ -196,8 +200,8 @@ def read_directive(text: str, path: str) -> Directive:
         name=said.text("name") or os.path.splitext(os.path.basename(path))[0],
         path=path,
         description=said.text("description") or "",
-        inputs=_declared(said, "inputs"),
-        outputs=_declared(said, "outputs"),
+        inputs=_field_parameters(said, "inputs"),
+        outputs=_field_parameters(said, "outputs"),
         body=_template(parts.body),
         content=_template(parts.content),
         raw=_template(parts.raw),
@@ -210,7 +214,7 @@ def read_directive(text: str, path: str) -> Directive:
         once=() if permissions is None else permissions.words("once"),
         limits=read_limits(said.inner("limits")),
         max_output_retries=_whole(said, "max_output_retries"),
-        uses={**tools_of(hooks), **dict(_uses(tools, said))},
+        uses={**hook_tools(hooks), **dict(_uses(tools, said))},
         hooks=hooks,
         warnings=tuple(finding for finding in findings if finding.severity == "warning"),
     )
@@ -219,7 +223,7 @@ def read_directive(text: str, path: str) -> Directive:
 def check_directive(path: str) -> list[Finding]:
     """All findings of one file, sorted by place."""
     try:
-        return _findings(parts_of(read_text(path, MAX_TEXT), path))
+        return _findings(split_directive(read_text(path, MAX_TEXT), path))
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
 
@@ -227,63 +231,63 @@ def check_directive(path: str) -> list[Finding]:
 def hooks_in(path: str) -> nodes.Node | None:
     """The hooks of a file, as they are written; None if it has none that could be read."""
     try:
-        return parts_of(read_text(path, MAX_TEXT), path).head.get("hooks")
+        return split_directive(read_text(path, MAX_TEXT), path).head.get("hooks")
     except PlaitError:
         return None
 
 
-def _whole(said: Said, name: str) -> int:
+def _whole(said: Fields, name: str) -> int:
     value = said.whole(name)
     return value if value is not None else 0
 
 
 def _template(node: nodes.Node) -> Template:
-    return template_of(node, "directive")
+    return to_template(node, "directive")
 
 
-def _uses(tools: Sequence[str], said: Said) -> Iterator[tuple[str, Span]]:
+def _uses(tools: Sequence[str], said: Fields) -> Iterator[tuple[str, Span]]:
     """The tools that are named one by one: each has to be there before anything runs."""
     for tool in tools:
         if "*" not in tool and not tool.startswith("directive:"):
             yield tool.removeprefix("tool:"), said.span("permissions")
 
 
-def _declared(said: Said, name: str) -> dict[str, Parameter]:
+def _field_parameters(said: Fields, name: str) -> dict[str, Parameter]:
     node = said.get(name)
     if node is None:
         return {}
-    return declared(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span))
+    return parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span))
 
 
 # ── what is wrong with it ────────────────────────────────────────────────
 
 
-def _findings(parts: Parts) -> list[Finding]:
-    found = [_of_format(one) for one in format.problems(parts.head, format.DIRECTIVE, called="the head")]
+def _findings(parts: DirectiveParts) -> list[Finding]:
+    found = [_of_format(one) for one in format.validate(parts.head, format.DIRECTIVE, called="the head")]
     if any(finding.severity == "error" for finding in found):
-        return _sorted(found)
-    said = Said("directive", parts.head, Scope())
+        return _sort_findings(found)
+    said = Fields("directive", parts.head, Scope())
     found += hook_findings(said.get("hooks"))
     for name in ("inputs", "outputs"):
         try:
-            _declared(said, name)
+            _field_parameters(said, name)
         except InputError as error:
             found += map(Finding, error.problems)
     known = frozenset(_names(said.get("inputs")))
-    for field in read_fields(_as_document(parts), "directive").fields:
-        found += map(_of_template, check_field(replace(field, declared=known), "directive"))
+    for field in find_templates(_as_document(parts), "directive").fields:
+        found += map(_of_template, check_template(replace(field, declared=known), "directive"))
     if not str(parts.body.value).strip():
         fix = "write below the head what the model is to do"
         found.append(Finding(Problem("this directive has no prompt", parts.body.span, fix, code="no-prompt")))
-    return _sorted(found)
+    return _sort_findings(found)
 
 
 def directive_document(path: str) -> nodes.Mapping:
     """The head of a file with its prompt as `body`, for whoever looks at the templates in it."""
-    return _as_document(parts_of(read_text(path, MAX_TEXT), path))
+    return _as_document(split_directive(read_text(path, MAX_TEXT), path))
 
 
-def _as_document(parts: Parts) -> nodes.Mapping:
+def _as_document(parts: DirectiveParts) -> nodes.Mapping:
     body = (nodes.Scalar("body", parts.body.span), parts.body)
     return nodes.Mapping((*parts.head.entries, body), parts.head.span)
 
@@ -297,7 +301,7 @@ def _of_template(finding: Finding) -> Finding:
     return replace(finding, severity="warning") if finding.code == "unknown-input" else finding
 
 
-def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+def _sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(dict.fromkeys(findings), key=lambda finding: finding.problem.place)
 
 
@@ -305,7 +309,9 @@ def _names(node: nodes.Node | None) -> Iterator[str]:
     if node is None:
         return
     try:
-        yield from declared(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span))
+        yield from parse_parameters(
+            nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span)
+        )
     except InputError:
         return  # which is told elsewhere
 
@@ -314,7 +320,7 @@ def _names(node: nodes.Node | None) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class DirectiveParts:
     """A file, taken apart."""
 
     head: nodes.Mapping
@@ -329,7 +335,7 @@ _END: Final = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.MULTILINE)
 _FENCE: Final = re.compile(r"^(`{3,})([^\s`]*)[ \t]*\r?$", re.MULTILINE)
 
 
-def parts_of(text: str, path: str) -> Parts:
+def split_directive(text: str, path: str) -> DirectiveParts:
     source = Source(path, text.removeprefix("\ufeff"))
     start = found.end() if (found := _SIGNED.match(source.text)) else 0
     if _DASHES.match(source.text, start):
@@ -338,7 +344,7 @@ def parts_of(text: str, path: str) -> Parts:
     return _without_head(source, start) if fence is None else _with_xml(source, start, *fence)
 
 
-def _with_front_matter(source: Source, start: int) -> Parts:
+def _with_front_matter(source: Source, start: int) -> DirectiveParts:
     opened = _DASHES.match(source.text, start)
     assert opened is not None
     closed = _END.search(source.text, opened.end())
@@ -355,16 +361,18 @@ def _with_front_matter(source: Source, start: int) -> Parts:
     return _parts(source, start, head, (opened.end(), closed.start()), closed.end())
 
 
-def _with_xml(source: Source, start: int, first: int, last: int, behind: int) -> Parts:
-    return _parts(source, start, read_head(source, first, last), (first, last), behind)
+def _with_xml(source: Source, start: int, first: int, last: int, behind: int) -> DirectiveParts:
+    return _parts(source, start, parse_xml_head(source, first, last), (first, last), behind)
 
 
-def _without_head(source: Source, start: int) -> Parts:
+def _without_head(source: Source, start: int) -> DirectiveParts:
     return _parts(source, start, nodes.Mapping((), Span(source, start, start)), (start, start), start)
 
 
-def _parts(source: Source, start: int, head: nodes.Mapping, content: tuple[int, int], behind: int) -> Parts:
-    return Parts(
+def _parts(
+    source: Source, start: int, head: nodes.Mapping, content: tuple[int, int], behind: int
+) -> DirectiveParts:
+    return DirectiveParts(
         head,
         _passage(source, *content),
         _passage(source, behind, len(source.text)),

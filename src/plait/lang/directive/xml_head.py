@@ -22,12 +22,12 @@ from xml.parsers import expat
 
 from plait.core.documents import nodes
 from plait.core.documents.positions import VERBATIM
-from plait.core.errors import InputError, Problem, listed, nearest
+from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.source import Source, Span
 from plait.core.values import Json
-from plait.tools.spaces import renamed
+from plait.tools.spaces import current_id
 
 MAX_XML: Final = 256 * 1024
 """Characters."""
@@ -73,7 +73,7 @@ def is_head(text: str) -> bool:
     return "<directive" in rest if hides else rest.startswith("<directive")
 
 
-def read_head(source: Source, start: int, end: int) -> nodes.Mapping:
+def parse_xml_head(source: Source, start: int, end: int) -> nodes.Mapping:
     """The map that the XML between two places of a file stands for; InputError with all its problems."""
     reader = _Reader(source)
     node = reader.directive(parse_xml(source, start, end))
@@ -108,7 +108,7 @@ class _Builder:
         self._parser.CharacterDataHandler = self._characters
         self._parser.StartDoctypeDeclHandler = self._refuse_doctype
         self._parser.EntityDeclHandler = self._refuse_doctype
-        self._data = _blanked(self._text, self._hidden).encode("utf-8", "replace")
+        self._data = _blank_out(self._text, self._hidden).encode("utf-8", "replace")
         self._is_ascii = len(self._data) == len(self._text)
 
     def root(self) -> Element:
@@ -182,7 +182,7 @@ def _opaque(text: str) -> Iterator[tuple[int, str]]:
         at = end + len(ending)
 
 
-def _blanked(text: str, hidden: dict[int, str]) -> str:
+def _blank_out(text: str, hidden: dict[int, str]) -> str:
     """The text with blanks for what is hidden, so that every place stays what it is."""
     pieces, at = [], 0
     for start, inside in hidden.items():
@@ -356,7 +356,7 @@ class _Reader:
     def _expect_attributes(self, element: Element, known: tuple[str, ...]) -> None:
         for name in element.attributes:
             if name not in known:
-                self._wrong(element, f"<{element.tag}> has no attribute '{name}'", _meant(name, known))
+                self._wrong(element, f"<{element.tag}> has no attribute '{name}'", _suggest_name(name, known))
 
     def _text(self, element: Element, name: str) -> tuple[nodes.Scalar, nodes.Node]:
         return self._key(name, element), self._scalar(element.words, element)
@@ -372,7 +372,7 @@ class _Reader:
         return nodes.Mapping(tuple(entries), element.span)
 
     def _unknown(self, element: Element, known: Iterable[str]) -> None:
-        self._wrong(element, f"<{element.tag}> is not known here", _meant(element.tag, known))
+        self._wrong(element, f"<{element.tag}> is not known here", _suggest_name(element.tag, known))
 
     def _wrong(self, element: Element, what: str, fix: str) -> None:
         self.problems.append(Problem(what, element.span, fix, code="bad-xml"))
@@ -387,10 +387,10 @@ def _actions_in(element: Element) -> Iterator[Element]:
             yield from _actions_in(one)
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest_name(name: str, known: Iterable[str]) -> str:
     names = list(known)
-    guess = nearest(name, names)
-    return f"did you mean '{guess}'?" if guess else f"known: {listed(names)}"
+    guess = closest_name(name, names)
+    return f"did you mean '{guess}'?" if guess else f"known: {format_names(names)}"
 
 
 def _pattern(written: str) -> str:
@@ -401,7 +401,7 @@ def _pattern(written: str) -> str:
     head, star, _ = plain.partition("*")
     if not star:
         try:
-            return renamed(plain)
+            return current_id(plain)
         except InputError:
             return plain
     if plain in ("rye/*", "rye/execute/*"):

@@ -11,30 +11,30 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from plait import schema as format
 from plait.core.documents import nodes
-from plait.core.errors import InputError, Problem, listed, nearest
+from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import replace
 from plait.core.source import Span
-from plait.lang.analysis.names import Name, strings
-from plait.lang.analysis.scopes import Field, Known, read_fields
-from plait.lang.analysis.templates import check_field
+from plait.lang.analysis.names import BuiltinName, strings
+from plait.lang.analysis.scopes import KnownNames, TemplateField, find_templates
+from plait.lang.analysis.templates import check_template
 from plait.lang.ensemble.read import NOTHING, _entries, _parameters, _Reader, _unknown
 from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings
 from plait.program.on_empty import ON_EMPTY
-from plait.program.tasks.model import PLAIN_AGENT, Agent, Cast, Loop, Manager, MapReduce, Task
+from plait.program.tasks.model import PLAIN_AGENT, Agent, EnsembleSpec, Loop, Manager, MapReduce, Task
 from plait.program.tasks.task import TASK_FACTS
-from plait.program.tasks.text import TASK_TEXTS, asking, input_of, is_item_name
-from plait.schema import Said
+from plait.program.tasks.text import TASK_TEXTS, is_item_name, placeholder_input, required_placeholders
+from plait.schema import Fields
 from plait.schema.ensemble_tables import ON_ERROR, ON_MAX, STRATEGIES
-from plait.template.conditions import asked_keys
+from plait.template.conditions import condition_paths
 from plait.template.grammar import parse_path
-from plait.template.nodes import ContextHole, Path
+from plait.template.nodes import ContextPlaceholder, Path
 from plait.template.template import compile_template
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
-    from plait.lang.ensemble.read import Read
+    from plait.lang.ensemble.read import ParsedEnsemble
     from plait.program.tasks.model import MapReduce, Task
     from plait.template.template import Template
 
@@ -42,11 +42,11 @@ Where: TypeAlias = Callable[[object, str], Span | None]
 """The place of a field of something; None if it has none."""
 
 
-def nowhere(owner: object, field: str) -> Span | None:  # noqa: ARG001 - a Where
+def no_location(owner: object, field: str) -> Span | None:  # noqa: ARG001 - a Where
     return None
 
 
-def problems_of(cast: Cast, where: Where = nowhere) -> list[Problem]:
+def check_ensemble_spec(cast: EnsembleSpec, where: Where = no_location) -> list[Problem]:
     """All problems, those of the whole first, then by task, loop and map."""
     found = [*_of_whole(cast, where)]
     known = {id(task) for task in cast.tasks}
@@ -61,14 +61,14 @@ def problems_of(cast: Cast, where: Where = nowhere) -> list[Problem]:
         found += _of_map(cast, one, where)
     found += _of_manager(cast, where)
     if not found:  # what leads in a circle may do so because of something else
-        found += _order_of(cast, where)
+        found += _order_problems(cast, where)
     return found
 
 
 # ── the whole ────────────────────────────────────────────────────────────
 
 
-def _of_whole(cast: Cast, where: Where) -> Iterator[Problem]:
+def _of_whole(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     if not cast.tasks:
         yield Problem("an ensemble has at least one task", where(cast, "tasks"), "write one", code="no-tasks")
     for name, value, words in (
@@ -94,7 +94,7 @@ def _times(tasks: Sequence[Task]) -> Iterator[tuple[Task, int]]:
 
 
 def _no_word(field: str, value: str, words: Sequence[str], where: Span | None) -> Problem:
-    guess = nearest(value, words)
+    guess = closest_name(value, words)
     fix = f"did you mean '{guess}'?" if guess else f"it is one of {', '.join(words)}"
     return Problem(f"'{field}' cannot be '{value}'", where, fix, code="wrong-type")
 
@@ -102,7 +102,7 @@ def _no_word(field: str, value: str, words: Sequence[str], where: Span | None) -
 # ── tasks and agents ─────────────────────────────────────────────────────
 
 
-def _of_task(cast: Cast, task: Task, where: Where, known: set[int]) -> Iterator[Problem]:
+def _of_task(cast: EnsembleSpec, task: Task, where: Where, known: set[int]) -> Iterator[Problem]:
     called = f"task '{cast.id_of(task)}'"
     by_handler, by_tool = task.handler is not None, task.tool is not None
     for one, other, is_odd in (
@@ -152,7 +152,7 @@ def _of_agent(agent: Agent, where: Where) -> Iterator[Problem]:
 # ── loops and maps ───────────────────────────────────────────────────────
 
 
-def _of_groups(cast: Cast, where: Where) -> Iterator[Problem]:
+def _of_groups(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     """A task stands in one loop or map at most."""
     taken: dict[int, str] = {}
     for owner, tasks in _groups(cast):
@@ -163,14 +163,14 @@ def _of_groups(cast: Cast, where: Where) -> Iterator[Problem]:
             taken[id(task)] = cast.id_of(task)
 
 
-def _groups(cast: Cast) -> Iterator[tuple[Loop | MapReduce, Sequence[Task]]]:
+def _groups(cast: EnsembleSpec) -> Iterator[tuple[Loop | MapReduce, Sequence[Task]]]:
     yield from ((loop, loop.tasks) for loop in cast.loops)
     for one in cast.maps:
         yield one, [one.task] if one.reduce is None else [one.task, one.reduce]
 
 
-def _of_loop(cast: Cast, loop: Loop, where: Where) -> Iterator[Problem]:
-    from plait.program.tasks.loop import compiled_until
+def _of_loop(cast: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
+    from plait.program.tasks.loop import compile_until
 
     called = f"loop '{loop.name}'" if loop.name else "a loop"
     if not loop.tasks:
@@ -182,7 +182,7 @@ def _of_loop(cast: Cast, loop: Loop, where: Where) -> Iterator[Problem]:
         yield _no_word("on_max", loop.on_max, ON_MAX, where(loop, "on_max"))
     if loop.until is not None and not callable(loop.until):
         try:
-            compiled_until(loop.until)
+            compile_until(loop.until)
         except InputError as error:
             place = where(loop, "until")
             yield from (
@@ -198,7 +198,7 @@ def _of_loop(cast: Cast, loop: Loop, where: Where) -> Iterator[Problem]:
         seen.add(id(task))
 
 
-def _of_map(cast: Cast, one: MapReduce, where: Where) -> Iterator[Problem]:
+def _of_map(cast: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Problem]:
     called = f"the map of task '{cast.id_of(one.task)}'"
     if one.on_empty not in ON_EMPTY:
         yield _no_word("on_empty", one.on_empty, ON_EMPTY, where(one, "on_empty"))
@@ -222,7 +222,7 @@ def _of_map(cast: Cast, one: MapReduce, where: Where) -> Iterator[Problem]:
         yield Problem(what, where(one.task, "context"), "take it out of the context", code="cycle")
 
 
-def _of_items(cast: Cast, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
+def _of_items(cast: EnsembleSpec, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
     if one.path is not None and one.source is None:
         what = f"{called} has a path, and no task makes its items"
         yield Problem(what, where(one, "path"), "name the task, or leave it away", code="contradiction")
@@ -246,7 +246,7 @@ def _of_items(cast: Cast, one: MapReduce, called: str, where: Where) -> Iterator
 # ── a manager ────────────────────────────────────────────────────────────
 
 
-def _of_manager(cast: Cast, where: Where) -> Iterator[Problem]:
+def _of_manager(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     manager = cast.manager
     if cast.workflow != "hierarchical":
         if manager is not None:
@@ -269,7 +269,7 @@ def _of_manager(cast: Cast, where: Where) -> Iterator[Problem]:
         yield from _of_caps(cast, manager, where)
 
 
-def _same_roles(cast: Cast, where: Where) -> Iterator[Problem]:
+def _same_roles(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     agents = {id(agent): agent for task in cast.tasks if (agent := task.agent) is not None}
     seen: set[str] = set()
     for agent in agents.values():
@@ -279,13 +279,13 @@ def _same_roles(cast: Cast, where: Where) -> Iterator[Problem]:
         seen.add(agent.role.casefold())
 
 
-def _of_caps(cast: Cast, manager: Manager, where: Where) -> Iterator[Problem]:
+def _of_caps(cast: EnsembleSpec, manager: Manager, where: Where) -> Iterator[Problem]:
     roles = list(dict.fromkeys((task.agent or PLAIN_AGENT).role for task in cast.tasks))
     for field, known in (("workers", roles), ("required", list(manager.workers) or roles)):
         for role in getattr(manager, field):
             if role not in known:
-                guess = nearest(role, known)
-                fix = f"did you mean '{guess}'?" if guess else f"there are: {listed(known)}"
+                guess = closest_name(role, known)
+                fix = f"did you mean '{guess}'?" if guess else f"there are: {format_names(known)}"
                 yield Problem(
                     f"'{field}' names no worker: '{role}'", where(manager, field), fix, code="unknown-role"
                 )
@@ -298,7 +298,7 @@ def _of_caps(cast: Cast, manager: Manager, where: Where) -> Iterator[Problem]:
 # ── order ────────────────────────────────────────────────────────────────
 
 
-def _order_of(cast: Cast, where: Where) -> Iterator[Problem]:
+def _order_problems(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     circle = _circle(cast)
     if circle:
         names = " → ".join(f"'{cast.id_of(task)}'" for task in [*circle, circle[0]])
@@ -317,7 +317,7 @@ def _order_of(cast: Cast, where: Where) -> Iterator[Problem]:
         seen.add(id(task))
 
 
-def _circle(cast: Cast) -> list[Task]:
+def _circle(cast: EnsembleSpec) -> list[Task]:
     """Tasks each of which needs the next, and the last the first; a loop or a map counts as one."""
     groups = {id(task): id(owner) for owner, tasks in _groups(cast) for task in tasks}
     state: dict[int, str] = {}
@@ -346,7 +346,7 @@ def _circle(cast: Cast) -> list[Task]:
     return []
 
 
-def _needs(cast: Cast, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
+def _needs(cast: EnsembleSpec, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
     """What has to be done before a task, or before the loop or map that it stands in."""
     own = groups.get(id(task), id(task))
     together = [one for one in cast.tasks if groups.get(id(one), id(one)) == own]
@@ -355,14 +355,14 @@ def _needs(cast: Cast, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
 
 def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[Finding]:
     """All findings of a document, sorted by place; `names` are inputs that will be given, too."""
-    found = [_of_format(one) for one in format.problems(document, format.ENSEMBLE)]
+    found = [_of_format(one) for one in format.validate(document, format.ENSEMBLE)]
     items = dict(_item_names(document))
-    for one in read_fields(document, "prompt", names=names).fields:
+    for one in find_templates(document, "prompt", names=names).fields:
         if not one.when:
-            found += check_field(_knowing(one, items.get(id(one.scalar))), "prompt")
+            found += check_template(_knowing(one, items.get(id(one.scalar))), "prompt")
     if not any(finding.severity == "error" and finding.code not in ABOUT_TEXTS for finding in found):
         assert isinstance(document, nodes.Mapping)
-        found += _of_parts(Said("ensemble", document, NOTHING))
+        found += _of_parts(Fields("ensemble", document, NOTHING))
     return sorted(dict.fromkeys(found), key=lambda finding: finding.problem.place)
 
 
@@ -379,7 +379,7 @@ def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
                 yield id(node), name
 
 
-def _knowing(one: Field, item: str | None) -> Field:
+def _knowing(one: TemplateField, item: str | None) -> TemplateField:
     """The text of a map's task may ask for the item and its fields, whatever those are."""
     text = one.scalar.value
     if item is None or one.declared is None or not isinstance(text, str):
@@ -400,7 +400,7 @@ def _of_format(problem: Problem) -> Finding:
     return Finding(problem, "warning" if problem.code in format.WARNED else "error")
 
 
-def _of_parts(said: Said) -> Iterator[Finding]:
+def _of_parts(said: Fields) -> Iterator[Finding]:
     try:
         _parameters(said.node)
     except InputError as error:
@@ -409,8 +409,8 @@ def _of_parts(said: Said) -> Iterator[Finding]:
     read = _Reader(said, "").read()
     yield from map(Finding, read.problems)
     if not read.problems:
-        yield from map(Finding, problems_of(read.cast, read.where))
-        inputs = _declared_inputs(said)
+        yield from map(Finding, check_ensemble_spec(read.cast, read.where))
+        inputs = _input_names(said)
         for task in read.cast.tasks:
             yield from _params(read, task, inputs)
         for one in read.cast.maps if inputs else ():
@@ -420,25 +420,25 @@ def _of_parts(said: Said) -> Iterator[Finding]:
 
 
 KNOWN_UNTIL: Final = (
-    Name("output", (), "what the last task of the round gave, as text"),
-    Name("data", (), "the same as data"),
-    Name("iteration", (), "the number of the round"),
+    BuiltinName("output", (), "what the last task of the round gave, as text"),
+    BuiltinName("data", (), "the same as data"),
+    BuiltinName("iteration", (), "the number of the round"),
 )
 
 
 def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
-    known = _known(KNOWN_UNTIL, "a loop")
+    known = _make_known_names(KNOWN_UNTIL, "a loop")
     match node:
         case nodes.Scalar(str()):
-            yield from check_field(Field("until", node, "a loop", known, when=True), "workflow")
+            yield from check_template(TemplateField("until", node, "a loop", known, when=True), "workflow")
         case nodes.Mapping():
-            for root in dict.fromkeys(str(keys[0]) for keys in asked_keys(node.data()) if keys):
+            for root in dict.fromkeys(str(keys[0]) for keys in condition_paths(node.data()) if keys):
                 if root not in known:
                     what = f"nothing here is named '{root}'"
                     yield Finding(_unknown(what, node, root, known, "unknown-name"))
 
 
-def _declared_inputs(said: Said) -> tuple[str, ...]:
+def _input_names(said: Fields) -> tuple[str, ...]:
     """The names of the inputs; none, if the file does not say which there are."""
     try:
         return tuple(_parameters(said.node))
@@ -446,18 +446,18 @@ def _declared_inputs(said: Said) -> tuple[str, ...]:
         return ()
 
 
-def _items_given(read: Read, one: MapReduce, inputs: Collection[str]) -> Iterator[Finding]:
+def _items_given(read: ParsedEnsemble, one: MapReduce, inputs: Collection[str]) -> Iterator[Finding]:
     """The items of a map are in an input that is there."""
     if isinstance(one.items, str) and one.items not in inputs:
-        guess = nearest(one.items, inputs)
+        guess = closest_name(one.items, inputs)
         meant = f"did you mean '{guess}'? " if guess else ""
-        fix = f"{meant}declare it under inputs, next to: {listed(sorted(inputs))}"
+        fix = f"{meant}declare it under inputs, next to: {format_names(sorted(inputs))}"
         what = f"no input is named '{one.items}'"
         node = read.places[id(one)].get("items")
         yield Finding(Problem(what, None if node is None else node.span, fix, code="unknown-input"))
 
 
-def _params(read: Read, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding]:
+def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding]:
     """Names in the parameters of a tool that are not there."""
     node = read.places[id(task)].get("params")
     if node is None:
@@ -465,24 +465,28 @@ def _params(read: Read, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding
     item = next((one.item for one in read.cast.maps if one.task is task), None)
     context = tuple(read.cast.id_of(one) for one in task.context)
     if inputs and item is not None:  # an item has whatever fields it has
-        asked = (input_of(hole) for _, hole in asking(read.written[(id(task), "params")]))
+        asked = (
+            placeholder_input(hole) for _, hole in required_placeholders(read.written[(id(task), "params")])
+        )
         inputs = (*inputs, item, *(name for name in asked if is_item_name(name, item)))
     known = [
-        Name("inputs", (), "what the ensemble was given", inputs),
-        Name("task", (), "the task itself, its texts filled", TASK_FACTS),
+        BuiltinName("inputs", (), "what the ensemble was given", inputs),
+        BuiltinName("task", (), "the task itself, its texts filled", TASK_FACTS),
     ]
     reduced = next((one.task for one in read.cast.maps if one.reduce is task), None)
     if reduced is not None:
         items = _items_named(read.written[(id(task), "params")], read.cast.id_of(reduced))
-        known.append(Name("context", (), "the outputs that it puts together", (*context, *items)))
+        known.append(BuiltinName("context", (), "the outputs that it puts together", (*context, *items)))
     elif context:
-        known.append(Name("context", (), "the outputs of the tasks in its context", context))
+        known.append(BuiltinName("context", (), "the outputs of the tasks in its context", context))
     if item is not None:
-        known += [Name(name, (), "the item") for name in (item, f"{item}_index", f"{item}_total")]
-    there = _known(known, "a task")
+        known += [BuiltinName(name, (), "the item") for name in (item, f"{item}_index", f"{item}_total")]
+    there = _make_known_names(known, "a task")
     for scalar in strings(node):
         declared_so = frozenset(inputs) if inputs else None
-        for finding in check_field(Field("params", scalar, "a task", there, declared=declared_so), "graph"):
+        for finding in check_template(
+            TemplateField("params", scalar, "a task", there, declared=declared_so), "graph"
+        ):
             yield finding if reduced is None else _in_reduce(finding, read.cast.id_of(reduced))
 
 
@@ -500,7 +504,10 @@ def _in_reduce(finding: Finding, task: str) -> Finding:
 def _items_named(template: Template, task: str) -> list[str]:
     """What a reduce calls the outputs of a map's task: how many there are is known when they are there."""
     holes = [
-        part for leaf in template.leaves() for part in leaf.program.parts if isinstance(part, ContextHole)
+        part
+        for leaf in template.leaves()
+        for part in leaf.program.parts
+        if isinstance(part, ContextPlaceholder)
     ]
     paths = [one.origin for hole in holes for one in hole.alternatives if isinstance(one.origin, Path)]
     asked = {str(path.keys[0]) for path in paths if path.root == "context" and path.keys}
@@ -508,5 +515,5 @@ def _items_named(template: Template, task: str) -> list[str]:
     return sorted(numbered) or [f"{task}-0"]
 
 
-def _known(names: Collection[Name], where: str) -> Known:
-    return Known(where, {name.name: (at, name) for at, name in enumerate(names)}, len(names))
+def _make_known_names(names: Collection[BuiltinName], where: str) -> KnownNames:
+    return KnownNames(where, {name.name: (at, name) for at, name in enumerate(names)}, len(names))

@@ -27,17 +27,17 @@ from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import read_limits
 from plait.lang.ensemble.check import check_ensemble
 from plait.lang.ensemble.read import NOTHING, _parameters, _Reader
-from plait.lang.environment import Surroundings
+from plait.lang.environment import FlowEnvironment
 from plait.lang.findings import Finding
-from plait.lang.hooks import read_hooks, tools_of
-from plait.lang.loaded import Loaded
-from plait.lang.parameters import Parameter, resolve
-from plait.program.tasks.model import Cast
-from plait.program.tasks.task_graph import assemble
+from plait.lang.hooks import hook_tools, read_hooks
+from plait.lang.loaded import LoadedFlow
+from plait.lang.parameters import Parameter, resolve_parameters
+from plait.program.tasks.model import EnsembleSpec
+from plait.program.tasks.task_graph import compile_ensemble
 from plait.program.tasks.text import (
-    Texts,
+    TaskTemplates,
 )
-from plait.schema import Said
+from plait.schema import Fields
 
 if TYPE_CHECKING:
     pass
@@ -56,13 +56,13 @@ def load_ensemble(
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
     document: nodes.Node | None = None,
-) -> Loaded:
+) -> LoadedFlow:
     """The ensemble in a file; InputError with everything that is wrong with it or with what it is given.
 
     `document`: what is in the file, if it was read already.
     """
     plan = read_ensemble(document or documents.load(path), path)
-    return _loaded(plan, path, given or {}, project, strict, max_parallel, environ or {})
+    return _build_flow(plan, path, given or {}, project, strict, max_parallel, environ or {})
 
 
 def ensemble_tool(
@@ -74,25 +74,25 @@ def ensemble_tool(
     environ: Mapping[str, str],
     max_parallel: int | None = None,
     strict: bool | None = None,
-) -> Loaded:
+) -> LoadedFlow:
     """The ensemble in a file of which these bytes were judged."""
-    return _loaded(_read_bytes(data, path), path, given, project, strict, max_parallel, environ)
+    return _build_flow(_read_bytes(data, path), path, given, project, strict, max_parallel, environ)
 
 
 @lru_cache(maxsize=MOST_ENSEMBLES)
-def _read_bytes(data: bytes, path: str) -> Plan:
-    return read_ensemble(documents.parse(documents.decoded(data, path), path), path)
+def _read_bytes(data: bytes, path: str) -> EnsembleFile:
+    return read_ensemble(documents.parse(documents.decode_text(data, path), path), path)
 
 
 # ── what a file says, whoever runs it ────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnsembleFile:
     """An ensemble without inputs, and what it wants to be given."""
 
-    cast: Cast
-    texts: Texts
+    cast: EnsembleSpec
+    texts: TaskTemplates
     parameters: Mapping[str, Parameter]
     uses: Mapping[str, Span]
     calls: tuple[ToolCall, ...]
@@ -103,21 +103,21 @@ class Plan:
     timeout: float | None
 
 
-def read_ensemble(document: nodes.Node, path: str) -> Plan:
+def read_ensemble(document: nodes.Node, path: str) -> EnsembleFile:
     """InputError with every problem of the file."""
     findings = check_ensemble(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
         raise InputError.together(problems)
     assert isinstance(document, nodes.Mapping)
-    said = Said("ensemble", document, NOTHING)
+    said = Fields("ensemble", document, NOTHING)
     read = _Reader(said, path).read()
     hooks = read_hooks(said.get("hooks"))
-    return Plan(
+    return EnsembleFile(
         read.cast,
-        Texts(read.cast, read.written),
+        TaskTemplates(read.cast, read.written),
         _parameters(document),
-        {**tools_of(hooks), **read.uses},
+        {**hook_tools(hooks), **read.uses},
         tool_calls(document, "prompt") if read.uses else (),
         tuple(finding for finding in findings if finding.severity == "warning"),
         frozenset(said.words("secrets")),
@@ -127,24 +127,24 @@ def read_ensemble(document: nodes.Node, path: str) -> Plan:
     )
 
 
-def _loaded(
-    plan: Plan,
+def _build_flow(
+    plan: EnsembleFile,
     path: str,
     given: Mapping[str, Json],
     project: str | None,
     strict: bool | None,
     max_parallel: int | None,
     environ: Mapping[str, str],
-) -> Loaded:
+) -> LoadedFlow:
     inputs = _inputs(plan, given)
     cast = plan.cast if max_parallel is None else replace(plan.cast, max_parallel=max_parallel)
-    program = assemble(cast, plan.texts, inputs, limits=plan.limits, hooks=plan.hooks)
-    return Loaded(
+    program = compile_ensemble(cast, plan.texts, inputs, limits=plan.limits, hooks=plan.hooks)
+    return LoadedFlow(
         program,
         path,
         os.path.dirname(os.path.realpath(path)) if project is None else project,
         inputs,
-        Surroundings({}, {}, {}),
+        FlowEnvironment({}, {}, {}),
         plan.parameters,
         uses=plan.uses,
         calls=plan.calls,
@@ -161,12 +161,12 @@ def _loaded(
 # ── what it is given ─────────────────────────────────────────────────────
 
 
-def _inputs(plan: Plan, given: Mapping[str, Json]) -> dict[str, Json]:
+def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
     """What is given, of the types that are declared, with the defaults; secrets as such.
 
     An error has all of it: what is not given and which texts ask for that, and what does not fit.
     """
-    values, problems = _declared_values(plan.parameters, given)
+    values, problems = _resolve_inputs(plan.parameters, given)
     values = {
         name: Secret(value) if name in plan.secrets and isinstance(value, str) else value
         for name, value in values.items()
@@ -183,7 +183,7 @@ def _inputs(plan: Plan, given: Mapping[str, Json]) -> dict[str, Json]:
     return values
 
 
-def _declared_values(
+def _resolve_inputs(
     parameters: Mapping[str, Parameter], given: Mapping[str, Json]
 ) -> tuple[dict[str, Json], list[tuple[str, Problem]]]:
     """The value of each input, and by name what is wrong with it."""
@@ -196,7 +196,7 @@ def _declared_values(
         declared_so = {name: parameters[name]} if name in parameters else optional
         offered = {name: given[name]} if name in given else {}
         try:
-            values |= resolve(declared_so, offered)
+            values |= resolve_parameters(declared_so, offered)
         except InputError as error:
             problems += [(name, problem) for problem in error.problems]
             values |= offered

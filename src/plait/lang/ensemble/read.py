@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from plait.core.documents import nodes
-from plait.core.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field, replace
-from plait.lang.common import on_empty_of, read_limits
-from plait.lang.parameters import declared
-from plait.program.tasks.model import Agent, Cast, Loop, Manager, MapReduce, Task
+from plait.lang.common import parse_on_empty, read_limits
+from plait.lang.parameters import parse_parameters
+from plait.program.tasks.model import Agent, EnsembleSpec, Loop, Manager, MapReduce, Task
 from plait.program.tasks.text import AGENT_TEXTS, TASK_TEXTS
-from plait.schema import Said, template_of
+from plait.schema import Fields, to_template
 from plait.schema.ensemble_tables import MAX_LEVELS, MOST_TURNS
 from plait.scope import Scope
-from plait.scope.expressions import read_when
+from plait.scope.expressions import parse_when
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -34,15 +34,15 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     node = document.get("inputs") or document.get("parameters")
     if node is None:
         return {}
-    return declared(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span))
+    return parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span))
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    cast: Cast
+class ParsedEnsemble:
+    cast: EnsembleSpec
     written: Mapping[Place, Template]
     uses: Mapping[str, Span]
-    places: Mapping[int, Said] = field(default_factory=dict)
+    places: Mapping[int, Fields] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
     def where(self, owner: object, name: str) -> Span | None:
@@ -58,23 +58,23 @@ class Read:
 class _Reader:
     """Makes the parts of an ensemble of a map that has the form of one."""
 
-    def __init__(self, said: Said, path: str) -> None:
+    def __init__(self, said: Fields, path: str) -> None:
         self.said = said
         self.path = path
-        self.places: dict[int, Said] = {}
+        self.places: dict[int, Fields] = {}
         self.written: dict[Place, Template] = {}
         self.uses: dict[str, Span] = {}
         self.problems: list[Problem] = []
         self.agents: dict[str, Agent] = {}
         self.tasks: dict[str, Task] = {}
 
-    def read(self) -> Read:
+    def read(self) -> ParsedEnsemble:
         said = self.said
         for name, node in said.entries("agents"):
-            self.agents[name] = self._agent(Said("member", _map(node), NOTHING))
+            self.agents[name] = self._agent(Fields("member", _map(node), NOTHING))
         self._tasks()
         manager = said.inner("manager")
-        cast = Cast(
+        cast = EnsembleSpec(
             said.text("name") or os.path.splitext(os.path.basename(self.path))[0],
             tuple(self.tasks.values()),
             tuple(self._loops()),
@@ -88,16 +88,16 @@ class _Reader:
             {id(task): name for name, task in self.tasks.items()},
         )
         self.places[id(cast)] = said
-        return Read(cast, self.written, self.uses, self.places, tuple(self.problems))
+        return ParsedEnsemble(cast, self.written, self.uses, self.places, tuple(self.problems))
 
     # ── agents ───────────────────────────────────────────────────────────
 
-    def _agent(self, said: Said) -> Agent:
+    def _agent(self, said: Fields) -> Agent:
         agent = Agent(said.text("role") or "", **self._member(said))
         self._note(agent, said, AGENT_TEXTS)
         return agent
 
-    def _manager(self, said: Said) -> Manager:
+    def _manager(self, said: Fields) -> Manager:
         manager = Manager(
             said.text("role") or "",
             **self._member(said),
@@ -116,7 +116,7 @@ class _Reader:
             self.agents[name].role if name in self.agents and name not in written else name for name in names
         )
 
-    def _member(self, said: Said) -> dict[str, Json]:
+    def _member(self, said: Fields) -> dict[str, Json]:
         limits = read_limits(said.inner("limits"))
         tools = said.words("tools")
         for tool in tools:
@@ -133,20 +133,20 @@ class _Reader:
             "limits": replace(limits, turns=MOST_TURNS) if limits.turns is None else limits,
         }
 
-    def _note(self, made: Agent | Task, said: Said, texts: Iterable[str]) -> None:
+    def _note(self, made: Agent | Task, said: Fields, texts: Iterable[str]) -> None:
         """Where it stands, and its templates with their places."""
         self.places[id(made)] = said
         for name in texts:
             node = said.get(name)
             if isinstance(node, nodes.Scalar) and isinstance(node.value, str) and node.value:
-                self.written[(id(made), name)] = template_of(node, "prompt")
+                self.written[(id(made), name)] = to_template(node, "prompt")
 
     # ── tasks ────────────────────────────────────────────────────────────
 
     def _tasks(self) -> None:
-        said_of: dict[str, Said] = {}
+        said_of: dict[str, Fields] = {}
         for number, (key, node) in enumerate(_entries(self.said.get("tasks")), 1):
-            said = Said("task", _map(node), NOTHING)
+            said = Fields("task", _map(node), NOTHING)
             name = said.text("id") or key or f"task-{number}"
             if name in said_of:
                 span = said.span("id") if said.has("id") else said.node.span
@@ -160,7 +160,7 @@ class _Reader:
             # All tasks are there before any can be named; nobody has seen this one yet.
             object.__setattr__(self.tasks[name], "context", found)
 
-    def _task(self, said: Said) -> Task:
+    def _task(self, said: Fields) -> Task:
         params, schema, tool = said.get("params"), said.get("output_schema"), said.text("tool")
         if tool is not None:
             self.uses.setdefault(tool, said.span("tool"))
@@ -178,10 +178,10 @@ class _Reader:
         )
         self._note(task, said, TASK_TEXTS)
         if params is not None:
-            self.written[(id(task), "params")] = template_of(params, "graph")
+            self.written[(id(task), "params")] = to_template(params, "graph")
         return task
 
-    def _agent_of(self, said: Said) -> Agent | None:
+    def _agent_of(self, said: Fields) -> Agent | None:
         inner, named = said.inner("agent"), said.text("agent")
         if inner is not None:
             return self._agent(inner)
@@ -190,7 +190,7 @@ class _Reader:
             self.problems.append(_unknown(what, said.get("agent"), named, self.agents, "unknown-agent"))
         return None if named is None else self.agents.get(named)
 
-    def _named(self, said: Said, name: str) -> Iterator[Task]:
+    def _named(self, said: Fields, name: str) -> Iterator[Task]:
         """The tasks that a field names, one or several."""
         node = said.get(name)
         for one in node.items if isinstance(node, nodes.Sequence) else (node,):
@@ -207,7 +207,7 @@ class _Reader:
 
     def _loops(self) -> Iterator[Loop]:
         for node in self.said.items("loops"):
-            said = Said("ensemble_loop", _map(node), NOTHING)
+            said = Fields("ensemble_loop", _map(node), NOTHING)
             loop = Loop(
                 tuple(self._named(said, "tasks")),
                 self._until(said),
@@ -219,13 +219,13 @@ class _Reader:
             self.places[id(loop)] = said
             yield loop
 
-    def _until(self, said: Said) -> Json:
+    def _until(self, said: Fields) -> Json:
         node = said.get("until")
         if node is None:
             return None
         source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
         try:
-            return read_when(node.data(), source=source, locate=lambda place: (node.at(place) or node).span)
+            return parse_when(node.data(), source=source, locate=lambda place: (node.at(place) or node).span)
         except InputError as error:
             self.problems += error.problems
             return None
@@ -234,9 +234,9 @@ class _Reader:
         node = self.said.get("map")
         for one in node.items if isinstance(node, nodes.Sequence) else (node,):
             if isinstance(one, nodes.Mapping):
-                yield from self._map(Said("ensemble_map", one, NOTHING))
+                yield from self._map(Fields("ensemble_map", one, NOTHING))
 
-    def _map(self, said: Said) -> Iterator[MapReduce]:
+    def _map(self, said: Fields) -> Iterator[MapReduce]:
         items, path = self._items(said)
         reduce = next(self._named(said, "reduce"), None)
         for task in self._named(said, "task"):
@@ -249,12 +249,12 @@ class _Reader:
                 target_tokens=said.whole("target_tokens"),
                 max_levels=said.whole("max_levels") or MAX_LEVELS,
                 path=path,
-                on_empty=on_empty_of(said),
+                on_empty=parse_on_empty(said),
             )
             self.places[id(made)] = said
             yield made
 
-    def _items(self, said: Said) -> tuple[Json, str | None]:
+    def _items(self, said: Fields) -> tuple[Json, str | None]:
         """A list, the name of an input, or the task that makes the list and where in its data that is."""
         made = said.inner("items")
         if made is not None:
@@ -279,7 +279,7 @@ def _entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
 
 def _unknown(what: str, node: nodes.Node | None, wanted: str, known: Iterable[str], code: str) -> Problem:
     names = list(known)
-    guess = nearest(wanted, names)
-    there = f"there are: {listed(names)}" if names else "there are none"
+    guess = closest_name(wanted, names)
+    there = f"there are: {format_names(names)}" if names else "there are none"
     fix = f"did you mean '{guess}'?" if guess else there
     return Problem(what, None if node is None else node.span, fix, code=code)

@@ -13,23 +13,23 @@ from functools import partial
 
 from plait import schema as format
 from plait.core.documents import nodes
-from plait.core.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.lang.analysis.names import names_in
-from plait.lang.analysis.scopes import Field, read_fields
-from plait.lang.analysis.templates import check_field
+from plait.lang.analysis.scopes import TemplateField, find_templates
+from plait.lang.analysis.templates import check_template
 from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings
 from plait.lang.workflow.shared_checkout import shared_by_items
 from plait.program.graph.calls import whole_id
 from plait.program.graph.walk import NodeKind
-from plait.schema import Said
+from plait.schema import Fields
 from plait.scope import Scope
 from plait.template.conditions import check as check_condition
 from plait.template.grammar import parse_path
-from plait.template.nodes import ContextHole, Path, holes
+from plait.template.nodes import ContextPlaceholder, Path, placeholders
 from plait.template.template import compile_template
 
 CLOCK: Final = ("_now", "_timestamp")
@@ -69,15 +69,15 @@ KINDS: Final[dict[str, NodeKind]] = {
 # ── reading ──────────────────────────────────────────────────────────────
 
 
-def body_of(document: nodes.Mapping) -> Said:
+def graph_body(document: nodes.Mapping) -> Fields:
     """The graph itself: the file, or what stands below `config`."""
     config = document.get("config")
     if isinstance(config, nodes.Mapping) and document.get("nodes") is None:
-        return Said("graph_body", config, NOTHING)
-    return Said("graph", document, NOTHING)
+        return Fields("graph_body", config, NOTHING)
+    return Fields("graph", document, NOTHING)
 
 
-def kind_of_node(said: Said) -> NodeKind:
+def node_kind(said: Fields) -> NodeKind:
     """What its author says it is, else what its fields tell."""
     if (named := said.text("type")) is not None and named in KINDS:
         return KINDS[named]
@@ -102,7 +102,7 @@ class NamedTool:
         return None if template.placeholders else whole_id(str(template.render({})), self.is_directive)
 
 
-def tool_of(said: Said) -> NamedTool | None:
+def node_tool(said: Fields) -> NamedTool | None:
     """The tool of a node, or of what its action says."""
     inner = said.inner("action") or said
     node = inner.get("tool")
@@ -127,7 +127,7 @@ def mentions_clock(node: nodes.Node) -> bool:
 
 def check_graph(document: nodes.Node) -> list[Finding]:
     """All findings of a graph, sorted by place."""
-    found = [_of_format(problem) for problem in format.problems(document, format.GRAPH)]
+    found = [_of_format(problem) for problem in format.validate(document, format.GRAPH)]
     if isinstance(document, nodes.Mapping):
         try:
             found += _Graph(document).findings()
@@ -152,12 +152,12 @@ class _Target:
 class _Graph:
     def __init__(self, document: nodes.Mapping) -> None:
         self.document = document
-        self.body = body_of(document)
+        self.body = graph_body(document)
         every = self.body.get("nodes")
         entries = every.entries if isinstance(every, nodes.Mapping) else ()
         self.names = dict.fromkeys(str(key.value) for key, _ in entries)
         self.nodes = {
-            str(key.value): (key, Said("node", node, NOTHING))
+            str(key.value): (key, Fields("node", node, NOTHING))
             for key, node in entries
             if isinstance(node, nodes.Mapping)
         }
@@ -168,7 +168,7 @@ class _Graph:
         yield from self._two_bodies()
         yield from map(Finding, self._lost_edges())
         for name, (_, said) in self.nodes.items():
-            yield from map(Finding, _misplaced(name, said))
+            yield from map(Finding, _check_node_fields(name, said))
             yield from _conditions(said)
             yield from shared_by_items(said.node)
         yield from self._unreachable()
@@ -198,10 +198,12 @@ class _Graph:
         known = self.names
         if target.name in known:
             return
-        guess = nearest(target.name, known)
+        guess = closest_name(target.name, known)
         fix = f"did you mean '{guess}'? " if guess else ""
         what = f"'{target.field}' leads to '{target.name}', which is no node of this graph"
-        yield Problem(what, target.span, f"{fix}nodes: {listed(list(known), most=20)}", code="unknown-node")
+        yield Problem(
+            what, target.span, f"{fix}nodes: {format_names(list(known), most=20)}", code="unknown-node"
+        )
 
     def _unreachable(self) -> Iterator[Finding]:
         if not isinstance(self.start, nodes.Scalar) or str(self.start.value) not in self.nodes:
@@ -231,13 +233,13 @@ class _Graph:
                     "every keyword has its form: type: object, required: [a]",
                 )
                 yield Finding(Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type"))
-        if inputs is not None and not format.problems(inputs, format.PARAMETERS):
-            from plait.lang.parameters import declared
+        if inputs is not None and not format.validate(inputs, format.PARAMETERS):
+            from plait.lang.parameters import parse_parameters
 
-            declared(nodes.Mapping(((nodes.Scalar("parameters", inputs.span), inputs),), inputs.span))
+            parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", inputs.span), inputs),), inputs.span))
 
 
-def _targets(said: Said) -> Iterator[_Target]:
+def _targets(said: Fields) -> Iterator[_Target]:
     node, other = said.get("next"), said.get("on_error")
     items = node.items if isinstance(node, nodes.Sequence) else (node,)
     for item in items:
@@ -252,9 +254,9 @@ def _targets(said: Said) -> Iterator[_Target]:
         yield _Target(other.value, other.span, "on_error")
 
 
-def _misplaced(name: str, said: Said) -> Iterator[Problem]:
+def _check_node_fields(name: str, said: Fields) -> Iterator[Problem]:
     """Fields that a node of its kind lacks, or that mean nothing to it."""
-    kind = kind_of_node(said)
+    kind = node_kind(said)
     word = next(word for word, one in KINDS.items() if one == kind)
     for field, (wanted, kinds) in MEANT_FOR.items():
         if said.has(field) and kind not in kinds:
@@ -297,13 +299,13 @@ def _a(word: str) -> str:
     return f"{'an' if word[:1] in 'aeiou' else 'a'} {word}"
 
 
-def _lacks(said: Said, what: str, fix: str) -> Problem:
+def _lacks(said: Fields, what: str, fix: str) -> Problem:
     entries = said.node.entries
     where = entries[0][0].span if entries else said.node.span
     return Problem(what, where, fix, code="missing-field")
 
 
-def _conditions(said: Said) -> Iterator[Finding]:
+def _conditions(said: Fields) -> Iterator[Finding]:
     node = said.get("next")
     edges = node.items if isinstance(node, nodes.Sequence) else (node,)
     is_open = False
@@ -337,16 +339,16 @@ class _Names:
         self.inputs = _input_names(graph.document)
 
     def findings(self) -> Iterator[Finding]:
-        for field in read_fields(self.graph.document, "graph").fields:
-            yield from check_field(field, "graph")
+        for field in find_templates(self.graph.document, "graph").fields:
+            yield from check_template(field, "graph")
             node, place = self._place(field)
-            for path, span in _asked(field):
+            for path, span in _template_paths(field):
                 yield from self._asked_for(path, span, node, place)
         for name, (_, said) in self.graph.nodes.items():
-            for path, span in _tested(said):
+            for path, span in _condition_paths(said):
                 yield from self._asked_for(path, span, name, "next", tested=True)
 
-    def _place(self, field: Field) -> tuple[str, str]:
+    def _place(self, field: TemplateField) -> tuple[str, str]:
         """The node and the field in which a template stands."""
         path = field.path.removeprefix("config.").removeprefix("nodes.")
         # The name of a node may have dots in it.
@@ -359,7 +361,7 @@ class _Names:
     ) -> Iterator[Finding]:
         first = path.keys[0] if path.keys else None
         _, said = self.graph.nodes.get(node, (None, None))
-        loop = (said.text("as") or "item") if said is not None and kind_of_node(said) == "foreach" else None
+        loop = (said.text("as") or "item") if said is not None and node_kind(said) == "foreach" else None
         match path.root:
             case "state" if first == loop and place in ("tool", "params", "action", "shell"):
                 return  # the item, as other systems call it
@@ -372,49 +374,53 @@ class _Names:
                 fix = "assign it where the action is, and ask for state.…"
                 yield Finding(Problem(what, span, fix, code="unknown-name"))
             case root if tested and root not in ("state", "inputs", "result", *CLOCK):
-                guess = nearest(root, ("state", "inputs", "result"))
+                guess = closest_name(root, ("state", "inputs", "result"))
                 fix = f"did you mean '{guess}'? " if guess else ""
                 fix += "a test of an edge knows: state, inputs, result"
                 yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
 
     def _never_assigned(self, path: Path, name: str, span: Span) -> Problem:
-        guess = nearest(name, self.assigned)
+        guess = closest_name(name, self.assigned)
         fix = f"did you mean 'state.{guess}'? " if guess else ""
         known = sorted(self.assigned - {OWN_STATE})
         return Problem(
             f"nothing assigns '{path}', so it stays empty",
             span,
-            f"{fix}assigned are: {listed(known, most=20) if known else 'none'}",
+            f"{fix}assigned are: {format_names(known, most=20) if known else 'none'}",
             code="unknown-name",
         )
 
 
-def _has_result(said: Said, place: str) -> bool:
-    return kind_of_node(said) in ("tool", "foreach") and place in ("assign", "next")
+def _has_result(said: Fields, place: str) -> bool:
+    return node_kind(said) in ("tool", "foreach") and place in ("assign", "next")
 
 
 def _no_input(name: str, declared: frozenset[str], span: Span) -> Problem:
-    guess = nearest(name, declared)
+    guess = closest_name(name, declared)
     meant = f"did you mean 'inputs.{guess}'? " if guess else ""
-    fix = f"{meant}declare it under inputs, next to: {listed(sorted(declared), most=20)}"
+    fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared), most=20)}"
     return Problem(f"no input is named '{name}'", span, fix, code="unknown-input")
 
 
-def _asked(field: Field) -> Iterator[tuple[Path, Span]]:
+def _template_paths(field: TemplateField) -> Iterator[tuple[Path, Span]]:
     """The names for which a template asks without knowing what to do if they are not there."""
     try:
         leaf = compile_template(str(field.scalar.value), "graph", source=field.scalar.source()).leaf
     except PlaitError:
         return  # which `check_field` reports
-    for hole in holes(leaf.program.parts):
-        if not isinstance(hole, ContextHole) or hole.default is not None or len(hole.alternatives) != 1:
+    for hole in placeholders(leaf.program.parts):
+        if (
+            not isinstance(hole, ContextPlaceholder)
+            or hole.default is not None
+            or len(hole.alternatives) != 1
+        ):
             continue
         path = hole.alternatives[0].origin
         if isinstance(path, Path) and path.keys[-1:] != ("exists",) and not hole.filters:
             yield path, Span(leaf.source, hole.start, hole.end)
 
 
-def _tested(said: Said) -> Iterator[tuple[Path, Span]]:
+def _condition_paths(said: Fields) -> Iterator[tuple[Path, Span]]:
     """The paths of the conditions that are data."""
     node = said.get("next")
     for edge in node.items if isinstance(node, nodes.Sequence) else (node,):
@@ -444,19 +450,19 @@ def _input_names(document: nodes.Mapping) -> frozenset[str] | None:
     inputs, schema = document.get("inputs"), document.get("config_schema")
     match inputs:
         case nodes.Sequence(items):
-            return frozenset(_name_of(item) for item in items)
+            return frozenset(_input_name(item) for item in items)
         case nodes.Mapping():
-            groups = isinstance(format.pick(format.PARAMETERS, inputs), format.Map)
+            groups = isinstance(format.select_kind(format.PARAMETERS, inputs), format.Record)
             if not groups:
                 return frozenset(_keys(inputs))
             lists = [inputs.get("required"), inputs.get("optional")]
             every = [item for one in lists if isinstance(one, nodes.Sequence) for item in one.items]
-            return frozenset(map(_name_of, every))
+            return frozenset(map(_input_name, every))
     properties = schema.get("properties") if isinstance(schema, nodes.Mapping) else None
     return frozenset(_keys(properties)) if isinstance(properties, nodes.Mapping) else None
 
 
-def _name_of(item: nodes.Node) -> str:
+def _input_name(item: nodes.Node) -> str:
     name = item.get("name") if isinstance(item, nodes.Mapping) else item
     return str(name.data()) if name is not None else ""
 

@@ -15,37 +15,37 @@ from functools import lru_cache, partial
 from plait import schema as format
 from plait.core import documents
 from plait.core.documents import nodes
-from plait.core.errors import InputError, Problem, listed
+from plait.core.errors import InputError, Problem, format_names
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json, Secret
-from plait.engine.step import ONCE_ONLY, PLAIN, Policy
+from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
-from plait.lang.common import digest, interpreter_of, on_empty_of, read_limits, retry_of
-from plait.lang.environment import Surroundings
+from plait.lang.common import digest, parse_interpreter, parse_on_empty, parse_retry, read_limits
+from plait.lang.environment import FlowEnvironment
 from plait.lang.findings import Finding
 from plait.lang.graph.check import (
     NOTHING,
-    body_of,
     check_graph,
-    kind_of_node,
+    graph_body,
     mentions_clock,
+    node_kind,
+    node_tool,
     span_at,
-    tool_of,
 )
-from plait.lang.hooks import read_hooks, tools_of
-from plait.lang.loaded import Loaded
-from plait.lang.parameters import Parameter, declared, resolve
-from plait.program.actions.shell import Shell
-from plait.program.graph.calls import Action, Call, ShellCall
-from plait.program.graph.walk import Edge, Graph, Loop, Node
-from plait.schema import Said, essence, template_of
+from plait.lang.hooks import hook_tools, read_hooks
+from plait.lang.loaded import LoadedFlow
+from plait.lang.parameters import Parameter, parse_parameters, resolve_parameters
+from plait.program.actions.shell import ShellAction
+from plait.program.graph.calls import Action, NodeCall, ShellCall
+from plait.program.graph.walk import Edge, GraphProgram, NodeForeach, NodeSpec
+from plait.schema import Fields, fingerprint_data, to_template
 from plait.schema.graph_tables import MAX_CONCURRENCY, MAX_STEPS
-from plait.scope.expressions import read_when
+from plait.scope.expressions import parse_when
 from plait.template.template import Template
-from plait.tools.config import checked_params
-from plait.tools.items import Header, Item
+from plait.tools.config import validate_params
+from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
 
 MOST_GRAPHS: Final = 64
@@ -62,13 +62,13 @@ def load_graph(
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
     document: nodes.Node | None = None,
-) -> Loaded:
+) -> LoadedFlow:
     """The graph in a file; InputError with everything that is wrong with it or with what it is given.
 
     `document`: what is in the file, if it was read already.
     """
     plan = read_graph(document or documents.load(path), path)
-    return _loaded(plan, path, given or {}, project, strict, max_parallel, environ or {})
+    return _build_flow(plan, path, given or {}, project, strict, max_parallel, environ or {})
 
 
 def graph_tool(
@@ -80,24 +80,24 @@ def graph_tool(
     environ: Mapping[str, str],
     max_parallel: int | None = None,
     strict: bool | None = None,
-) -> Loaded:
+) -> LoadedFlow:
     """The graph in a file of which these bytes were judged."""
-    return _loaded(_read_bytes(data, path), path, given, project, strict, max_parallel, environ)
+    return _build_flow(_read_bytes(data, path), path, given, project, strict, max_parallel, environ)
 
 
 @lru_cache(maxsize=MOST_GRAPHS)
-def _read_bytes(data: bytes, path: str) -> Plan:
-    return read_graph(documents.parse(documents.decoded(data, path), path), path)
+def _read_bytes(data: bytes, path: str) -> GraphFile:
+    return read_graph(documents.parse(documents.decode_text(data, path), path), path)
 
 
 # ── what a file says, whoever calls it ───────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GraphFile:
     """A graph without inputs, and what it wants to be given."""
 
-    graph: Graph
+    graph: GraphProgram
     parameters: Mapping[str, Parameter]
     schema: Mapping[str, Json] | None
     uses: Mapping[str, Span]
@@ -109,17 +109,17 @@ class Plan:
     timeout: float | None
 
 
-def read_graph(document: nodes.Node, path: str) -> Plan:
+def read_graph(document: nodes.Node, path: str) -> GraphFile:
     """InputError with every problem of the file."""
     findings = check_graph(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
         raise InputError.together(problems)
     assert isinstance(document, nodes.Mapping)
-    head, body = Said("graph", document, NOTHING), body_of(document)
+    head, body = Fields("graph", document, NOTHING), graph_body(document)
     graph = _graph(head, body, path)
-    uses = {**tools_of(graph.hooks), **dict(_uses(body))}
-    return Plan(
+    uses = {**hook_tools(graph.hooks), **dict(_uses(body))}
+    return GraphFile(
         graph,
         _parameters(document),
         schema.data() if isinstance(schema := head.get("config_schema"), nodes.Mapping) else None,
@@ -132,7 +132,7 @@ def read_graph(document: nodes.Node, path: str) -> Plan:
     )
 
 
-def _graph(head: Said, body: Said, path: str) -> Graph:
+def _graph(head: Fields, body: Fields, path: str) -> GraphProgram:
     name = head.text("name") or os.path.splitext(os.path.basename(path))[0]
     state = body.get("state")
     goes_on = body.text("on_error") == "continue"
@@ -140,7 +140,7 @@ def _graph(head: Said, body: Said, path: str) -> Graph:
     around: Json = [body.text("start"), state.data() if state else {}, goes_on]
     most = body.whole("max_concurrency") or MAX_CONCURRENCY
     made = [_node(name, node, around, goes_on, most) for name, node in body.entries("nodes")]
-    return Graph(
+    return GraphProgram(
         name,
         body.text("start") or "",
         {node.name: node for node in made},
@@ -152,58 +152,58 @@ def _graph(head: Said, body: Said, path: str) -> Graph:
     )
 
 
-def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -> Node:
+def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -> NodeSpec:
     assert isinstance(node, nodes.Mapping)
-    said = Said("node", node, NOTHING)
-    kind = kind_of_node(said)
+    said = Fields("node", node, NOTHING)
+    kind = node_kind(said)
     on_error = said.text("on_error")
-    retry = retry_of(said) or ONCE_ONLY
+    retry = parse_retry(said) or NO_RETRY
     policy = Policy(
         retry=retry,
         timeout=said.seconds("timeout"),
         # The graph has gone on from this failure, and so does a resumed run.
         failure_is_final=on_error is not None or goes_on,
     )
-    return Node(
+    return NodeSpec(
         name,
         kind,
-        digest([around, name, essence(node, format.Map("node"))]),
+        digest([around, name, fingerprint_data(node, format.Record("node"))]),
         call=_call(said, around, name),
         loop=_loop(said, most, goes_on) if kind == "foreach" else None,
         assign=_template(said, "assign"),
         output=_template(said, "output"),
         edges=tuple(_edges(said)),
         on_error=on_error,
-        policy=PLAIN if policy == PLAIN else policy,
+        policy=DEFAULT_POLICY if policy == DEFAULT_POLICY else policy,
         clock=mentions_clock(node),
     )
 
 
-def _template(said: Said, name: str) -> Template | None:
+def _template(said: Fields, name: str) -> Template | None:
     node = said.get(name)
-    return None if node is None else template_of(node, "graph")
+    return None if node is None else to_template(node, "graph")
 
 
 _BEHIND: Final = ("assign", "collect", "next", "on_error")
 """Fields of a node that say what follows its call: another text there does not make the call another one."""
 
 
-def _call(said: Said, around: Json, name: str) -> Action | None:
+def _call(said: Fields, around: Json, name: str) -> Action | None:
     assert isinstance(said.node, nodes.Mapping)
     kept = tuple(entry for entry in said.node.entries if entry[0].value not in _BEHIND)
-    before = essence(nodes.Mapping(kept, said.node.span), format.Map("node"))
-    script, named = said.get("shell"), tool_of(said)
+    before = fingerprint_data(nodes.Mapping(kept, said.node.span), format.Record("node"))
+    script, named = said.get("shell"), node_tool(said)
     if script is not None:
-        action = Shell(template_of(script, "graph"), interpreter_of(said))
+        action = ShellAction(to_template(script, "graph"), parse_interpreter(said))
         return ShellCall(action, digest([around, name, before]))
     if named is None:
         return None
     tool = named.id()
     params = (said.inner("action") or said).get("params")
     has_params = params is not None and params.data() is not None
-    return Call(
-        template_of(named.node, "graph") if tool is None else tool,
-        template_of(params, "graph") if params is not None and has_params else None,
+    return NodeCall(
+        to_template(named.node, "graph") if tool is None else tool,
+        to_template(params, "graph") if params is not None and has_params else None,
         cached=said.flag("cache_result"),
         key=digest(before),
         fingerprint=digest([around, name, before]),
@@ -211,21 +211,21 @@ def _call(said: Said, around: Json, name: str) -> Action | None:
     )
 
 
-def _loop(said: Said, most: int, goes_on: bool) -> Loop:
+def _loop(said: Fields, most: int, goes_on: bool) -> NodeForeach:
     over = said.get("over")
     assert over is not None
     parallel = (said.whole("max_concurrency") or most) if said.flag("parallel") else 1
-    return Loop(
-        template_of(over, "graph"),
+    return NodeForeach(
+        to_template(over, "graph"),
         said.text("as") or "item",
         said.text("collect"),
         parallel,
         keeps_going=goes_on and not said.has("on_error"),
-        on_empty=on_empty_of(said),
+        on_empty=parse_on_empty(said),
     )
 
 
-def _edges(said: Said) -> Iterator[Edge]:
+def _edges(said: Fields) -> Iterator[Edge]:
     node = said.get("next")
     match node:
         case nodes.Scalar(str(name)):
@@ -243,24 +243,24 @@ def _edge(node: nodes.Node) -> Edge:
     if when is None:
         return Edge(str(to.data()))
     source = when.source() if isinstance(when, nodes.Scalar) and isinstance(when.value, str) else None
-    return Edge(str(to.data()), read_when(when.data(), source=source, locate=partial(span_at, when)))
+    return Edge(str(to.data()), parse_when(when.data(), source=source, locate=partial(span_at, when)))
 
 
-def _uses(body: Said) -> Iterator[tuple[str, Span]]:
+def _uses(body: Fields) -> Iterator[tuple[str, Span]]:
     """The tools and directives that nodes name outright, and where that is done first."""
     found: set[str] = set()
     for _, node in body.entries("nodes"):
         assert isinstance(node, nodes.Mapping)
-        named = tool_of(Said("node", node, NOTHING))
+        named = node_tool(Fields("node", node, NOTHING))
         tool = None if named is None else named.id()
         if tool is not None and named is not None and tool not in found:
             found.add(tool)
             yield tool, named.node.span
 
 
-def _needs(head: Said, body: Said) -> Iterator[tuple[str, Span]]:
+def _needs(head: Fields, body: Fields) -> Iterator[tuple[str, Span]]:
     said = [
-        Said("node", node, NOTHING) for _, node in body.entries("nodes") if isinstance(node, nodes.Mapping)
+        Fields("node", node, NOTHING) for _, node in body.entries("nodes") if isinstance(node, nodes.Mapping)
     ]
     for one in (head, *said):
         yield from ((name, one.span("env_requires")) for name in one.words("env_requires"))
@@ -273,7 +273,9 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     """The inputs that a graph declares, in either way."""
     node = document.get("inputs")
     if node is not None:
-        return declared(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span))
+        return parse_parameters(
+            nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span)
+        )
     schema = document.get("config_schema")
     if not isinstance(schema, nodes.Mapping):
         return {}
@@ -293,15 +295,15 @@ def _of_schema(key: nodes.Scalar, value: nodes.Node, needed: list[Json]) -> Para
     return replace(plain, required=name in needed)
 
 
-def _loaded(
-    plan: Plan,
+def _build_flow(
+    plan: GraphFile,
     path: str,
     given: Mapping[str, Json],
     project: str | None,
     strict: bool | None,
     max_parallel: int | None,
     environ: Mapping[str, str],
-) -> Loaded:
+) -> LoadedFlow:
     problems = list(_missing_variables(plan, environ))
     inputs: dict[str, Json] = {}
     try:
@@ -317,12 +319,12 @@ def _loaded(
         has_secrets=any(isinstance(value, Secret) for value in inputs.values()),
         nodes=_at_most(plan.graph.nodes, max_parallel),
     )
-    return Loaded(
+    return LoadedFlow(
         graph,
         path,
         os.path.dirname(os.path.realpath(path)) if project is None else project,
         inputs,
-        Surroundings({}, {}, {}),
+        FlowEnvironment({}, {}, {}),
         plan.parameters,
         uses=plan.uses,
         calls=plan.calls,
@@ -336,7 +338,7 @@ def _loaded(
     )
 
 
-def _at_most(made: Mapping[str, Node], most: int | None) -> Mapping[str, Node]:
+def _at_most(made: Mapping[str, NodeSpec], most: int | None) -> Mapping[str, NodeSpec]:
     if most is None:
         return made
     return {
@@ -347,25 +349,28 @@ def _at_most(made: Mapping[str, Node], most: int | None) -> Mapping[str, Node]:
     }
 
 
-def _inputs(plan: Plan, path: str, given: Mapping[str, Json]) -> dict[str, Json]:
+def _inputs(plan: GraphFile, path: str, given: Mapping[str, Json]) -> dict[str, Json]:
     """What is given, of the types that are declared, with the defaults; secrets as such."""
     values = dict(given)
     if plan.parameters:
         # A schema may let in more than it describes.
         more = {} if plan.schema is None else {k: v for k, v in given.items() if k not in plan.parameters}
-        values = {**more, **resolve(plan.parameters, {k: v for k, v in given.items() if k not in more})}
+        values = {
+            **more,
+            **resolve_parameters(plan.parameters, {k: v for k, v in given.items() if k not in more}),
+        }
     if plan.schema is not None:
         folder = Space("project", os.path.dirname(path))
         header = Header(config_schema=plan.schema)
-        values = checked_params(values, Item("tool", plan.graph.name, folder, path, b"", "", header))
+        values = validate_params(values, ToolFile("tool", plan.graph.name, folder, path, b"", "", header))
     return {
         name: Secret(value) if name in plan.secrets and isinstance(value, str) else value
         for name, value in values.items()
     }
 
 
-def _missing_variables(plan: Plan, environ: Mapping[str, str]) -> Iterator[Problem]:
+def _missing_variables(plan: GraphFile, environ: Mapping[str, str]) -> Iterator[Problem]:
     missing: dict[str, Span] = {name: span for name, span in plan.needs.items() if name not in environ}
     if missing:
-        what = f"the environment has no {listed(list(missing), most=20)}, and the graph needs it"
+        what = f"the environment has no {format_names(list(missing), most=20)}, and the graph needs it"
         yield Problem(what, next(iter(missing.values())), "set it, and run it again", code="missing-variable")

@@ -7,27 +7,29 @@ from plait.core.documents import nodes
 from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.lang.common import digest, interpreter_of, needed, on_empty_of, plain_field
+from plait.lang.common import digest, parse_interpreter, parse_on_empty, plain_field, required_template
 from plait.program.action_step import Action
-from plait.program.actions.shell import Shell
-from plait.program.block import UseBlock
-from plait.program.changes import Watched
-from plait.program.step_list import joined
-from plait.schema import Said, template_of, text_template
+from plait.program.actions.shell import ShellAction
+from plait.program.block import BlockAction
+from plait.program.changes import ChangeCheckedAction
+from plait.program.step_list import join_fingerprints
+from plait.schema import Fields, text_template, to_template
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.lang.workflow.compile import Builder, Place
+    from plait.lang.workflow.compile import CompileContext, WorkflowCompiler
 
 
-def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple[str, Action | None]:
+def build_action(
+    builder: WorkflowCompiler, said: Fields, place: CompileContext, strict: bool
+) -> tuple[str, Action | None]:
     command = next((name for name in format.COMMANDS if said.has(name)), None)
     match command:
         case "shell":
-            return "shell", _shell(said, needed(said, "shell"), interpreter_of(said), strict)
+            return "shell", _shell(said, required_template(said, "shell"), parse_interpreter(said), strict)
         case "test":
             inner = said.inner("test")
-            script = needed(said, "test") if inner is None else needed(inner, "command")
+            script = required_template(said, "test") if inner is None else required_template(inner, "command")
             return "shell", _shell(said, script, "sh", strict)
         case "tool":
             return "tool", _tool(builder, said, strict)
@@ -44,34 +46,34 @@ def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple
         case "use":
             return "block", _use(builder, said, place, strict)
         case "workflow":
-            from plait.lang.workflow.subworkflow import called_workflow
+            from plait.lang.workflow.subworkflow import build_subworkflow
 
-            return "workflow", called_workflow(builder, said, strict)
+            return "workflow", build_subworkflow(builder, said, strict)
     return "validate", None
 
 
-def _shell(said: Said, script: Template, shell: Literal["sh", "dash", "bash"], strict: bool) -> Shell:
-    return Shell(script, shell, strict, is_title=_is_title(script, said))
+def _shell(said: Fields, script: Template, shell: Literal["sh", "dash", "bash"], strict: bool) -> ShellAction:
+    return ShellAction(script, shell, strict, is_title=_is_title(script, said))
 
 
-def _is_title(template: Template, said: Said) -> bool:
+def _is_title(template: Template, said: Fields) -> bool:
     """Is a step called by this text, with its values put in?"""
     return bool(template.placeholders) and not (said.has("name") or said.has("id"))
 
 
-def _tool(builder: Builder, said: Said, strict: bool) -> Action:
-    from plait.program.actions.tool import Tool
+def _tool(builder: WorkflowCompiler, said: Fields, strict: bool) -> Action:
+    from plait.program.actions.tool import ToolAction
 
-    template = needed(said, "tool")
+    template = required_template(said, "tool")
     named = said.text("tool") or ""
     if template.placeholders:
-        return Tool(template, said.template("params"), strict)
+        return ToolAction(template, said.template("params"), strict)
     builder.tools.setdefault(named, said.span("tool"))
-    return Tool(named, said.template("params"), strict)
+    return ToolAction(named, said.template("params"), strict)
 
 
-def _agent(builder: Builder, said: Said, command: str, strict: bool) -> Action:
-    from plait.program.actions.cli_agent import CLAUDE, Agent
+def _agent(builder: WorkflowCompiler, said: Fields, command: str, strict: bool) -> Action:
+    from plait.program.actions.cli_agent import CLAUDE, CliAgentAction
 
     inner = said.inner(command)
     options = inner.entries("options") if inner else []
@@ -80,22 +82,22 @@ def _agent(builder: Builder, said: Said, command: str, strict: bool) -> Action:
         options = [*options, ("model", model)]
     tool = (inner.text("tool") if inner else None) or CLAUDE
     builder.tools.setdefault(tool, inner.span("tool") if inner and inner.has("tool") else said.span(command))
-    prompt = needed(said, command) if inner is None else needed(inner, "prompt")
-    return Agent(prompt, tool, _map_template(options), strict, _is_title(prompt, said))
+    prompt = required_template(said, command) if inner is None else required_template(inner, "prompt")
+    return CliAgentAction(prompt, tool, _map_template(options), strict, _is_title(prompt, said))
 
 
-def _prompt(said: Said, strict: bool) -> Action:
-    from plait.program.actions.prompt import Prompt
+def _prompt(said: Fields, strict: bool) -> Action:
+    from plait.program.actions.prompt import PromptAction
 
     inner = said.inner("prompt")
     model = said.text("model")
     if inner is None:
-        return Prompt(needed(said, "prompt"), model=model, strict=strict)
+        return PromptAction(required_template(said, "prompt"), model=model, strict=strict)
     options = {name: value.data() for name, value in inner.entries("options")}
     if any(inner.has(name) for name in ("tools", "schema", "limits")):
         return _converse(said, inner, options, strict)
-    return Prompt(
-        needed(inner, "prompt"),
+    return PromptAction(
+        required_template(inner, "prompt"),
         inner.template("system"),
         inner.text("provider"),
         inner.text("model") or model,
@@ -104,7 +106,7 @@ def _prompt(said: Said, strict: bool) -> Action:
     )
 
 
-def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -> Action:
+def _converse(said: Fields, inner: Fields, options: dict[str, Json], strict: bool) -> Action:
     from plait.lang.common import agent_limits
     from plait.program.actions.prompt import Converse
 
@@ -112,7 +114,7 @@ def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -
     retries = inner.whole("max_output_retries")
     return Converse(
         said.text("name") or said.text("id") or "agent",
-        needed(inner, "prompt"),
+        required_template(inner, "prompt"),
         inner.template("system"),
         inner.text("provider"),
         inner.text("model") or said.text("model"),
@@ -126,8 +128,8 @@ def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -
     )
 
 
-def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
-    from plait.program.map import Command, Source, Values, foreach
+def _foreach(builder: WorkflowCompiler, said: Fields, place: CompileContext, strict: bool) -> Action:
+    from plait.program.map import CommandSource, Source, ValueSource, foreach
 
     node = said.get("foreach")
     assert node is not None
@@ -135,11 +137,17 @@ def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action
     source: Source
     if inner is not None:
         script = inner.template("command")
-        source = Values(needed(inner, "items"), strict) if script is None else Command(script, strict=strict)
-    elif isinstance(format.pick(format.spelt("step")["foreach"].kind, node), format.Shell):
-        source = Command(template_of(node), strict=strict)
+        source = (
+            ValueSource(required_template(inner, "items"), strict)
+            if script is None
+            else CommandSource(script, strict=strict)
+        )
+    elif isinstance(
+        format.select_kind(format.fields_by_spelling("step")["foreach"].kind, node), format.ShellText
+    ):
+        source = CommandSource(to_template(node), strict=strict)
     else:
-        source = Values(template_of(node), strict)
+        source = ValueSource(to_template(node), strict)
     place = place.inside(said)
     each = builder.steps("do", said.items("do"), place, kind="rounds", title="each item")
     most = said.get("max_items")
@@ -149,45 +157,47 @@ def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action
     return foreach(
         source,
         each,
-        fingerprint=joined([found, each.fingerprint]),
+        fingerprint=join_fingerprints([found, each.fingerprint]),
         items_fingerprint=found,
         parallel=(said.whole("parallel") or 1) if parallel is None else parallel,
         max_items=said.whole("max_items"),
         continue_on_error=said.flag("continue_on_error"),
-        on_empty=on_empty_of(said),
+        on_empty=parse_on_empty(said),
     )
 
 
-def _use(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
+def _use(builder: WorkflowCompiler, said: Fields, place: CompileContext, strict: bool) -> Action:
     block = place.blocks.get(said.text("use") or "")
     assert block is not None, "what uses a block that does not exist was refused"
     steps = builder.steps(
         "block", block.steps, replace(place.inside(said), blocks=block.home), kind="block", title=block.name
     )
-    return UseBlock(steps, said.template("with"), strict)
+    return BlockAction(steps, said.template("with"), strict)
 
 
-def watched(builder: Builder, action: Action | None, said: Said, older: Said | None) -> Action | None:
+def with_change_checks(
+    builder: WorkflowCompiler, action: Action | None, said: Fields, older: Fields | None
+) -> Action | None:
     """The action, with what is asked of the changes that it makes."""
     commits = said.flag("commit_required") or bool(older and older.flag("commit_required"))
     outputs = {name: plain_field(value, "file_pattern") for name, value in said.entries("outputs")}
     if action is None or not (commits or outputs):
         return action
     builder.watches = True
-    return Watched(action, commits, said.text("id") or "", outputs)
+    return ChangeCheckedAction(action, commits, said.text("id") or "", outputs)
 
 
-def _http(said: Said, strict: bool) -> Action:
-    from plait.program.actions.http import Http
+def _http(said: Fields, strict: bool) -> Action:
+    from plait.program.actions.http import HttpAction
 
     inner = said.inner("http")
     if inner is None:
-        url = needed(said, "http")
-        return Http(url, strict=strict, is_title=_is_title(url, said))
-    url = needed(inner, "url")
+        url = required_template(said, "http")
+        return HttpAction(url, strict=strict, is_title=_is_title(url, said))
+    url = required_template(inner, "url")
     expect = inner.get("expect")
     statuses: Json = [] if expect is None else expect.data()
-    return Http(
+    return HttpAction(
         url,
         inner.text("method"),
         {name: text_template(value) for name, value in inner.entries("headers")},
@@ -199,17 +209,17 @@ def _http(said: Said, strict: bool) -> Action:
     )
 
 
-def _write_file(said: Said, strict: bool) -> Action:
-    from plait.program.actions.write_file import WriteFile
+def _write_file(said: Fields, strict: bool) -> Action:
+    from plait.program.actions.write_file import WriteFileAction
 
     inner = said.inner("write_file")
     assert inner is not None
     mode = inner.get("mode")
     written = None if mode is None else str(mode.data())
     # `mode: 0644` without quotes is a decimal number to YAML; its digits are those that are meant.
-    return WriteFile(
-        needed(inner, "path"),
-        needed(inner, "content"),
+    return WriteFileAction(
+        required_template(inner, "path"),
+        required_template(inner, "content"),
         inner.text("format") or "text",  # type: ignore[arg-type]  # one of the words of its table
         None if written is None else int(written, 8),
         inner.flag("create_dirs"),
@@ -221,4 +231,4 @@ def _map_template(entries: list[tuple[str, nodes.Node]]) -> Template | None:
     if not entries:
         return None
     keys = tuple((nodes.Scalar(name, node.span), node) for name, node in entries)
-    return template_of(nodes.Mapping(keys, entries[0][1].span))
+    return to_template(nodes.Mapping(keys, entries[0][1].span))

@@ -13,36 +13,36 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
 from plait.core.source import Span
 from plait.lang.analysis.declarations import names_before_items, names_of_head
-from plait.lang.analysis.names import BEHIND_STEPS, HANDLER_NAMES, NAMES, profile_of, strings
-from plait.lang.analysis.scopes import read_fields
-from plait.lang.analysis.templates import _has_fallback, check_field
-from plait.lang.findings import Finding, _of_format, _sorted
+from plait.lang.analysis.names import BEHIND_STEPS, HANDLER_NAMES, NAMES, detect_profile, strings
+from plait.lang.analysis.scopes import find_templates
+from plait.lang.analysis.templates import _has_fallback, check_template
+from plait.lang.findings import Finding, _of_format, _sort_findings
 from plait.lang.workflow.compose import Blocks, Calls
 from plait.lang.workflow.setup_captures import _extract
-from plait.schema.fields import sound
+from plait.schema.fields import valid_fields
 from plait.scope import Scope
-from plait.template.nodes import ContextHole, Path, holes
+from plait.template.nodes import ContextPlaceholder, Path, placeholders
 from plait.template.operators import OPERATORS, RefusedError
 from plait.template.template import compile_template
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
-    from plait.program.capture import ExtractOutput
-    from plait.schema import Said
+    from plait.program.capture import OutputPart
+    from plait.schema import Fields
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
-    from plait.lang.analysis.scopes import Reading
-    from plait.lang.workflow.compose import Composed
+    from plait.lang.analysis.scopes import TemplateFields
+    from plait.lang.workflow.compose import ComposedWorkflow
 
 
-def in_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
+def check_step_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
     maps = [step for step in steps if isinstance(step, documents.Mapping)]
     yield from _same_ids(maps)
     for at, step in enumerate(maps):
         yield from _shadows(step)
         yield from _condition(step)
-        yield from _expected_schema(step)
+        yield from _check_result_schema(step)
         yield from _never_retried(step)
         yield from _never_written(step)
         if _always_fails(step) and at + 1 < len(maps):
@@ -93,15 +93,15 @@ def _never_holds(when: documents.Scalar) -> bool:
     """Is it a condition that no value can change, and that does not hold?"""
     if (said := _literal(when)) is None:
         return when.value is False
-    from plait.scope.expressions import read_when
+    from plait.scope.expressions import parse_when
 
     try:
-        return not read_when(said, source=when.source()).holds(Scope())
+        return not parse_when(said, source=when.source()).holds(Scope())
     except PlaitError:
         return False  # it is reported as the condition that it is
 
 
-def _expected_schema(step: documents.Mapping) -> Iterator[Finding]:
+def _check_result_schema(step: documents.Mapping) -> Iterator[Finding]:
     """A schema by which no result could be read."""
     check = step.get("validate")
     node = check.get("expected_schema") if isinstance(check, documents.Mapping) else None
@@ -136,10 +136,10 @@ def _never_written(step: documents.Mapping) -> Iterator[Finding]:
     if not isinstance(content, documents.Scalar) or format not in ("json", "yaml"):
         return
     from plait.program.actions.write_file import content_problem
-    from plait.schema import template_of
+    from plait.schema import to_template
 
     try:
-        problem = content_problem(template_of(content, "workflow"), "json" if format == "json" else "yaml")
+        problem = content_problem(to_template(content, "workflow"), "json" if format == "json" else "yaml")
     except PlaitError:
         return  # it is reported as the template that it is
     if problem is not None:
@@ -150,7 +150,7 @@ COMPOSED: Final = ("foreach", "use", "tool")
 """Steps whose action has steps inside, which may have a check of their own."""
 
 
-def outside(step: documents.Node, project: str | None) -> Iterator[Finding]:
+def check_paths(step: documents.Node, project: str | None) -> Iterator[Finding]:
     """Paths that are written out and leave the project; those with holes are judged when they are filled."""
     if not isinstance(step, documents.Mapping):
         return
@@ -204,7 +204,7 @@ def _word(step: documents.Mapping, key: str) -> str | None:
     return node.value if isinstance(node, documents.Scalar) and isinstance(node.value, str) else None
 
 
-def capture_problems(said: Said) -> Iterator[Problem]:
+def capture_problems(said: Fields) -> Iterator[Problem]:
     """Names for steps that are not there or print nothing, and patterns that cannot be read."""
     steps = said.items("steps")
     for name, node in said.entries("capture_outputs"):
@@ -222,10 +222,12 @@ def _prints(step: nodes.Node) -> bool:
     return "validate" not in keys or any(name in keys for name in _COMMANDS)
 
 
-_COMMANDS: Final = [name for one in format.COMMANDS for name in format.spelt("step")[one].spellings]
+_COMMANDS: Final = [
+    name for one in format.COMMANDS for name in format.fields_by_spelling("step")[one].spellings
+]
 
 
-def _bad_pattern(extract: ExtractOutput, node: nodes.Node) -> Iterator[Problem]:
+def _bad_pattern(extract: OutputPart, node: nodes.Node) -> Iterator[Problem]:
     span = node.entries[0][0].span if isinstance(node, nodes.Mapping) else node.span
     if extract.pattern is not None:
         try:
@@ -235,7 +237,11 @@ def _bad_pattern(extract: ExtractOutput, node: nodes.Node) -> Iterator[Problem]:
 
 
 def check_workflow(
-    flow: Composed, *, names: Iterable[str] = (), project: str | None = None, calls: Calls | None = None
+    flow: ComposedWorkflow,
+    *,
+    names: Iterable[str] = (),
+    project: str | None = None,
+    calls: Calls | None = None,
 ) -> list[Finding]:
     """All findings of a flow that was put together; absolute paths are judged where the project is known."""
     is_called = calls is not None
@@ -244,38 +250,38 @@ def check_workflow(
     found = [Finding(problem) for problem in flow.problems]
     # Blocks that lead back to themselves could be read for ever.
     broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
-    if profile_of(flow.document) == "workflow":
-        found += [_of_format(problem) for problem in format.problems(flow.document)]
+    if detect_profile(flow.document) == "workflow":
+        found += [_of_format(problem) for problem in format.validate(flow.document)]
         found += map(_of_format, _map_problems(flow.document, project))
         found += map(Finding, _policy_problems(flow.document))
         found += map(Finding, _capture_problems(flow.document))
         found += map(Finding, _parameter_problems(flow.document))
         found += map(Finding, _head_problems(flow.document, names))
         found += map(Finding, _env_file_problems(flow.document))
-        found += _hidden_by_steps(flow.document)
+        found += _check_shadowed_names(flow.document)
         found += _hook_findings(flow.document)
     blocks = Blocks() if broken else flow.blocks
-    reading = read_fields(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
+    reading = find_templates(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
     for field in reading.fields:
-        found += check_field(field, "workflow")
+        found += check_template(field, "workflow")
     found += _address_findings(reading)
-    found += _crowded(flow, blocks, is_called=is_called)
+    found += _check_shared_checkout(flow, blocks, is_called=is_called)
     found += map(Finding, reading.too_long)
-    found += _called(reading, project, calls)
+    found += _check_subworkflows(reading, project, calls)
     for steps in reading.lists:
-        found += in_list(steps)
-        found += (finding for step in steps for finding in outside(step, project))
-    return _sorted(found)
+        found += check_step_list(steps)
+        found += (finding for step in steps for finding in check_paths(step, project))
+    return _sort_findings(found)
 
 
-def _called(reading: Reading, project: str | None, calls: Calls) -> Iterator[Finding]:
+def _check_subworkflows(reading: TemplateFields, project: str | None, calls: Calls) -> Iterator[Finding]:
     """What is wrong with the workflow files that its steps call; they know the names of this one."""
     told: set[tuple[str, str]] = set()
     for step, known in reading.calls:
         from plait.lang.workflow.subworkflow import call_problems, open_called
 
         node = step.get("workflow")
-        if node is None or format.problems(node, format.spelt("step")["workflow"].kind):
+        if node is None or format.validate(node, format.fields_by_spelling("step")["workflow"].kind):
             continue
         own = os.path.realpath(node.span.place.source.name)
         inner = calls.inside(own)
@@ -295,11 +301,11 @@ def _called(reading: Reading, project: str | None, calls: Calls) -> Iterator[Fin
                 yield finding
 
 
-def _crowded(flow: Composed, blocks: Blocks, *, is_called: bool) -> Iterator[Finding]:
-    if profile_of(flow.document) == "workflow":
-        from plait.lang.workflow.shared_checkout import shared_checkout
+def _check_shared_checkout(flow: ComposedWorkflow, blocks: Blocks, *, is_called: bool) -> Iterator[Finding]:
+    if detect_profile(flow.document) == "workflow":
+        from plait.lang.workflow.shared_checkout import check_shared_checkout
 
-        for finding in shared_checkout(flow.document, blocks):
+        for finding in check_shared_checkout(flow.document, blocks):
             if is_called and "isolation" in (
                 finding.problem.fix or ""
             ):  # which a file that is called cannot say
@@ -308,12 +314,12 @@ def _crowded(flow: Composed, blocks: Blocks, *, is_called: bool) -> Iterator[Fin
             yield finding
 
 
-def _address_findings(reading: Reading) -> Iterator[Finding]:
+def _address_findings(reading: TemplateFields) -> Iterator[Finding]:
     steps = [step for steps in reading.lists for step in steps if isinstance(step, documents.Mapping)]
     if any(step.get("http") is not None for step in steps):
-        from plait.lang.analysis.requests import address_problems
+        from plait.lang.analysis.requests import check_request_hosts
 
-        yield from map(Finding, address_problems(reading))
+        yield from map(Finding, check_request_hosts(reading))
 
 
 def _hook_findings(document: documents.Node) -> list[Finding]:
@@ -330,9 +336,9 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
     node = document.get("map") if isinstance(document, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
         return
-    from plait.program.items import PlainInput, command_problem, read_input, read_selection
+    from plait.program.items import AutoInput, command_problem, read_input, read_selection
 
-    kept = sound(node, "map", SELECTION)
+    kept = valid_fields(node, "map", SELECTION)
     said = kept.get("input")
     try:
         read_selection(kept)
@@ -340,7 +346,7 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
         yield from error.problems
     try:
         input = None if said is None else read_input(said)
-        if isinstance(input, PlainInput):
+        if isinstance(input, AutoInput):
             wrong = command_problem(input.text, input.span, project)
             yield from () if wrong is None else (wrong,)
     except PlaitError as error:
@@ -371,7 +377,7 @@ def _policy_problems(document: documents.Node) -> Iterator[Problem]:
     """What a map and its flow say about failing items that cannot both be meant."""
     own = document.get("map") if isinstance(document, documents.Mapping) else None
     places = [
-        (form, sound(node, form, POLICY))
+        (form, valid_fields(node, form, POLICY))
         for form, node in (("map", own), ("flow", document))
         if isinstance(node, documents.Mapping)
     ]
@@ -380,9 +386,9 @@ def _policy_problems(document: documents.Node) -> Iterator[Problem]:
     from plait.lang.workflow.map import isolation_problems, policy_problems
 
     for form, node in places:
-        yield from policy_problems(format.Said(form, node, Scope()))
+        yield from policy_problems(format.Fields(form, node, Scope()))
     if isinstance(own, documents.Mapping):
-        yield from isolation_problems(format.Said("map", sound(own, "map"), Scope()))
+        yield from isolation_problems(format.Fields("map", valid_fields(own, "map"), Scope()))
 
 
 def _capture_problems(document: documents.Node) -> Iterator[Problem]:
@@ -391,7 +397,7 @@ def _capture_problems(document: documents.Node) -> Iterator[Problem]:
     if isinstance(node, documents.Mapping):
         pass
 
-        yield from capture_problems(format.Said("setup", sound(node, "setup"), Scope()))
+        yield from capture_problems(format.Fields("setup", valid_fields(node, "setup"), Scope()))
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
@@ -399,10 +405,10 @@ def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
     node = document.get("parameters") if isinstance(document, documents.Mapping) else None
     if node is None:
         return
-    from plait.lang.parameters import declared
+    from plait.lang.parameters import parse_parameters
 
     try:
-        declared(_readable(node))
+        parse_parameters(_readable(node))
     except InputError as error:
         yield from error.problems
 
@@ -410,7 +416,7 @@ def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
 def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
     """Files with variables that cannot be read, and have to be there."""
     node = document.get("env_files") if isinstance(document, documents.Mapping) else None
-    if node is None or format.problems(node, format.spelt("flow")["env_files"].kind):
+    if node is None or format.validate(node, format.fields_by_spelling("flow")["env_files"].kind):
         return
     from plait.lang.environment import env_files, read_env_file
 
@@ -425,20 +431,20 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
     """Values of the head that need one which is not known before them."""
     if not isinstance(document, documents.Mapping) or document.get("env_files") is not None:
         return
-    from plait.lang.environment import variables_in_circles
+    from plait.lang.environment import circular_variables
 
     heads = {key: _entries(document.get(key)) for key in ("vars", "env")}
     own = {name for entries in heads.values() for name, _ in entries}
     filled = (*heads, "profiles")
     elsewhere = tuple(entry for entry in document.entries if entry[0].value not in filled)
     given = {*names, *names_of_head(documents.Mapping(elsewhere, document.span))}
-    yield from _needed_too_early(heads["vars"], given, own)
-    yield from _needed_too_early(heads["env"], given.union(name for name, _ in heads["vars"]), own)
+    yield from _check_declaration_order(heads["vars"], given, own)
+    yield from _check_declaration_order(heads["env"], given.union(name for name, _ in heads["vars"]), own)
     for _, profile in _entries(document.get("profiles")):
-        yield from variables_in_circles(dict(heads["env"]), dict(_entries(profile)))
+        yield from circular_variables(dict(heads["env"]), dict(_entries(profile)))
 
 
-def _hidden_by_steps(document: documents.Node) -> Iterator[Finding]:
+def _check_shadowed_names(document: documents.Node) -> Iterator[Finding]:
     """Names of the head that mean something else behind the first step of a list."""
     for part in ("parameters", "vars", "env"):
         declared = document.get(part) if isinstance(document, documents.Mapping) else None
@@ -454,7 +460,7 @@ def _entries(node: documents.Node | None) -> list[tuple[str, documents.Node]]:
     return [(str(key.value), value) for key, value in entries]
 
 
-def _needed_too_early(
+def _check_declaration_order(
     entries: list[tuple[str, documents.Node]], known: set[str], own: set[str]
 ) -> Iterator[Problem]:
     above = set(known)
@@ -469,8 +475,8 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
         leaf = compile_template(str(scalar.value), "workflow", source=scalar.source()).leaf
     except PlaitError:
         return  # reported as the template that it is
-    for hole in holes(leaf.program.parts):
-        if not isinstance(hole, ContextHole) or hole.bare or _has_fallback(hole):
+    for hole in placeholders(leaf.program.parts):
+        if not isinstance(hole, ContextPlaceholder) or hole.bare or _has_fallback(hole):
             continue
         path = hole.alternatives[0].origin
         if isinstance(path, Path) and path.root in later:
@@ -484,16 +490,16 @@ def _readable(node: documents.Node) -> documents.Mapping:
     match node:
         case documents.Sequence(items):
             kept: documents.Node = documents.Sequence(
-                tuple(item for item in items if not format.problems(item, format.PARAMETER)), node.span
+                tuple(item for item in items if not format.validate(item, format.PARAMETER)), node.span
             )
         case documents.Mapping(entries) if isinstance(
-            each := format.pick(format.PARAMETERS, node), format.Each
+            each := format.select_kind(format.PARAMETERS, node), format.MapOf
         ):
-            sound = tuple(entry for entry in entries if not format.problems(entry[1], each.kind))
+            sound = tuple(entry for entry in entries if not format.validate(entry[1], each.kind))
             kept = documents.Mapping(sound, node.span)
         case _:
             kept = node
-    entries = () if format.problems(kept, format.PARAMETERS) else ((_key("parameters", node), kept),)
+    entries = () if format.validate(kept, format.PARAMETERS) else ((_key("parameters", node), kept),)
     return documents.Mapping(entries, node.span)
 
 

@@ -17,32 +17,32 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Span
 from plait.core.values import Json, Undefined, json_text
-from plait.engine.step import PLAIN, Policy
-from plait.lang.analysis.mentions import ids_asked_for, map_lists, names_in, tracked
-from plait.lang.analysis.scopes import read_fields
+from plait.engine.step import DEFAULT_POLICY, Policy
+from plait.lang.analysis.mentions import ids_asked_for, names_in, tracked_names, used_map_lists
+from plait.lang.analysis.scopes import find_templates
 from plait.lang.common import (
-    capture_of,
-    commands_of,
-    ordered,
-    policy_of,
-    spelt_out,
+    expand_short_step,
+    handler_commands,
+    parse_capture,
+    parse_policy,
+    parse_step_when,
+    sort_keys,
     step_names,
-    title_of,
-    when_of,
+    step_title,
 )
-from plait.lang.parameters import converted, declared
-from plait.lang.workflow.actions import action_of, watched
-from plait.lang.workflow.compose import Blocks, Calls, Composed
-from plait.program.action_step import Action, Handler, Work
-from plait.program.block import UseBlock
-from plait.program.step_list import Sequence as Steps
-from plait.program.step_list import joined, sequence
-from plait.program.workflow import Workflow
-from plait.schema import Said, essence, text_template
+from plait.lang.parameters import convert_value, parse_parameters
+from plait.lang.workflow.actions import build_action, with_change_checks
+from plait.lang.workflow.compose import Blocks, Calls, ComposedWorkflow
+from plait.program.action_step import Action, ActionStep, FailureHandler
+from plait.program.block import BlockAction
+from plait.program.step_list import StepList as Steps
+from plait.program.step_list import join_fingerprints, step_list
+from plait.program.workflow import WorkflowProgram
+from plait.schema import Fields, fingerprint_data, text_template
 from plait.scope import Scope
 
 if TYPE_CHECKING:
-    from plait.program.map import Fan
+    from plait.program.map import Map
     from plait.program.validate import Validation
 
 MENDED_ATTEMPTS: Final = 3
@@ -50,7 +50,7 @@ MENDED_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CompileContext:
     """What reaches a step from around it."""
 
     blocks: Blocks
@@ -63,7 +63,7 @@ class Place:
     forgiving: bool = False
     """A failure does not matter: the handler of a handler."""
 
-    def below(self) -> Place:
+    def below(self) -> CompileContext:
         """The place of whatever is inside a step: what that was given is not given again, over its own."""
         return replace(self, env={}, taken=self.of_phase)
 
@@ -71,7 +71,7 @@ class Place:
     def of_phase(self) -> Mapping[str, nodes.Node]:
         return self.env or self.taken
 
-    def inside(self, said: Said) -> Place:
+    def inside(self, said: Fields) -> CompileContext:
         """The place of the steps that a step with steps of its own performs."""
         older = said.inner("metadata")
         told = [(name, said.get(name)) for name in ("with", "env", "working_dir")]
@@ -97,13 +97,13 @@ def _without(node: nodes.Node, names: frozenset[str]) -> nodes.Node:
     )
 
 
-class Builder:
+class WorkflowCompiler:
     """Makes steps of nodes that have no problems."""
 
     def __init__(
         self,
-        flow: Composed,
-        said: Said,
+        flow: ComposedWorkflow,
+        said: Fields,
         scope: Scope,
         *,
         strict: bool,
@@ -117,7 +117,7 @@ class Builder:
         self.project = project
         self.environ = environ or {}
         self.calls = Calls() if calls is None else calls
-        self.called: list[Composed] = []
+        self.called: list[ComposedWorkflow] = []
         """Whatever its steps call, and what that calls."""
         self.made: frozenset[str] = frozenset()
         """Secrets of these files, and what their steps make of them."""
@@ -131,7 +131,7 @@ class Builder:
         self.max_parallel = max_parallel
         self.tools: dict[str, Span] = {}
         """Those that are named, and where that is done first."""
-        self.fields = read_fields(flow.document, "workflow", blocks=flow.blocks).fields
+        self.fields = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
         self.asked_ids = ids_asked_for(self.fields, flow)
         """Those of steps that something asks for as names."""
         self.watches = False
@@ -147,28 +147,28 @@ class Builder:
         ]
         """What the whole flow says that reaches every step."""
 
-    def workflow(self, name: str) -> Workflow:
-        place = Place(self.flow.blocks)
+    def workflow(self, name: str) -> WorkflowProgram:
+        place = CompileContext(self.flow.blocks)
         document = self.flow.document
         steps = document.items if isinstance(document, nodes.Sequence) else None
         if self.said.has("steps"):
             steps = self.said.items("steps")
         fields = self.fields
-        flow = Workflow(
+        flow = WorkflowProgram(
             name,
             steps=None if steps is None else self.steps("steps", steps, place),
             setup=self.setup(place),
             fan=self.fan(place),
             reduce=self.phase("reduce", place),
             merge=self.phase("merge", place),
-            map_lists=frozenset(map_lists(fields, document)),
+            map_lists=frozenset(used_map_lists(fields, document)),
         )
-        tracks = {*self.tracks, *tracked(fields), *(("step",) if self.watches else ())}
+        tracks = {*self.tracks, *tracked_names(fields), *(("step",) if self.watches else ())}
         return replace(flow, tracks=frozenset(tracks))
 
     # ── phases ───────────────────────────────────────────────────────────
 
-    def phase(self, key: str, place: Place) -> Steps | None:
+    def phase(self, key: str, place: CompileContext) -> Steps | None:
         node = self.said.get(key)
         if node is None:
             return None
@@ -179,28 +179,28 @@ class Builder:
         place = replace(place, env=dict(said.variables("env")))
         return self.steps(key, said.items("steps"), place, timeout=said.seconds("timeout"))
 
-    def setup(self, place: Place) -> Steps | None:
+    def setup(self, place: CompileContext) -> Steps | None:
         steps = self.phase("setup", place)
         said = self.said.inner("setup")
         if steps is None or said is None or not said.has("capture_outputs"):
             return steps
-        from plait.lang.workflow.setup_captures import with_extracts
+        from plait.lang.workflow.setup_captures import add_setup_captures
 
-        return with_extracts(steps, said)
+        return add_setup_captures(steps, said)
 
-    def fan(self, place: Place) -> Fan | None:
+    def fan(self, place: CompileContext) -> Map | None:
         said = self.said.inner("map")
         if said is None:
             return None
-        from plait.lang.workflow.map import fan
+        from plait.lang.workflow.map import compile_map
 
-        return fan(self, said, place)
+        return compile_map(self, said, place)
 
     def steps(
         self,
         name: str,
         items: Many[nodes.Node],
-        place: Place,
+        place: CompileContext,
         *,
         kind: str = "phase",
         title: str = "",
@@ -211,36 +211,36 @@ class Builder:
             self.work(node, called, at, place)
             for at, (node, called) in enumerate(zip(items, names, strict=True))
         ]
-        policy = PLAIN if timeout is None else Policy(timeout=timeout)
-        return sequence(name, works, kind=kind, title=title, policy=policy)
+        policy = DEFAULT_POLICY if timeout is None else Policy(timeout=timeout)
+        return step_list(name, works, kind=kind, title=title, policy=policy)
 
     # ── one step ─────────────────────────────────────────────────────────
 
-    def work(self, node: nodes.Node, name: str, index: int, place: Place) -> Work:
+    def work(self, node: nodes.Node, name: str, index: int, place: CompileContext) -> ActionStep:
         if isinstance(node, nodes.Scalar):
-            node = spelt_out(node)
+            node = expand_short_step(node)
         assert isinstance(node, nodes.Mapping)
-        said = Said("step", node, self.scope)
+        said = Fields("step", node, self.scope)
         older = said.inner("metadata")
         own = said.maybe("strict")
         told_strict = self.strict if own is None else own
         strict = told_strict and not (own is None and self.lenient)
         inner = place.below()
-        kind, action = action_of(self, said, inner, strict)
+        kind, action = build_action(self, said, inner, strict)
         env = {**place.env, **(dict(older.variables("env")) if older else {}), **dict(said.variables("env"))}
-        title = said.text("name") or said.text("id") or title_of(said, kind)
-        return Work(
+        title = said.text("name") or said.text("id") or step_title(said, kind)
+        return ActionStep(
             name=name,
             kind=kind,
             title=title,
             fingerprint=self.fingerprint(node, place, told_strict, action),
             action_fingerprint=self.fingerprint(node, place, told_strict, action, without=FOLLOWING),
-            action=watched(self, action, said, older),
-            policy=policy_of(said, older),
-            when=when_of(said),
+            action=with_change_checks(self, action, said, older),
+            policy=parse_policy(said, older),
+            when=parse_step_when(said),
             env={name: text_template(value) for name, value in env.items()},
             working_dir=said.template("working_dir"),
-            capture=capture_of(said),
+            capture=parse_capture(said),
             output_file=said.template("output_file"),
             on_failure=self.handler(said, inner),
             on_success=self.following(said.get("on_success"), "on_success", inner),
@@ -262,34 +262,34 @@ class Builder:
     def fingerprint(
         self,
         node: nodes.Node,
-        place: Place,
+        place: CompileContext,
         strict: bool,
         action: Action | None,
         *,
         without: frozenset[str] = frozenset(),
     ) -> str:
         node = _without(node, without)
-        said = essence(node, format.STEP)
+        said = fingerprint_data(node, format.STEP)
         phase = {name: value.data() for name, value in place.of_phase.items()}
         used = self.head.mentioned(node, *place.of_phase.values())
-        told = [ordered(said), self.around, phase, strict, *used, *self.reaching(place)]
+        told = [sort_keys(said), self.around, phase, strict, *used, *self.reaching(place)]
         own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
-        block = [step.fingerprint for step in action.inner] if isinstance(action, UseBlock) else []
+        block = [step.fingerprint for step in action.inner] if isinstance(action, BlockAction) else []
         if isinstance(node, nodes.Mapping) and node.get("workflow") is not None:
             block = [getattr(action, "fingerprint", "")]
-        return joined([own, *block]) if block else own
+        return join_fingerprints([own, *block]) if block else own
 
-    def reaching(self, place: Place) -> list[Json]:
+    def reaching(self, place: CompileContext) -> list[Json]:
         """What is said by the steps that one is inside of, and what that mentions; [] if it is nothing."""
         if not place.reaching:
             return []
-        said: list[Json] = [[name, ordered(node.data())] for name, node in place.reaching]
+        said: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
         return [said, *self.head.mentioned(*(node for _, node in place.reaching))]
 
     # ── what follows it ──────────────────────────────────────────────────
 
     def following(
-        self, node: nodes.Node | None, name: str, place: Place, *, timeout: float | None = None
+        self, node: nodes.Node | None, name: str, place: CompileContext, *, timeout: float | None = None
     ) -> Steps | None:
         """One step, or a list of steps."""
         if node is None:
@@ -297,7 +297,7 @@ class Builder:
         items = node.items if isinstance(node, nodes.Sequence) else (node,)
         return self.steps(name, items, place, kind="handler", timeout=timeout)
 
-    def handler(self, said: Said, place: Place) -> Handler | None:
+    def handler(self, said: Fields, place: CompileContext) -> FailureHandler | None:
         older = said.inner("test")
         if not said.has("on_failure") and older is not None:
             said = older
@@ -308,21 +308,21 @@ class Builder:
         if node is None or (isinstance(node, nodes.Scalar) and node.value is False):
             return None
         if isinstance(node, nodes.Scalar) and node.value is True:
-            return Handler(self.steps("on_failure", (), place, kind="handler"), fails_anyway=False)
+            return FailureHandler(self.steps("on_failure", (), place, kind="handler"), fails_anyway=False)
         steps = self.following(node, "on_failure", place)
         assert steps is not None
         is_agent = isinstance(node, nodes.Scalar) and str(node.value).startswith("/")
-        return Handler(steps, MENDED_ATTEMPTS if is_agent else 0)
+        return FailureHandler(steps, MENDED_ATTEMPTS if is_agent else 0)
 
-    def handler_map(self, said: Said, place: Place) -> Handler:
+    def handler_map(self, said: Fields, place: CompileContext) -> FailureHandler:
         forgiving = said.flag("continue_on_error") or said.maybe("handler_failure_fatal") is False
         place = replace(place, forgiving=place.forgiving or forgiving)
         steps = self.steps(
-            "on_failure", commands_of(said), place, kind="handler", timeout=said.seconds("timeout")
+            "on_failure", handler_commands(said), place, kind="handler", timeout=said.seconds("timeout")
         )
-        return Handler(steps, _attempts(said), said.maybe("fail_workflow"))
+        return FailureHandler(steps, _attempts(said), said.maybe("fail_workflow"))
 
-    def validation(self, said: Said, place: Place) -> Validation | None:
+    def validation(self, said: Fields, place: CompileContext) -> Validation | None:
         node = said.get("validate")
         if node is None:
             return None
@@ -333,7 +333,9 @@ class Builder:
             check = self.following(node, "check", place)
             assert check is not None
             return Validation(check)
-        check = self.steps("check", commands_of(inner), place, kind="check", timeout=inner.seconds("timeout"))
+        check = self.steps(
+            "check", handler_commands(inner), place, kind="check", timeout=inner.seconds("timeout")
+        )
         completes = inner.inner("on_incomplete")
         steps = self.completing(inner, completes, place)
         attempts = inner.whole("max_attempts")
@@ -350,11 +352,13 @@ class Builder:
             fails=fails,
         )
 
-    def completing(self, said: Said, completes: Said | None, place: Place) -> Steps | None:
+    def completing(self, said: Fields, completes: Fields | None, place: CompileContext) -> Steps | None:
         if completes is None:
             return self.following(said.get("on_incomplete"), "on_incomplete", place)
         timeout = completes.seconds("timeout")
-        return self.steps("on_incomplete", commands_of(completes), place, kind="handler", timeout=timeout)
+        return self.steps(
+            "on_incomplete", handler_commands(completes), place, kind="handler", timeout=timeout
+        )
 
 
 class _Head:
@@ -363,13 +367,13 @@ class _Head:
     What is given is no matter of the file: it is kept with the run.
     """
 
-    def __init__(self, document: nodes.Node, said: Said, scope: Scope) -> None:
+    def __init__(self, document: nodes.Node, said: Fields, scope: Scope) -> None:
         self._vars = dict(said.entries("vars"))
         self._defaults = {
             name: parameter.default
-            for name, parameter in declared(document).items()
+            for name, parameter in parse_parameters(document).items()
             if not isinstance(parameter.default, Undefined)
-            and converted(parameter, parameter.default) == scope.lookup(name)
+            and convert_value(parameter, parameter.default) == scope.lookup(name)
         }
 
     def mentioned(self, *places: nodes.Node | None) -> list[Json]:
@@ -387,10 +391,10 @@ class _Head:
                     waiting.append(node)
                 elif name in self._defaults:
                     found[name] = self._defaults[name]
-        return [ordered(found)] if found else []
+        return [sort_keys(found)] if found else []
 
 
-def _attempts(said: Said) -> int:
+def _attempts(said: Fields) -> int:
     """How often a step is tried again after its handler."""
     attempts = said.whole("max_attempts")
     if attempts is not None:

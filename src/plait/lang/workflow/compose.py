@@ -19,7 +19,7 @@ from collections.abc import Sequence as Many
 from plait import schema as format
 from plait.core import documents
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
-from plait.core.errors import InputError, LimitError, PlaitError, Problem, listed, nearest
+from plait.core.errors import InputError, LimitError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.source import Span
@@ -31,7 +31,7 @@ MAX_STEPS: Final = 10_000
 MAX_DEPTH: Final = 32
 """Blocks that are used inside each other."""
 
-ReadFile = Callable[[str], documents.Partly]
+ReadFile = Callable[[str], documents.PartialDocument]
 """A path below the project becomes a document, as far as it can be read."""
 
 
@@ -65,7 +65,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class ComposedWorkflow:
     """A flow as one document, with the blocks that it can use and what is wrong with its parts."""
 
     document: Node
@@ -80,7 +80,7 @@ class Composed:
 # ── files ────────────────────────────────────────────────────────────────
 
 
-def compose(document: Node, path: str, *, project: str | None = None) -> Composed:
+def compose(document: Node, path: str, *, project: str | None = None) -> ComposedWorkflow:
     """The whole flow of which `document`, read from `path`, is the outermost layer.
 
     Problems are those of putting files together; a file that cannot be read is one of them.
@@ -90,7 +90,7 @@ def compose(document: Node, path: str, *, project: str | None = None) -> Compose
     return composer.composed(document, os.path.relpath(os.path.realpath(path), root))
 
 
-def compose_alone(document: Node) -> Composed:
+def compose_alone(document: Node) -> ComposedWorkflow:
     """A document without a place: its own blocks, and nothing from other files."""
     composer = _Composer(None)
     return composer.composed(document, "")
@@ -103,17 +103,17 @@ def _root(path: str, project: str | None) -> str:
     return root if os.path.commonpath([root, folder]) == root else folder
 
 
-def _read_below(root: str, relative: str) -> documents.Partly:
-    from plait.core.safe_files import read_beneath
+def _read_below(root: str, relative: str) -> documents.PartialDocument:
+    from plait.core.safe_files import read_below
 
-    found = read_beneath(root, relative)
+    found = read_below(root, relative)
     name = os.path.relpath(os.path.join(root, relative))
     if found is None:
         beside = os.path.dirname(os.path.join(root, relative))
-        close = nearest(os.path.basename(relative), os.listdir(beside) if os.path.isdir(beside) else ())
+        close = closest_name(os.path.basename(relative), os.listdir(beside) if os.path.isdir(beside) else ())
         fix = f"did you mean '{close}'?" if close else "paths are seen from the file that names them"
         raise InputError(f"there is no file '{name}'", fix=fix, code="no-file")
-    return documents.parse_partly(documents.decoded(found[0], name, drawn=True), name)
+    return documents.parse_partial(documents.decode_text(found[0], name, drawn=True), name)
 
 
 class _Composer:
@@ -124,7 +124,7 @@ class _Composer:
         self.files: dict[str, Node] = {}
         self.whole = True
 
-    def composed(self, document: Node, path: str) -> Composed:
+    def composed(self, document: Node, path: str) -> ComposedWorkflow:
         merged, blocks = self._file(document, path, (path,))
         found = _block_problems(merged, blocks)
         shares = isinstance(document, Mapping) and (document.get("imports") or document.get("extends"))
@@ -132,7 +132,9 @@ class _Composer:
             # Where other files are not read, their blocks cannot be known.
             found = (problem for problem in found if problem.code != "unknown-block")
         self.problems += found
-        return Composed(merged, blocks, tuple(dict.fromkeys(self.problems)), self.whole, tuple(self.files))
+        return ComposedWorkflow(
+            merged, blocks, tuple(dict.fromkeys(self.problems)), self.whole, tuple(self.files)
+        )
 
     def _file(self, document: Node, path: str, chain: tuple[str, ...]) -> tuple[Node, Blocks]:
         """The document over those that it extends, and its blocks."""
@@ -176,10 +178,10 @@ class _Composer:
     def _blocks_of(self, document: Node, path: str, chain: tuple[str, ...]) -> Blocks:
         known = self.known.get(path)
         if known is None:
-            self.problems += format.problems(document, called=f"'{path}'")
+            self.problems += format.validate(document, called=f"'{path}'")
             merged, known = self._file(document, path, (*chain, path))
             self.problems += _block_problems(merged, known)
-            self.problems += _dropped(merged)
+            self.problems += _check_ignored_keys(merged)
             self.known[path] = known
         return known
 
@@ -256,7 +258,7 @@ _BESIDES: Final = {
 """What the blocks of a file could rely on, were it not imported; and what to do instead."""
 
 
-def _dropped(document: Node) -> Iterator[Problem]:
+def _check_ignored_keys(document: Node) -> Iterator[Problem]:
     """A block has the names and variables of the place where it is used; those of its file would be lost."""
     for key, value in document.entries if isinstance(document, Mapping) else ():
         if (fix := _BESIDES.get(str(key.value))) is not None:
@@ -286,7 +288,7 @@ def _own_blocks(document: Mapping, home: Blocks) -> Iterator[tuple[str, Block]]:
 # ── uses ─────────────────────────────────────────────────────────────────
 
 
-def uses(node: Node) -> Iterator[Mapping]:
+def block_uses(node: Node) -> Iterator[Mapping]:
     """The steps below a node that use a block; what stands under `blocks` is not part of the flow."""
     match node:
         case Mapping(entries):
@@ -295,22 +297,22 @@ def uses(node: Node) -> Iterator[Mapping]:
                 yield node
             for key, value in entries:
                 if key.value not in ("blocks", "params", "with", "env", "vars"):
-                    yield from uses(value)
+                    yield from block_uses(value)
         case Sequence(items):
             for item in items:
-                yield from uses(item)
+                yield from block_uses(item)
 
 
 def _block_problems(document: Node, blocks: Blocks) -> Iterator[Problem]:
     """Blocks that do not exist, lack a name, lead back to themselves or are too many in all."""
-    for step in uses(document):
+    for step in block_uses(document):
         yield from _use_problems(step, blocks)
     walk = _Walk()
     for block in blocks.own.values():
         for step in _uses_in(block):
             yield from _use_problems(step, blocks)
         walk.size(block, ())
-    found = [blocks.get(_name(step)) for step in uses(document)]
+    found = [blocks.get(_name(step)) for step in block_uses(document)]
     total = sum(walk.size(block, ()) for block in found if block is not None)
     yield from walk.problems
     if total > MAX_STEPS:
@@ -353,7 +355,7 @@ class _Walk:
 
 def _uses_in(block: Block) -> Iterator[Mapping]:
     for step in block.steps:
-        yield from uses(step)
+        yield from block_uses(step)
 
 
 def _name(step: Mapping) -> str:
@@ -372,23 +374,25 @@ def _use_problems(step: Mapping, blocks: Blocks) -> Iterator[Problem]:
     names = {str(key.value) for key, _ in given.entries} if isinstance(given, Mapping) else set()
     missing = [name for name in block.needs if name not in names]
     if missing:
-        what = f"the block '{_name(step)}' needs {listed(missing)}"
+        what = f"the block '{_name(step)}' needs {format_names(missing)}"
         yield Problem(what, said.span, f"add with: {{{missing[0]}: …}}", code="missing-with")
     for key, _ in given.entries if isinstance(given, Mapping) and block.needs else ():
         if str(key.value) not in block.needs:
-            close = nearest(str(key.value), block.needs)
-            fix = f"did you mean '{close}'?" if close else f"it knows: {listed(block.needs)}"
+            close = closest_name(str(key.value), block.needs)
+            fix = f"did you mean '{close}'?" if close else f"it knows: {format_names(block.needs)}"
             what = f"the block '{_name(step)}' has no '{key.value}'"
             yield Problem(what, key.span, fix, code="unknown-with")
 
 
 def _no_block(name: str, known: list[str], span: Span) -> Problem:
-    close = nearest(name, known)
+    close = closest_name(name, known)
     fix = (
         f"did you mean '{close}'?"
         if close
         else (
-            f"there are: {listed(known)}" if known else "define it under blocks, or import a file that has it"
+            f"there are: {format_names(known)}"
+            if known
+            else "define it under blocks, or import a file that has it"
         )
     )
     return Problem(f"there is no block '{name}'", span, fix, code="unknown-block")

@@ -12,33 +12,33 @@ from collections.abc import Iterable, Iterator
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.core.values import Json
-from plait.lang.analysis.scopes import Field
+from plait.lang.analysis.scopes import TemplateField
 from plait.lang.environment import secrets_in
 from plait.scope import Scope
-from plait.template.nodes import ContextHole, holes
+from plait.template.nodes import ContextPlaceholder, placeholders
 from plait.template.template import compile_template
 
 _VARIABLE: Final = re.compile(r"(?:^|\.)env\.\w+$")
 """Where a variable of a step or a phase is said: a process has all of it."""
 
 
-def made_of_secrets(fields: Iterable[Field], scope: Scope) -> frozenset[str]:
+def derived_secrets(fields: Iterable[TemplateField], scope: Scope) -> frozenset[str]:
     """The texts of variables and holes that have secrets in them, given the names of the flow alone."""
-    return frozenset(text for one in fields for text in _made(one, scope))
+    return frozenset(text for one in fields for text in _field_secrets(one, scope))
 
 
-def _made(field: Field, scope: Scope) -> Iterator[str]:
+def _field_secrets(field: TemplateField, scope: Scope) -> Iterator[str]:
     text = str(field.scalar.value)
     if "$" not in text:
         return
     if _VARIABLE.search(field.path):
-        yield from secrets_in(_filled(text, scope))
-    for hole in holes(compile_template(text, "workflow").leaf.program.parts):
-        if isinstance(hole, ContextHole):
-            yield from secrets_in(_filled(text[hole.start : hole.end], scope))
+        yield from secrets_in(_try_render(text, scope))
+    for hole in placeholders(compile_template(text, "workflow").leaf.program.parts):
+        if isinstance(hole, ContextPlaceholder):
+            yield from secrets_in(_try_render(text[hole.start : hole.end], scope))
 
 
-def _filled(text: str, scope: Scope) -> Json:
+def _try_render(text: str, scope: Scope) -> Json:
     try:
         return compile_template(text, "workflow").careful(scope, strict=True, sealing=True)
     except PlaitError:

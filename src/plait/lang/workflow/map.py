@@ -10,20 +10,20 @@ from plait.core.documents import nodes
 from plait.core.errors import Problem
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
-from plait.engine.step import ONCE_ONLY, Retry
+from plait.engine.step import NO_RETRY, Retry
 from plait.lang.analysis.declarations import names_before_items
 from plait.lang.analysis.mentions import mentions_item
-from plait.lang.common import digest, on_empty_of, retry_of
+from plait.lang.common import digest, parse_on_empty, parse_retry
 from plait.program.items import CommandInput, read_input, read_selection
-from plait.program.items.find import MapItems
-from plait.program.map import Circuit, ErrorPolicy, Fan
-from plait.program.step_list import joined
+from plait.program.items.find import FindItems
+from plait.program.map import CircuitBreaker, ErrorPolicy, Map
+from plait.program.step_list import join_fingerprints
 from plait.program.worktrees.isolation import Isolation
-from plait.schema import AT_ODDS, Said, template_of, text_template
+from plait.schema import AT_ODDS, Fields, text_template, to_template
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.lang.workflow.compile import Builder, Place
+    from plait.lang.workflow.compile import CompileContext, WorkflowCompiler
 
 GOES_ON: Final = "continue_on_failure"
 SAID_ONCE: Final = ("on_item_failure", GOES_ON, "max_failures", "failure_threshold", "circuit_breaker")
@@ -38,7 +38,7 @@ BELONGS_TO: Final = {
 """A field of isolation, and the kind without which it means nothing."""
 
 
-def fan(builder: Builder, said: Said, place: Place) -> Fan:
+def compile_map(builder: WorkflowCompiler, said: Fields, place: CompileContext) -> Map:
     node = said.get("steps")
     inner = said.inner("steps")
     items = inner.items("steps") if inner is not None else said.items("steps")
@@ -48,11 +48,11 @@ def fan(builder: Builder, said: Said, place: Place) -> Fan:
     found = _map_items(builder, said)
     limits = said.inner("timeout_config")
     timeout = said.seconds("timeout")
-    return Fan(
+    return Map(
         "map",
         found,
         each,
-        joined([found.fingerprint, each.fingerprint]),
+        join_fingerprints([found.fingerprint, each.fingerprint]),
         parallel=_parallel(builder, said),
         item_timeout=limits.seconds("agent_timeout_secs") if timeout is None and limits else timeout,
         errors=_errors(builder, said),
@@ -60,7 +60,7 @@ def fan(builder: Builder, said: Said, place: Place) -> Fan:
     )
 
 
-def _map_items(builder: Builder, said: Said) -> MapItems:
+def _map_items(builder: WorkflowCompiler, said: Fields) -> FindItems:
     node = said.get("input")
     assert node is not None
     chosen = ("input", "json_path", "filter", "sort_by", "distinct", "offset", "max_items", "id")
@@ -71,7 +71,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
     env = dict(said.variables("env")) if isinstance(input, CommandInput) else {}
     if env:
         told["env"] = {name: value.data() for name, value in env.items()}
-    return MapItems(
+    return FindItems(
         input,
         replace(
             read_selection(_without_holes(said.node)),
@@ -82,12 +82,12 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
         digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.words("allow"),
         strict=builder.strict,
-        on_empty=on_empty_of(said),
+        on_empty=parse_on_empty(said),
         env={name: text_template(value) for name, value in env.items() if not mentions_item(value, named)},
     )
 
 
-def _isolation(builder: Builder, said: Said) -> Isolation | None:
+def _isolation(builder: WorkflowCompiler, said: Fields) -> Isolation | None:
     inner, node = said.inner("isolation"), said.get("isolation")
     kind = said.text("isolation") if inner is None else inner.text("kind")
     if kind in (None, "none"):
@@ -101,13 +101,13 @@ def _isolation(builder: Builder, said: Said) -> Isolation | None:
         base=inner.text("base") or "HEAD",
         uncommitted=inner.text("uncommitted") or "commit",  # type: ignore[arg-type]  # its words
         merges=inner.text("merge") != "none",
-        inputs=tuple(template_of(one) for one in inner.items("inputs")),
+        inputs=tuple(to_template(one) for one in inner.items("inputs")),
         fingerprint=told,
         ends_in_steps=ends_in_steps,
     )
 
 
-def isolation_problems(said: Said | None) -> Iterator[Problem]:
+def isolation_problems(said: Fields | None) -> Iterator[Problem]:
     """What a map says about places of one kind that belongs to another."""
     inner = None if said is None else said.inner("isolation")
     if inner is None:
@@ -121,17 +121,17 @@ def isolation_problems(said: Said | None) -> Iterator[Problem]:
             )
 
 
-def _parallel(builder: Builder, said: Said) -> int | Template:
+def _parallel(builder: WorkflowCompiler, said: Fields) -> int | Template:
     if builder.max_parallel is not None:
         return builder.max_parallel
     node = said.get("max_parallel") or builder.said.get("max_parallel")
     if node is None:
         return 10
     said_number = node.data()
-    return said_number if isinstance(said_number, int) else template_of(node)
+    return said_number if isinstance(said_number, int) else to_template(node)
 
 
-def _errors(builder: Builder, said: Said) -> ErrorPolicy:
+def _errors(builder: WorkflowCompiler, said: Fields) -> ErrorPolicy:
     """From the map, else from the flow; in each of them written out, or in a map of its own."""
     own, around = _levels(said), _levels(builder.said)
     places = [*own, *around]
@@ -144,12 +144,12 @@ def _errors(builder: Builder, said: Said) -> ErrorPolicy:
     most = next((one.whole("max_failures") for one in places if one.has("max_failures")), None)
     return ErrorPolicy(
         on_item_failure=failing or ("retry" if said.has("retry") else "dlq"),  # type: ignore[arg-type]  # its words
-        retry=retry or (Retry(attempts=3) if failing == "retry" else ONCE_ONLY),
+        retry=retry or (Retry(attempts=3) if failing == "retry" else NO_RETRY),
         max_failures=most,
         failure_threshold=threshold,
         circuit=None
         if circuit is None
-        else Circuit(
+        else CircuitBreaker(
             circuit.whole("failure_threshold") or 5,
             circuit.seconds("timeout") or 30.0,
             circuit.whole("success_threshold") or 3,
@@ -157,18 +157,18 @@ def _errors(builder: Builder, said: Said) -> ErrorPolicy:
     )
 
 
-def policy_problems(*saids: Said) -> Iterator[Problem]:
+def policy_problems(*saids: Fields) -> Iterator[Problem]:
     """What a map, and what a flow, says about failing items that cannot both be meant."""
     for said in saids:
         yield from _contradictions(_levels(said))
 
 
-def _levels(said: Said) -> list[Said]:
+def _levels(said: Fields) -> list[Fields]:
     """A map or flow, and the map of its own that says what happens when items fail."""
     return [one for one in (said, said.inner("error_policy")) if one is not None]
 
 
-def _failing(level: Many[Said]) -> str | None:
+def _failing(level: Many[Fields]) -> str | None:
     """What a failure means, as far as a map or flow says it; trying again is another question."""
     goes_on = next((one.flag(GOES_ON) for one in level if one.has(GOES_ON)), None)
     if goes_on is False:
@@ -177,21 +177,21 @@ def _failing(level: Many[Said]) -> str | None:
     return said or ("dlq" if goes_on else None)
 
 
-def _retry(places: Many[Said]) -> Retry | None:
+def _retry(places: Many[Fields]) -> Retry | None:
     retries = (_retry_said(one) for one in places)
     return next((retry for retry in retries if retry is not None), None)
 
 
-def _retry_said(one: Said) -> Retry | None:
+def _retry_said(one: Fields) -> Retry | None:
     match one.form:
         case "map":
-            return retry_of(one)
+            return parse_retry(one)
         case "error_policy":
-            return retry_of(one, "retry_config")
+            return parse_retry(one, "retry_config")
     return None
 
 
-def _contradictions(level: Many[Said]) -> Iterator[Problem]:
+def _contradictions(level: Many[Fields]) -> Iterator[Problem]:
     """What one map or flow says twice, and not the same."""
     for first, second in pairwise(level):
         for name in SAID_ONCE:
@@ -208,7 +208,7 @@ def _contradictions(level: Many[Said]) -> Iterator[Problem]:
             yield _says_both(failing, "on_item_failure", going, GOES_ON, f"leave {GOES_ON} away")
 
 
-def _says_both(one: Said, name: str, other: Said, name_there: str, fix: str) -> Problem:
+def _says_both(one: Fields, name: str, other: Fields, name_there: str, fix: str) -> Problem:
     what = f"{name} and {name_there} contradict each other"
     if name == name_there:
         what = f"{name} is said twice, here and in error_policy, and not the same"

@@ -18,16 +18,16 @@ from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.lang.analysis.names import profile_of
-from plait.lang.common import backend_of, read_limits
-from plait.lang.environment import Surroundings, secret_texts, surroundings
+from plait.lang.analysis.names import detect_profile
+from plait.lang.common import parse_backend, read_limits
+from plait.lang.environment import FlowEnvironment, load_environment, secret_texts
 from plait.lang.findings import Finding
-from plait.lang.loaded import Loaded
-from plait.lang.parameters import Parameter, declared, resolve
+from plait.lang.loaded import LoadedFlow
+from plait.lang.parameters import Parameter, parse_parameters, resolve_parameters
 from plait.lang.workflow.check import check_workflow
-from plait.lang.workflow.compile import Builder
-from plait.lang.workflow.compose import Calls, Composed, compose
-from plait.schema import Said
+from plait.lang.workflow.compile import WorkflowCompiler
+from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
+from plait.schema import Fields
 from plait.scope import Scope
 from plait.scope.computed import Sources
 
@@ -50,9 +50,9 @@ def load_workflow(
     lenient: bool = False,
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
-    known: tuple[Mapping[str, Json], Surroundings] | None = None,
+    known: tuple[Mapping[str, Json], FlowEnvironment] | None = None,
     document: nodes.Node | None = None,
-) -> Loaded:
+) -> LoadedFlow:
     """The flow in a file; InputError with everything that is wrong with it or with what it is given.
 
     `lenient`: it is not strict, and has the fingerprints of one that is;
@@ -61,17 +61,17 @@ def load_workflow(
     """
     environ = environ or {}
     flow = compose(document or documents.load(path), path, project=project)
-    findings = _expect_workflow(flow, path, project)
+    findings = _require_workflow(flow, path, project)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
         raise InputError.together(problems)
-    head = Said("flow", _head(flow.document), Scope())
-    parameters = declared(flow.document)
-    values, around = known or _given(head, parameters, given or {}, profile, environ)
+    head = Fields("flow", _head(flow.document), Scope())
+    parameters = parse_parameters(flow.document)
+    values, around = known or _resolve_values(head, parameters, given or {}, profile, environ)
     scope = Scope({**around.names(), **values}, sources=Sources(environ=environ))
     said = replace(head, scope=scope)
     strictly = said.flag("strict") if strict is None else strict
-    builder = Builder(
+    builder = WorkflowCompiler(
         flow,
         said,
         scope,
@@ -86,7 +86,7 @@ def load_workflow(
     hooks, called = _hooks(said, scope)
     name = said.text("name") or os.path.splitext(os.path.basename(path))[0]
     program = builder.workflow(name)
-    return Loaded(
+    return LoadedFlow(
         program,
         path,
         os.path.dirname(os.path.realpath(path)) if project is None else project,
@@ -95,73 +95,73 @@ def load_workflow(
         parameters,
         uses=builder.tools | called,
         calls=_calls((flow, *builder.called)) if builder.tools else (),
-        warnings=(*_warnings(findings), *_refused_variables(around, said), *_short_secrets(around, said)),
+        warnings=(*_warnings(findings), *_env_file_warnings(around, said), *_short_secrets(around, said)),
         strict=strictly and not lenient,
         timeout=said.seconds("timeout"),
         limits=read_limits(said.inner("limits")),
         hooks=hooks,
         durability=said.text("durability") or "normal",
-        backend=backend_of(said),
+        backend=parse_backend(said),
         shared=_of_map(said, "shared"),
         ships=_ships(said),
         stall_timeout=_seconds_of_map(said, "stall_timeout"),
         wait_for_workers=_seconds_of_map(said, "wait_for_workers"),
         allow_outside="outside_files" in said.words("allow"),
         environ=environ,
-        made=_made(flow, around, values, environ) | builder.made,
+        made=_find_derived_secrets(flow, around, values, environ) | builder.made,
     )
 
 
-def _calls(flows: Iterable[Composed]) -> tuple[ToolCall, ...]:
+def _calls(flows: Iterable[ComposedWorkflow]) -> tuple[ToolCall, ...]:
     from plait.lang.analysis.tool_calls import tool_calls
 
     every = (tool_calls(flow.document, "workflow", blocks=flow.blocks) for flow in flows)
     return tuple(call for calls in every for call in calls)
 
 
-def _made(
-    flow: Composed, around: Surroundings, values: Mapping[str, Json], environ: Mapping[str, str]
+def _find_derived_secrets(
+    flow: ComposedWorkflow, around: FlowEnvironment, values: Mapping[str, Json], environ: Mapping[str, str]
 ) -> frozenset[str]:
     """What the steps make of secrets; without any there is nothing to find out."""
     if not secret_texts(around, values):
         return frozenset()
-    from plait.lang.analysis.scopes import read_fields
-    from plait.lang.workflow.made_secrets import made_of_secrets
+    from plait.lang.analysis.scopes import find_templates
+    from plait.lang.workflow.made_secrets import derived_secrets
 
     scope = Scope({**around.names(), **values}, sources=Sources(environ=around.environ(environ)))
-    return made_of_secrets(read_fields(flow.document, "workflow", blocks=flow.blocks).fields, scope)
+    return derived_secrets(find_templates(flow.document, "workflow", blocks=flow.blocks).fields, scope)
 
 
-def _hooks(flow: Said, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span]]:
+def _hooks(flow: Fields, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span]]:
     """Its hooks, and the tools that they call."""
     node = flow.get("hooks")
     if node is None:
         return (), {}
-    from plait.lang.hooks import read_hooks, tools_of
+    from plait.lang.hooks import hook_tools, read_hooks
 
     hooks = read_hooks(node, scope=scope)
-    return hooks, tools_of(hooks)
+    return hooks, hook_tools(hooks)
 
 
-def _of_map(flow: Said, flag: str) -> bool:
+def _of_map(flow: Fields, flag: str) -> bool:
     own = flow.inner("map")
     return own is not None and own.flag(flag)
 
 
-def _seconds_of_map(flow: Said, field: str) -> float | None:
+def _seconds_of_map(flow: Fields, field: str) -> float | None:
     own = flow.inner("map")
     return None if own is None else own.seconds(field)
 
 
-def _ships(flow: Said) -> tuple[str, ...]:
+def _ships(flow: Fields) -> tuple[str, ...]:
     own = flow.inner("map")
     return () if own is None else tuple(own.words("ship"))
 
 
-def _expect_workflow(flow: Composed, path: str, project: str | None) -> list[Finding]:
-    if profile_of(flow.document) == "workflow" or flow.problems:
+def _require_workflow(flow: ComposedWorkflow, path: str, project: str | None) -> list[Finding]:
+    if detect_profile(flow.document) == "workflow" or flow.problems:
         return check_workflow(flow, project=project)
-    found = format.problems(flow.document)
+    found = format.validate(flow.document)
     if found:
         raise InputError.together(found)
     fix = "write steps:, or setup:, map: and reduce:; a graph has start: and nodes:, an ensemble tasks:"
@@ -173,23 +173,23 @@ def _head(document: nodes.Node) -> nodes.Mapping:
     return document if isinstance(document, nodes.Mapping) else nodes.Mapping((), document.span)
 
 
-def _given(
-    head: Said,
+def _resolve_values(
+    head: Fields,
     parameters: Mapping[str, Parameter],
     given: Mapping[str, Json],
     profile: str | None,
     environ: Mapping[str, str],
-) -> tuple[dict[str, Json], Surroundings]:
+) -> tuple[dict[str, Json], FlowEnvironment]:
     problems: list[Problem] = []
     # What stands in for a value that is missing lets everything else be looked at as well.
     values: dict[str, Json] = dict.fromkeys(parameters)
-    around = Surroundings({}, {}, {})
+    around = FlowEnvironment({}, {}, {})
     try:
-        values = resolve(parameters, given)
+        values = resolve_parameters(parameters, given)
     except InputError as error:
         problems += error.problems
     try:
-        around = surroundings(head, values, profile=profile, environ=environ)
+        around = load_environment(head, values, profile=profile, environ=environ)
     except InputError as error:
         problems += error.problems
     if problems:
@@ -201,7 +201,7 @@ def _warnings(findings: Many[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity == "warning")
 
 
-def _short_secrets(around: Surroundings, said: Said) -> Iterator[Finding]:
+def _short_secrets(around: FlowEnvironment, said: Fields) -> Iterator[Finding]:
     for name, secret in around.secrets.items():
         if len(secret.reveal()) < SHORT_SECRET:
             what = (
@@ -212,7 +212,7 @@ def _short_secrets(around: Surroundings, said: Said) -> Iterator[Finding]:
             yield Finding(Problem(what, where, fix, code="short-secret"), "warning")
 
 
-def _refused_variables(around: Surroundings, said: Said) -> Iterator[Finding]:
+def _env_file_warnings(around: FlowEnvironment, said: Fields) -> Iterator[Finding]:
     for name in around.refused:
         what = f"the variable {name} of an env file is left away: it could change what programs run"
         fix = f"write {name} under env, where it is seen to be meant"

@@ -5,39 +5,39 @@ from __future__ import annotations
 from plait.core.documents import nodes
 from plait.core.records import replace
 from plait.lang.common import digest
-from plait.program.capture import Extracting, ExtractOutput
-from plait.program.step_list import Sequence as Steps
-from plait.program.step_list import joined, sequence
-from plait.schema import Said
+from plait.program.capture import ExtractingAction, OutputPart
+from plait.program.step_list import StepList as Steps
+from plait.program.step_list import join_fingerprints, step_list
+from plait.schema import Fields
 from plait.scope import Scope
 
 
-def with_extracts(steps: Steps, said: Said) -> Steps:
+def add_setup_captures(steps: Steps, said: Fields) -> Steps:
     """Setup, with the names of `capture_outputs`, of which there is nothing to say."""
-    wanted: dict[int, list[ExtractOutput]] = {}
+    wanted: dict[int, list[OutputPart]] = {}
     for name, node in said.entries("capture_outputs"):
         at, extract = _extract(name, node, said.scope)
         wanted.setdefault(at, []).append(extract)
     works = [
         replace(
             work,
-            action=Extracting(work.action, tuple(wanted[at])),
-            fingerprint=joined([work.fingerprint, digest([repr(one) for one in wanted[at]])]),
+            action=ExtractingAction(work.action, tuple(wanted[at])),
+            fingerprint=join_fingerprints([work.fingerprint, digest([repr(one) for one in wanted[at]])]),
         )
         if at in wanted and work.action is not None
         else work
         for at, work in enumerate(steps.steps)
     ]
-    return sequence(steps.name, works, kind=steps.kind, title=steps.title, policy=steps.policy)
+    return step_list(steps.name, works, kind=steps.kind, title=steps.title, policy=steps.policy)
 
 
-def _extract(name: str, node: nodes.Node, scope: Scope) -> tuple[int, ExtractOutput]:
+def _extract(name: str, node: nodes.Node, scope: Scope) -> tuple[int, OutputPart]:
     if not isinstance(node, nodes.Mapping):
         at = node.data()
-        return at if isinstance(at, int) else 0, ExtractOutput(name)
-    said = Said("captured", node, scope)
+        return at if isinstance(at, int) else 0, OutputPart(name)
+    said = Fields("captured", node, scope)
     default = said.get("default")
-    return said.whole("command_index") or 0, ExtractOutput(
+    return said.whole("command_index") or 0, OutputPart(
         name,
         said.text("source") or "stdout",
         said.text("pattern"),

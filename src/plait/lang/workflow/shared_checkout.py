@@ -14,12 +14,12 @@ from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
-from plait.lang.analysis.declarations import text_of
+from plait.lang.analysis.declarations import scalar_text
 from plait.lang.analysis.scopes import SHELL_TOOL, tool_of
 from plait.lang.findings import Finding
 from plait.lang.workflow.compose import Blocks
 from plait.template.nodes import Text
-from plait.template.shell.lexer import Gap, analyse
+from plait.template.shell.lexer import ValueSlot, analyse
 from plait.template.template import Leaf, compile_template
 
 OF_MAP: Final = (
@@ -53,7 +53,7 @@ class _Place:
     depth: int = 0
 
 
-def shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
+def check_shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
     """Everything that parallel items commit, or write to one file, in a checkout that they share."""
     if isinstance(document, Sequence):
         yield from _steps(document, _Place(blocks))
@@ -84,7 +84,7 @@ def _is_crowded(own: Mapping, document: Mapping) -> bool:
     """Do several items work in one checkout at a time, as far as the file says?"""
     isolation = own.get("isolation")
     kind = isolation.get("kind") if isinstance(isolation, Mapping) else isolation
-    if kind is not None and text_of(kind) != "none":
+    if kind is not None and scalar_text(kind) != "none":
         return False
     input = own.get("input")
     few = isinstance(input, Sequence) and len(input.items) < 2
@@ -131,7 +131,7 @@ def _step(step: Mapping, place: _Place) -> Iterator[Finding]:
             said = Sequence(tuple(value for _, value in said.entries), said.span)
         if isinstance(said, Mapping | Sequence):
             yield from _steps(said, inner)
-    block = place.blocks.get(text_of(step.get("use")) or "")
+    block = place.blocks.get(scalar_text(step.get("use")) or "")
     if block is not None:
         home = replace(inner, blocks=block.home)
         yield from (one for part in block.steps for one in _steps(part, home))
@@ -147,8 +147,8 @@ def _in_loop(step: Mapping, place: _Place) -> _Place:
 
 def _is_apart(step: Mapping) -> bool:
     """Does it work in a folder of its own, or only for some of the items?"""
-    folder = text_of(step.get("working_dir") or step.get("cwd")) or ""
-    when = text_of(step.get("when")) or ""
+    folder = scalar_text(step.get("working_dir") or step.get("cwd")) or ""
+    when = scalar_text(step.get("when")) or ""
     return "$" in folder or any(word in when for word in _OF_ITEM)
 
 
@@ -188,9 +188,9 @@ def _script(node: Scalar, repair: str) -> Iterator[Finding]:
             yield _commits(span, repair)
 
 
-def _pieces(leaf: Leaf) -> Iterator[str | Gap]:
+def _pieces(leaf: Leaf) -> Iterator[str | ValueSlot]:
     for index, part in enumerate(leaf.program.parts):
-        yield part.text if isinstance(part, Text) else Gap(index, part.start, part.end)
+        yield part.text if isinstance(part, Text) else ValueSlot(index, part.start, part.end)
 
 
 def _is_in_checkout(path: str) -> bool:

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping
 
 from plait.core import documents
 from plait.core.documents import nodes
-from plait.core.errors import InputError, PlaitError, Problem, nearest
+from plait.core.errors import InputError, PlaitError, Problem, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, Undefined
-from plait.lang.analysis.names import profile_of
+from plait.lang.analysis.names import detect_profile
 from plait.lang.common import digest
-from plait.lang.environment import secret_texts, secrets_in, surroundings
-from plait.lang.parameters import Caller, Parameter, declared, hidden_texts, resolve
-from plait.lang.workflow.compose import Calls, Composed, compose
+from plait.lang.environment import load_environment, secret_texts, secrets_in
+from plait.lang.parameters import Caller, Parameter, find_secret_texts, parse_parameters, resolve_parameters
+from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
 from plait.program.subworkflow import NO_MAP, Entered, Subworkflow
-from plait.schema import Said, template_of
+from plait.schema import Fields, to_template
 from plait.scope import Scope
 
 if TYPE_CHECKING:
-    from plait.lang.analysis.scopes import Reading
-    from plait.lang.workflow.compile import Builder
+    from plait.lang.analysis.scopes import TemplateFields
+    from plait.lang.workflow.compile import WorkflowCompiler
     from plait.template.template import Template
 
 OF_THE_RUN: Final = ("hooks", "limits", "durability", "backend", "profiles", "allow")
@@ -34,7 +34,7 @@ OF_ITS_MAP: Final = ("backend", "shared", "ship", "stall_timeout", "wait_for_wor
 @dataclass(frozen=True, slots=True)
 class CalledFile:
     path: str
-    flow: Composed
+    flow: ComposedWorkflow
 
 
 def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFile:
@@ -59,14 +59,14 @@ def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFi
                 node, f"there is no workflow '{said}'", "correct the path: it is seen from this file"
             ) from None
         raise
-    if profile_of(document) != "workflow":
+    if detect_profile(document) != "workflow":
         raise _wrong(node, f"'{said}' is no workflow", "a graph or a directive is called by tool: ID")
     return CalledFile(real, compose(document, path, project=project))
 
 
-def files_called(reading: Reading, path: str, project: str | None) -> Iterator[Composed]:
+def files_called(reading: TemplateFields, path: str, project: str | None) -> Iterator[ComposedWorkflow]:
     """Each once, with those that it calls; not those that cannot be called, or are not sound."""
-    from plait.lang.analysis.scopes import read_fields
+    from plait.lang.analysis.scopes import find_templates
 
     seen = {os.path.realpath(path)}
     todo = [node for step, _ in reading.calls if (node := step.get("workflow")) is not None]
@@ -79,7 +79,7 @@ def files_called(reading: Reading, path: str, project: str | None) -> Iterator[C
         if called.path not in seen and not called.flow.problems:
             seen.add(called.path)
             yield called.flow
-            inner = read_fields(called.flow.document, "workflow", blocks=called.flow.blocks)
+            inner = find_templates(called.flow.document, "workflow", blocks=called.flow.blocks)
             todo += [node for step, _ in inner.calls if (node := step.get("workflow")) is not None]
 
 
@@ -105,7 +105,7 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
             what, own.key_span("isolation"), "leave it away, or run this file itself", code="misplaced-field"
         )
     try:
-        parameters = declared(document)
+        parameters = parse_parameters(document)
     except PlaitError:
         return
     params = step.get("params")
@@ -116,13 +116,13 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
     given = {} if params is None else {str(key.value): key for key, _ in params.entries}
     for name, key in given.items():
         if name not in parameters:
-            meant = nearest(name, parameters)
+            meant = closest_name(name, parameters)
             fix = f"did you mean '{meant}'?" if meant else "declare it under parameters of that file"
             yield Problem(f"that workflow has no parameter '{name}'", key.span, fix, code="unknown-parameter")
-    for name, value in _written(params).items():
+    for name, value in _literal_params(params).items():
         if name in parameters:
             try:
-                resolve({name: parameters[name]}, {name: value})
+                resolve_parameters({name: parameters[name]}, {name: value})
             except InputError as error:
                 yield from (
                     replace(one, where=given[name].span, fix=f"declared is {parameters[name].wanted}")
@@ -136,16 +136,16 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
             )
 
 
-def called_workflow(builder: Builder, said: Said, strict: bool) -> Subworkflow:
-    from plait.lang.workflow.compile import Builder as Inner
+def build_subworkflow(builder: WorkflowCompiler, said: Fields, strict: bool) -> Subworkflow:
+    from plait.lang.workflow.compile import WorkflowCompiler as Inner
 
     node = said.get("workflow")
     assert node is not None
     called = open_called(node, builder.project, builder.calls)
     flow = called.flow
-    head = Said("flow", _head(flow.document), Scope())
-    parameters = declared(flow.document)
-    values = {**_defaults(parameters), **_written(said.get("params"))}
+    head = Fields("flow", _head(flow.document), Scope())
+    parameters = parse_parameters(flow.document)
+    values = {**_defaults(parameters), **_literal_params(said.get("params"))}
     around = _around(head, values, builder)
     scope = Scope({**builder.scope.names, **values}, sources=builder.scope.sources)
     if around is not None:
@@ -169,7 +169,7 @@ def called_workflow(builder: Builder, said: Said, strict: bool) -> Subworkflow:
         builder.tools.setdefault(tool, span)
     builder.watches = builder.watches or inner.watches
     builder.tracks |= program.tracks
-    builder.made |= inner.made | _hidden(flow, head, scope, builder)
+    builder.made |= inner.made | _find_secrets(flow, head, scope, builder)
     builder.called.append(flow)
     builder.called += inner.called
 
@@ -179,9 +179,9 @@ def called_workflow(builder: Builder, said: Said, strict: bool) -> Subworkflow:
     def enter(
         params: Mapping[str, Json], names: Scope, given: frozenset[str], data: frozenset[str]
     ) -> Entered:
-        found = _resolved(parameters, params, said)
+        found = _resolve_params(parameters, params, said)
         given |= found.keys() - params.keys()  # by its default
-        own = surroundings(
+        own = load_environment(
             head, found, profile=None, environ=builder.environ, caller=Caller(names, given, data)
         )
         return Entered(
@@ -205,29 +205,35 @@ def called_workflow(builder: Builder, said: Said, strict: bool) -> Subworkflow:
     )
 
 
-def _around(head: Said, values: Mapping[str, Json], builder: Builder) -> Mapping[str, Json] | None:
+def _around(head: Fields, values: Mapping[str, Json], builder: WorkflowCompiler) -> Mapping[str, Json] | None:
     caller = Caller(builder.scope)
     try:
-        return surroundings(head, dict(values), profile=None, environ=builder.environ, caller=caller).names()
+        return load_environment(
+            head, dict(values), profile=None, environ=builder.environ, caller=caller
+        ).names()
     except InputError:
         return None  # what only a run gives it is told there
 
 
-def _hidden(flow: Composed, head: Said, scope: Scope, builder: Builder) -> frozenset[str]:
+def _find_secrets(
+    flow: ComposedWorkflow, head: Fields, scope: Scope, builder: WorkflowCompiler
+) -> frozenset[str]:
     """What its secrets are and what its steps make of them: masked from the beginning, called or not yet."""
-    texts = hidden_texts(head, builder.environ)
+    texts = find_secret_texts(head, builder.environ)
     if not texts and next(secrets_in(scope.names), None) is None:
         return texts
-    from plait.lang.analysis.scopes import read_fields
-    from plait.lang.workflow.made_secrets import made_of_secrets
+    from plait.lang.analysis.scopes import find_templates
+    from plait.lang.workflow.made_secrets import derived_secrets
 
-    fields = read_fields(flow.document, "workflow", blocks=flow.blocks).fields
-    return texts | made_of_secrets(fields, scope)
+    fields = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
+    return texts | derived_secrets(fields, scope)
 
 
-def _resolved(parameters: Mapping[str, Parameter], params: Mapping[str, Json], said: Said) -> dict[str, Json]:
+def _resolve_params(
+    parameters: Mapping[str, Parameter], params: Mapping[str, Json], said: Fields
+) -> dict[str, Json]:
     try:
-        return resolve(parameters, dict(params))
+        return resolve_parameters(parameters, dict(params))
     except InputError as error:
         node = said.get("params") or said.get("workflow")
         where = None if node is None else node.span
@@ -237,14 +243,14 @@ def _resolved(parameters: Mapping[str, Parameter], params: Mapping[str, Json], s
 
 def _each(params: nodes.Node | None) -> dict[str, Template]:
     entries = params.entries if isinstance(params, nodes.Mapping) else ()
-    return {str(key.value): template_of(value) for key, value in entries}
+    return {str(key.value): to_template(value) for key, value in entries}
 
 
 def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Json]:
     return {name: one.default for name, one in parameters.items() if not isinstance(one.default, Undefined)}
 
 
-def _written(params: nodes.Node | None) -> dict[str, Json]:
+def _literal_params(params: nodes.Node | None) -> dict[str, Json]:
     """Values that are written out: numbers and durations of the file may be made of them."""
     entries = params.entries if isinstance(params, nodes.Mapping) else ()
     return {

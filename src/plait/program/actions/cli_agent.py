@@ -15,17 +15,17 @@ from plait.core.records import dataclass
 from plait.core.values import Json, text
 from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn, plans
-from plait.program.actions.shell import title_of
-from plait.program.actions.tool import called, fill_params
-from plait.template.sinks import as_text
+from plait.engine.perform import StepContext, plans
+from plait.program.actions.shell import command_title
+from plait.program.actions.tool import call_tool_step, fill_params
+from plait.template.sinks import render_text
 from plait.template.template import Template
 
 CLAUDE: Final = "core/agents/claude"
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class CliAgentAction:
     """The action of a `claude:` or `agent:` step."""
 
     prompt: Template
@@ -37,23 +37,23 @@ class Agent:
     """Nobody has named the step: people know it by what is asked."""
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         run = working(turn.run)
-        prompt = run.mask(as_text(self.prompt, turn.scope, strict=self.strict))
+        prompt = run.mask(render_text(self.prompt, turn.scope, strict=self.strict))
         if run.rehearsal is not None:
             return run.rehearse(turn, "agent", prompt)
         if self.is_title:
-            run.entitle(turn.path, title_of(prompt))
+            run.entitle(turn.path, command_title(prompt))
         params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
         try:
-            value = called(turn, self.tool, params, as_text=True)
+            value = call_tool_step(turn, self.tool, params, as_text=True)
         except ProcessError as error:
             if error.code != "no-program":
                 raise
             raise StepError(Failure(f"{run.mask(str(error))}\n{self._advice()}", "refused")) from None
         return {**value, "output": text(value["output"])}
 
-    def _options(self, turn: Turn) -> dict[str, Json]:
+    def _options(self, turn: StepContext) -> dict[str, Json]:
         if self.options is None:
             return {}
         options = fill_params(turn, self.tool, self.options, turn.scope, strict=self.strict)

@@ -15,19 +15,26 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.core.errors import RequestError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field
-from plait.core.values import Json, Secret, Unknown, revealed_text, utf8
-from plait.engine.hands import in_time, working
-from plait.engine.outcome import Failure, StepError, kind_of_error, kind_of_status
-from plait.engine.perform import Turn, plans
-from plait.program.actions.shell import title_of
+from plait.core.values import Json, Secret, Unknown, reveal_text, utf8
+from plait.engine.hands import timeout_or_limit, working
+from plait.engine.outcome import Failure, StepError, failure_kind_of_error, failure_kind_of_status
+from plait.engine.perform import StepContext, plans
+from plait.program.actions.shell import command_title
 from plait.template.filters import holds_secret
-from plait.template.nodes import ContextHole, Path, Text
-from plait.template.program import Placed
-from plait.template.sinks import as_header, as_json, as_json_value, as_url, drop_unanswered, is_own_word
+from plait.template.nodes import ContextPlaceholder, Path, Text
+from plait.template.program import PlacedValue
+from plait.template.sinks import (
+    drop_unanswered,
+    is_author_placeholder,
+    render_header,
+    render_json,
+    render_json_value,
+    render_url,
+)
 from plait.template.template import Leaf, Template
-from plait.tools.invocation import DEFAULT_MAX_OUTPUT, Limits, RequestCall, Returned
+from plait.tools.invocation import DEFAULT_MAX_OUTPUT, CallLimits, PrimitiveResult, RequestCall
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -40,7 +47,7 @@ CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"
 
 
 @dataclass(frozen=True, slots=True)
-class Http:
+class HttpAction:
     """The action of an `http:` step."""
 
     url: Template
@@ -60,24 +67,26 @@ class Http:
     """Nobody has named the step: people know it by where it goes."""
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         run = working(turn.run)
         call = self._call(turn)
         if run.rehearsal is not None:
             return run.rehearse(turn, "http", f"{call.method} {call.url}")
         if self.is_title:
-            run.entitle(turn.path, title_of(run.mask(call.url)))
+            run.entitle(turn.path, command_title(run.mask(call.url)))
         try:
             answer = run.hands.request(call)
         except RequestError as error:
-            raise StepError(in_time(Failure(run.mask(str(error)), kind_of_error(error)), turn)) from None
+            raise StepError(
+                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), turn)
+            ) from None
         return self._expect_welcome(answer, turn)
 
-    def _call(self, turn: Turn) -> RequestCall:
+    def _call(self, turn: StepContext) -> RequestCall:
         scope, left = turn.scope, working(turn.run).time_left(turn)
         url, from_data = self._address(scope)
         headers = [
-            (name, as_header(given, scope, strict=self.strict))
+            (name, render_header(given, scope, strict=self.strict))
             for name, value in self.headers.items()
             if (given := self._without_unanswered(value, scope)) is not None
         ]
@@ -89,19 +98,21 @@ class Http:
             url=url,
             headers=tuple(headers),
             body=body,
-            limits=Limits(TIMEOUT if left is None else left, self.max_output),
+            limits=CallLimits(TIMEOUT if left is None else left, self.max_output),
             max_redirects=self.max_redirects,
             url_from_data=from_data,
         )
 
     def _address(self, scope: Scope) -> tuple[str, bool]:
         """Where it goes, and whether data alone says so."""
-        from_data = host_is_data(self.url, scope)
+        from_data = is_host_from_data(self.url, scope)
         # A hole that nobody fills must not become a part of an address.
-        url = as_url(self.url, scope, strict=True, host_from_value=not from_data or bool(self.allow_hosts))
+        url = render_url(
+            self.url, scope, strict=True, host_from_value=not from_data or bool(self.allow_hosts)
+        )
         if not from_data or self._host_is_unknown(scope):
             return url, from_data
-        allowed = allowing(url, self.allow_hosts)
+        allowed = matching_host_rule(url, self.allow_hosts)
         if allowed is None:
             raise StepError(Failure("the url leads to a host that allow_hosts does not name", "refused"))
         if allowed == ANY_HOST and any(_has_secret(part, scope) for part in self._sent()):
@@ -111,7 +122,7 @@ class Http:
 
     def _host_is_unknown(self, scope: Scope) -> bool:
         first = self.url.pieces(scope)[0]
-        return isinstance(first, Placed) and isinstance(first.value, Unknown)
+        return isinstance(first, PlacedValue) and isinstance(first.value, Unknown)
 
     def _sent(self) -> Iterator[Template]:
         yield self.url
@@ -128,17 +139,17 @@ class Http:
         if body is None:
             return None, ""
         if not isinstance(body.root, Leaf):
-            return utf8(as_json(body, scope, strict=self.strict)), JSON
-        value = as_json_value(body, scope, strict=self.strict)
+            return utf8(render_json(body, scope, strict=self.strict)), JSON
+        value = render_json_value(body, scope, strict=self.strict)
         kind = "text/plain; charset=utf-8" if isinstance(value, str | Secret) else JSON
-        return utf8(revealed_text(value)), kind
+        return utf8(reveal_text(value)), kind
 
-    def _expect_welcome(self, answer: Returned, turn: Turn) -> dict[str, Json]:
+    def _expect_welcome(self, answer: PrimitiveResult, turn: StepContext) -> dict[str, Json]:
         status = answer.metadata.get("status")
         status = status if isinstance(status, int) else 0
         welcome = status in self.expect if self.expect else answer.success
         record: dict[str, Json] = {
-            "output": masked(answer.data, turn.run.mask),
+            "output": mask_value(answer.data, turn.run.mask),
             "stderr": "",
             "exit_code": 0 if welcome else status or 1,
             "duration": round(answer.duration, 6),
@@ -148,14 +159,16 @@ class Http:
             return record
         said = turn.run.mask(answer.error or f"the server answered {status}, which is not expected")
         raise StepError(
-            Failure(said, kind_of_status(status), exit_code=status or 1, output={**record, "stderr": said})
+            Failure(
+                said, failure_kind_of_status(status), exit_code=status or 1, output={**record, "stderr": said}
+            )
         )
 
 
 JSON: Final = "application/json"
 
 
-def host_is_data(url: Template, scope: Scope) -> bool:
+def is_host_from_data(url: Template, scope: Scope) -> bool:
     """Does the host come from outside, so that it must not lead to a private address?"""
     first = next(iter(url.leaf.program.parts), Text(""))
     if isinstance(first, Text):
@@ -166,19 +179,21 @@ def host_is_data(url: Template, scope: Scope) -> bool:
     origins = [scope.origin(root) for root in roots]
     if roots == ("env",) and origins == [None]:  # the environment of whoever started the run
         return False
-    return not is_own_word(first, scope)
+    return not is_author_placeholder(first, scope)
 
 
 def origin_roots(url: Leaf) -> tuple[str, ...] | None:
     """The names that say where a request goes; None: something else than names says it."""
     first = next(iter(url.program.parts), Text(""))
-    if not isinstance(first, ContextHole) or not all(isinstance(part, Text) for part in first.default or ()):
+    if not isinstance(first, ContextPlaceholder) or not all(
+        isinstance(part, Text) for part in first.default or ()
+    ):
         return None
     roots = [one.origin.root for one in first.alternatives if isinstance(one.origin, Path)]
     return tuple(roots) if len(roots) == len(first.alternatives) else None
 
 
-def allowing(url: str, hosts: Sequence[str]) -> str | None:
+def matching_host_rule(url: str, hosts: Sequence[str]) -> str | None:
     """The entry that allows a URL to be made of data; one that names its host goes before a pattern."""
     from urllib.parse import urlsplit
 
@@ -207,7 +222,7 @@ def _names(host: str, origin: tuple[str, str, int | None]) -> bool:
 
 def _has_secret(template: Template, scope: Scope) -> bool:
     return any(
-        isinstance(piece, Placed) and holds_secret(piece.value)
+        isinstance(piece, PlacedValue) and holds_secret(piece.value)
         for leaf in template.leaves()
         for piece in Template(leaf, template.profile).pieces(scope)
     )

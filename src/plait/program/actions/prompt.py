@@ -11,22 +11,40 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from plait.agents.budget import Bill
-from plait.agents.messages import ASKING, FIRST, NOBODY, Ask, Message, Provider, beside_room, digest
-from plait.agents.session import Conversation
-from plait.agents.turns import Speaking
+from plait.agents.budget import TurnBudget
+from plait.agents.messages import (
+    ASKING,
+    FIRST,
+    NOBODY,
+    Message,
+    ModelRequest,
+    Provider,
+    digest,
+    options_fingerprint,
+)
+from plait.agents.session import AgentStep
+from plait.agents.turns import TextStream
 from plait.core.hints import Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.dry_run import NOT_KNOWN_END
-from plait.engine.hands import WorkingRun, out_of_limit, working
-from plait.engine.journal import Recorded
+from plait.engine.dry_run import UNKNOWN_RESULT
+from plait.engine.hands import WorkingRun, limit_error, working
+from plait.engine.journal import StepRecord
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skip, Skipped, StepError, expect_done
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Step
-from plait.template.sinks import as_text
+from plait.engine.outcome import (
+    Failed,
+    Failure,
+    LimitExceeded,
+    Skip,
+    Skipped,
+    StepError,
+    Succeeded,
+    require_success,
+)
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.template.sinks import render_text
 from plait.template.template import Template
 
 ATTEMPT: Final = "attempt"
@@ -36,7 +54,7 @@ MODEL: Final = "model"
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PromptAction:
     """The action of a `prompt:` step."""
 
     text: Template
@@ -47,25 +65,25 @@ class Prompt:
     strict: bool = False
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         run = working(turn.run)
-        text = run.mask(as_text(self.text, turn.scope, strict=self.strict))
-        system = "" if self.system is None else as_text(self.system, turn.scope, strict=self.strict)
-        asked = Ask((Message("user", text),), run.mask(system), self.model, options=self.options)
+        text = run.mask(render_text(self.text, turn.scope, strict=self.strict))
+        system = "" if self.system is None else render_text(self.system, turn.scope, strict=self.strict)
+        asked = ModelRequest((Message("user", text),), run.mask(system), self.model, options=self.options)
         if run.rehearsal is not None:
             return run.rehearse(turn, "prompt", text)
         provider = run.hands.provider(self.provider)
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
         if run.hooks is None and not _was_asked(turn):
-            return _answered(asked, provider, turn)
+            return _execute_turn(asked, provider, turn)
         return self._remembered(Question(asked, provider, turn.attempt), _after_misread(turn))
 
-    def _remembered(self, question: Question, turn: Turn) -> dict[str, Json]:
+    def _remembered(self, question: Question, turn: StepContext) -> dict[str, Json]:
         outcome = turn.perform(question)
         if isinstance(outcome, Skipped):
             raise Skip(outcome.why)
-        answered = dict(expect_done(outcome))
+        answered = dict(require_success(outcome))
         answered.pop(MODEL, None)
         return answered
 
@@ -74,14 +92,14 @@ class Prompt:
 class Question:
     """The question as a step of its own, of which hooks hear."""
 
-    ask: Ask
+    ask: ModelRequest
     provider: Provider
     attempt: int = 1
     """Of the step that asks it."""
     name: str = FIRST
     title: str = "turn 1"
     kind: str = "turn"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
     @property
@@ -89,14 +107,21 @@ class Question:
         ask, provider = self.ask, self.provider
         said = [message.text for message in ask.messages]
         return digest(
-            [provider.name, provider.fingerprint, ask.model, ask.system, said, beside_room(ask.options)]
+            [
+                provider.name,
+                provider.fingerprint,
+                ask.model,
+                ask.system,
+                said,
+                options_fingerprint(ask.options),
+            ]
         )
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         hooks, context = turn.run.hooks, self._context(turn)
         if hooks is not None:
             hooks.expect("turn_started", turn, context)
-        value = _answered(self.ask, self.provider, turn)
+        value = _execute_turn(self.ask, self.provider, turn)
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
         value = {**value, MODEL: value["facts"]["model"]}
@@ -106,63 +131,63 @@ class Question:
             )
         return value
 
-    def _context(self, turn: Turn) -> dict[str, Json]:
+    def _context(self, turn: StepContext) -> dict[str, Json]:
         """What hooks know of it: the step is the one that somebody wrote."""
         name = turn.path.split("/")[-2]
         step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": self.attempt}
         return {"step": step, "model": self.ask.model, "turn": 1}
 
 
-def _was_asked(turn: Turn) -> bool:
+def _was_asked(turn: StepContext) -> bool:
     """Has an earlier life an answer, in which hooks heard of it?"""
     if turn.run.fresh or not turn.replaying:
         return False
     known = turn.run.journal.recorded(f"{turn.path}/{FIRST}")
-    return known is not None and isinstance(known.outcome, Done)
+    return known is not None and isinstance(known.outcome, Succeeded)
 
 
-def _after_misread(turn: Turn) -> Turn:
+def _after_misread(turn: StepContext) -> StepContext:
     """An answer that could not be captured is of no use: a run that goes on asks for another one."""
     journal = turn.run.journal
     if turn.run.fresh or (answer := journal.recorded(f"{turn.path}/{FIRST}")) is None:
         return turn
     match journal.last_end(turn.path):
-        case Recorded(outcome=Failed(Failure(kind="capture")), number=number) if number > answer.number:
+        case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if number > answer.number:
             return replace(turn, replaying=False)
     return turn
 
 
-def _answered(asked: Ask, provider: Provider, turn: Turn) -> dict[str, Json]:
+def _execute_turn(asked: ModelRequest, provider: Provider, turn: StepContext) -> dict[str, Json]:
     run = working(turn.run)
     spent = run.spent_around(turn.path)
     if (reached := spent.take(*ASKING, turns=1)) is not None:
-        raise out_of_limit(reached, turn)
-    bill = Bill(spent, partial(run.charge, turn.path))
+        raise limit_error(reached, turn)
+    bill = TurnBudget(spent, partial(run.charge, turn.path))
     began = time.monotonic()
-    speaking = Speaking(run, turn.path)
+    speaking = TextStream(run, turn.path)
     try:
         timeout = run.time_left(turn)
         answer = bill.ask(provider, asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
     except StepError as error:
         output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
         failure = _failure(error.failure, output, time.monotonic() - began, run)
-        raise _ended(failure, bill, turn) from None
+        raise _turn_error(failure, bill, turn) from None
     finally:
         bill.give_back()
     speaking.finish()
     if (why := ENDED_EARLY.get(answer.ending)) is not None:
         output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
         failure = _failure(Failure(why, answer.ending), output, time.monotonic() - began, run)
-        raise _ended(failure, bill, turn)
+        raise _turn_error(failure, bill, turn)
     return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
 
 
-def _ended(failure: Failure, bill: Bill, turn: Turn) -> StepError | OutOfLimit:
+def _turn_error(failure: Failure, bill: TurnBudget, turn: StepContext) -> StepError | LimitExceeded:
     """How a question without an answer ends: by itself, or by a limit, and then what was paid is kept."""
     over = bill.over(failure, turn)
     if over is None:
         return StepError(failure)
-    end = out_of_limit(over, turn, partial=failure.output)
+    end = limit_error(over, turn, partial=failure.output)
     end.outcome = Failed(end.failure)
     return end
 
@@ -182,7 +207,7 @@ def _value(run: WorkingRun, text: str, seconds: float, model: str, usage: Json) 
         "stderr": "",
         "exit_code": 0,
         "duration": round(seconds, 6),
-        "facts": masked({"model": model, "usage": usage, "cost": cost}, run.mask),
+        "facts": mask_value({"model": model, "usage": usage, "cost": cost}, run.mask),
     }
 
 
@@ -216,11 +241,11 @@ class Converse:
     goes_on = "inner"
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         began = time.monotonic()
-        value = expect_done(turn.perform(self._conversation(turn)))
+        value = require_success(turn.perform(self._conversation(turn)))
         if not isinstance(value, dict) or not value:
-            return dict(NOT_KNOWN_END)  # a dry run
+            return dict(UNKNOWN_RESULT)  # a dry run
         return {
             "output": value["output"],
             "stderr": "",
@@ -229,12 +254,12 @@ class Converse:
             "facts": {name: value[name] for name in ("model", "usage", "turns")},
         }
 
-    def _conversation(self, turn: Turn) -> Conversation:
-        system = "" if self.system is None else as_text(self.system, turn.scope, strict=self.strict)
-        return Conversation(
+    def _conversation(self, turn: StepContext) -> AgentStep:
+        system = "" if self.system is None else render_text(self.system, turn.scope, strict=self.strict)
+        return AgentStep(
             STEP,
             self.title,
-            as_text(self.text, turn.scope, strict=self.strict),
+            render_text(self.text, turn.scope, strict=self.strict),
             system,
             self.provider,
             self.model,

@@ -6,12 +6,12 @@ from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.hands import in_time, working
+from plait.engine.hands import timeout_or_limit, working
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn, plans
-from plait.program.capture import CUT, LOST
-from plait.program.ports import NO_ROOM, TOOK_TOO_LONG, Ended
-from plait.template.sinks import as_shell
+from plait.engine.perform import StepContext, plans
+from plait.program.capture import LOST, TRUNCATED
+from plait.program.ports import NO_ROOM, TIMEOUT_EXIT_CODE, ProcessResult
+from plait.template.sinks import bind_shell
 from plait.template.template import Template
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MOST_IN_TITLE = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Shell:
+class ShellAction:
     """The action of a `shell:` step."""
 
     script: Template
@@ -37,10 +37,10 @@ class Shell:
     """What a script without holes is bound to, once it was: a map runs it for each of its items."""
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         return self.run_with(turn, turn.scope)
 
-    def run_with(self, turn: Turn, values: Values) -> dict[str, Json]:
+    def run_with(self, turn: StepContext, values: Values) -> dict[str, Json]:
         """The same with these values, where they are not those of the scope."""
         run = working(turn.run)
         bound = self._constant[0] if self._constant else self.bound(values)
@@ -48,17 +48,17 @@ class Shell:
         if run.rehearsal is not None:
             return run.rehearse(turn, "shell", bound.shown)
         if self.is_title:
-            run.entitle(turn.path, title_of(run.mask(bound.shown)))
+            run.entitle(turn.path, command_title(run.mask(bound.shown)))
         try:
             ended = self._ended(bound, turn)
         except ProcessError as error:
             if error.code != "timeout":
                 raise
-            raise StepError(in_time(_too_long(error, turn), turn)) from None
+            raise StepError(timeout_or_limit(_too_long(error, turn), turn)) from None
         _note_losses(ended, turn)
-        return expect_success(ended_record(ended, turn), ended.signal)
+        return require_exit_zero(process_result_record(ended, turn), ended.signal)
 
-    def _ended(self, bound: BoundScript, turn: Turn) -> Ended:
+    def _ended(self, bound: BoundScript, turn: StepContext) -> ProcessResult:
         run = working(turn.run)
         return run.hands.shell(
             bound,
@@ -77,24 +77,24 @@ class Shell:
 
     def bound(self, values: Values) -> BoundScript:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
-        bound = as_shell(self.script, values, strict=self.strict, dialect=dialect)
+        bound = bind_shell(self.script, values, strict=self.strict, dialect=dialect)
         if not self.script.leaf.program.hole_count:
             self._constant.append(bound)
         return bound
 
 
-def _too_long(error: ProcessError, turn: Turn) -> Failure:
+def _too_long(error: ProcessError, turn: StepContext) -> Failure:
     """With what it had printed until then, which tells where it hung."""
     # Whatever it made of being ended, it did not come to its end.
-    failure = Failure(turn.run.mask(str(error)), "timeout", exit_code=TOOK_TOO_LONG)
+    failure = Failure(turn.run.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
     if error.ended is None:
         return failure
-    ended: Ended = error.ended  # type: ignore[assignment]  # that of our hands
+    ended: ProcessResult = error.ended  # type: ignore[assignment]  # that of our hands
     _note_losses(ended, turn)
-    return replace(failure, output={**ended_record(ended, turn), "exit_code": TOOK_TOO_LONG})
+    return replace(failure, output={**process_result_record(ended, turn), "exit_code": TIMEOUT_EXIT_CODE})
 
 
-def title_of(command: str) -> str:
+def command_title(command: str) -> str:
     """A command in one line: its first, as far as there is room."""
     first, _, more = command.strip().partition("\n")
     line = " ".join(first[: 2 * MOST_IN_TITLE].split())
@@ -102,7 +102,7 @@ def title_of(command: str) -> str:
     return line if is_whole else f"{line[: MOST_IN_TITLE - 1]}…"
 
 
-def ended_record(ended: Ended, turn: Turn) -> dict[str, Json]:
+def process_result_record(ended: ProcessResult, turn: StepContext) -> dict[str, Json]:
     """How a process ended, as a step gives it; secrets are masked before anybody sees it."""
     mask = turn.run.mask
     record: dict[str, Json] = {
@@ -113,7 +113,7 @@ def ended_record(ended: Ended, turn: Turn) -> dict[str, Json]:
     }
     if ended.truncated:
         record["truncated"] = True
-        record[CUT] = _cut(ended)
+        record[TRUNCATED] = _cut(ended)
         record |= {
             name: path
             for name, path in (("output_file", ended.stdout_file), ("stderr_file", ended.stderr_file))
@@ -123,19 +123,19 @@ def ended_record(ended: Ended, turn: Turn) -> dict[str, Json]:
     return record
 
 
-def _losses(ended: Ended) -> list[tuple[str, str]]:
+def _losses(ended: ProcessResult) -> list[tuple[str, str]]:
     """Of each stream whose file is not whole: why."""
     lost = ((LOST["output"], ended.stdout_lost), (LOST["stderr"], ended.stderr_lost))
     return [(name, why) for name, why in lost if why]
 
 
-def _note_losses(ended: Ended, turn: Turn) -> None:
+def _note_losses(ended: ProcessResult, turn: StepContext) -> None:
     for _, why in _losses(ended):
         if why != NO_ROOM:
             turn.run.note(turn.path, f"what it printed is not kept whole: {why}")
 
 
-def _cut(ended: Ended) -> dict[str, Json]:
+def _cut(ended: ProcessResult) -> dict[str, Json]:
     """How many bytes are there of each stream that had more."""
     out = {"output": len(ended.stdout)} if ended.stdout_truncated else {}
     # Both have the same limit, so a stream that was cut is as long as any.
@@ -143,7 +143,7 @@ def _cut(ended: Ended) -> dict[str, Json]:
     return {**out, **err}
 
 
-def expect_success(record: dict[str, Json], signal: int | None = None) -> dict[str, Json]:
+def require_exit_zero(record: dict[str, Json], signal: int | None = None) -> dict[str, Json]:
     code = record["exit_code"]
     if code == 0:
         return record

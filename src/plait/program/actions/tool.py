@@ -11,14 +11,21 @@ from collections.abc import Mapping, Sequence
 
 from plait.core.errors import InputError, ProcessError, RequestError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, json_text, text
-from plait.engine.hands import in_time, working
-from plait.engine.outcome import Failure, Interrupted, StepError, expect_done, kind_of_error, kind_of_status
-from plait.engine.perform import Turn, act, plans
+from plait.engine.hands import timeout_or_limit, working
+from plait.engine.outcome import (
+    Failure,
+    Interrupted,
+    StepError,
+    failure_kind_of_error,
+    failure_kind_of_status,
+    require_success,
+)
+from plait.engine.perform import StepContext, act, plans
 from plait.engine.step import Policy, Step
-from plait.program.ports import TOOK_TOO_LONG, Inside, hands_at
+from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, tools
 from plait.template.template import Template
 
 if TYPE_CHECKING:
@@ -27,12 +34,12 @@ if TYPE_CHECKING:
     from plait.tools.call import ToolResult
 
 
-ONCE: Final = "call"
+ONCE_CALL: Final = "call"
 """The place of a call that may be made only once, below the step that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ToolAction:
     """The action of a `tool:` step."""
 
     tool_id: str | Template
@@ -43,7 +50,7 @@ class Tool:
     """What is called may be a flow or an agent, which has recorded what it did."""
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         scope, strict = turn.scope, self.strict
         named = self.tool_id
         wanted = named if isinstance(named, str) else named.careful(scope, strict=strict)
@@ -53,15 +60,15 @@ class Tool:
             params = fill_params(turn, tool_id, self.params, scope, strict=strict)
         if isinstance(wanted, Unknown) or isinstance(params, Unknown):
             return working(turn.run).rehearse(turn, "tool", f"{tool_id} {text(params)}")
-        return called(turn, tool_id, expect_map(tool_id, params))
+        return call_tool_step(turn, tool_id, require_mapping(tool_id, params))
 
 
-def fill_params(turn: Turn, tool_id: str, params: Template, values: Values, *, strict: bool) -> Json:
+def fill_params(turn: StepContext, tool_id: str, params: Template, values: Values, *, strict: bool) -> Json:
     """The parameters of a tool with their placeholders filled; those in code are bound or refused."""
     return working(turn.run).hands.code(tool_id).fill(params, values, strict=strict)
 
 
-def expect_map(tool_id: str, params: Json) -> Mapping[str, Json]:
+def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
     if isinstance(params, Mapping):
         return params
     raise InputError(
@@ -70,28 +77,30 @@ def expect_map(tool_id: str, params: Json) -> Mapping[str, Json]:
 
 
 @plans
-def fill_and_call(turn: Turn, tool_id: str, params: Template | None, values: Scope) -> dict[str, Json]:
+def fill_and_call(turn: StepContext, tool_id: str, params: Template | None, values: Scope) -> dict[str, Json]:
     """Call a tool with parameters that are still to be filled."""
     filled: Json = {} if params is None else fill_params(turn, tool_id, params, values, strict=False)
-    return called(turn, tool_id, expect_map(tool_id, filled))
+    return call_tool_step(turn, tool_id, require_mapping(tool_id, filled))
 
 
-def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False) -> dict[str, Json]:
+def call_tool_step(
+    turn: StepContext, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False
+) -> dict[str, Json]:
     """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
     run = working(turn.run)
     if run.rehearsal is not None:
-        hands_at(turn).expect_call(tool_id, params)
+        tools(turn).expect_call(tool_id, params)
         return run.rehearse(turn, "tool", f"{tool_id} {json_text(dict(params))}")
     program = run.hands.program(tool_id, params)
     if program is not None:
         return _from_inside(program, turn)
     call = Called(tool_id, params, as_text=as_text)
     if not run.hands.is_once(tool_id):
-        return _ended(act(call, turn))
-    return _ended(expect_done(turn.perform(call)))
+        return _require_record(act(call, turn))
+    return _require_record(require_success(turn.perform(call)))
 
 
-def _ended(value: Json) -> dict[str, Json]:
+def _require_record(value: Json) -> dict[str, Json]:
     assert isinstance(value, dict), "it is how a call ended"
     return value
 
@@ -103,7 +112,7 @@ class Called:
     tool_id: str
     params: Mapping[str, Json] = field(repr=False)
     as_text: bool = False
-    name: str = ONCE
+    name: str = ONCE_CALL
     kind: str = "tool"
     policy: Policy = Policy(once=True)
     inner: Sequence[Step] = ()
@@ -114,25 +123,27 @@ class Called:
     def title(self) -> str:
         return self.tool_id
 
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         run = working(turn.run)
         try:
-            result = hands_at(turn).call(self.tool_id, self.params, timeout=run.time_left(turn))
+            result = tools(turn).call(self.tool_id, self.params, timeout=run.time_left(turn))
         except RequestError as error:
-            raise StepError(in_time(Failure(run.mask(str(error)), kind_of_error(error)), turn)) from None
+            raise StepError(
+                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), turn)
+            ) from None
         except ProcessError as error:
             if error.code != "timeout":
                 raise
-            failure = Failure(run.mask(str(error)), "timeout", exit_code=TOOK_TOO_LONG)
-            raise StepError(in_time(failure, turn)) from None
+            failure = Failure(run.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
+            raise StepError(timeout_or_limit(failure, turn)) from None
         if result.metadata.get("cancelled") and run.is_stopping():
             raise Interrupted
         if self.as_text and result.printed is not None:
             result = replace(result, data=result.printed)
-        return _expect_success(result, turn)
+        return _require_tool_success(result, turn)
 
 
-def _from_inside(program: Inside, turn: Turn) -> dict[str, Json]:
+def _from_inside(program: Subflow, turn: StepContext) -> dict[str, Json]:
     """How a flow ended that is called like a tool; its steps are below the step that calls it."""
     began = time.monotonic()
     value = act(program, turn)
@@ -145,14 +156,14 @@ def _from_inside(program: Inside, turn: Turn) -> dict[str, Json]:
     }
 
 
-def _expect_success(result: ToolResult, turn: Turn) -> dict[str, Json]:
+def _require_tool_success(result: ToolResult, turn: StepContext) -> dict[str, Json]:
     mask, facts = turn.run.mask, result.metadata
     code = facts.get("exit_code")
     # A tool that is no process ends like one: 0 is success.
     code = code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
-    code = TOOK_TOO_LONG if facts.get("timed_out") else code
+    code = TIMEOUT_EXIT_CODE if facts.get("timed_out") else code
     record: dict[str, Json] = {
-        "output": masked(result.data, mask),
+        "output": mask_value(result.data, mask),
         "stderr": mask(str(facts.get("stderr", ""))),
         "exit_code": code,
         "duration": round(_number(facts.get("duration_ms")) / 1000, 6),
@@ -161,7 +172,7 @@ def _expect_success(result: ToolResult, turn: Turn) -> dict[str, Json]:
         return record
     said = mask(result.error or "the tool says only that it failed")
     failure = Failure(f"{result.item_id}: {said}", _kind(facts), exit_code=code, output=record)
-    raise StepError(in_time(failure, turn))
+    raise StepError(timeout_or_limit(failure, turn))
 
 
 def _kind(facts: Mapping[str, Json]) -> str:
@@ -169,7 +180,7 @@ def _kind(facts: Mapping[str, Json]) -> str:
     if facts.get("timed_out"):
         return "timeout"
     if isinstance(status, int):
-        return kind_of_status(status)
+        return failure_kind_of_status(status)
     if facts.get("signal"):
         return "signal"
     return "exit" if facts.get("exit_code") else "failed"

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
-from plait.core.values import UNDEFINED, Json, detached, holds_unknown, json_text, json_value, text, utf8
+from plait.core.values import UNDEFINED, Json, contains_unknown, deep_copy, json_text, json_value, text, utf8
 from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn, plans
-from plait.template.nodes import ContextHole, Path, Text, holes
-from plait.template.program import Piece, Placed
-from plait.template.sinks import as_text
+from plait.engine.perform import StepContext, plans
+from plait.template.nodes import ContextPlaceholder, Path, Text, placeholders
+from plait.template.program import Piece, PlacedValue
+from plait.template.sinks import render_text
 from plait.template.template import Leaf, Template
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ AS_MAP: Final = "write it as a map instead of a text"
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFile:
+class WriteFileAction:
     """The action of a `write_file:` step; its output is the path."""
 
     path: Template
@@ -41,10 +41,10 @@ class WriteFile:
     strict: bool = False
 
     @plans
-    def run(self, turn: Turn) -> dict[str, Json]:
+    def run(self, turn: StepContext) -> dict[str, Json]:
         run = working(turn.run)
-        path = as_text(self.path, turn.scope, strict=self.strict)
-        _expect_name(path, self.path)
+        path = render_text(self.path, turn.scope, strict=self.strict)
+        _require_valid_path(path, self.path)
         if run.rehearsal is not None and _is_open(self.content, turn.scope):
             return run.rehearse(turn, "write_file", f"{path} (its size is not known yet)")
         data = utf8(run.mask(self._written(turn.scope)))
@@ -66,26 +66,29 @@ class WriteFile:
         """The content as data: a tree, one whole value, or the text of a document with values in it."""
         if isinstance(self.content.root, Leaf) and not _is_one_hole(self.content.root):
             if self.format == "json":
-                return _parsed_json(self.content.pieces(scope, strict=self.strict))
-            return _parsed_yaml(self.content)
-        return detached(self.content.render(scope, strict=self.strict))
+                return _parse_json(self.content.pieces(scope, strict=self.strict))
+            return _parse_yaml(self.content)
+        return deep_copy(self.content.render(scope, strict=self.strict))
 
 
 def _is_open(content: Template, scope: Scope) -> bool:
     """Is there a value in it that only a run will know?"""
-    return holds_unknown(content.careful(scope)) or any(
-        isinstance(hole, ContextHole) and not hole.bare and hole.default is None and _is_missing(hole, scope)
+    return contains_unknown(content.careful(scope)) or any(
+        isinstance(hole, ContextPlaceholder)
+        and not hole.bare
+        and hole.default is None
+        and _is_missing(hole, scope)
         for leaf in content.leaves()
-        for hole in holes(leaf.program.parts)
+        for hole in placeholders(leaf.program.parts)
     )
 
 
-def _is_missing(hole: ContextHole, scope: Scope) -> bool:
+def _is_missing(hole: ContextPlaceholder, scope: Scope) -> bool:
     asked = [alternative.origin for alternative in hole.alternatives]
     return all(isinstance(path, Path) and scope.lookup(path) is UNDEFINED for path in asked)
 
 
-def _expect_name(path: str, template: Template) -> None:
+def _require_valid_path(path: str, template: Template) -> None:
     if path.strip() and "\0" not in path:
         return
     source = template.leaf.source
@@ -110,13 +113,13 @@ def content_problem(content: Template, format: FileFormat) -> Problem | None:
     parts = content.leaf.program.parts
     if format == "yaml":
         try:
-            _parsed_yaml(content)
+            _parse_yaml(content)
         except PlaitError as error:
             return replace(error.problems[0], where=source.placed(0, len(source.text)))
         return None
-    samples: list[Piece] = [part.text if isinstance(part, Text) else Placed(0, part) for part in parts]
+    samples: list[Piece] = [part.text if isinstance(part, Text) else PlacedValue(0, part) for part in parts]
     try:
-        _parsed_json(samples)
+        _parse_json(samples)
     except StepError:
         return Problem(
             "the content is not JSON", source.placed(0, len(source.text)), AS_MAP, code="json-text"
@@ -124,7 +127,7 @@ def content_problem(content: Template, format: FileFormat) -> Problem | None:
     return None
 
 
-def _parsed_json(pieces: Iterable[Piece]) -> Json:
+def _parse_json(pieces: Iterable[Piece]) -> Json:
     """JSON text of the author; a value in it is a whole value, or a part of the string around it."""
     written: list[str] = []
     in_string = False
@@ -154,7 +157,7 @@ def _ends_in_string(piece: str, in_string: bool) -> bool:
     return in_string
 
 
-def _parsed_yaml(content: Template) -> Json:
+def _parse_yaml(content: Template) -> Json:
     """YAML text of the author; where values are to stand in it, only a tree says what belongs together."""
     from plait.core.documents import parse
 

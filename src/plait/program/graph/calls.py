@@ -12,23 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.agents.tool_access import DIRECTIVE
 from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import dataclass, replace
-from plait.core.values import Json, detached, json_text, unshared
-from plait.engine.backend import ItemWork
-from plait.engine.events import StepCounted
+from plait.core.values import Json, copy_shared, deep_copy, json_text
+from plait.engine.backend import WorkItem
+from plait.engine.events import ItemsCounted
 from plait.engine.hands import working
-from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
-from plait.engine.perform import Turn, perform
+from plait.engine.outcome import Failed, Failure, Outcome, StepError, Succeeded
+from plait.engine.perform import StepContext, perform
 from plait.engine.step import Policy, Step
-from plait.program.actions.shell import Shell
-from plait.program.actions.tool import called, expect_map, fill_params
-from plait.program.map import title_of
-from plait.program.on_empty import expect_items
-from plait.template.sinks import as_json_value, as_text
+from plait.program.actions.shell import ShellAction
+from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
+from plait.program.map import item_title
+from plait.program.on_empty import check_not_empty
+from plait.template.sinks import render_json_value, render_text
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.program.graph.node import Names
-    from plait.program.graph.walk import Loop, Node
+    from plait.program.graph.node import NodeScope
+    from plait.program.graph.walk import NodeForeach, NodeSpec
 
 PREFIX = "tool:"
 """What other systems write before the id of a tool."""
@@ -40,7 +40,7 @@ def whole_id(written: str, is_directive: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeCall:
     tool: str | Template
     params: Template | None = None
     """A map of them."""
@@ -64,7 +64,7 @@ class Call:
 class ShellCall:
     """Shell text instead of a tool: its values are bound, as in a step."""
 
-    action: Shell
+    action: ShellAction
     fingerprint: str = ""
 
     def shown(self) -> str:
@@ -72,50 +72,52 @@ class ShellCall:
         return self.action.script.leaf.source.text
 
 
-Action: TypeAlias = Call | ShellCall
+Action: TypeAlias = NodeCall | ShellCall
 
 
-def result_of(call: Action, turn: Turn, names: Names, *, strict: bool) -> dict[str, Json]:
+def call_result(call: Action, turn: StepContext, names: NodeScope, *, strict: bool) -> dict[str, Json]:
     """What the action gave, unwrapped; StepError if it failed."""
     if isinstance(call, ShellCall):
-        return unwrapped(replace(call.action, strict=strict).run_with(turn, names))
-    tool_id = _id_of(call, names, strict=strict)
+        return unwrap_result(replace(call.action, strict=strict).run_with(turn, names))
+    tool_id = _tool_id(call, names, strict=strict)
     params = _params(call, tool_id, turn, names, strict=strict)
     if not call.cached:
-        return unwrapped(called(turn, tool_id, params))
+        return unwrap_result(call_tool_step(turn, tool_id, params))
     return _once(call, turn, tool_id, params)
 
 
-def filled_call(call: Action, turn: Turn, names: Names, *, strict: bool) -> str:
+def describe_call(call: Action, turn: StepContext, names: NodeScope, *, strict: bool) -> str:
     """What would be called, with its parameters put in."""
     if isinstance(call, ShellCall):
         return replace(call.action, strict=strict).bound(names).shown
-    tool_id = _id_of(call, names, strict=strict)
+    tool_id = _tool_id(call, names, strict=strict)
     params = _params(call, tool_id, turn, names, strict=strict)
     return f"{tool_id} {json_text(dict(params))}" if params else tool_id
 
 
-def _id_of(call: Call, names: Names, *, strict: bool) -> str:
-    named = call.tool if isinstance(call.tool, str) else as_text(call.tool, names, strict=strict)
+def _tool_id(call: NodeCall, names: NodeScope, *, strict: bool) -> str:
+    named = call.tool if isinstance(call.tool, str) else render_text(call.tool, names, strict=strict)
     return whole_id(named, call.is_directive)
 
 
-def _params(call: Call, tool_id: str, turn: Turn, names: Names, *, strict: bool) -> Mapping[str, Json]:
+def _params(
+    call: NodeCall, tool_id: str, turn: StepContext, names: NodeScope, *, strict: bool
+) -> Mapping[str, Json]:
     if call.params is None:
         return {}
-    return without_nulls(expect_map(tool_id, fill_params(turn, tool_id, call.params, names, strict=strict)))
+    return drop_nulls(require_mapping(tool_id, fill_params(turn, tool_id, call.params, names, strict=strict)))
 
 
-def without_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
+def drop_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
     """Without the entries that are null, at any depth of maps; lists stay as long as they are."""
     return {
-        name: without_nulls(inner) if isinstance(inner, dict) else inner
+        name: drop_nulls(inner) if isinstance(inner, dict) else inner
         for name, inner in value.items()
         if inner is not None
     }
 
 
-def unwrapped(ended: Mapping[str, Json]) -> dict[str, Json]:
+def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
     """`result`, of how a call ended."""
     match ended.get("output"):
         case dict() as fields:
@@ -132,12 +134,12 @@ def unwrapped(ended: Mapping[str, Json]) -> dict[str, Json]:
 # ── calls that are made once ─────────────────────────────────────────────
 
 
-def _once(call: Call, turn: Turn, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+def _once(call: NodeCall, turn: StepContext, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
     """The result of an equal call of the very same tool, if there was one in this project."""
     run = working(turn.run)
     digest = run.hands.digest(tool_id)
     if digest is None:
-        return unwrapped(called(turn, tool_id, params))
+        return unwrap_result(call_tool_step(turn, tool_id, params))
     from plait.core.digests import sha256_hex
 
     asked = json_text([call.key, tool_id, digest, dict(params)], reveal=True)
@@ -145,7 +147,7 @@ def _once(call: Call, turn: Turn, tool_id: str, params: Mapping[str, Json]) -> d
     known = run.hands.recall(key)
     if isinstance(known, dict):
         return known
-    result = unwrapped(called(turn, tool_id, params))
+    result = unwrap_result(call_tool_step(turn, tool_id, params))
     run.hands.keep(key, result)
     return result
 
@@ -154,33 +156,33 @@ def _once(call: Call, turn: Turn, tool_id: str, params: Mapping[str, Json]) -> d
 
 
 def performed_items(
-    loop: Loop, call: Action, node: Node, turn: Turn, names: Names, *, strict: bool
+    loop: NodeForeach, call: Action, node: NodeSpec, turn: StepContext, names: NodeScope, *, strict: bool
 ) -> dict[str, Json]:
     """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from that."""
     items = _items(loop, names, strict=strict)
-    turn.run.emit(StepCounted(turn.path, len(items)))
-    expect_items(len(items), loop.on_empty, turn, f"node '{node.name}'", "the list of 'over' is empty")
+    turn.run.emit(ItemsCounted(turn.path, len(items)))
+    check_not_empty(len(items), loop.on_empty, turn, f"node '{node.name}'", "the list of 'over' is empty")
     ended: dict[int, Outcome] = {}
 
-    def each(work: ItemWork) -> Outcome:
+    def each(work: WorkItem) -> Outcome:
         # By either name: other systems put the item into the state, and mean the item by that.
         state = {**names.names["state"], loop.name: work.item}
         seen = names.with_names(**{loop.name: work.item, "state": state})
-        title = turn.run.mask(title_of(work.item))
+        title = turn.run.mask(item_title(work.item))
         item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
         # What a call is given it has from `seen`; hooks ask the scope.
-        scope = None if turn.run.hooks is None else turn.scope.child(item=detached(work.item))
+        scope = None if turn.run.hooks is None else turn.scope.child(item=deep_copy(work.item))
         return perform(item, turn.inner(item, scope=scope, order=work.order))
 
-    def finished(work: ItemWork, outcome: Outcome) -> None:
+    def finished(work: WorkItem, outcome: Outcome) -> None:
         ended[work.order] = outcome
 
-    def wanted() -> Iterator[ItemWork]:
+    def wanted() -> Iterator[WorkItem]:
         for order, item in enumerate(items):
             stops = not loop.keeps_going and any(isinstance(one, Failed) for one in list(ended.values()))
             if stops or turn.run.is_stopping():
                 return
-            yield ItemWork(order, str(order), item)
+            yield WorkItem(order, str(order), item)
 
     backend = working(turn.run).backend
     backend.run_items(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
@@ -194,16 +196,16 @@ def performed_items(
     return {"results": results, "total": len(items), "failed": len(failures)}
 
 
-def _items(loop: Loop, names: Names, *, strict: bool) -> list[Json]:
-    found = as_json_value(loop.over, names, strict=strict)  # what a secret is part of is one
+def _items(loop: NodeForeach, names: NodeScope, *, strict: bool) -> list[Json]:
+    found = render_json_value(loop.over, names, strict=strict)  # what a secret is part of is one
     if isinstance(found, list):
-        return list(unshared(found))
+        return list(copy_shared(found))
     raise StepError(Failure("foreach goes over a list, and what 'over' leads to is none", "refused"))
 
 
 def _entry(order: int, outcome: Outcome) -> Json:
     match outcome:
-        case Done(value):
+        case Succeeded(value):
             return value
         case Failed(failure):
             return error_entry(failure, order)
@@ -228,9 +230,9 @@ class Item:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeSpec,
         call: Action,
-        names: Names,
+        names: NodeScope,
         name: str,
         title: str,
         *,
@@ -249,5 +251,5 @@ class Item:
         """What an item gives whose failure a hook swallows: the same as in a loop that keeps going."""
         return error_entry(failure, int(self.name.partition(":")[2]))
 
-    def run(self, turn: Turn) -> Json:
-        return result_of(self._call, turn, self._names, strict=self._strict)
+    def run(self, turn: StepContext) -> Json:
+        return call_result(self._call, turn, self._names, strict=self._strict)

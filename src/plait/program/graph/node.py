@@ -7,32 +7,32 @@ from collections.abc import Mapping, Sequence
 
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import replace
-from plait.core.values import Json, written_size
+from plait.core.values import Json, json_size
 from plait.engine.events import StepRetrying
 from plait.engine.hands import working
-from plait.engine.hooks import Verdict, error_names
-from plait.engine.journal import number_of
-from plait.engine.outcome import LIMIT, Done, Failed, StepError, expect_done
+from plait.engine.hooks import HookDecision, error_names
+from plait.engine.journal import record_number
+from plait.engine.outcome import LIMIT, Failed, StepError, Succeeded, require_success
 from plait.engine.step import Policy
-from plait.program.graph.calls import performed_items, result_of
-from plait.template.program import expect_bounded
+from plait.program.graph.calls import call_result, performed_items
+from plait.template.program import require_bounded
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
     from plait.core.source import Source, Span
     from plait.engine.outcome import Failure
-    from plait.engine.perform import Turn
+    from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.graph.calls import Action
-    from plait.program.graph.walk import Node, _Way
+    from plait.program.graph.walk import NodeSpec, _Way
     from plait.template.nodes import Path
     from plait.template.program import Answer, Piece
     from plait.template.template import Template
 
 
-class Names:
+class NodeScope:
     """What a visit knows by name; whatever it asks for in vain is noted, once in a run."""
 
     __slots__ = ("_path", "_way", "names")
@@ -42,17 +42,17 @@ class Names:
         self._way = way
         self._path = path
 
-    def with_names(self, **more: Json) -> Names:
-        names = Names.__new__(Names)
+    def with_names(self, **more: Json) -> NodeScope:
+        names = NodeScope.__new__(NodeScope)
         names.names, names._way, names._path = {**self.names, **more}, self._way, self._path
         return names
 
     def lookup(self, path: Path) -> Answer:
         from plait.core.values import UNDEFINED
-        from plait.template.program import walk
+        from plait.template.program import follow_path
 
         found = self.names.get(path.root, UNDEFINED)
-        return self.fallback(path) if found is UNDEFINED else walk(found, path.keys)
+        return self.fallback(path) if found is UNDEFINED else follow_path(found, path.keys)
 
     def fallback(self, path: Path) -> Answer:
         return self._way.base.fallback(path)
@@ -71,7 +71,7 @@ class Names:
             run.note(self._path, f"{where}: nothing is named '{name}', and it stays empty{meant}")
 
 
-class Visit:
+class NodeStep:
     """One stay at a node, with the state as it is there."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Visit:
     goes_on = "always"
     """What it has called is not called again because of what follows it."""
 
-    def __init__(self, way: _Way, node: Node, number: int) -> None:
+    def __init__(self, way: _Way, node: NodeSpec, number: int) -> None:
         self._way = way
         self.node = node
         self.name = self.title = node.name if number == 1 else f"{node.name}@{number}"
@@ -101,18 +101,18 @@ class Visit:
 
     def gone_on(self, failure: Failure) -> Json:
         """What the visit comes to where a hook swallows its failure; None: nobody can say where to go on."""
-        error = error_of(self.node, failure)
+        error = error_record(self.node, failure)
         if self.node.on_error is not None:
             return {"error": error, "next": self.node.on_error}
-        names = Names(self._way, {"result": {"status": "error", **error}}, self._way.turn.path)
+        names = NodeScope(self._way, {"result": {"status": "error", **error}}, self._way.turn.path)
         try:
-            return {"error": error, **way_on(self.node, names)}
+            return {"error": error, **next_node(self.node, names)}
         except PlaitError:
             return None
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         node = self.node
-        names = Names(self._way, clock_names() if node.clock else {}, turn.path)
+        names = NodeScope(self._way, clock_names() if node.clock else {}, turn.path)
         record = self._done(turn, names)
         if self._way.hooks is not None:
             after = {**self._way.state, **record.get("assign", {})}
@@ -128,11 +128,11 @@ class Visit:
             verdict = self._way.asked("after_step", turn, told)
             if verdict is not None and verdict.verb == "abort":
                 # A gate that could not answer has not heard of the visit, which therefore has no end yet.
-                outcome = Done(record) if verdict.is_all else None
+                outcome = Succeeded(record) if verdict.is_all else None
                 raise replace(verdict, path=turn.path).aborted(outcome)
         return record
 
-    def _done(self, turn: Turn, names: Names) -> dict[str, Json]:
+    def _done(self, turn: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.kind == "return":
             output = None if node.output is None else self._filled(node.output, names)
@@ -143,31 +143,31 @@ class Visit:
             names.names["result"] = self._acted(node.call, turn, names)
         except _WentOnError as gone_on:
             names.names["result"] = {"status": "error", **gone_on.error}
-            way = way_on(node, names) if node.on_error is None else {"next": node.on_error}
+            way = next_node(node, names) if node.on_error is None else {"next": node.on_error}
             return {"error": gone_on.error, **way}
         return self._left(names)
 
-    def _left(self, names: Names) -> dict[str, Json]:
+    def _left(self, names: NodeScope) -> dict[str, Json]:
         """What is recorded: what it assigns, and where it leads."""
         node, record = self.node, dict[str, Json]()
         if node.assign is not None:
             assigned = record["assign"] = self._recordable(self._filled(node.assign, names))
-            if written_size(assigned) > _MANY:  # two nodes may double each other's texts, visit by visit
-                expect_bounded({**names.names["state"], **assigned})
+            if json_size(assigned) > _MANY:  # two nodes may double each other's texts, visit by visit
+                require_bounded({**names.names["state"], **assigned})
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]
             record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
-        return {**record, **way_on(node, names, record.get("assign"))}
+        return {**record, **next_node(node, names, record.get("assign"))}
 
-    def _acted(self, call: Action, turn: Turn, names: Names) -> dict[str, Json]:
+    def _acted(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.loop is not None:
             return performed_items(node.loop, call, node, turn, names, strict=self._way.graph.strict)
         if not self.is_composed:
-            return result_of(call, turn, names, strict=self._way.graph.strict)
+            return call_result(call, turn, names, strict=self._way.graph.strict)
         return self._called_with_hooks(call, turn, names)
 
-    def _called_with_hooks(self, call: Action, turn: Turn, names: Names) -> dict[str, Json]:
+    def _called_with_hooks(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
         """The call as a step of its own: hooks say what follows when it fails."""
         attempt = 1
         # What was done inside the call stays done, at whichever attempt: as of every other agent.
@@ -182,47 +182,47 @@ class Visit:
             outcome, turn = turn.perform_next(called, attempt - 1)
             self.attempts_inside = max(self.attempts_inside, attempt)
             if not isinstance(outcome, Failed):
-                return dict(expect_done(outcome))
+                return dict(require_success(outcome))
             if not self._tries_again(turn, outcome, attempt):
                 raise StepError(outcome.failure)
             attempt += 1
 
-    def _is_followed(self, turn: Turn, name: str, attempt: int) -> bool:
+    def _is_followed(self, turn: StepContext, name: str, attempt: int) -> bool:
         """Has a hook said what follows from a failure, in an earlier life that did not end the visit?"""
         hooks, journal = self._way.hooks, turn.run.journal
         if hooks is None or turn.run.fresh or not turn.replaying:
             return False
         known = journal.recorded(f"{turn.path}/{name}")
-        if known is None or number_of(journal.last_end(turn.path)) > known.number:
+        if known is None or record_number(journal.last_end(turn.path)) > known.number:
             return False
         return hooks.has_decided("error", replace(turn, attempt=attempt), known.number)
 
-    def _tries_again(self, turn: Turn, outcome: Failed, attempt: int) -> bool:
+    def _tries_again(self, turn: StepContext, outcome: Failed, attempt: int) -> bool:
         failure = outcome.failure
         told = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
         verdict = self._way.asked("error", turn, told)
         match verdict:
-            case Verdict("retry"):
+            case HookDecision("retry"):
                 if attempt > (verdict.max_retries or 0) or failure.kind == LIMIT:
                     return False
                 turn.run.emit(StepRetrying(turn.path, attempt, failure, verdict.delay))
                 turn.run.pause_at(turn, verdict.delay)
                 return True
-            case Verdict("continue" | "skip"):
-                raise _WentOnError(error_of(self.node, failure))
-            case Verdict("fail"):
+            case HookDecision("continue" | "skip"):
+                raise _WentOnError(error_record(self.node, failure))
+            case HookDecision("fail"):
                 raise StepError(replace(failure, message=f"{failure.message}\n{verdict.said}"))
-            case Verdict("abort"):
+            case HookDecision("abort"):
                 raise verdict.aborted()
         return False
 
-    def _filled(self, template: Template, names: Names) -> Json:
+    def _filled(self, template: Template, names: NodeScope) -> Json:
         return template.render(names, strict=self._way.graph.strict)
 
     def _recordable(self, value: Json) -> Json:
         if not self._way.graph.has_secrets:
             return value
-        kept = masked(value, self._way.turn.run.mask)
+        kept = mask_value(value, self._way.turn.run.mask)
         if kept != value:
             self._tell_of_secrets()
         return kept
@@ -260,7 +260,9 @@ class Called:
     kind = "tool"
     inner: Sequence[Step] = ()
 
-    def __init__(self, visit: Visit, call: Action, names: Names, name: str, *, is_followed: bool) -> None:
+    def __init__(
+        self, visit: NodeStep, call: Action, names: NodeScope, name: str, *, is_followed: bool
+    ) -> None:
         self.name = name
         self.title = visit.title
         self.fingerprint = call.fingerprint
@@ -271,26 +273,28 @@ class Called:
 
     goes_on = "inner"
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         self._visit.attempts_inside += 1
         if self.goes_on_in is not None:
             path, since = self.goes_on_in
             turn = replace(turn, path=path, replaying=True, after=since)
-        return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
+        return call_result(self._call, turn, self._names, strict=self._visit._way.graph.strict)
 
 
-def _may_fail_behind(node: Node) -> bool:
+def _may_fail_behind(node: NodeSpec) -> bool:
     """Is there something behind its call that could fail?  The call is not made again for that."""
     return node.assign is not None or any(edge.when is not None for edge in node.edges)
 
 
-def _whole_policy(node: Node) -> Policy:
+def _whole_policy(node: NodeSpec) -> Policy:
     # The time of a call is that of each attempt; of a loop it is that of all its items.
     timeout = None if node.loop is None else node.policy.timeout
     return Policy(timeout=timeout, failure_is_final=node.policy.failure_is_final)
 
 
-def way_on(node: Node, names: Names, assigned: Mapping[str, Json] | None = None) -> dict[str, Json]:
+def next_node(
+    node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None = None
+) -> dict[str, Json]:
     """Where the first edge that is open leads, as `next`; {}: the graph ends here.
 
     `edge` is its number, where another one leads to the same node.
@@ -303,8 +307,8 @@ def way_on(node: Node, names: Names, assigned: Mapping[str, Json] | None = None)
     return {"next": to, "edge": number + 1} if alike else {"next": to}
 
 
-def _first_open(node: Node, names: Names, assigned: Mapping[str, Json] | None) -> int | None:
-    seen: Names | None = None
+def _first_open(node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None) -> int | None:
+    seen: NodeScope | None = None
     for number, edge in enumerate(node.edges):
         if edge.when is None:
             return number
@@ -315,7 +319,7 @@ def _first_open(node: Node, names: Names, assigned: Mapping[str, Json] | None) -
     return None
 
 
-def error_of(node: Node, failure: Failure) -> dict[str, Json]:
+def error_record(node: NodeSpec, failure: Failure) -> dict[str, Json]:
     """A failure, as the state, hooks and edges know it."""
     return {"node": node.name, "error": failure.message, "kind": failure.kind}
 

@@ -19,16 +19,24 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Json, detached
-from plait.engine.hands import Rehearsed, out_of_limit, working
-from plait.engine.hooks import Hook, Verdict
-from plait.engine.journal import Recorded
-from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
-from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.graph.calls import Action, filled_call
-from plait.program.graph.node import Names, Visit, clock_names, error_of, way_on
+from plait.core.values import Json, deep_copy
+from plait.engine.hands import PlannedStep, limit_error, working
+from plait.engine.hooks import Hook, HookDecision
+from plait.engine.journal import StepRecord
+from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
+from plait.engine.outcome import (
+    Failed,
+    Failure,
+    LimitExceeded,
+    Skipped,
+    StepError,
+    Succeeded,
+    require_success,
+)
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.graph.calls import Action, describe_call
+from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record, next_node
 from plait.program.on_empty import OnEmpty
 from plait.scope import Scope
 from plait.template.template import Template
@@ -60,7 +68,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class NodeForeach:
     """What makes an action that of a foreach."""
 
     over: Template
@@ -73,17 +81,17 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeSpec:
     name: str
     kind: NodeKind
     fingerprint: str
     call: Action | None = None
-    loop: Loop | None = None
+    loop: NodeForeach | None = None
     assign: Template | None = None
     output: Template | None = None
     edges: tuple[Edge, ...] = ()
     on_error: str | None = None
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     """How `perform` treats a visit, and that of a foreach each item."""
     clock: bool = False
     """A template of it asks for the time."""
@@ -96,17 +104,17 @@ class Node:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         raise AssertionError(f"a node is visited, not run: {turn.path}")
 
 
-def leads_to(node: Node) -> Iterator[str]:
+def leads_to(node: NodeSpec) -> Iterator[str]:
     yield from (edge.to for edge in node.edges)
     if node.on_error is not None:
         yield node.on_error
 
 
-def shown(node: Node, does: str | None = None) -> str:
+def describe_node(node: NodeSpec, does: str | None = None) -> str:
     """What a node does, as its author wrote it, or in the words of whoever knows more; and its edges."""
     if does is None:
         does = node.kind if node.call is None else node.call.shown()
@@ -115,7 +123,7 @@ def shown(node: Node, does: str | None = None) -> str:
     return does + (f" → {', '.join(ways)}" if ways else "")
 
 
-def node_of(path: str) -> str:
+def node_name(path: str) -> str:
     """`nodes/draft@2` is a visit of `draft`."""
     return path.rpartition("/")[2].partition("@")[0]
 
@@ -130,12 +138,12 @@ MOST_DEPTH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class GraphProgram:
     """A program, with what it was given."""
 
     name: str
     start: str
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, NodeSpec]
     state: Mapping[str, Json] = field(default_factory=dict)
     inputs: Mapping[str, Json] = field(default_factory=dict, repr=False)
     max_steps: int = 1000
@@ -152,7 +160,7 @@ class Graph:
 
     @property
     def inner(self) -> Sequence[Step]:
-        return (Walk(self),)
+        return (GraphStep(self),)
 
     @property
     def phases(self) -> tuple[tuple[str, int], ...]:
@@ -160,16 +168,16 @@ class Graph:
         return ((NODES, 0),)
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         """`{output, state, steps}`, and `errors` if it went on from some; StepError when it fails."""
         with working(turn.run).spending(
             turn.path, self.limits, f"graph '{self.name}'", goes_on=turn.replaying
         ) as spent:
-            _expect_depth(spent)
-            return expect_done(turn.perform(Walk(self)))
+            _require_depth(spent)
+            return require_success(turn.perform(GraphStep(self)))
 
 
-def _expect_depth(spent: Spent) -> None:
+def _require_depth(spent: Budget) -> None:
     spent.expect("depth")
     if spent.depth > MOST_DEPTH:
         raise StepError(Failure(f"more than {MOST_DEPTH} flows are inside one another", "limit"))
@@ -179,13 +187,13 @@ def _expect_depth(spent: Spent) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class GraphStep:
     """All visits of a graph, as one step."""
 
-    graph: Graph
+    graph: GraphProgram
     name: str = NODES
     kind: str = "graph"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def title(self) -> str:
@@ -193,20 +201,20 @@ class Walk:
 
     @property
     def fingerprint(self) -> str:
-        from plait.program.step_list import joined
+        from plait.program.step_list import join_fingerprints
 
-        return joined([node.fingerprint for node in self.graph.nodes.values()])
+        return join_fingerprints([node.fingerprint for node in self.graph.nodes.values()])
 
     @property
     def inner(self) -> Sequence[Step]:
         return tuple(self.graph.nodes.values())
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is not None:
-            return _rehearsed(self.graph, turn)
+            return _plan_graph(self.graph, turn)
         if not turn.run.fresh and not turn.run.accept_changes:
-            _expect_known_nodes(self.graph, turn)
+            _require_known_nodes(self.graph, turn)
         turn.run.journal.expect(node.fingerprint for node in self.graph.nodes.values())
         return _Way(self.graph, turn).walked()
 
@@ -214,7 +222,7 @@ class Walk:
 class _Way:
     """One walk through a graph: where it is, the state there, and what it has used up."""
 
-    def __init__(self, graph: Graph, turn: Turn) -> None:
+    def __init__(self, graph: GraphProgram, turn: StepContext) -> None:
         self.graph = graph
         self.turn = turn
         self.state: dict[str, Json] = dict(graph.state)
@@ -223,14 +231,14 @@ class _Way:
         self.errors: list[Json] = []
         self.hooks = turn.run.hooks
         self.spent = working(turn.run).spent_around(turn.path)
-        self.limited = _limited(self.spent)
+        self.limited = _limit_names(self.spent)
         self.around = turn.scope
         self.base = Scope({}, sources=turn.scope.sources)
 
     def walked(self) -> dict[str, Json]:
         try:
             return self._walked()
-        except OutOfLimit as end:
+        except LimitExceeded as end:
             end.failure = replace(end.failure, output={**self.partial(), "ended": "limit"})
             raise
 
@@ -240,23 +248,23 @@ class _Way:
         while at is not None:
             self._expect_steps_of_its_own()
             node = self.graph.nodes[at]
-            visit = Visit(self, node, self._number(at))
+            visit = NodeStep(self, node, self._number(at))
             self._take_a_step(visit)
             outcome, self.turn = self._with_state().perform_next(visit, self.steps)
             self.steps += 1
             match outcome:
-                case Done(value):
+                case Succeeded(value):
                     if "output" in value:
                         return self._completed(value["output"])
                     at = self._moved(node, value)
                 case Failed(failure):
                     at = self._after_failure(node, failure)
                 case Skipped():  # a hook wanted it so
-                    names = Names(self, {"result": {"status": "skipped"}}, self.turn.path)
-                    at = way_on(node, names).get("next")
+                    names = NodeScope(self, {"result": {"status": "skipped"}}, self.turn.path)
+                    at = next_node(node, names).get("next")
         return self._completed(dict(self.state))
 
-    def _with_state(self) -> Turn:
+    def _with_state(self) -> StepContext:
         """For hooks, which know the state at every step inside the graph."""
         if self.hooks is None:
             return self.turn
@@ -266,24 +274,24 @@ class _Way:
         number = self.visits[name] = self.visits.get(name, 0) + 1
         return number
 
-    def _moved(self, node: Node, value: Mapping[str, Json]) -> str | None:
+    def _moved(self, node: NodeSpec, value: Mapping[str, Json]) -> str | None:
         if "assign" in value:
             self.state.update(value["assign"])
         if "error" in value:
             self._remember(node, value["error"])
         return value.get("next")
 
-    def _after_failure(self, node: Node, failure: Failure) -> str | None:
-        error = error_of(node, failure)
+    def _after_failure(self, node: NodeSpec, failure: Failure) -> str | None:
+        error = error_record(node, failure)
         if node.on_error is None and not self.graph.goes_on:
             raise StepError(replace(failure, message=_at_node(node, failure.message), output=self.partial()))
         self._remember(node, error)
         if node.on_error is not None:
             return node.on_error
-        names = Names(self, {"result": {"status": "error", **error}}, self.turn.path)
-        return way_on(node, names).get("next")
+        names = NodeScope(self, {"result": {"status": "error", **error}}, self.turn.path)
+        return next_node(node, names).get("next")
 
-    def _remember(self, node: Node, error: Mapping[str, Json]) -> None:
+    def _remember(self, node: NodeSpec, error: Mapping[str, Json]) -> None:
         self.state["_last_error"] = dict(error)
         self.errors.append(dict(error))
         self.turn.run.note(self.turn.path, f"node '{node.name}' failed, and the graph goes on")
@@ -292,12 +300,12 @@ class _Way:
 
     def _expect_steps_of_its_own(self) -> None:
         if self.steps >= self.graph.max_steps:
-            own = Reached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
+            own = LimitReached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
             if self.hooks is not None:
                 self.hooks.reach(self.turn, own, self.facts())
             raise StepError(own.failure({**self.partial(), "ended": "limit"}))
 
-    def _take_a_step(self, visit: Visit) -> None:
+    def _take_a_step(self, visit: NodeStep) -> None:
         """Taken before the node is visited: of graphs side by side no two have the last step."""
         if not self.limited and self.hooks is None:
             return  # nobody asks
@@ -307,7 +315,7 @@ class _Way:
             # It is no next one: what its call needs is looked at there.
             limited = tuple(name for name in limited if name in ("steps", "seconds"))
         if (reached := run.take_step(path, self.spent, *limited)) is not None:
-            raise out_of_limit(reached, self.turn, self.facts())
+            raise limit_error(reached, self.turn, self.facts())
 
     def partial(self) -> dict[str, Json]:
         """What the graph has come to."""
@@ -327,7 +335,7 @@ class _Way:
         if verdict is not None and verdict.verb == "abort":
             raise verdict.aborted()
 
-    def asked(self, event: str, turn: Turn, context: Mapping[str, Json]) -> Verdict | None:
+    def asked(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> HookDecision | None:
         """What hooks say, if there are any."""
         if self.hooks is None:
             return None
@@ -341,30 +349,30 @@ class _Way:
         return {
             "graph": self.graph.name,
             "state": dict(self.state),
-            "inputs": detached(dict(self.graph.inputs)),
+            "inputs": deep_copy(dict(self.graph.inputs)),
             "steps": self.steps,
         }
 
 
-def _limited(spent: Spent) -> tuple[str, ...]:
+def _limit_names(spent: Budget) -> tuple[str, ...]:
     """The limits that somebody has set: to look at all of them takes longer than many a node."""
     found: dict[str, None] = {}
-    around: Spent | None = spent
+    around: Budget | None = spent
     while around is not None:
         found.update(dict.fromkeys(around.limits.record()))
         around = around.within
     return tuple(name for name in found if name != "depth")
 
 
-def _expect_known_nodes(graph: Graph, turn: Turn) -> None:
+def _require_known_nodes(graph: GraphProgram, turn: StepContext) -> None:
     """A node that was visited and is no longer there was renamed or removed: the file has changed."""
-    from plait.engine.replay import changed_steps
+    from plait.engine.replay import changed_steps_error
 
     recorded = [known.path.rpartition("/")[2] for known in turn.run.journal.recorded_in(turn.path)]
     visits = (name for name in recorded if not name.startswith("hook:"))
     gone = {name for visit in visits if (name := visit.partition("@")[0]) not in graph.nodes}
     if gone:
-        raise changed_steps((f"{turn.path}/{name}", "no longer a node") for name in sorted(gone))
+        raise changed_steps_error((f"{turn.path}/{name}", "no longer a node") for name in sorted(gone))
 
 
 # ── one visit ────────────────────────────────────────────────────────────
@@ -373,7 +381,7 @@ def _expect_known_nodes(graph: Graph, turn: Turn) -> None:
 _AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
 
 
-def _at_node(node: Node, message: str) -> str:
+def _at_node(node: NodeSpec, message: str) -> str:
     """With the node at which a graph has failed; of graphs that call one another each node is named once."""
     at = f"node '{node.name}': "
     named = _AT_NODES.match(message)
@@ -383,7 +391,7 @@ def _at_node(node: Node, message: str) -> str:
 # ── a dry run ────────────────────────────────────────────────────────────
 
 
-def _rehearsed(graph: Graph, turn: Turn) -> Json:
+def _plan_graph(graph: GraphProgram, turn: StepContext) -> Json:
     """Which way is taken only a run can know: every node that can be reached is shown, as it is written.
 
     Of the first one more is known: what it would be called with.
@@ -392,53 +400,55 @@ def _rehearsed(graph: Graph, turn: Turn) -> Json:
     assert run.rehearsal is not None
     for node in reachable(graph):
         inner = turn.inner(node)
-        known = _visited(node, turn)
+        known = _first_visit(node, turn)
         if known is not None and known.number < again:
-            run.rehearsal.append(Rehearsed(inner.path, node.kind, node.title, remembered=True))
+            run.rehearsal.append(PlannedStep(inner.path, node.kind, node.title, remembered=True))
             continue
         does = _first_call(graph, node, turn) if node.name == graph.start else None
         if _keeps_call(node, turn) and known is not None and known.number == again:
             does = "what it called is kept"
         is_changed = known is not None and known.fingerprint != node.fingerprint
-        run.rehearse(replace(inner, replaying=inner.replaying and is_changed), node.kind, shown(node, does))
+        run.rehearse(
+            replace(inner, replaying=inner.replaying and is_changed), node.kind, describe_node(node, does)
+        )
     return {}
 
 
-def _visited(node: Node, turn: Turn) -> Recorded | None:
+def _first_visit(node: NodeSpec, turn: StepContext) -> StepRecord | None:
     """How the first visit of a node has ended, in a run that may remember it."""
     remembers = turn.replaying and not turn.run.fresh
     return turn.run.journal.recorded(turn.inner(node).path) if remembers else None
 
 
-def _first_done_again(graph: Graph, turn: Turn) -> float:
+def _first_done_again(graph: GraphProgram, turn: StepContext) -> float:
     """The number of the first end that counts no more: all that is behind it is done again."""
-    ends = ((node, known) for node in reachable(graph) if (known := _visited(node, turn)) is not None)
+    ends = ((node, known) for node in reachable(graph) if (known := _first_visit(node, turn)) is not None)
     return min((known.number for node, known in ends if not _counts(node, known)), default=float("inf"))
 
 
-def _counts(node: Node, known: Recorded) -> bool:
+def _counts(node: NodeSpec, known: StepRecord) -> bool:
     has_failed = isinstance(known.outcome, Failed) and not node.policy.failure_is_final
     return known.fingerprint == node.fingerprint and not has_failed
 
 
-def _keeps_call(node: Node, turn: Turn) -> bool:
+def _keeps_call(node: NodeSpec, turn: StepContext) -> bool:
     """Was its call recorded as a step of its own, as it is now?"""
     known = turn.run.journal.recorded(f"{turn.inner(node).path}/call") if node.call else None
     return known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
 
 
-def _first_call(graph: Graph, node: Node, turn: Turn) -> str | None:
+def _first_call(graph: GraphProgram, node: NodeSpec, turn: StepContext) -> str | None:
     if node.call is None:
         return None
-    names = Names(_Way(graph, turn), clock_names() if node.clock else {}, turn.path)
+    names = NodeScope(_Way(graph, turn), clock_names() if node.clock else {}, turn.path)
     if node.loop is None:
-        return filled_call(node.call, turn, names, strict=graph.strict)
+        return describe_call(node.call, turn, names, strict=graph.strict)
     over = node.loop.over.render(names, strict=graph.strict)
     many = f" of {len(over)}" if isinstance(over, list) else ""
     return f"for each {node.loop.name}{many}: {node.call.shown()}"
 
 
-def reachable(graph: Graph) -> Iterator[Node]:
+def reachable(graph: GraphProgram) -> Iterator[NodeSpec]:
     """The nodes to which a way leads, in the order in which they are found."""
     found = dict.fromkeys([graph.start])
     waiting = [graph.start]

@@ -22,43 +22,43 @@ from __future__ import annotations
 
 from plait.program.items.commands import command_problem
 from plait.program.items.json_path import JsonPath, compile_json_path
-from plait.program.items.keys import item_key, keyed
+from plait.program.items.keys import item_key, with_keys
 from plait.program.items.selection import Selection, read_selection, select
-from plait.program.items.sorting import Order, compile_order
+from plait.program.items.sorting import SortOrder, compile_order
 from plait.program.items.sources import RunCommand, is_pattern, read_items
 from plait.program.items.spec import (
+    AutoInput,
     CommandInput,
     FileInput,
     GlobInput,
     InputSpec,
     ItemsInput,
-    PlainInput,
     read_input,
-    template_of,
+    spec_template,
 )
 from plait.scope.expressions import item_facts
 
 __all__ = [
+    "AutoInput",
     "CommandInput",
     "FileInput",
     "GlobInput",
     "InputSpec",
     "ItemsInput",
     "JsonPath",
-    "Order",
-    "PlainInput",
     "RunCommand",
     "Selection",
+    "SortOrder",
     "command_problem",
     "compile_json_path",
     "compile_order",
     "is_pattern",
     "item_facts",
     "item_key",
-    "keyed",
     "read_input",
     "read_items",
     "read_selection",
     "select",
-    "template_of",
+    "spec_template",
+    "with_keys",
 ]

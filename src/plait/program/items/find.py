@@ -9,30 +9,30 @@ from itertools import islice
 from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, ProcessError
 from plait.core.hints import Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Json, Unknown, holds_unknown
-from plait.engine.backend import ItemWork
+from plait.core.values import Json, Unknown, contains_unknown
+from plait.engine.backend import WorkItem
 from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.action_step import with_variables
-from plait.program.changes import beside_steps
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.action_step import with_env
+from plait.program.changes import scope_outside_steps
 from plait.program.items import (
     CommandInput,
     FileInput,
     InputSpec,
     Selection,
     is_pattern,
-    keyed,
     read_items,
     select,
-    template_of,
+    spec_template,
+    with_keys,
 )
-from plait.program.items.spool import Spooled, expect_spool, read_spool, write_spool
-from plait.program.on_empty import OnEmpty, expect_items
-from plait.template.sinks import as_shell
+from plait.program.items.spool import SpoolInfo, read_spool, require_spool, write_spool
+from plait.program.on_empty import OnEmpty, check_not_empty
+from plait.template.sinks import bind_shell
 from plait.template.template import Template
 
 COMMAND_TIMEOUT: Final = 300.0
@@ -44,7 +44,7 @@ UNKNOWN: Final[Mapping[str, Json]] = {"count": None, "items": []}
 
 
 @dataclass(frozen=True, slots=True)
-class MapItems:
+class FindItems:
     """The step that finds the items of a map and writes them down, before the first of them is worked on."""
 
     input: InputSpec
@@ -59,17 +59,17 @@ class MapItems:
     name: str = "items"
     kind: str = "items"
     title: str = "the items"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: tuple[Step, ...] = ()
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         run = working(turn.run)
-        turn = turn.with_scope(beside_steps(turn))
+        turn = turn.with_scope(scope_outside_steps(turn))
         if run.rehearsal is not None:
             return self._rehearsed(turn)
         spooled = write_spool(self._keyed(turn), self._file(turn))
-        expect_items(spooled.count, self.on_empty, turn, "the map", self._why_empty())
+        check_not_empty(spooled.count, self.on_empty, turn, "the map", self._why_empty())
         return {"count": spooled.count, "digest": spooled.digest}
 
     def _why_empty(self) -> str:
@@ -84,28 +84,28 @@ class MapItems:
             return "the pattern of the input matches no file that is chosen"
         return f"{source} none that is chosen"
 
-    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:
+    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
         if not isinstance(value, dict):
             return
         if "items" in value:
-            yield from (ItemWork(order, key, item) for order, (key, item) in enumerate(value["items"]))
+            yield from (WorkItem(order, key, item) for order, (key, item) in enumerate(value["items"]))
             return
         file = self._file(turn)
         if not turn.run.fresh:
-            expect_spool(file, Spooled(int(value["count"]), str(value["digest"])))
+            require_spool(file, SpoolInfo(int(value["count"]), str(value["digest"])))
         for order, key, item in read_spool(file, without=without):
-            yield ItemWork(order, key, item)
+            yield WorkItem(order, key, item)
 
-    def _file(self, turn: Turn) -> str:
+    def _file(self, turn: StepContext) -> str:
         owner = turn.path.removesuffix(f"/{self.name}")
         # That of the flow; or of a workflow that a step of it calls, perhaps for each of many items.
-        name = "items.jsonl" if "/" not in owner else f"items-{digest_of(owner)}.jsonl"
+        name = "items.jsonl" if "/" not in owner else f"items-{path_digest(owner)}.jsonl"
         return os.path.join(working(turn.run).folder, name)
 
-    def _keyed(self, turn: Turn) -> Iterator[tuple[str, Json]]:
-        return keyed(self._found(turn), self.id, turn.scope, mask=turn.run.mask)
+    def _keyed(self, turn: StepContext) -> Iterator[tuple[str, Json]]:
+        return with_keys(self._found(turn), self.id, turn.scope, mask=turn.run.mask)
 
-    def _found(self, turn: Turn) -> Iterator[Json]:
+    def _found(self, turn: StepContext) -> Iterator[Json]:
         items = read_items(
             self.input,
             directory=turn.directory,
@@ -116,12 +116,12 @@ class MapItems:
         )
         chosen = select(items, replace(self.selection, json_path=None))
         mask = turn.run.mask
-        return chosen if mask is str else (masked(item, mask) for item in chosen)
+        return chosen if mask is str else (mask_value(item, mask) for item in chosen)
 
-    def _printed(self, command: Template, turn: Turn) -> Iterator[bytes]:
+    def _printed(self, command: Template, turn: StepContext) -> Iterator[bytes]:
         turn = self._placed(turn)
         run, left = working(turn.run), turn.time_left()
-        bound = as_shell(command, turn.scope, strict=self.strict)
+        bound = bind_shell(command, turn.scope, strict=self.strict)
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
         try:
             yield from run.hands.lines(
@@ -132,15 +132,15 @@ class MapItems:
                 raise
             raise StepError(Failure(run.mask(str(error)), "exit", path=turn.path)) from None
 
-    def _placed(self, turn: Turn) -> Turn:
-        return with_variables(turn, self.env, strict=self.strict) if self.env else turn
+    def _placed(self, turn: StepContext) -> StepContext:
+        return with_env(turn, self.env, strict=self.strict) if self.env else turn
 
-    def _rehearsed(self, turn: Turn) -> Json:
+    def _rehearsed(self, turn: StepContext) -> Json:
         """The items that are known without running anything."""
         run = working(turn.run)
         if isinstance(self.input, CommandInput):
             scope = self._placed(turn).scope
-            run.rehearse(turn, "items", as_shell(self.input.command, scope, strict=self.strict).shown)
+            run.rehearse(turn, "items", bind_shell(self.input.command, scope, strict=self.strict).shown)
             return dict(UNKNOWN)
         if (why := self._why_not_known(turn)) is not None:
             run.rehearse(turn, "items", f"not known yet: {why}")
@@ -155,20 +155,20 @@ class MapItems:
         if not found and run.would_have_run:
             run.rehearse(turn, "items", "not known yet: there are none so far")
             return dict(UNKNOWN)
-        expect_items(len(found), self.on_empty, turn, "the map", self._why_empty())
+        check_not_empty(len(found), self.on_empty, turn, "the map", self._why_empty())
         return {"count": len(found), "items": found}
 
-    def _why_not_known(self, turn: Turn) -> str | None:
+    def _why_not_known(self, turn: StepContext) -> str | None:
         """What is asked of values that only a run will know, or is chosen by them."""
-        said = template_of(self.input).careful(turn.scope)
+        said = spec_template(self.input).careful(turn.scope)
         if isinstance(said, Unknown):
             return said.shown
-        if not holds_unknown(said):
+        if not contains_unknown(said):
             return None
         chosen = self.selection
         asking = (chosen.json_path, chosen.filter, chosen.sort_by, chosen.distinct, self.id)
         return "they are chosen by what only a run knows" if any(one is not None for one in asking) else None
 
 
-def digest_of(path: str) -> str:
+def path_digest(path: str) -> str:
     return sha256_hex(path.encode("utf-8", "surrogatepass"))[:16]

@@ -37,7 +37,7 @@ EXTENSIONS: Final = {
 }  # fmt: skip
 
 
-def items_of(
+def parse_items(
     chunks: Iterator[bytes],
     name: str,
     *,
@@ -48,12 +48,12 @@ def items_of(
 ) -> Iterator[Json]:
     """The items in these bytes; `name` is what messages call them, `file` the name that tells a format."""
     if form is None:
-        form, chunks = _recognised(chunks, os.path.splitext(file)[1].lower(), path)
+        form, chunks = _detect_format(chunks, os.path.splitext(file)[1].lower(), path)
     if form == "json":
         yield from _of_json(chunks, name, path, most)
         return
     needs_all = path is not None and not path.streams_items
-    items = _BY_LINES[form](_limited(chunks, name, most) if needs_all else chunks, name)
+    items = _BY_LINES[form](_limit_size(chunks, name, most) if needs_all else chunks, name)
     if path is None:
         yield from items
     elif path.streams_items:
@@ -68,14 +68,14 @@ def _of_json(chunks: Iterator[bytes], name: str, path: JsonPath | None, most: in
     elif path.names is not None:
         yield from path.of_elements(stream_elements(_texts(chunks, name), path, name))
     else:
-        text = "".join(_texts(_limited(chunks, name, most), name))
+        text = "".join(_texts(_limit_size(chunks, name, most), name))
         yield from path.of_document(JsonReader(name).value(text), name)
 
 
 # ── which format ─────────────────────────────────────────────────────────
 
 
-def _recognised(
+def _detect_format(
     chunks: Iterator[bytes], extension: str, path: JsonPath | None
 ) -> tuple[str, Iterator[bytes]]:
     known = EXTENSIONS.get(extension)
@@ -188,17 +188,17 @@ def _lines(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, str]]:
     for chunk in chunks:
         whole, newline, last = chunk.rpartition(b"\n")
         if not newline:
-            rest = _expect_line(rest + last, name, number)
+            rest = _require_line_length(rest + last, name, number)
             continue
-        for line in _decoded(rest + whole, name, number).split("\n"):
+        for line in _decode_lines(rest + whole, name, number).split("\n"):
             yield number, line
             number += 1
-        rest = _expect_line(last, name, number)
+        rest = _require_line_length(last, name, number)
     if rest:
-        yield number, _decoded(rest, name, number)
+        yield number, _decode_lines(rest, name, number)
 
 
-def _expect_line(rest: bytes, name: str, number: int) -> bytes:
+def _require_line_length(rest: bytes, name: str, number: int) -> bytes:
     if len(rest) > MAX_LINE:
         what = f"a line is longer than {MAX_LINE:,} bytes"
         fix = "is this a file of lines? if not, say its format"
@@ -206,7 +206,7 @@ def _expect_line(rest: bytes, name: str, number: int) -> bytes:
     return rest
 
 
-def _decoded(data: bytes, name: str, number: int) -> str:
+def _decode_lines(data: bytes, name: str, number: int) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -237,7 +237,7 @@ def _texts(chunks: Iterator[bytes], name: str) -> Iterator[str]:
             first = False
 
 
-def _limited(chunks: Iterator[bytes], name: str, most: int) -> Iterator[bytes]:
+def _limit_size(chunks: Iterator[bytes], name: str, most: int) -> Iterator[bytes]:
     size = 0
     for chunk in chunks:
         size += len(chunk)

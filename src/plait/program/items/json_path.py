@@ -17,8 +17,8 @@ from plait.core.records import dataclass, field
 from plait.core.source import Source
 from plait.core.values import UNDEFINED, Json
 from plait.template.json_paths import Query, chooses_one_by_one, compile_query, is_wildcard
-from plait.template.operators import kind_of
-from plait.template.program import walk
+from plait.template.operators import type_name
+from plait.template.program import follow_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class JsonPath:
         if self.names is None:
             found = [node.value for node in self._query.nodes(document, where)]
             yield from (
-                expect_list(found[0] if found else UNDEFINED, self, where) if self.wants_list else found
+                require_list(found[0] if found else UNDEFINED, self, where) if self.wants_list else found
             )
             return
-        yield from self.of_elements(elements_of(walk(document, self.names), self, where))
+        yield from self.of_elements(path_elements(follow_path(document, self.names), self, where))
 
     def of_elements(self, elements: Iterable[Json]) -> Iterator[Json]:
         """What is chosen from the elements of the list that `names` leads to."""
@@ -56,10 +56,10 @@ class JsonPath:
                 yield node.value
 
 
-def elements_of(found: Json, path: JsonPath, where: str) -> list[Json]:
+def path_elements(found: Json, path: JsonPath, where: str) -> list[Json]:
     """The elements that a path can choose from, where its names have led to `found`."""
     if path.wants_list:
-        return expect_list(found, path, where)
+        return require_list(found, path, where)
     match found:
         case list():
             return found
@@ -70,7 +70,7 @@ def elements_of(found: Json, path: JsonPath, where: str) -> list[Json]:
     raise no_list(found, path, where)
 
 
-def expect_list(found: Json, path: JsonPath | None, where: str) -> list[Json]:
+def require_list(found: Json, path: JsonPath | None, where: str) -> list[Json]:
     if isinstance(found, list):
         return found
     raise no_list(found, path, where)
@@ -81,7 +81,7 @@ def no_list(found: Json, path: JsonPath | None, where: str) -> InputError:
     if found is UNDEFINED:
         fix = "correct json_path; of JSON Lines it is asked of the list of all lines: $[*]…"
         return InputError(f"there is nothing {at}", where, fix, code="not-a-list")
-    return not_a_list(kind_of(found), list(found) if isinstance(found, dict) else [], at, where)
+    return not_a_list(type_name(found), list(found) if isinstance(found, dict) else [], at, where)
 
 
 def not_a_list(kind: str, keys: list[str], at: str, where: str) -> InputError:

@@ -16,8 +16,8 @@ from plait.core.documents import MAX_DEPTH, MAX_JSON_TEXT, parse_json
 from plait.core.errors import DocumentError, InternalError, LimitError
 from plait.core.hints import Final, NoReturn
 from plait.core.values import UNDEFINED, Json
-from plait.program.items.json_path import JsonPath, elements_of, no_list, not_a_list
-from plait.template.operators import kind_of
+from plait.program.items.json_path import JsonPath, no_list, not_a_list, path_elements
+from plait.template.operators import type_name
 
 NEAR_END: Final = 64
 """So many characters before the end of what is there, a value may just not be complete."""
@@ -48,11 +48,11 @@ class JsonReader:
         deep = len(text) > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH
         if self._doubt or deep or "\\ud" in text or "\\uD" in text:
             self._doubt = False
-            return parse_json(_placed(text, *place()), self.name)
+            return parse_json(_pad_to_position(text, *place()), self.name)
         return value
 
     def explain(self, text: str, line: int, column: int) -> NoReturn:
-        parse_json(_placed(text, line, column), self.name)
+        parse_json(_pad_to_position(text, line, column), self.name)
         raise InternalError("a JSON text was refused and is none the worse", self.name)
 
     def _table(self, pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -71,7 +71,7 @@ class JsonReader:
         return number
 
 
-def _placed(text: str, line: int, column: int) -> str:
+def _pad_to_position(text: str, line: int, column: int) -> str:
     # Blanks before a value mean nothing, and bring it to its line and column.
     return "\n" * (line - 1) + " " * (column - 1) + text
 
@@ -113,8 +113,8 @@ class _Document:
                 keys = (
                     [key for key in value if isinstance(value[key], list)] if isinstance(value, dict) else []
                 )
-                raise not_a_list(kind_of(value), keys, "in it", self.reader.name)
-            yield from elements_of(value, path, self.reader.name)
+                raise not_a_list(type_name(value), keys, "in it", self.reader.name)
+            yield from path_elements(value, path, self.reader.name)
 
     def member(self, names: tuple[str, ...], path: JsonPath | None) -> Iterator[Json]:
         wanted, seen = names[0], False

@@ -65,7 +65,7 @@ def item_key(
     return _segment(said)
 
 
-def keyed(
+def with_keys(
     items: Iterable[Json],
     id_template: Template | None = None,
     scope: Scope = NO_NAMES,
@@ -75,7 +75,7 @@ def keyed(
     """Each item with a key of its own; `scope`: what an id knows beside the item."""
     # A number for each key, as a million of texts would take ten times the memory.
     # Two keys with one number only get a `#2` that is not needed.
-    seen = Numbers()
+    seen = CompactIntSet()
     again: dict[str, int] = {}
     for item in items:
         key = item_key(item, id_template, scope, mask=mask)
@@ -86,7 +86,7 @@ def keyed(
         yield key, item
 
 
-class Numbers:
+class CompactIntSet:
     """A set of numbers below 2⁶⁴ that takes some ten bytes for each, where `set` takes a hundred.
 
     They are digests, so their last bits spread them evenly over many short sorted lists.
@@ -108,7 +108,7 @@ class Numbers:
 
 
 def _segment(said: str) -> str:
-    key = "".join(map(_escaped, said))
+    key = "".join(map(_escape_char, said))
     if key.strip(".") == "":
         return key.replace(".", "%2E")
     if len(key) <= MAX_KEY:
@@ -117,7 +117,7 @@ def _segment(said: str) -> str:
     return f"{key[: MAX_KEY - DIGITS - 1]}~{digest}"
 
 
-def _escaped(char: str) -> str:
+def _escape_char(char: str) -> str:
     if char.isalnum() or char in "._-":
         return char
     return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))

@@ -18,7 +18,7 @@ from plait.core.source import Source
 from plait.core.values import UNDEFINED, Json
 from plait.program.items.json_path import JsonPath, compile_json_path
 from plait.program.items.keys import canonical
-from plait.program.items.sorting import Order, compile_order
+from plait.program.items.sorting import SortOrder, compile_order
 from plait.scope.expressions import Expression, compile_filter, find, item_path
 
 Compiled = TypeVar("Compiled")
@@ -28,7 +28,7 @@ Compiled = TypeVar("Compiled")
 class Selection:
     json_path: JsonPath | None = None
     filter: Expression | None = None
-    sort_by: Order | None = None
+    sort_by: SortOrder | None = None
     distinct: tuple[str | int, ...] | None = None
     """The path to the field that must differ; () is the whole item."""
     offset: int = 0
@@ -47,14 +47,14 @@ def select(items: Iterable[Json], selection: Selection) -> Iterator[Json]:
     if selection.filter is not None:
         chosen = filter(selection.filter.holds, chosen)
     if selection.sort_by is not None:
-        chosen = selection.sort_by.sorted(chosen, first=_needed(selection))
+        chosen = selection.sort_by.sorted(chosen, first=_sort_limit(selection))
     if selection.distinct is not None:
         chosen = _distinct(chosen, selection.distinct)
     end = None if selection.max_items is None else selection.offset + selection.max_items
     return islice(chosen, selection.offset, end)
 
 
-def _needed(selection: Selection) -> int | None:
+def _sort_limit(selection: Selection) -> int | None:
     """How many of the first items are enough; not known if equal ones will be dropped."""
     if selection.max_items is None or selection.distinct is not None:
         return None

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
 
-from plait.core.errors import InputError, Problem, nearest
+from plait.core.errors import InputError, Problem, closest_name
 from plait.core.hints import IO, Any, Final
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json, Secret, json_text
-from plait.scope.expressions import as_number, find, item_path
-from plait.template.operators import kind_of
+from plait.scope.expressions import find, item_path, to_number
+from plait.template.operators import type_name
 
 RUN: Final = 20_000
 """Items that are sorted in memory."""
@@ -43,7 +43,7 @@ class OrderKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortOrder:
     by: tuple[OrderKey, ...]
 
     def key(self, item: Json) -> tuple[Any, ...]:
@@ -54,7 +54,7 @@ class Order:
         """All items in order, or the first of them."""
         if first is not None and first <= MOST_KEPT:
             return iter(heapq.nsmallest(first, items, key=self.key))
-        return islice(_merged(items, self.key, RUN), first)
+        return islice(_merge_sort(items, self.key, RUN), first)
 
 
 class _Descending:
@@ -78,8 +78,8 @@ _KINDS: Final = {"true or false": 1, "a number": 2, "a string": 3, "a list": 4, 
 def _rank(value: Json, key: OrderKey) -> tuple[Any, ...]:
     if value is None or value is UNDEFINED or value == "":
         return (0 if key.nulls_first else 2,)
-    value = as_number(value)
-    rank = _KINDS[kind_of(value)]
+    value = to_number(value)
+    rank = _KINDS[type_name(value)]
     if rank > 3:
         value = len(value)
     elif isinstance(value, Secret):
@@ -91,7 +91,7 @@ def _rank(value: Json, key: OrderKey) -> tuple[Any, ...]:
 # ── sorting ──────────────────────────────────────────────────────────────
 
 
-def _merged(items: Iterable[Json], key: Callable[[Json], Any], size: int) -> Iterator[Json]:
+def _merge_sort(items: Iterable[Json], key: Callable[[Json], Any], size: int) -> Iterator[Json]:
     left = iter(items)
     run = sorted(islice(left, size), key=key)
     following = next(left, UNDEFINED)
@@ -100,19 +100,19 @@ def _merged(items: Iterable[Json], key: Callable[[Json], Any], size: int) -> Ite
         return
     left = chain([following], left)
     with ExitStack() as files:
-        runs = [_kept(run, files)]
+        runs = [_write_batch(run, files)]
         del run
         while batch := sorted(islice(left, size), key=key):
-            runs.append(_kept(batch, files))
+            runs.append(_write_batch(batch, files))
             if len(runs) > MOST_RUNS:
-                merged = _kept(heapq.merge(*map(_read, runs), key=key), files)
+                merged = _write_batch(heapq.merge(*map(_read, runs), key=key), files)
                 for done in runs:
                     done.close()
                 runs = [merged]
         yield from heapq.merge(*map(_read, runs), key=key)
 
 
-def _kept(items: Iterable[Json], files: ExitStack) -> IO[str]:
+def _write_batch(items: Iterable[Json], files: ExitStack) -> IO[str]:
     from tempfile import TemporaryFile  # slow to import, and only many items need it
 
     file = TemporaryFile("w+", encoding="utf-8", errors="surrogatepass")  # noqa: SIM115 - closed by `files`
@@ -132,7 +132,7 @@ _PART: Final = re.compile(r"[^,\s]+|,")
 _WORDS: Final = ("ASC", "DESC", "NULLS", "FIRST", "LAST")
 
 
-def compile_order(text: str, source: Source | None = None) -> Order:
+def compile_order(text: str, source: Source | None = None) -> SortOrder:
     """An order as a file writes it; InputError with everything that is wrong."""
     source = source or Source("sort_by", text)
     problems: list[Problem] = []
@@ -148,7 +148,7 @@ def compile_order(text: str, source: Source | None = None) -> Order:
         problems.append(Problem(what, Span(source, 0, len(text)), "sort by fewer", code="bad-sort"))
     if problems:
         raise InputError.together(problems)
-    return Order(tuple(by))
+    return SortOrder(tuple(by))
 
 
 def _order_key(parts: list[re.Match[str]], source: Source, problems: list[Problem]) -> OrderKey:
@@ -171,7 +171,7 @@ def _order_key(parts: list[re.Match[str]], source: Source, problems: list[Proble
         case ["ASC" | "DESC" as direction, "NULLS", "FIRST" | "LAST" as nulls]:
             return OrderKey(keys, direction == "DESC", nulls == "FIRST")
     strange = next((word for word in words if word[0].upper() not in _WORDS), words[0])
-    meant = nearest(strange[0].upper(), _WORDS)
+    meant = closest_name(strange[0].upper(), _WORDS)
     fix = f"did you mean {meant}? " if meant and strange[0].upper() != meant else ""
     fix += "write field [ASC|DESC] [NULLS FIRST|LAST], with a comma before the next"
     _wrong("this order cannot be read", Span(source, strange.start(), words[-1].end()), fix, problems)

@@ -13,16 +13,16 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import translate
 
-from plait.core.documents.limits import shown
-from plait.core.errors import DocumentError, InputError, LimitError, Problem, nearest
+from plait.core.documents.limits import printable_name
+from plait.core.errors import DocumentError, InputError, LimitError, Problem, closest_name
 from plait.core.hints import IO, Final, NoReturn, TypeAlias
-from plait.core.machine import expect_room
+from plait.core.machine import raise_machine_limit
 from plait.core.source import Span
 from plait.core.values import Json, text
 from plait.program.items.commands import command_problem
-from plait.program.items.formats import items_of
+from plait.program.items.formats import parse_items
 from plait.program.items.json_path import JsonPath
-from plait.program.items.spec import CommandInput, FileInput, GlobInput, InputSpec, ItemsInput, PlainInput
+from plait.program.items.spec import AutoInput, CommandInput, FileInput, GlobInput, InputSpec, ItemsInput
 from plait.template.nodes import Text
 from plait.template.program import Lookup
 from plait.template.template import Template
@@ -50,17 +50,17 @@ def read_items(
         case CommandInput():
             yield from _of_command(spec, run_command, json_path)
         case GlobInput(pattern, span):
-            yield from _chosen(
+            yield from _apply_path(
                 _of_glob(_pattern(pattern, names), span, directory, allow_outside), json_path, span
             )
         case ItemsInput(items, span):
-            yield from _chosen(iter(items.careful(names, strict=True)), json_path, span)
-        case PlainInput():
-            yield from _recognised(spec, names, directory, json_path, allow_outside)
+            yield from _apply_path(iter(items.careful(names, strict=True)), json_path, span)
+        case AutoInput():
+            yield from _read_auto_input(spec, names, directory, json_path, allow_outside)
 
 
-def _recognised(
-    spec: PlainInput,
+def _read_auto_input(
+    spec: AutoInput,
     names: Mapping[str, Json] | Lookup,
     directory: str,
     json_path: JsonPath | None,
@@ -71,24 +71,24 @@ def _recognised(
         raise InputError.together([wrong])
     said = spec.text.careful(names, strict=True)
     if isinstance(said, list):
-        yield from _chosen(iter(said), json_path, spec.span)
+        yield from _apply_path(iter(said), json_path, spec.span)
         return
     if not isinstance(said, str):
         what = "this is neither a list nor the name of a file"
         raise InputError(what, spec.span, "name a file, or a value that is a list", code="bad-input")
     if _is_glob(spec.text) and not _exists(said, directory):
         paths = _of_glob(_pattern(spec.text, names), spec.span, directory, allow_outside)
-        yield from _chosen(paths, json_path, spec.span)
+        yield from _apply_path(paths, json_path, spec.span)
         return
     yield from _of_file(said, spec.text, spec.span, directory, None, json_path, allow_outside)
 
 
 def is_pattern(spec: InputSpec) -> bool:
     """Does it name files by a pattern?  That may match none."""
-    return isinstance(spec, GlobInput) or (isinstance(spec, PlainInput) and _is_glob(spec.text))
+    return isinstance(spec, GlobInput) or (isinstance(spec, AutoInput) and _is_glob(spec.text))
 
 
-def _chosen(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterator[Json]:
+def _apply_path(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterator[Json]:
     if path is None:
         return items
     return path.of_elements(items) if path.streams_items else path.of_document(list(items), str(span))
@@ -96,7 +96,7 @@ def _chosen(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterato
 
 def _name(template: Template) -> str:
     """What messages call it: the author's text, as values may be secret."""
-    return shown(template.leaf.source.text)
+    return printable_name(template.leaf.source.text)
 
 
 # ── commands ─────────────────────────────────────────────────────────────
@@ -106,7 +106,7 @@ OUTPUT: Final = "its output"
 
 def _of_command(spec: CommandInput, run_command: RunCommand, path: JsonPath | None) -> Iterator[Json]:
     try:
-        yield from items_of(run_command(spec.command), OUTPUT, form=spec.format, file="", path=path)
+        yield from parse_items(run_command(spec.command), OUTPUT, form=spec.format, file="", path=path)
     except (DocumentError, LimitError) as error:
         raise type(error).together(_in_output(problem, spec) for problem in error.problems) from None
 
@@ -132,24 +132,24 @@ def _of_file(
     json_path: JsonPath | None,
     allow_outside: bool,
 ) -> Iterator[Json]:
-    with _opened(path, template, span, directory, allow_outside) as file:
+    with _open_input(path, template, span, directory, allow_outside) as file:
         chunks = iter(lambda: file.read(CHUNK), b"")
-        yield from items_of(chunks, _name(template), form=form, file=path, path=json_path)
+        yield from parse_items(chunks, _name(template), form=form, file=path, path=json_path)
 
 
-def _opened(path: str, template: Template, span: Span, directory: str, allow_outside: bool) -> IO[bytes]:
+def _open_input(path: str, template: Template, span: Span, directory: str, allow_outside: bool) -> IO[bytes]:
     try:
         # Not blocking: a pipe that nobody writes to is refused below, not waited for.
         descriptor = os.open(os.path.join(directory, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise _no_file(path, template, span, directory) from None
     except (OSError, ValueError) as error:
-        expect_room(error)
+        raise_machine_limit(error)
         reason = error.strerror if isinstance(error, OSError) else "its name holds NUL"
         what = f"'{_name(template)}' cannot be read: {reason}"
         raise InputError(what, span, "look at its name and permissions", code="unreadable") from None
     try:
-        _expect_regular(descriptor, template, span)
+        _require_regular_file(descriptor, template, span)
         if not (allow_outside or _is_inside(descriptor, directory)):
             _refuse_outside(template, span)
     except InputError:
@@ -158,7 +158,7 @@ def _opened(path: str, template: Template, span: Span, directory: str, allow_out
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _expect_regular(descriptor: int, template: Template, span: Span) -> None:
+def _require_regular_file(descriptor: int, template: Template, span: Span) -> None:
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         what = f"'{_name(template)}' is a folder"
@@ -190,7 +190,9 @@ def _exists(path: str, directory: str) -> bool:
 def _no_file(path: str, template: Template, span: Span, directory: str) -> InputError:
     fixed = all(isinstance(part, Text) for part in template.leaf.program.parts)
     meant = _nearest_file(path, directory) if fixed else None
-    fix = (f"did you mean '{shown(meant)}'? " if meant else "") + "a command is written input: {command: …}"
+    fix = (
+        f"did you mean '{printable_name(meant)}'? " if meant else ""
+    ) + "a command is written input: {command: …}"
     what = f"there is no file '{_name(template)}'"
     if not fixed:
         what = f"'{_name(template)}' gives text here, and that is not the name of a file"
@@ -204,7 +206,7 @@ def _nearest_file(path: str, directory: str) -> str | None:
         beside = os.listdir(os.path.join(directory, folder))
     except (OSError, ValueError):
         return None
-    close = nearest(name, beside)
+    close = closest_name(name, beside)
     return os.path.join(folder, close) if close else None
 
 

@@ -12,13 +12,13 @@ A plain string is never a command.  Its texts are templates, filled when the ite
 
 from __future__ import annotations
 
-from plait.core.documents import Mapping, Node, Scalar, Sequence, expect_keys
-from plait.core.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.core.documents import Mapping, Node, Scalar, Sequence, check_keys
+from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import json_value
-from plait.schema import template_of as tree_of
+from plait.schema import to_template as tree_of
 from plait.schema.map_tables import FORMATS
 from plait.template.template import Template, compile_template
 
@@ -54,22 +54,22 @@ class ItemsInput:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainInput:
+class AutoInput:
     """A string: whether it names a file or a glob is seen when it is read."""
 
     text: Template
     span: Span
 
 
-InputSpec: TypeAlias = FileInput | GlobInput | CommandInput | ItemsInput | PlainInput
+InputSpec: TypeAlias = FileInput | GlobInput | CommandInput | ItemsInput | AutoInput
 
 
-def template_of(spec: InputSpec) -> Template:
+def spec_template(spec: InputSpec) -> Template:
     """The text, or the tree, in which values may stand."""
     match spec:
         case FileInput(template) | GlobInput(template) | CommandInput(template):
             return template
-        case ItemsInput(template) | PlainInput(template):
+        case ItemsInput(template) | AutoInput(template):
             return template
 
 
@@ -80,11 +80,11 @@ def read_input(node: Node) -> InputSpec:
             what, fix = "these are items, written as text", "write them without quotes, as a list"
             raise InputError(what, node.span, fix, code="bad-input")
         case Scalar(str()):
-            return PlainInput(_template(node), node.span)
+            return AutoInput(_template(node), node.span)
         case Sequence():
             return ItemsInput(tree_of(node), node.span)
         case Mapping():
-            return _said(node)
+            return _parse_mapping(node)
         case Scalar():
             fix = "name a file, or write {command: …}, {glob: …} or a list"
             raise InputError("an input is text, a list or a map", node.span, fix, code="bad-input")
@@ -100,8 +100,8 @@ def _is_json(said: str) -> bool:
     return True
 
 
-def _said(node: Mapping) -> InputSpec:
-    problems = [*expect_keys(node, (*KINDS, "format"), kind="map input"), *_kind_problems(node)]
+def _parse_mapping(node: Mapping) -> InputSpec:
+    problems = [*check_keys(node, (*KINDS, "format"), kind="map input"), *_kind_problems(node)]
     form = _format(node, problems)
     kind = next((kind for kind in KINDS if node.get(kind) is not None), "")
     said = node.get(kind)
@@ -128,7 +128,7 @@ def _kind_problems(node: Mapping) -> list[Problem]:
     if len(kinds) == 1:
         return []
     if not kinds:
-        return [_wrong("this says nothing to read", node.span, f"write one of: {listed(KINDS)}")]
+        return [_wrong("this says nothing to read", node.span, f"write one of: {format_names(KINDS)}")]
     names = " and ".join(f"'{kind}'" for kind in kinds)
     return [_wrong(f"{names} stand in one input", node.span, "keep one of them")]
 
@@ -142,8 +142,8 @@ def _format(node: Mapping, problems: list[Problem]) -> str | None:
     name = said.value if isinstance(said, Scalar) else None
     if isinstance(name, str) and name in FORMATS:
         return name
-    meant = nearest(str(name), FORMATS)
-    fix = (f"did you mean '{meant}'? " if meant else "") + f"formats: {listed(FORMATS)}"
+    meant = closest_name(str(name), FORMATS)
+    fix = (f"did you mean '{meant}'? " if meant else "") + f"formats: {format_names(FORMATS)}"
     problems.append(_wrong("there is no such format", said.span, fix))
     return None
 

@@ -17,24 +17,24 @@ from contextlib import suppress
 from plait.core.digests import sha256
 from plait.core.errors import InputError
 from plait.core.hints import IO, Final
-from plait.core.machine import expect_room
+from plait.core.machine import raise_machine_limit
 from plait.core.records import dataclass
 from plait.core.safe_files import open_at_once
 from plait.core.values import Json, json_text
-from plait.engine.journal import has_mark
+from plait.engine.journal import in_bitmap
 
 BUFFER: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpoolInfo:
     """How many items there are, and the digest of all of them."""
 
     count: int
     digest: str
 
 
-def write_spool(items: Iterable[tuple[str, Json]], file: str) -> Spooled:
+def write_spool(items: Iterable[tuple[str, Json]], file: str) -> SpoolInfo:
     """Write keyed items; if the items fail half-way, there is no spool."""
     unfinished = f"{file}.{os.getpid()}.part"
     count, digest = 0, sha256()
@@ -53,43 +53,43 @@ def write_spool(items: Iterable[tuple[str, Json]], file: str) -> Spooled:
         _remove(unfinished)
         raise
     _sync_folder(file)
-    return Spooled(count, digest.hexdigest())
+    return SpoolInfo(count, digest.hexdigest())
 
 
 def read_spool(file: str, *, without: bytes = b"") -> Iterator[tuple[int, str, Json]]:
     """Index, key and item of each, in order; but for those for which `without` has a 1."""
-    with _opened(file) as spool:
+    with _open_spool(file) as spool:
         for index, line in enumerate(_lines(spool, file)):
-            if has_mark(without, index):
+            if in_bitmap(without, index):
                 continue
             try:
                 key, item = json.loads(line.decode("utf-8", "surrogatepass"))
             except (ValueError, TypeError, RecursionError):
-                raise _damaged(f"{file}:{index + 1}") from None
+                raise _spool_error(f"{file}:{index + 1}") from None
             yield index, key, item
 
 
-def spooled(file: str) -> Spooled:
+def inspect_spool(file: str) -> SpoolInfo:
     """What a spool holds; to be compared with what was written."""
     count, digest = 0, sha256()
-    with _opened(file) as spool:
+    with _open_spool(file) as spool:
         while block := spool.read(BUFFER):
             count += block.count(b"\n")
             digest.update(block)
-    return Spooled(count, digest.hexdigest())
+    return SpoolInfo(count, digest.hexdigest())
 
 
-def expect_spool(file: str, written: Spooled) -> None:
+def require_spool(file: str, written: SpoolInfo) -> None:
     """Is the spool the one that was written?"""
-    if spooled(file) != written:
-        raise _damaged(file)
+    if inspect_spool(file) != written:
+        raise _spool_error(file)
 
 
-def _opened(file: str) -> IO[bytes]:
+def _open_spool(file: str) -> IO[bytes]:
     try:
         return open(file, "rb", buffering=BUFFER, opener=open_at_once)
     except OSError as error:
-        expect_room(error)
+        raise_machine_limit(error)
         what = f"the items of this run cannot be read: {error.strerror}"
         raise InputError(what, file, "start the run again", code="no-spool") from None
 
@@ -97,11 +97,11 @@ def _opened(file: str) -> IO[bytes]:
 def _lines(spool: Iterable[bytes], file: str) -> Iterator[bytes]:
     for line in spool:
         if not line.endswith(b"\n"):
-            raise _damaged(file)
+            raise _spool_error(file)
         yield line
 
 
-def _damaged(where: str) -> InputError:
+def _spool_error(where: str) -> InputError:
     what = "the items of this run were changed or damaged since they were written"
     return InputError(what, where, "start the run again", code="spool-damaged")
 

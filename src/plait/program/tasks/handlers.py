@@ -33,7 +33,7 @@ MOST_TOLD: Final = 100_000
 """So much is compared of what a function holds."""
 
 
-def fingerprint_of(function: Callable[..., object]) -> str:
+def function_fingerprint(function: Callable[..., object]) -> str:
     """The same for the same function, also in another process if everything in it can be compared."""
     try:
         return _known(function)
@@ -41,25 +41,25 @@ def fingerprint_of(function: Callable[..., object]) -> str:
         return _fingerprint(function)
 
 
-def is_only_known_here(function: Callable[..., object]) -> bool:
+def is_process_local(function: Callable[..., object]) -> bool:
     """Can no other process tell whether it is this one?"""
     return any(part.startswith(_HERE) for part in _all_told(function))
 
 
-def qualified(function: Callable[..., object]) -> str:
+def qualified_name(function: Callable[..., object]) -> str:
     if isinstance(function, functools.partial):
-        return f"partial of {qualified(function.func)}"
+        return f"partial of {qualified_name(function.func)}"
     named = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{named}"
 
 
 def _fingerprint(function: Callable[..., object]) -> str:
     parts = "\0".join(_all_told(function))
-    return f"{qualified(function)}:{sha256_hex(parts.encode('utf-8', 'surrogatepass'))[:16]}"
+    return f"{qualified_name(function)}:{sha256_hex(parts.encode('utf-8', 'surrogatepass'))[:16]}"
 
 
 def _all_told(function: Callable[..., object]) -> list[str]:
-    told = list(islice(_told(function), MOST_TOLD))
+    told = list(islice(_fingerprint_parts(function), MOST_TOLD))
     return told if len(told) < MOST_TOLD else [_token(function)]
 
 
@@ -69,7 +69,7 @@ _known: Final = lru_cache(maxsize=1024)(_fingerprint)
 # ── what is told of a value ──────────────────────────────────────────────
 
 
-def _told(value: object, way: tuple[int, ...] = ()) -> Iterator[str]:
+def _fingerprint_parts(value: object, way: tuple[int, ...] = ()) -> Iterator[str]:
     """Texts that are the same if, and as far as can be seen only if, the value is.
 
     `way`: those that it is inside of, by identity.
@@ -107,9 +107,9 @@ def _of_thing(value: object, way: tuple[int, ...]) -> Iterator[str]:
         case types.FunctionType():
             yield from _of_function(value, way)
         case types.BuiltinFunctionType():
-            yield f"builtin {qualified(value)}"
+            yield f"builtin {qualified_name(value)}"
             if not isinstance(value.__self__, types.ModuleType):
-                yield from _told(value.__self__, way)
+                yield from _fingerprint_parts(value.__self__, way)
         case types.ModuleType():
             yield f"module {value.__name__}"
         case type():
@@ -120,7 +120,7 @@ def _of_thing(value: object, way: tuple[int, ...]) -> Iterator[str]:
 
 def _of_all(values: Iterable[object], way: tuple[int, ...]) -> Iterator[str]:
     for value in values:
-        yield from _told(value, way)
+        yield from _fingerprint_parts(value, way)
 
 
 def _of_collection(value: Any, way: tuple[int, ...]) -> Iterator[str]:
@@ -128,18 +128,18 @@ def _of_collection(value: Any, way: tuple[int, ...]) -> Iterator[str]:
     if isinstance(value, dict):
         yield from _of_all((one for pair in value.items() for one in pair), way)
     elif isinstance(value, set | frozenset):  # in no order
-        yield from sorted("\1".join(_told(inner, way)) for inner in value)
+        yield from sorted("\1".join(_fingerprint_parts(inner, way)) for inner in value)
     else:
         yield from _of_all(value, way)
 
 
 def _of_function(function: types.FunctionType, way: tuple[int, ...]) -> Iterator[str]:
-    yield f"function {qualified(function)}"
+    yield f"function {qualified_name(function)}"
     yield from _of_code(function.__code__, way)
     yield from _of_all((function.__defaults__, function.__kwdefaults__), way)
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # empty: nothing was assigned yet
-            yield from _told(cell.cell_contents, way)
+            yield from _fingerprint_parts(cell.cell_contents, way)
 
 
 def _of_code(code: types.CodeType, way: tuple[int, ...]) -> Iterator[str]:
@@ -156,11 +156,11 @@ def _of_object(value: object, way: tuple[int, ...]) -> Iterator[str]:
     called = vars(kind).get("__call__")
     if isinstance(called, types.FunctionType):
         yield from _of_function(called, way)
-    fields = _fixed_fields(value)
+    fields = _constant_fields(value)
     yield from [_token(value)] if fields is None else _of_collection(fields, way)
 
 
-def _fixed_fields(value: object) -> dict[str, object] | None:
+def _constant_fields(value: object) -> dict[str, object] | None:
     """What a record holds that cannot change; None of anything else."""
     if isinstance(value, tuple):
         return {str(place): inner for place, inner in enumerate(value)}

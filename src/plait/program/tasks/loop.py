@@ -9,40 +9,40 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.hands import working
 from plait.engine.outcome import (
-    Done,
     Failed,
     Failure,
     Outcome,
     StepError,
-    by_author,
+    Succeeded,
+    call_author_function,
 )
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.step_list import joined
-from plait.program.tasks.handlers import fingerprint_of
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.step_list import join_fingerprints
+from plait.program.tasks.handlers import function_fingerprint
 from plait.program.tasks.model import Loop, Task, TaskOutput
 from plait.program.tasks.task import (
     TaskStep,
-    output_of,
+    make_task_output,
 )
 from plait.program.tasks.units import (
     Outputs,
     last_value,
-    recorded_outputs,
-    skipped_with,
-    task_step_of,
-    told,
-    with_tasks,
+    make_task_step,
+    outputs_from_record,
+    skip_if_needed_skipped,
+    task_record_or_skip,
+    with_task_outputs,
 )
 
 if TYPE_CHECKING:
-    from plait.program.tasks.task_graph import Assembled
+    from plait.program.tasks.task_graph import EnsembleProgram
     from plait.scope.expressions import Expression
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Looped:
-    program: Assembled
+class LoopUnit:
+    program: EnsembleProgram
     loop: Loop
 
     @property
@@ -53,18 +53,18 @@ class Looped:
         return LoopStep(self.program, self.loop, dict(outputs))
 
     def outputs(self, outcome: Outcome) -> Outputs:
-        return recorded_outputs(self.program, self.tasks, outcome)
+        return outputs_from_record(self.program, self.tasks, outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
     """Rounds, until the condition holds or there are no more."""
 
-    program: Assembled
+    program: EnsembleProgram
     loop: Loop
     outputs: Mapping[str, TaskOutput]
     kind: str = "rounds"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def title(self) -> str:
@@ -76,33 +76,33 @@ class LoopStep:
 
     @property
     def fingerprint(self) -> str:
-        return joined([*(step.fingerprint for step in self.inner), *self._rules()])
+        return join_fingerprints([*(step.fingerprint for step in self.inner), *self._rules()])
 
     def _rules(self) -> list[str]:
         loop = self.loop
         if callable(loop.until):
-            until = fingerprint_of(loop.until)
+            until = function_fingerprint(loop.until)
         else:
-            until = "" if loop.until is None else compiled_until(loop.until).source.text
+            until = "" if loop.until is None else compile_until(loop.until).source.text
         return [until, str(loop.max_iterations), loop.on_max, str(loop.feedback)]
 
     @property
     def inner(self) -> Sequence[Step]:
-        return [Round(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)]
+        return [LoopRound(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)]
 
     goes_on = "inner"
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         last: Mapping[str, Json] = {}
         feedback: str | None = None
         rehearses = working(turn.run).rehearsal is not None
         for number in range(1, (1 if rehearses else self.loop.max_iterations) + 1):
-            step = Round(self, number, self.outputs, feedback)
+            step = LoopRound(self, number, self.outputs, feedback)
             outcome, turn = turn.perform_next(step, number - 1)
             if isinstance(outcome, Failed):
-                raise StepError(with_tasks(outcome.failure, last))
-            last = outcome.value if isinstance(outcome, Done) else {}
+                raise StepError(with_task_outputs(outcome.failure, last))
+            last = outcome.value if isinstance(outcome, Succeeded) else {}
             if last.get("met") or rehearses:
                 return {**last, "iterations": number}
             said = last_value(last).get("raw")
@@ -123,7 +123,7 @@ class LoopStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class LoopRound:
     """The tasks of a loop, once."""
 
     of: LoopStep
@@ -131,7 +131,7 @@ class Round:
     outputs: Mapping[str, TaskOutput]
     feedback: str | None
     kind: str = "rounds"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ class Round:
 
     @property
     def fingerprint(self) -> str:
-        return joined(step.fingerprint for step in self.inner)
+        return join_fingerprints(step.fingerprint for step in self.inner)
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -152,30 +152,34 @@ class Round:
     goes_on = "inner"
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         made: Outputs = {}
         values: dict[str, Json] = {}
         cast = self.of.program.cast
         for order, task in enumerate(self.of.loop.tasks):
-            outcome = skipped_with(made[one] for need in task.context if (one := cast.id_of(need)) in made)
+            outcome = skip_if_needed_skipped(
+                made[one] for need in task.context if (one := cast.id_of(need)) in made
+            )
             if outcome is None:
                 outcome, turn = turn.perform_next(self._step(order, {**self.outputs, **made}), order)
             if isinstance(outcome, Failed):
-                raise StepError(with_tasks(outcome.failure, {"tasks": values}))
+                raise StepError(with_task_outputs(outcome.failure, {"tasks": values}))
             key = cast.id_of(task)
-            made[key] = output_of(key, self._filled(task), outcome)
-            values[key] = {**told(outcome), "iteration": self.number}
+            made[key] = make_task_output(key, self._filled(task), outcome)
+            values[key] = {**task_record_or_skip(outcome), "iteration": self.number}
         return {"tasks": values, "met": self._is_met(list(made.values())[-1], turn)}
 
-    def _is_met(self, last: TaskOutput, turn: Turn) -> bool:
+    def _is_met(self, last: TaskOutput, turn: StepContext) -> bool:
         until = self.of.loop.until
         if until is None or working(turn.run).rehearsal is not None or last.status == "skipped":
             return False
         if callable(until):
-            ended = by_author(lambda: until(replace(last, iteration=self.number)), "until", turn.run.mask)
+            ended = call_author_function(
+                lambda: until(replace(last, iteration=self.number)), "until", turn.run.mask
+            )
             return bool(ended)
         facts = {"output": last.raw, "data": last.data, "iteration": self.number}
-        return compiled_until(until).holds(facts)
+        return compile_until(until).holds(facts)
 
     def _filled(self, task: Task) -> Task:
         return replace(self.of.program.filled.task(task), iteration=self.number)
@@ -186,11 +190,11 @@ class Round:
         if order == 0:
             filled = replace(filled, feedback=self.feedback)
         program = self.of.program
-        return task_step_of(program, task, outputs, f"task:{program.cast.id_of(task)}", filled=filled)
+        return make_task_step(program, task, outputs, f"task:{program.cast.id_of(task)}", filled=filled)
 
 
-def compiled_until(until: Json) -> Expression:
+def compile_until(until: Json) -> Expression:
     """A condition as data, or a line of text; one that is neither is an InputError."""
-    from plait.scope.expressions import Expression, read_when
+    from plait.scope.expressions import Expression, parse_when
 
-    return until if isinstance(until, Expression) else read_when(until)
+    return until if isinstance(until, Expression) else parse_when(until)

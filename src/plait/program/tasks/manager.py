@@ -15,40 +15,49 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from threading import Condition
 
-from plait.agents.messages import Answer, Offer, ToolUse, digest
-from plait.agents.session import Agency, Conversation, Talk
-from plait.agents.tool_access import Permissions, faults
-from plait.agents.turns import OwnTool
-from plait.core.errors import InputError, nearest
+from plait.agents.messages import ModelResponse, ToolOffer, ToolRequest, digest
+from plait.agents.session import AgentScope, AgentSession, AgentStep
+from plait.agents.tool_access import Permissions, schema_errors
+from plait.agents.turns import SessionTool
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.hands import working
-from plait.engine.journal import Recorded
+from plait.engine.journal import StepRecord
 from plait.engine.limits import LOOK
-from plait.engine.outcome import Done, Failed, Failure, Outcome, OutOfLimit, OutOfTime, StepError, expect_done
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Step
+from plait.engine.outcome import (
+    DeadlineExceeded,
+    Failed,
+    Failure,
+    LimitExceeded,
+    Outcome,
+    StepError,
+    Succeeded,
+    require_success,
+)
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
 from plait.program.tasks.model import (
     PLAIN_AGENT,
     PLAIN_MANAGER,
     Agent,
-    Cast,
+    EnsembleSpec,
     Manager,
     Task,
     TaskOutput,
-    as_limits,
+    to_limits,
 )
 from plait.program.tasks.task import (
     TaskStep,
     agent_key,
-    output_of,
-    provider_of,
-    record_of,
+    make_task_output,
+    task_provider,
+    task_record,
     task_step,
 )
-from plait.program.tasks.text import system_of
+from plait.program.tasks.text import system_text
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
@@ -76,7 +85,7 @@ SCHEMA: Final[dict[str, Json]] = {
 class ManagerStep:
     """A conversation with a manager, in which the tasks get done."""
 
-    cast: Cast
+    cast: EnsembleSpec
     tasks: tuple[Task, ...]
     """Their texts are filled."""
     manager: Manager
@@ -87,7 +96,7 @@ class ManagerStep:
     fingerprint: str
     name: str = MANAGER
     kind: str = "agent"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def title(self) -> str:
@@ -100,14 +109,14 @@ class ManagerStep:
     goes_on = "inner"
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is not None:
             working(turn.run).rehearse(turn, "agent", self._prompt())
             return {}
         began = time.monotonic()
         try:
-            value = Talk(self._conversation(_Rulings()), turn).to_the_end()
-        except (StepError, OutOfLimit) as error:
+            value = AgentSession(self._conversation(_Rulings()), turn).to_the_end()
+        except (StepError, LimitExceeded) as error:
             error.failure = self._failed(error.failure, turn)
             raise
         record = {
@@ -120,57 +129,59 @@ class ManagerStep:
             "delegations": self._delegations(turn.run.journal, turn.path),
             "duration": round(time.monotonic() - began, 6),
         }
-        return masked(record, turn.run.mask)
+        return mask_value(record, turn.run.mask)
 
     def outputs(self, outcome: Outcome) -> list[TaskOutput]:
         """Of each delegation in its order, and at the end that of the manager."""
         match outcome:
-            case Done(dict() as value) | Failed(Failure(output=dict() as value)):
+            case Succeeded(dict() as value) | Failed(Failure(output=dict() as value)):
                 made = value.get("delegations") or []
             case _:
                 made = []
         works = [
-            output_of(f"{DELEGATION}{number}", Task(str(one["task"]), name=str(one["worker"])), Done(one))
+            make_task_output(
+                f"{DELEGATION}{number}", Task(str(one["task"]), name=str(one["worker"])), Succeeded(one)
+            )
             for number, one in enumerate(made, 1)
         ]
         plain = Task(None, None, name=self.manager.role)
-        return [*works, output_of(MANAGER, plain, outcome)]
+        return [*works, make_task_output(MANAGER, plain, outcome)]
 
     # ── the conversation ─────────────────────────────────────────────────
 
-    def _conversation(self, rulings: _Rulings) -> Conversation:
+    def _conversation(self, rulings: _Rulings) -> AgentStep:
         manager = self.manager
         rule = "Delegate work with the tool 'delegate'; then answer with the result of all of it."
-        return Conversation(
+        return AgentStep(
             MANAGER,
             manager.role,
             self._prompt(),
-            f"{system_of(manager)}\n\n{rule}",
-            provider_of(manager, self.cast.provider),
+            f"{system_text(manager)}\n\n{rule}",
+            task_provider(manager, self.cast.provider),
             manager.model or self.cast.model,
             tools=tuple(manager.tools),
             once=tuple(manager.once),
-            limits=as_limits(manager.limits),
+            limits=to_limits(manager.limits),
             options=manager.options,
-            own=(OwnTool(self._offer(), partial(self._delegated, rulings), rulings.tell),),
+            own=(SessionTool(self._offer(), partial(self._delegated, rulings), rulings.tell),),
             lacking=self._lacking,
         )
 
-    def _lacking(self, turn: Turn) -> str | None:
+    def _lacking(self, turn: StepContext) -> str | None:
         worked = {one["worker"] for one in self._delegations(turn.run.journal, turn.path)}
         lacking = [role for role in self.manager.required if self.roles[role] not in worked]
         return f"the manager ended without the work of {', '.join(map(repr, lacking))}" if lacking else None
 
     def _prompt(self) -> str:
-        parts = ["## Workers\n\n" + "\n".join(_introduced(one) for one in self._allowed().values())]
+        parts = ["## Workers\n\n" + "\n".join(_describe_worker(one) for one in self._allowed().values())]
         for number, task in enumerate(self.tasks, 1):
             expected = f"\n\nExpected output: {task.expected_output}" if task.expected_output else ""
             parts.append(f"## Task {number}\n\n{task.description or ''}{expected}")
         return "\n\n".join(parts)
 
-    def _offer(self) -> Offer:
+    def _offer(self) -> ToolOffer:
         named = ", ".join(self._allowed())
-        return Offer(DELEGATE, f"Have a worker do something. Workers: {named}", SCHEMA, DELEGATE)
+        return ToolOffer(DELEGATE, f"Have a worker do something. Workers: {named}", SCHEMA, DELEGATE)
 
     def _allowed(self) -> Mapping[str, Agent]:
         names = {self.roles[role] for role in self.manager.workers} or self.workers.keys()
@@ -178,7 +189,7 @@ class ManagerStep:
 
     # ── a delegation ─────────────────────────────────────────────────────
 
-    def _delegated(self, rulings: _Rulings, turn: Turn, params: Mapping[str, Json]) -> Json:
+    def _delegated(self, rulings: _Rulings, turn: StepContext, params: Mapping[str, Json]) -> Json:
         top = turn.path.rpartition("/")[0]
         refused = self._ruled(turn, rulings)
         if refused is not None:
@@ -187,9 +198,11 @@ class ManagerStep:
         worker = self.workers[str(params["worker"])]
         above = run.agents[top].permissions.within
         # A worker may do what its author allows it, not what the manager may do.
-        run.agents[turn.path] = Agency(Permissions(tuple(worker.tools), above), run.spent_around(turn.path))
+        run.agents[turn.path] = AgentScope(
+            Permissions(tuple(worker.tools), above), run.spent_around(turn.path)
+        )
         try:
-            value = expect_done(turn.perform(self._work(worker, str(params["task"]))))
+            value = require_success(turn.perform(self._work(worker, str(params["task"]))))
         finally:
             del run.agents[turn.path]
         return value.get("raw") if isinstance(value, Mapping) else None
@@ -200,7 +213,7 @@ class ManagerStep:
             WORK, worker.role, task, (), provider=self.cast.provider, model=self.cast.model, kind="agent"
         )
 
-    def _ruled(self, turn: Turn, rulings: _Rulings) -> str | None:
+    def _ruled(self, turn: StepContext, rulings: _Rulings) -> str | None:
         """Why the delegation at a turn is not to be: those that were asked for before it come first."""
         path, _, own = turn.path.rpartition("/")
         accepted: Counter[str] = Counter()
@@ -216,7 +229,7 @@ class ManagerStep:
     def _refused(self, worker: str, accepted: Counter[str]) -> str | None:
         allowed, manager = self._allowed(), self.manager
         if worker not in allowed:
-            guess = nearest(worker, allowed)
+            guess = closest_name(worker, allowed)
             meant = f"did you mean '{guess}'? " if guess else ""
             there = ", ".join(allowed)
             return f"there is no worker '{worker}' that you may delegate to; {meant}there are: {there}"
@@ -231,35 +244,35 @@ class ManagerStep:
         made: list[Json] = []
         for call, use in _uses(journal, path):
             known = journal.recorded(f"{path}/{call}/{WORK}")
-            if known is not None and isinstance(known.outcome, Done):
+            if known is not None and isinstance(known.outcome, Succeeded):
                 assert isinstance(use.arguments, Mapping)
-                made.append({**record_of(known.outcome), **use.arguments, "duration": known.duration})
+                made.append({**task_record(known.outcome), **use.arguments, "duration": known.duration})
         return made
 
-    def _failed(self, failure: Failure, turn: Turn) -> Failure:
+    def _failed(self, failure: Failure, turn: StepContext) -> Failure:
         said = failure.output if isinstance(failure.output, Mapping) else {}
         made = self._delegations(turn.run.journal, turn.path)
         return replace(failure, output={**said, "delegations": made})
 
 
-def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolUse]]:
+def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
     """The delegations that a manager has asked for, in its own order, each with the name of its call."""
     number = 1
     while (known := journal.recorded(f"{path}/turn:{number}")) is not None:
-        uses = Answer.of(known.outcome.value).uses if isinstance(known.outcome, Done) else ()
+        uses = ModelResponse.of(known.outcome.value).uses if isinstance(known.outcome, Succeeded) else ()
         for place, use in enumerate(uses, 1):
             if use.name == DELEGATE:
                 yield f"turn:{number}.call:{place}", use
         number += 1
 
 
-def _may_be_made(turn: Turn, path: str, use: ToolUse, rulings: _Rulings) -> bool:
+def _may_be_made(turn: StepContext, path: str, use: ToolRequest, rulings: _Rulings) -> bool:
     """Does a delegation count?  Not one that its schema or a hook kept from being made, and that was told."""
-    if faults(use.arguments, SCHEMA):
+    if schema_errors(use.arguments, SCHEMA):
         return False
     journal = turn.run.journal
     match journal.recorded(path):
-        case Recorded(outcome=Done({"failed": True, "kind": "refused"})):
+        case StepRecord(outcome=Succeeded({"failed": True, "kind": "refused"})):
             return journal.recorded(f"{path}/{WORK}") is not None
         case None:
             return rulings.of(path, turn)
@@ -278,30 +291,30 @@ class _Rulings:
             self._allowed[path] = is_allowed
             self._told.notify_all()
 
-    def of(self, path: str, turn: Turn) -> bool:
+    def of(self, path: str, turn: StepContext) -> bool:
         """Waits until it is known; one of which nothing is heard for long counts as made."""
         end = time.monotonic() + PATIENCE
         with self._told:
             while path not in self._allowed and time.monotonic() < end:
                 turn.run.expect_going()
                 if turn.is_over():
-                    raise OutOfTime
+                    raise DeadlineExceeded
                 self._told.wait(LOOK)
             return self._allowed.get(path, True)
 
 
-def _introduced(agent: Agent) -> str:
+def _describe_worker(agent: Agent) -> str:
     about = " ".join(part for part in (agent.goal, agent.background) if part)
     return f"- {agent.role}: {about}" if about else f"- {agent.role}"
 
 
-def manager_step(cast: Cast, tasks: Sequence[Task], manager: Agent | None) -> ManagerStep:
+def manager_step(cast: EnsembleSpec, tasks: Sequence[Task], manager: Agent | None) -> ManagerStep:
     """The manager of an ensemble, with those who work for it: the agents of its tasks."""
     leads = manager if isinstance(manager, Manager) else PLAIN_MANAGER
     written = [(task.agent or PLAIN_AGENT).role for task in cast.tasks]
     agents = [task.agent or PLAIN_AGENT for task in tasks]
     roles = {role: agent.role for role, agent in zip(written, agents, strict=True)}
-    _expect_different(roles)
+    _require_unique_roles(roles)
     workers = {agent.role: agent for agent in agents}
     essence: Json = [
         [[task.description, task.expected_output] for task in tasks],
@@ -312,7 +325,7 @@ def manager_step(cast: Cast, tasks: Sequence[Task], manager: Agent | None) -> Ma
     return ManagerStep(cast, tuple(tasks), leads, workers, roles, digest(essence))
 
 
-def _expect_different(roles: Mapping[str, str]) -> None:
+def _require_unique_roles(roles: Mapping[str, str]) -> None:
     """Roles that differ as they are written may be the same with their values put in."""
     seen: dict[str, str] = {}
     for written, filled in roles.items():

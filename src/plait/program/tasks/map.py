@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.agents.messages import Usage, total
+from plait.agents.messages import TokenUsage, sum_usage
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.events import StepCounted
+from plait.engine.events import ItemsCounted
 from plait.engine.hands import working
 from plait.engine.outcome import (
-    Done,
     Failed,
     Outcome,
     Skipped,
     StepError,
+    Succeeded,
 )
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.on_empty import expect_items
-from plait.program.step_list import joined
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.on_empty import check_not_empty
+from plait.program.step_list import join_fingerprints
 from plait.program.tasks.model import MapReduce, Task, TaskOutput
 from plait.program.tasks.task import (
     TaskStep,
-    output_of,
-    record_of,
-    usage_of,
+    make_task_output,
+    task_record,
+    task_usage,
 )
-from plait.program.tasks.text import made_items
+from plait.program.tasks.text import items_from_output
 from plait.program.tasks.units import (
     Outputs,
+    make_task_step,
     needs_skipped,
+    outputs_from_record,
     performed_all,
-    recorded_outputs,
-    task_step_of,
-    told,
-    with_tasks,
+    task_record_or_skip,
+    with_task_outputs,
 )
 
 if TYPE_CHECKING:
-    from plait.program.tasks.task_graph import Assembled
+    from plait.program.tasks.task_graph import EnsembleProgram
 
 CHARACTERS_A_TOKEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mapped:
-    program: Assembled
+class MapUnit:
+    program: EnsembleProgram
     map: MapReduce
 
     @property
@@ -55,21 +55,21 @@ class Mapped:
         return (self.map.task,) if self.map.reduce is None else (self.map.task, self.map.reduce)
 
     def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return MapStep(self.program, self.map, dict(outputs))
+        return TaskMap(self.program, self.map, dict(outputs))
 
     def outputs(self, outcome: Outcome) -> Outputs:
-        return recorded_outputs(self.program, self.tasks, outcome)
+        return outputs_from_record(self.program, self.tasks, outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class MapStep:
+class TaskMap:
     """A task for each item, several at a time; then what they gave is put together, level by level."""
 
-    program: Assembled
+    program: EnsembleProgram
     map: MapReduce
     outputs: Mapping[str, TaskOutput]
     kind: str = "fan"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def _id(self) -> str:
@@ -85,7 +85,7 @@ class MapStep:
 
     @property
     def fingerprint(self) -> str:
-        return joined([*(step.fingerprint for step in self.inner), *self._rules()])
+        return join_fingerprints([*(step.fingerprint for step in self.inner), *self._rules()])
 
     def _rules(self) -> list[str]:
         one, cast = self.map, self.program.cast
@@ -108,24 +108,24 @@ class MapStep:
 
     def _any_item(self) -> TaskStep:
         filled = self.program.texts.any_item(self.map, self.program.filled)
-        return task_step_of(self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item")
+        return make_task_step(self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item")
 
     def _items(self, filled: Sequence[Task]) -> list[TaskStep]:
         return [
-            task_step_of(
+            make_task_step(
                 self.program, self.map.task, self.outputs, f"item:{number}", filled=task, kind="item"
             )
             for number, task in enumerate(filled)
         ]
 
-    def _all_items(self, turn: Turn) -> list[TaskStep]:
+    def _all_items(self, turn: StepContext) -> list[TaskStep]:
         source = self.map.source
         if source is None:
             return self._known()
         if working(turn.run).rehearsal is not None:
             return self._known()
         program = self.program
-        items = made_items(self.map, self.outputs[program.cast.id_of(source)])
+        items = items_from_output(self.map, self.outputs[program.cast.id_of(source)])
         steps = self._items(program.texts.filled_items(self.map, program.filled, items))
         # With other items whoever makes them was done anew, and so is this; else only what is written counts.
         written = self._any_item().fingerprint
@@ -134,29 +134,35 @@ class MapStep:
     goes_on = "inner"
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         steps = self._all_items(turn)
         if working(turn.run).rehearsal is None:
-            turn.run.emit(StepCounted(turn.path, len(steps)))
-            expect_items(len(steps), self.map.on_empty, turn, "the map", "the list is empty")
+            turn.run.emit(ItemsCounted(turn.path, len(steps)))
+            check_not_empty(len(steps), self.map.on_empty, turn, "the map", "the list is empty")
         outcomes, turn = performed_all(turn, steps, self.program.cast)
-        made = [record_of(one) for one in outcomes if isinstance(one, Done)]
+        made = [task_record(one) for one in outcomes if isinstance(one, Succeeded)]
         skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
-        values: dict[str, Json] = {self._id: _together(made) if made or skipped is None else told(skipped)}
+        values: dict[str, Json] = {
+            self._id: _together(made) if made or skipped is None else task_record_or_skip(skipped)
+        }
         self._expect_all(turn, outcomes, len(steps), values)
         outputs = [
-            replace(output_of(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}")
+            replace(
+                make_task_output(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}"
+            )
             for number, (step, one) in enumerate(zip(steps, outcomes, strict=False))
-            if isinstance(one, Done)
+            if isinstance(one, Succeeded)
         ]
         if self.map.reduce is not None:
             hopeless = None if outputs or skipped is None else needs_skipped(self._id)
-            ended = self._reduced(turn, outputs, values) if hopeless is None else told(hopeless)
+            ended = (
+                self._reduced(turn, outputs, values) if hopeless is None else task_record_or_skip(hopeless)
+            )
             values[self.program.cast.id_of(self.map.reduce)] = ended
         return {"tasks": values}
 
     def _expect_all(
-        self, turn: Turn, outcomes: Sequence[Outcome], total: int, values: dict[str, Json]
+        self, turn: StepContext, outcomes: Sequence[Outcome], total: int, values: dict[str, Json]
     ) -> None:
         failures = [one.failure for one in outcomes if isinstance(one, Failed)]
         if not failures:
@@ -166,10 +172,10 @@ class MapStep:
             raise StepError(replace(failures[0], message=said, output={"tasks": values}))
         turn.run.note(turn.path, said)
 
-    def _reduced(self, turn: Turn, outputs: Sequence[TaskOutput], values: dict[str, Json]) -> Json:
+    def _reduced(self, turn: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]) -> Json:
         """The one output that is left when no two are."""
         if not outputs:
-            return {"raw": "", "data": None, "usage": Usage(calls=0).record(), "duration": 0.0}
+            return {"raw": "", "data": None, "usage": TokenUsage(calls=0).record(), "duration": 0.0}
         level = 0
         asked: list[Mapping[str, Json]] = []
         while True:
@@ -181,24 +187,26 @@ class MapStep:
             outcomes, turn = performed_all(turn, steps, self.program.cast)
             failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
             if failed is not None:
-                raise StepError(with_tasks(failed, {"tasks": values}))
+                raise StepError(with_task_outputs(failed, {"tasks": values}))
             skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
             if skipped is not None:  # without its part the whole would look like one
-                return told(skipped)
-            asked += [record_of(one) for one in outcomes]
+                return task_record_or_skip(skipped)
+            asked += [task_record(one) for one in outcomes]
             if len(chunks) == 1:
-                return {**asked[-1], **_asked_by(asked)}
-            made = [output_of(one.name, one.task, end) for one, end in zip(steps, outcomes, strict=True)]
+                return {**asked[-1], **_usage_fields(asked)}
+            made = [
+                make_task_output(one.name, one.task, end) for one, end in zip(steps, outcomes, strict=True)
+            ]
             outputs = [*made, *(chunk[0] for n, chunk in enumerate(chunks) if n not in wanted)]
 
     def _chunks(
-        self, turn: Turn, outputs: Sequence[TaskOutput], level: int
+        self, turn: StepContext, outputs: Sequence[TaskOutput], level: int
     ) -> Iterator[Sequence[TaskOutput]]:
         """Those that are put together at this level."""
         one = self.map
         most, budget = one.chunk_size or len(outputs), one.target_tokens
         if budget is not None and level >= one.max_levels:
-            if sum(map(tokens_of, outputs)) > budget:
+            if sum(map(output_tokens, outputs)) > budget:
                 said = f"is still longer than {budget} tokens after {level - 1} levels"
                 turn.run.note(turn.path, f"what '{self._id}' gave {said}: it is put together at once")
             most, budget = len(outputs), None
@@ -209,7 +217,7 @@ class MapStep:
         assert reduce is not None
         cast = self.program.cast
         given = [self.outputs[one] for task in reduce.context if (one := cast.id_of(task)) in self.outputs]
-        return task_step_of(self.program, reduce, {}, name, context=[*given, *chunk])
+        return make_task_step(self.program, reduce, {}, name, context=[*given, *chunk])
 
 
 def _split(outputs: Sequence[TaskOutput], most: int, budget: int | None) -> Iterator[list[TaskOutput]]:
@@ -217,24 +225,24 @@ def _split(outputs: Sequence[TaskOutput], most: int, budget: int | None) -> Iter
     chunk: list[TaskOutput] = []
     used = 0
     for output in outputs:
-        used += tokens_of(output)
+        used += output_tokens(output)
         if len(chunk) == most or (budget is not None and len(chunk) > 1 and used > budget):
             yield chunk
-            chunk, used = [], tokens_of(output)
+            chunk, used = [], output_tokens(output)
         chunk.append(output)
     yield chunk
 
 
-def tokens_of(output: TaskOutput) -> int:
+def output_tokens(output: TaskOutput) -> int:
     """As its model counted them; of several answers, or where nobody counts, a quarter of the characters."""
     counted = output.usage.output if output.usage.calls == 1 else 0
     return counted or -(-len(output.raw) // CHARACTERS_A_TOKEN)
 
 
-def _asked_by(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+def _usage_fields(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     """What several tasks took, as one."""
     turns = [value["turns"] for value in values if isinstance(value.get("turns"), int)]
-    usage: dict[str, Json] = {"usage": total([usage_of(value) for value in values]).record()}
+    usage: dict[str, Json] = {"usage": sum_usage([task_usage(value) for value in values]).record()}
     return {**usage, "turns": sum(turns)} if turns else usage
 
 
@@ -243,7 +251,7 @@ def _together(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     return {
         "raw": "\n\n".join(str(value.get("raw", "")) for value in values),
         "data": [one.get("raw") if one.get("data") is None else one["data"] for one in values],
-        **_asked_by(values),
+        **_usage_fields(values),
         "duration": round(sum(float(value.get("duration", 0.0)) for value in values), 6),
         "agent": next((value["agent"] for value in values if value.get("agent")), ""),
     }

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.agents.messages import Usage
-from plait.core.errors import InputError, nearest
+from plait.agents.messages import TokenUsage
+from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from plait.core.records import dataclass, field, field_names
 from plait.core.values import Json
-from plait.engine.limits import NAMES, Limits, limits_of
+from plait.engine.limits import NAMES, Limits, parse_limits
 from plait.program.on_empty import OnEmpty
 from plait.schema.ensemble_tables import MANAGER_ROLE, MAX_ITERATIONS, MAX_LEVELS, MOST_TURNS
 
@@ -48,10 +48,10 @@ class Agent:
     def __post_init__(self) -> None:
         _fix(self, "tools", _words(self.tools, "tools"))
         _fix(self, "once", _words(self.once, "once"))
-        _fix(self, "limits", as_limits(self.limits, turns=MOST_TURNS))
+        _fix(self, "limits", to_limits(self.limits, turns=MOST_TURNS))
         for name in ("role", "goal", "background"):
-            _expect_text(getattr(self, name), f"the {name} of an agent")
-        expect_type(self.options, Mapping, "the options of an agent")
+            _require_text(getattr(self, name), f"the {name} of an agent")
+        require_type(self.options, Mapping, "the options of an agent")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +67,7 @@ class TaskOutput:
     """What it gave, if that was no text: of a schema, a handler or a tool."""
     agent: str = ""
     """The role of whoever did it; empty if that was no model."""
-    usage: Usage = Usage(calls=0)
+    usage: TokenUsage = TokenUsage(calls=0)
     duration: float = 0.0
     status: Literal["done", "failed", "skipped"] = "done"
     why: str = ""
@@ -121,9 +121,9 @@ class Task:
         for name in ("description", "expected_output"):
             text = getattr(self, name)
             if text is not None:
-                _expect_text(text, f"the {name} of a task")
+                _require_text(text, f"the {name} of a task")
         for name, kind in _TYPES.items():
-            expect_type(getattr(self, name), kind, f"the {name} of a task", optional=kind is not int)
+            require_type(getattr(self, name), kind, f"the {name} of a task", optional=kind is not int)
 
     def __eq__(self, other: object) -> bool:
         return self._essence() == other._essence() if isinstance(other, Task) else NotImplemented
@@ -208,8 +208,8 @@ class MapReduce:
     on_empty: OnEmpty = field(default="warn", kw_only=True)
 
     def __post_init__(self) -> None:
-        expect_type(self.task, Task, "the task of a map")
-        expect_type(self.reduce, Task, "the reduce of a map", optional=True)
+        require_type(self.task, Task, "the task of a map")
+        require_type(self.reduce, Task, "the reduce of a map", optional=True)
 
     @property
     def source(self) -> Task | None:
@@ -237,7 +237,7 @@ class Manager(Agent):
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class EnsembleSpec:
     """All that an author says of an ensemble."""
 
     name: str
@@ -292,25 +292,25 @@ def _tasks(value: object, what: str) -> tuple[Task, ...]:
     raise InputError(f"{what} is a list of tasks", fix="pass Task objects", code="wrong-type")
 
 
-def as_limits(value: object, **unless_said: int) -> Limits:
+def to_limits(value: object, **unless_said: int) -> Limits:
     """Limits, also of a map; InputError if it names one that there is not."""
     if isinstance(value, Limits):
         return value
     if isinstance(value, Mapping):
         for name in value:
             if name not in NAMES:
-                guess = nearest(str(name), NAMES)
+                guess = closest_name(str(name), NAMES)
                 fix = f"did you mean '{guess}'?" if guess else f"there are: {', '.join(NAMES)}"
                 raise InputError(f"there is no limit '{name}'", fix=fix, code="unknown-field")
-        return limits_of({**unless_said, **value})
+        return parse_limits({**unless_said, **value})
     raise InputError("limits are a map", fix="pass limits={'turns': 5}", code="wrong-type")
 
 
-def _expect_text(value: object, what: str) -> None:
-    expect_type(value, str, what)
+def _require_text(value: object, what: str) -> None:
+    require_type(value, str, what)
 
 
-def expect_type(value: object, kind: type, what: str, *, optional: bool = False) -> None:
+def require_type(value: object, kind: type, what: str, *, optional: bool = False) -> None:
     """InputError if it is of another type; `optional`: None is fine."""
     if isinstance(value, kind) or (optional and value is None):
         return

@@ -10,25 +10,25 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from plait.agents.messages import Provider, Usage, beside_room, digest, provider_key
-from plait.agents.session import Conversation, Talk
+from plait.agents.messages import Provider, TokenUsage, digest, options_fingerprint, provider_fingerprint
+from plait.agents.session import AgentSession, AgentStep
 from plait.core.errors import MissingNamesError
 from plait.core.hints import Final
-from plait.core.masking import masked
+from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Json, detached, json_text, text, unshared
+from plait.core.values import Json, copy_shared, deep_copy, json_text, text
 from plait.engine.hands import working
-from plait.engine.outcome import Done, Failed, Outcome, Skipped, by_author
-from plait.engine.perform import Turn, plans
-from plait.engine.step import PLAIN, Policy, Retry, Step
-from plait.program.actions.tool import called, expect_map, fill_params
-from plait.program.tasks.handlers import fingerprint_of, qualified
-from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits
-from plait.program.tasks.text import prompt_of, system_of
+from plait.engine.outcome import Failed, Outcome, Skipped, Succeeded, call_author_function
+from plait.engine.perform import StepContext, plans
+from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
+from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
+from plait.program.tasks.handlers import function_fingerprint, qualified_name
+from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, to_limits
+from plait.program.tasks.text import system_text, task_prompt
 from plait.scope import Scope
 from plait.template.template import Template
 
-UNUSED: Final = Usage(calls=0)
+UNUSED: Final = TokenUsage(calls=0)
 TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")
 """What parameters of a tool know of their own task: `${task.description}`."""
 
@@ -41,9 +41,9 @@ class TaskStep:
     """Its texts are filled."""
     context: tuple[TaskOutput, ...]
     fingerprint: str
-    conversation: Conversation | None = None
+    conversation: AgentStep | None = None
     params: Template | None = field(default=None, repr=False)
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     kind: str = "task"
 
     @property
@@ -57,27 +57,29 @@ class TaskStep:
     goes_on = "inner"
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is not None:
             return self._rehearsed(turn)
         began = time.monotonic()
         value = self._value(turn)
         record = {"agent": "", "usage": UNUSED.record(), **value, "duration": round(_since(began), 6)}
-        return masked(detached(record), turn.run.mask)
+        return mask_value(deep_copy(record), turn.run.mask)
 
-    def _value(self, turn: Turn) -> dict[str, Json]:
+    def _value(self, turn: StepContext) -> dict[str, Json]:
         task = self.task
         if self.conversation is not None:
             return self._asked(self.conversation, turn)
         if task.handler is not None:
             handler = task.handler
             own, context = _own(task, self.context)
-            return _given(by_author(lambda: handler(own, context), "handler", turn.run.mask))
+            return _output_record(
+                call_author_function(lambda: handler(own, context), "handler", turn.run.mask)
+            )
         assert task.tool is not None
-        return _given(called(turn, task.tool, self._params(task.tool, turn)).get("output"))
+        return _output_record(call_tool_step(turn, task.tool, self._params(task.tool, turn)).get("output"))
 
-    def _asked(self, conversation: Conversation, turn: Turn) -> dict[str, Json]:
-        value = Talk(conversation, turn).to_the_end()
+    def _asked(self, conversation: AgentStep, turn: StepContext) -> dict[str, Json]:
+        value = AgentSession(conversation, turn).to_the_end()
         return {
             "raw": value["text"],
             "data": value["data"],
@@ -90,25 +92,25 @@ class TaskStep:
     def _role(self) -> str:
         return (self.task.agent or PLAIN_AGENT).role
 
-    def _params(self, tool: str, turn: Turn) -> Mapping[str, Json]:
+    def _params(self, tool: str, turn: StepContext) -> Mapping[str, Json]:
         if self.params is None:
             return {}
         outputs: dict[str, Json] = {one.id: {"raw": one.raw, "data": one.data} for one in self.context}
         inputs = self.task.inputs
         names: dict[str, Json] = {**inputs, "inputs": dict(inputs), "context": outputs, "task": self._facts()}
         # Strict: a tool is not called with something else than its author meant.
-        return expect_map(tool, fill_params(turn, tool, self.params, Scope(names), strict=True))
+        return require_mapping(tool, fill_params(turn, tool, self.params, Scope(names), strict=True))
 
     def _facts(self) -> dict[str, Json]:
         return {name: getattr(self.task, name) for name in TASK_FACTS}
 
-    def _rehearsed(self, turn: Turn) -> dict[str, Json]:
+    def _rehearsed(self, turn: StepContext) -> dict[str, Json]:
         run = working(turn.run)
         task = self.task
         if self.conversation is not None:
             self.conversation.rehearse(turn)
         elif task.handler is not None:
-            run.rehearse(turn, "handler", f"{qualified(task.handler)}\n{task.description}".rstrip())
+            run.rehearse(turn, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip())
         else:
             run.rehearse(
                 turn, "tool", f"{task.tool}{self._params_in_reach(turn)}\n{task.description}".rstrip()
@@ -116,7 +118,7 @@ class TaskStep:
         told = f"(what '{self.id}' gives)"
         return {"raw": told, "data": None, "usage": UNUSED.record(), "duration": 0.0}
 
-    def _params_in_reach(self, turn: Turn) -> str:
+    def _params_in_reach(self, turn: StepContext) -> str:
         """The parameters of a tool; as they are written, where they need what only a run knows."""
         if self.params is None:
             return ""
@@ -146,13 +148,13 @@ def task_step(
         task.tool,
         task.params,
         None if task.output_schema is None else dict(task.output_schema),
-        None if task.handler is None else fingerprint_of(task.handler),
+        None if task.handler is None else function_fingerprint(task.handler),
     ]
     conversation = None
     if task.is_done_by_model:
-        conversation = conversation_of(task, context, provider=provider, model=model, name=name, id=id)
+        conversation = make_agent_step(task, context, provider=provider, model=model, name=name, id=id)
         essence = [essence, agent_key(task.agent or PLAIN_AGENT, provider, model)]
-    retry = Retry(attempts=task.attempts) if task.attempts > 1 else PLAIN.retry
+    retry = Retry(attempts=task.attempts) if task.attempts > 1 else DEFAULT_POLICY.retry
     return TaskStep(
         name,
         id,
@@ -161,12 +163,14 @@ def task_step(
         digest(essence),
         conversation,
         params,
-        Policy(retry=retry, timeout=task.timeout) if (task.attempts, task.timeout) != (1, None) else PLAIN,
+        Policy(retry=retry, timeout=task.timeout)
+        if (task.attempts, task.timeout) != (1, None)
+        else DEFAULT_POLICY,
         kind or ("task" if conversation is None else "agent"),
     )
 
 
-def conversation_of(
+def make_agent_step(
     task: Task,
     context: Sequence[TaskOutput],
     *,
@@ -174,25 +178,25 @@ def conversation_of(
     model: str | None,
     name: str,
     id: str,
-) -> Conversation:
+) -> AgentStep:
     agent = task.agent or PLAIN_AGENT
-    return Conversation(
+    return AgentStep(
         name,
         task.name or id,
-        prompt_of(task, context, task.output_schema),
-        system_of(agent),
-        provider_of(agent, provider),
+        task_prompt(task, context, task.output_schema),
+        system_text(agent),
+        task_provider(agent, provider),
         agent.model or model,
         tools=tuple(agent.tools),
         once=tuple(agent.once),
         schema=task.output_schema,
-        limits=as_limits(agent.limits),
+        limits=to_limits(agent.limits),
         options=agent.options,
         max_output_retries=task.max_output_retries,
     )
 
 
-def provider_of(agent: Agent, default: str | Provider | None) -> str | Provider | None:
+def task_provider(agent: Agent, default: str | Provider | None) -> str | Provider | None:
     given = agent.provider
     if given is None:
         return default
@@ -204,62 +208,62 @@ def provider_of(agent: Agent, default: str | Provider | None) -> str | Provider 
 def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) -> Json:
     """What tells one agent from another, in a fingerprint."""
     return [
-        system_of(agent),
-        provider_key(provider_of(agent, provider)),
+        system_text(agent),
+        provider_fingerprint(task_provider(agent, provider)),
         agent.model or model,
         list(agent.tools),
-        beside_room(agent.options),
+        options_fingerprint(agent.options),
     ]
 
 
 def _own(task: Task, context: Sequence[TaskOutput]) -> tuple[Task, tuple[TaskOutput, ...]]:
     """For a function of the author's: whatever it changes, others are given what they would have been."""
-    outputs = tuple(replace(one, data=unshared(one.data)) for one in context)
-    return replace(task, inputs=unshared(dict(task.inputs))), outputs
+    outputs = tuple(replace(one, data=copy_shared(one.data)) for one in context)
+    return replace(task, inputs=copy_shared(dict(task.inputs))), outputs
 
 
 # ── what a task gave ─────────────────────────────────────────────────────
 
 
-def _given(value: Json) -> dict[str, Json]:
-    value = detached(value)
+def _output_record(value: Json) -> dict[str, Json]:
+    value = deep_copy(value)
     return {"raw": text(value), "data": None if isinstance(value, str) else value}
 
 
-def output_of(id: str, task: Task, outcome: Outcome) -> TaskOutput:
+def make_task_output(id: str, task: Task, outcome: Outcome) -> TaskOutput:
     """What came of a task, for those that have it in their context, and for people."""
     plain = TaskOutput(id, task.name or id, task.description, task.expected_output, "")
     match outcome:
-        case Done():
-            value = record_of(outcome)
+        case Succeeded():
+            value = task_record(outcome)
             return replace(
                 plain,
                 raw=str(value.get("raw", "")),
                 data=value.get("data"),
                 agent=str(value.get("agent", "")),
-                usage=usage_of(value),
+                usage=task_usage(value),
                 duration=float(value.get("duration", 0.0)),
                 iteration=task.iteration,
             )
         case Failed(failure):
             said = failure.output if isinstance(failure.output, Mapping) else {}
             raw = str(said.get("text") or "")
-            return replace(plain, raw=raw, usage=usage_of(said), status="failed", why=failure.message)
+            return replace(plain, raw=raw, usage=task_usage(said), status="failed", why=failure.message)
         case Skipped(why):
             return replace(plain, status="skipped", why=why)
 
 
-def record_of(outcome: Outcome) -> dict[str, Json]:
+def task_record(outcome: Outcome) -> dict[str, Json]:
     """The value of a task; of one that a hook swallowed, what there was."""
-    value = outcome.value if isinstance(outcome, Done) else None
+    value = outcome.value if isinstance(outcome, Succeeded) else None
     if not isinstance(value, Mapping):
         return {"raw": "", "data": None, "usage": UNUSED.record(), "duration": 0.0}
     return dict(value) if "raw" in value else {**value, "raw": text(value.get("output"))}
 
 
-def usage_of(value: Mapping[str, Json]) -> Usage:
+def task_usage(value: Mapping[str, Json]) -> TokenUsage:
     usage = value.get("usage")
-    return Usage(**usage) if isinstance(usage, Mapping) else UNUSED
+    return TokenUsage(**usage) if isinstance(usage, Mapping) else UNUSED
 
 
 def _since(began: float) -> float:

@@ -16,39 +16,39 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from plait.agents.messages import NOBODY, total
+from plait.agents.messages import NOBODY, sum_usage
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
-from plait.engine.backend import ItemWork
+from plait.engine.backend import WorkItem
 from plait.engine.hands import working
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
     Aborted,
-    Done,
     Failed,
     Failure,
+    LimitExceeded,
     Outcome,
-    OutOfLimit,
     Skipped,
     StepError,
-    expect_done,
+    Succeeded,
+    require_success,
 )
-from plait.engine.perform import Turn, behind_all, plans
-from plait.engine.replay import changed_steps
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.step_list import joined
-from plait.program.tasks.loop import Looped
+from plait.engine.perform import StepContext, join_contexts, plans
+from plait.engine.replay import changed_steps_error
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.step_list import join_fingerprints
+from plait.program.tasks.loop import LoopUnit
 from plait.program.tasks.manager import DELEGATION, ManagerStep, manager_step
-from plait.program.tasks.map import Mapped
-from plait.program.tasks.model import Cast, Task, TaskOutput
+from plait.program.tasks.map import MapUnit
+from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
 from plait.program.tasks.task import (
-    output_of,
+    make_task_output,
 )
-from plait.program.tasks.text import Filled, Texts
-from plait.program.tasks.units import TASKS, Outputs, Unit, task_step_of, why_skipped
+from plait.program.tasks.text import FilledTasks, TaskTemplates
+from plait.program.tasks.units import TASKS, Outputs, Unit, make_task_step, why_skipped
 
 if TYPE_CHECKING:
     from plait.agents.messages import Provider
@@ -58,12 +58,12 @@ Until: TypeAlias = Callable[[TaskOutput], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
+class EnsembleProgram:
     """The program of an ensemble, with what it was given."""
 
-    cast: Cast
-    texts: Texts = field(repr=False)
-    filled: Filled = field(repr=False)
+    cast: EnsembleSpec
+    texts: TaskTemplates = field(repr=False)
+    filled: FilledTasks = field(repr=False)
     limits: Limits = NO_LIMITS
     hooks: tuple[Hook, ...] = ()
 
@@ -73,18 +73,18 @@ class Assembled:
 
     @property
     def inner(self) -> Sequence[Step]:
-        return (Playing(self),)
+        return (TaskGraph(self),)
 
     @property
     def phases(self) -> tuple[tuple[str, int], ...]:
-        return ((TASKS, len(units(self))),)
+        return ((TASKS, len(make_units(self))),)
 
     @property
     def fan(self) -> None:
         return None
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         """`{output, tasks, usage}`: what the last task gave, and what each did.
 
         A StepError has the same in its output, as far as it came.
@@ -94,30 +94,30 @@ class Assembled:
         run.hide(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
         with run.spending(turn.path, self.limits, f"ensemble '{self.name}'", goes_on=turn.replaying) as spent:
             spent.expect("depth")
-            return expect_done(turn.perform(Playing(self)))
+            return require_success(turn.perform(TaskGraph(self)))
 
 
-def assemble(
-    cast: Cast,
-    texts: Texts,
+def compile_ensemble(
+    cast: EnsembleSpec,
+    texts: TaskTemplates,
     inputs: Mapping[str, Json],
     *,
     limits: Limits = NO_LIMITS,
     hooks: tuple[Hook, ...] = (),
     providers: Mapping[int, Provider] | None = None,
-) -> Assembled:
+) -> EnsembleProgram:
     """Fill all texts; PromptTemplateError with everything that is missing."""
-    return Assembled(cast, texts, texts.filled(inputs, providers), limits, hooks)
+    return EnsembleProgram(cast, texts, texts.filled(inputs, providers), limits, hooks)
 
 
 @dataclass(frozen=True, slots=True)
-class Playing:
+class TaskGraph:
     """All units of an ensemble, as one step."""
 
-    program: Assembled
+    program: EnsembleProgram
     name: str = TASKS
     kind: str = "ensemble"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def title(self) -> str:
@@ -125,29 +125,31 @@ class Playing:
 
     @property
     def fingerprint(self) -> str:
-        return joined(step.fingerprint for step in self.inner)
+        return join_fingerprints(step.fingerprint for step in self.inner)
 
     @property
     def inner(self) -> Sequence[Step]:
-        return [unit.step({}) for unit in units(self.program)]
+        return [unit.step({}) for unit in make_units(self.program)]
 
     @plans
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is None:
-            _expect_providers(self.program.cast, turn)
+            _require_providers(self.program.cast, turn)
         if not (turn.run.fresh or turn.run.accept_changes):
-            _expect_known_units({step.name for step in self.inner}, turn)
+            _require_known_units({step.name for step in self.inner}, turn)
         return _Play(self.program, turn).to_the_end()
 
 
-def _expect_known_units(names: set[str], turn: Turn) -> None:
+def _require_known_units(names: set[str], turn: StepContext) -> None:
     """What was done is still there: a task with another name is another task, and would be done again."""
-    done = [known for known in turn.run.journal.recorded_in(turn.path) if isinstance(known.outcome, Done)]
+    done = [
+        known for known in turn.run.journal.recorded_in(turn.path) if isinstance(known.outcome, Succeeded)
+    ]
     lost = [
         known for known in done if (name := known.path.rpartition("/")[2]) not in names and _is_unit(name)
     ]
     if lost:
-        raise changed_steps((known.path, known.title) for known in lost)
+        raise changed_steps_error((known.path, known.title) for known in lost)
 
 
 def _is_unit(name: str) -> bool:
@@ -157,16 +159,16 @@ def _is_unit(name: str) -> bool:
 # ── units ────────────────────────────────────────────────────────────────
 
 
-def units(program: Assembled) -> list[Unit]:
+def make_units(program: EnsembleProgram) -> list[Unit]:
     cast = program.cast
     if cast.strategy == "hierarchical":
         return [_Managed(program)]
     grouped: dict[int, Unit] = {}
     for loop in cast.loops:
-        grouped |= dict.fromkeys(map(id, loop.tasks), Looped(program, loop))
+        grouped |= dict.fromkeys(map(id, loop.tasks), LoopUnit(program, loop))
     for one in cast.maps:
         both = [one.task] if one.reduce is None else [one.task, one.reduce]
-        grouped |= dict.fromkeys(map(id, both), Mapped(program, one))
+        grouped |= dict.fromkeys(map(id, both), MapUnit(program, one))
     found: dict[int, Unit] = {}
     for task in cast.tasks:
         unit = grouped.get(id(task)) or _Single(program, task)
@@ -176,7 +178,7 @@ def units(program: Assembled) -> list[Unit]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Single:
-    program: Assembled
+    program: EnsembleProgram
     task: Task
 
     @property
@@ -184,11 +186,11 @@ class _Single:
         return (self.task,)
 
     def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return task_step_of(self.program, self.task, outputs, f"task:{self.program.cast.id_of(self.task)}")
+        return make_task_step(self.program, self.task, outputs, f"task:{self.program.cast.id_of(self.task)}")
 
     def outputs(self, outcome: Outcome) -> Outputs:
         task = self.program.filled.task(self.task)
-        made = output_of(self.program.cast.id_of(self.task), task, outcome)
+        made = make_task_output(self.program.cast.id_of(self.task), task, outcome)
         return {made.id: made}
 
 
@@ -197,7 +199,7 @@ class _Single:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Managed:
-    program: Assembled
+    program: EnsembleProgram
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -223,10 +225,10 @@ class _Managed:
 class _Play:
     """One performance: what is done, what has failed, what can begin."""
 
-    def __init__(self, program: Assembled, turn: Turn) -> None:
+    def __init__(self, program: EnsembleProgram, turn: StepContext) -> None:
         self.cast = program.cast
         self.turn = turn
-        self.units = units(program)
+        self.units = make_units(program)
         self.outputs: Outputs = {}
         self.failures: list[tuple[Unit, Failure]] = []
         self.skipped: dict[str, str] = {}
@@ -235,7 +237,7 @@ class _Play:
         self._needs = [frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed]
         self._state: dict[int, str] = {}
         """By the order of a unit: begun, done, failed, skipped."""
-        self._behind: dict[int, Turn] = {}
+        self._behind: dict[int, StepContext] = {}
         """By the order of a unit that has ended: the turn of what needs it."""
         self._changed = threading.Condition()
         self._is_broken = False
@@ -263,7 +265,7 @@ class _Play:
 
     # ── which can begin ──────────────────────────────────────────────────
 
-    def _ready(self) -> Iterator[ItemWork]:
+    def _ready(self) -> Iterator[WorkItem]:
         while True:
             with self._changed:
                 self._skip_hopeless()
@@ -275,7 +277,7 @@ class _Play:
                 if order is None:
                     return
                 self._state[order] = "begun"
-            yield ItemWork(order, str(order), None)
+            yield WorkItem(order, str(order), None)
 
     def _next(self) -> int | None:
         """The first unit all of whose needs are done."""
@@ -320,13 +322,15 @@ class _Play:
 
     # ── doing ────────────────────────────────────────────────────────────
 
-    def _perform(self, work: ItemWork) -> Outcome:
+    def _perform(self, work: WorkItem) -> Outcome:
         order = work.order
-        turn = behind_all(self.turn, [self._behind[one] for one in self._needs[order] if one in self._behind])
+        turn = join_contexts(
+            self.turn, [self._behind[one] for one in self._needs[order] if one in self._behind]
+        )
         try:
             outcome, behind = turn.perform_next(self.units[order].step(dict(self.outputs)), order)
         except BaseException as error:
-            if isinstance(error, OutOfLimit):  # for whoever reads what there was until then
+            if isinstance(error, LimitExceeded):  # for whoever reads what there was until then
                 self.outputs |= self.units[order].outputs(Failed(error.failure))
             with self._changed:  # whoever waits for this one waits in vain
                 self._is_broken = True
@@ -335,7 +339,7 @@ class _Play:
         self._behind[order] = behind
         return outcome
 
-    def _finished(self, work: ItemWork, outcome: Outcome) -> None:
+    def _finished(self, work: WorkItem, outcome: Outcome) -> None:
         unit = self.units[work.order]
         with self._changed:
             self.outputs |= unit.outputs(outcome)
@@ -353,10 +357,10 @@ class _Play:
         ordered = sorted(self.outputs.values(), key=lambda one: places.get(one.id, len(places)))
         done = [one for one in ordered if one.status == "done"]
         return {
-            "output": _given_by(done[-1]) if done else None,
+            "output": _output_value(done[-1]) if done else None,
             "tasks": {one.id: _public(one) for one in ordered}
             | {one: {"status": "skipped", "why": why} for one, why in self.skipped.items()},
-            "usage": total([one.usage for one in ordered]).record(),
+            "usage": sum_usage([one.usage for one in ordered]).record(),
         }
 
     def _failure(self, value: dict[str, Json]) -> Failure:
@@ -369,11 +373,11 @@ class _Play:
         return replace(first, message=message, output=value)
 
 
-def _given_by(output: TaskOutput) -> Json:
+def _output_value(output: TaskOutput) -> Json:
     return output.raw if output.data is None else output.data
 
 
-_STATES: Final[dict[type, str]] = {Done: "done", Failed: "failed", Skipped: "skipped"}
+_STATES: Final[dict[type, str]] = {Succeeded: "done", Failed: "failed", Skipped: "skipped"}
 
 
 def _public(output: TaskOutput) -> dict[str, Json]:
@@ -396,11 +400,11 @@ def _public(output: TaskOutput) -> dict[str, Json]:
 # ── who is asked ─────────────────────────────────────────────────────────
 
 
-def _expect_providers(cast: Cast, turn: Turn) -> None:
+def _require_providers(cast: EnsembleSpec, turn: StepContext) -> None:
     """Whoever is to be asked is there: all that are not, before the first task."""
     hands = working(turn.run).hands
     problems: dict[str, Problem] = {}
-    for called, provider in asked_of_models(cast):
+    for called, provider in model_users(cast):
         named = cast.provider if provider is None else provider
         if not isinstance(named, str | None) or (named or "") in problems:
             continue
@@ -413,7 +417,7 @@ def _expect_providers(cast: Cast, turn: Turn) -> None:
         raise InputError.together(problems.values())
 
 
-def asked_of_models(cast: Cast) -> Iterator[tuple[str, Json]]:
+def model_users(cast: EnsembleSpec) -> Iterator[tuple[str, Json]]:
     """Who needs a model, and the provider that was named for it."""
     for task in cast.tasks:
         if task.is_done_by_model:

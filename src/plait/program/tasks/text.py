@@ -10,15 +10,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from plait.core.errors import InputError, Problem, PromptTemplateError, nearest
+from plait.core.errors import InputError, Problem, PromptTemplateError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json, json_text, text
-from plait.program.tasks.model import Agent, Cast, MapReduce, Task, TaskOutput
+from plait.program.tasks.model import Agent, EnsembleSpec, MapReduce, Task, TaskOutput
 from plait.template.grammar import parse_path
-from plait.template.nodes import ContextHole, Hole, InputHole, Path, PromptHole, Text, holes
-from plait.template.program import FALLBACK_ROOTS, walk
+from plait.template.nodes import (
+    ContextPlaceholder,
+    Hole,
+    InputPlaceholder,
+    Path,
+    PromptPlaceholder,
+    Text,
+    placeholders,
+)
+from plait.template.program import FALLBACK_ROOTS, follow_path
 from plait.template.template import Leaf, Template, compile_template
 
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ _Missing: TypeAlias = tuple[list[str], str, Span | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledTasks:
     """The tasks of an ensemble with their texts filled; those that their authors wrote stay as they are."""
 
     tasks: Mapping[int, Task]
@@ -54,10 +62,10 @@ class Filled:
         return self.tasks[id(task)]
 
 
-class Texts:
+class TaskTemplates:
     """The templates of an ensemble, read once and filled as often as it runs."""
 
-    def __init__(self, cast: Cast, written: Mapping[Place, Template] | None = None) -> None:
+    def __init__(self, cast: EnsembleSpec, written: Mapping[Place, Template] | None = None) -> None:
         """`written`: those that were read from a file, whose problems point into it."""
         self._cast = cast
         self._maps = {id(one.task): one for one in cast.maps}
@@ -76,7 +84,9 @@ class Texts:
             for task in cast.tasks
             if task.params is not None
         }
-        self._asking = {key: found for key, one in self._params.items() if (found := asking(one))}
+        self._asking = {
+            key: found for key, one in self._params.items() if (found := required_placeholders(one))
+        }
         """Holes in parameters of tools that inputs or items have to answer."""
         self._is_plain = not (self._asking or cast.maps)
 
@@ -84,7 +94,9 @@ class Texts:
         """The parameters of a tool: templates of the profile `graph`."""
         return self._params.get(id(task))
 
-    def filled(self, inputs: Mapping[str, Json], providers: Mapping[int, Provider] | None = None) -> Filled:
+    def filled(
+        self, inputs: Mapping[str, Json], providers: Mapping[int, Provider] | None = None
+    ) -> FilledTasks:
         """PromptTemplateError with every variable that is missing anywhere, in order of appearance.
 
         `providers`: by the identity of an agent, who answers if its author gave a function or a list.
@@ -98,22 +110,22 @@ class Texts:
                 agent = None if task.agent is None else agents[id(task.agent)]
                 one = self._maps.get(id(task))
                 if one is None:
-                    tasks[id(task)] = _filled(task, templates, agent, inputs)
+                    tasks[id(task)] = _fill_task(task, templates, agent, inputs)
                 else:
                     tasks[id(task)] = replace(task, agent=agent)
                     if one.source is None:
                         items[id(task)] = tuple(
-                            _filled(task, templates, agent, {**inputs, **names})
-                            for names in item_names(one.item, items_of(one, inputs))
+                            _fill_task(task, templates, agent, {**inputs, **names})
+                            for names in item_names(one.item, map_items(one, inputs))
                         )
         except PromptTemplateError as error:
             raise (self.missing(inputs) or error) from None
         if not self._is_plain and (missing := self.missing(inputs)) is not None:
             raise missing
         _log_texts(self._templates.values(), len(inputs))
-        return Filled(tasks, items, agents, inputs)
+        return FilledTasks(tasks, items, agents, inputs)
 
-    def filled_items(self, one: MapReduce, filled: Filled, items: Sequence[Json]) -> tuple[Task, ...]:
+    def filled_items(self, one: MapReduce, filled: FilledTasks, items: Sequence[Json]) -> tuple[Task, ...]:
         """The task of a map for each of the items that another task has made."""
         task = one.task
         texts = [self._fillers.get((id(task), name)) for name in TASK_TEXTS]
@@ -122,16 +134,16 @@ class Texts:
         problems: list[Problem] = []
         for number, names in enumerate(item_names(one.item, items)):
             try:
-                made.append(_filled(task, texts, agent, {**filled.inputs, **names}))
+                made.append(_fill_task(task, texts, agent, {**filled.inputs, **names}))
             except PromptTemplateError as error:
-                what = f"item {number} of task '{self._cast.id_of(task)}' has no {_listed(error)}"
+                what = f"item {number} of task '{self._cast.id_of(task)}' has no {_format_missing(error)}"
                 fix = f"'{self._cast.id_of(_source(one))}' has to give it, or leave it away in the text"
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
             raise InputError.together(problems)
         return tuple(made)
 
-    def any_item(self, one: MapReduce, filled: Filled) -> Task:
+    def any_item(self, one: MapReduce, filled: FilledTasks) -> Task:
         """The task of a map whose items nobody knows yet: what asks for an item stays as it is written."""
         task = one.task
         texts = [template for name in TASK_TEXTS if (template := self._templates.get((id(task), name)))]
@@ -141,7 +153,7 @@ class Texts:
         }  # fmt: skip
         values = {**filled.inputs, **{name: f"{{{name}}}" for name in names}}
         agent = None if task.agent is None else filled.agents[id(task.agent)]
-        return _filled(task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS], agent, values)
+        return _fill_task(task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS], agent, values)
 
     def variables(self) -> tuple[str, ...]:
         """Every variable that has to be given, in order of appearance."""
@@ -152,7 +164,7 @@ class Texts:
                 found.setdefault(str(owner.items))
                 continue
             if field == "params":
-                asked = (input_of(hole) for _, hole in self._asking[id(owner)])
+                asked = (placeholder_input(hole) for _, hole in self._asking[id(owner)])
                 found |= dict.fromkeys(name for name in asked if name and not is_item_name(name, own))
                 continue
             template = self._templates[(id(owner), field)]
@@ -247,7 +259,7 @@ class Texts:
             return []
         if isinstance(one.items, str) and not isinstance(inputs.get(one.items), list | tuple):
             return []
-        return list(item_names(item, items_of(one, inputs)))
+        return list(item_names(item, map_items(one, inputs)))
 
     def _called(self, owner: Task | Agent | MapReduce, field: str) -> str:
         match owner:
@@ -258,13 +270,13 @@ class Texts:
         return f"the {field} of agent '{owner.role}'"
 
 
-def _agents(cast: Cast) -> Iterator[Agent]:
+def _agents(cast: EnsembleSpec) -> Iterator[Agent]:
     yield from (task.agent for task in cast.tasks if task.agent is not None)
     if cast.manager is not None:
         yield cast.manager
 
 
-def _filled(
+def _fill_task(
     task: Task, fillers: Sequence[Filler | None], agent: Agent | None, values: Mapping[str, Json]
 ) -> Task:
     description, expected = fillers
@@ -279,10 +291,10 @@ def _filled(
 def _filler(template: Template) -> Filler:
     """What fills a text: its pieces are joined, which needs no function of its own to be fast at once."""
     parts = template.leaf.program.parts
-    if template.counted or not all(isinstance(part, Text | PromptHole) for part in parts):
+    if template.counted or not all(isinstance(part, Text | PromptPlaceholder) for part in parts):
         return template.render
     written = [part.text if isinstance(part, Text) else "" for part in parts]
-    names = [(at, part.name) for at, part in enumerate(parts) if isinstance(part, PromptHole)]
+    names = [(at, part.name) for at, part in enumerate(parts) if isinstance(part, PromptPlaceholder)]
 
     def fill(values: Mapping[str, Json]) -> str:
         pieces = written.copy()
@@ -309,7 +321,7 @@ def _log_texts(templates: Iterable[Template], count: int) -> None:
 
 def _missing_in(template: Template, known: set[str]) -> Iterator[_Missing]:
     leaf = template.leaf
-    absent = [hole for hole in holes(leaf.program.parts) if hole.name not in known]
+    absent = [hole for hole in placeholders(leaf.program.parts) if hole.name not in known]
     if absent:
         yield list(dict.fromkeys(hole.name for hole in absent)), leaf.source.text, _place(leaf, absent[0])
 
@@ -322,20 +334,20 @@ def _place(leaf: Leaf, hole: Hole) -> Span | None:
 # ── parameters of tools ──────────────────────────────────────────────────
 
 
-def asking(template: Template) -> list[tuple[Leaf, Hole]]:
+def required_placeholders(template: Template) -> list[tuple[Leaf, Hole]]:
     """The holes that somebody has to answer before a task of the context has run."""
     return [
         (leaf, part)
         for leaf in template.leaves()
         for part in leaf.program.parts
-        if isinstance(part, ContextHole | InputHole) and not _can_do_without(part)
+        if isinstance(part, ContextPlaceholder | InputPlaceholder) and not _can_do_without(part)
     ]
 
 
-def _can_do_without(hole: ContextHole | InputHole) -> bool:
+def _can_do_without(hole: ContextPlaceholder | InputPlaceholder) -> bool:
     if hole.default is not None:
         return True
-    if isinstance(hole, InputHole):
+    if isinstance(hole, InputPlaceholder):
         return hole.optional
     origins = [one.origin for one in hole.alternatives]
     late = any(not isinstance(one, Path) or one.root in _ANSWERED_LATER for one in origins)
@@ -354,26 +366,26 @@ def _missing_params(
     given: dict[str, Json] = {**inputs, "inputs": inputs}
     knowing = [{**given, **names, "inputs": {**inputs, **names}} for names in each] or [given]
     for leaf, hole in asking:
-        if not each and is_item_name(input_of(hole), item):
+        if not each and is_item_name(placeholder_input(hole), item):
             continue  # nobody knows the items yet
         if any(_lacks(hole, names) for names in knowing):
-            yield [_asked(hole)], leaf.source.text, _place(leaf, hole)
+            yield [_input_path(hole)], leaf.source.text, _place(leaf, hole)
 
 
 def _lacks(hole: Hole, names: Mapping[str, Json]) -> bool:
-    if isinstance(hole, InputHole):
+    if isinstance(hole, InputPlaceholder):
         return hole.key not in names["inputs"]
-    return all(walk(names, (path.root, *path.keys)) is UNDEFINED for path in _paths(hole))
+    return all(follow_path(names, (path.root, *path.keys)) is UNDEFINED for path in _paths(hole))
 
 
 def _paths(hole: Hole) -> list[Path]:
-    assert isinstance(hole, ContextHole)
+    assert isinstance(hole, ContextPlaceholder)
     return [one.origin for one in hole.alternatives if isinstance(one.origin, Path)]
 
 
-def _asked(hole: Hole) -> str:
+def _input_path(hole: Hole) -> str:
     """What of the inputs a hole asks for: `topic`, `plan.points`."""
-    if isinstance(hole, InputHole):
+    if isinstance(hole, InputPlaceholder):
         return hole.key
     path = _paths(hole)[0]
     if path.root == "inputs" and path.keys:
@@ -381,9 +393,9 @@ def _asked(hole: Hole) -> str:
     return str(path)
 
 
-def input_of(hole: Hole) -> str:
+def placeholder_input(hole: Hole) -> str:
     """The name of the input."""
-    if isinstance(hole, InputHole):
+    if isinstance(hole, InputPlaceholder):
         return hole.key
     path = _paths(hole)[0]
     return str(path.keys[0]) if path.root == "inputs" and path.keys else path.root
@@ -411,7 +423,7 @@ def _fix(
     """What to give: inputs, and of items that have no such field which ones those are."""
     of_items = [name for name in names if each and is_item_name(name.partition(".")[0], item)]
     of_inputs = [name for name in names if name not in of_items]
-    guesses = [guess for name in of_inputs if (guess := nearest(name, inputs)) is not None]
+    guesses = [guess for name in of_inputs if (guess := closest_name(name, inputs)) is not None]
     fixes = [_item_without(name, each, item) for name in of_items]
     if guesses:
         fixes.insert(0, f"given is {', '.join(map(repr, dict.fromkeys(guesses)))}: is that meant?")
@@ -422,14 +434,14 @@ def _fix(
 
 def _item_without(name: str, each: Sequence[Mapping[str, Json]], item: str | None) -> str:
     """The first of the items that have no such field, by its place among all."""
-    at = next(at for at, names in enumerate(each) if walk(names, tuple(name.split("."))) is UNDEFINED)
+    at = next(at for at, names in enumerate(each) if follow_path(names, tuple(name.split("."))) is UNDEFINED)
     return f"item {at} of {len(each)}, counted from 0, has no field '{name[len(item or '') + 1 :]}'"
 
 
 # ── the items of a map ───────────────────────────────────────────────────
 
 
-def items_of(one: MapReduce, inputs: Mapping[str, Json]) -> list[Json]:
+def map_items(one: MapReduce, inputs: Mapping[str, Json]) -> list[Json]:
     assert not isinstance(one.items, Task), "they are there when that task is done"
     found = inputs.get(one.items, []) if isinstance(one.items, str) else one.items
     if isinstance(found, Sequence) and not isinstance(found, str):
@@ -441,12 +453,12 @@ def items_of(one: MapReduce, inputs: Mapping[str, Json]) -> list[Json]:
     )
 
 
-def made_items(one: MapReduce, output: TaskOutput) -> list[Json]:
+def items_from_output(one: MapReduce, output: TaskOutput) -> list[Json]:
     """The list that a task has made; InputError if it made none."""
     found = output.data
     if one.path is not None:
         path = parse_path(one.path)
-        found = walk(found, (path.root, *path.keys))
+        found = follow_path(found, (path.root, *path.keys))
     if isinstance(found, list):
         return found
     where = "its data" if one.path is None else f"'{one.path}' in its data"
@@ -469,7 +481,7 @@ def _source(one: MapReduce) -> Task:
     return one.source
 
 
-def _listed(error: PromptTemplateError) -> str:
+def _format_missing(error: PromptTemplateError) -> str:
     return ", ".join(f"'{name}'" for name in error.missing_variables)
 
 
@@ -480,15 +492,15 @@ def is_item_name(name: str, item: str | None) -> bool:
 # ── prompts ──────────────────────────────────────────────────────────────
 
 
-def system_of(agent: Agent) -> str:
+def system_text(agent: Agent) -> str:
     parts = [f"You are {agent.role}.", agent.background, f"Your goal: {agent.goal}" if agent.goal else ""]
     rule = "Do the task that you are given, and answer with its result and nothing else."
     return "\n\n".join(part for part in (*parts, rule) if part)
 
 
-def prompt_of(task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Json] | None = None) -> str:
+def task_prompt(task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Json] | None = None) -> str:
     """What came before, then the task: whoever reads it ends with what is to be done."""
-    parts = [f"## Output of {_said(one)}\n\n{one.raw}" for one in context]
+    parts = [f"## Output of {_output_label(one)}\n\n{one.raw}" for one in context]
     if task.feedback is not None:
         parts.append(f"## Outcome of the round before\n\n{task.feedback}")
     parts.append(f"## Task\n\n{task.description or ''}")
@@ -501,5 +513,5 @@ def prompt_of(task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Js
     return "\n\n".join(parts)
 
 
-def _said(output: TaskOutput) -> str:
+def _output_label(output: TaskOutput) -> str:
     return f"{output.name} ({output.agent})" if output.agent else output.name

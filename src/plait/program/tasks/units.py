@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.agents.messages import Usage
+from plait.agents.messages import TokenUsage
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.backend import ItemWork
+from plait.engine.backend import WorkItem
 from plait.engine.hands import working
 from plait.engine.outcome import (
-    Done,
     Failed,
     Failure,
     Outcome,
     Skipped,
+    Succeeded,
 )
-from plait.engine.perform import Turn, behind_all
+from plait.engine.perform import StepContext, join_contexts
 from plait.engine.step import Step
-from plait.program.tasks.model import Cast, Task, TaskOutput
+from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
 from plait.program.tasks.task import (
     TaskStep,
-    output_of,
-    record_of,
+    make_task_output,
+    task_record,
     task_step,
 )
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from plait.core.hints import Final
 
 if TYPE_CHECKING:
-    from plait.program.tasks.task_graph import Assembled
+    from plait.program.tasks.task_graph import EnsembleProgram
 
 Outputs: TypeAlias = dict[str, TaskOutput]
 """By id, in the order in which they were there."""
@@ -51,8 +51,8 @@ class Unit(Protocol):
         """What came of its tasks."""
 
 
-def task_step_of(
-    program: Assembled,
+def make_task_step(
+    program: EnsembleProgram,
     task: Task,
     outputs: Mapping[str, TaskOutput],
     name: str,
@@ -76,44 +76,46 @@ def task_step_of(
     )
 
 
-def performed_all(turn: Turn, steps: Sequence[TaskStep], cast: Cast) -> tuple[list[Outcome], Turn]:
+def performed_all(
+    turn: StepContext, steps: Sequence[TaskStep], cast: EnsembleSpec
+) -> tuple[list[Outcome], StepContext]:
     """Perform steps that need nothing of each other; those behind them are done anew if one of them was.
 
     Under `fail_fast` none begins behind one that failed: there are as many outcomes as were begun.
     """
     ended: dict[int, Outcome] = {}
-    turns: list[Turn] = []
+    turns: list[StepContext] = []
 
-    def perform(work: ItemWork) -> Outcome:
+    def perform(work: WorkItem) -> Outcome:
         outcome, behind = turn.perform_next(steps[work.order], work.order)
         turns.append(behind)
         return outcome
 
-    def finished(work: ItemWork, outcome: Outcome) -> None:
+    def finished(work: WorkItem, outcome: Outcome) -> None:
         ended[work.order] = outcome
 
-    def wanted() -> Iterator[ItemWork]:
+    def wanted() -> Iterator[WorkItem]:
         for order, step in enumerate(steps):
             failed = any(isinstance(one, Failed) for one in list(ended.values()))
             if turn.run.is_stopping() or (failed and cast.on_error == "fail_fast"):
                 return
-            yield ItemWork(order, step.name, None)
+            yield WorkItem(order, step.name, None)
 
     if steps:
         parallel = max(1, min(cast.max_parallel, len(steps)))
         working(turn.run).backend.run_items(wanted(), perform, finished, parallel=parallel)
         turn.run.expect_going()
-    return [ended[order] for order in sorted(ended)], behind_all(turn, turns)
+    return [ended[order] for order in sorted(ended)], join_contexts(turn, turns)
 
 
-def told(outcome: Outcome) -> dict[str, Json]:
+def task_record_or_skip(outcome: Outcome) -> dict[str, Json]:
     """What is recorded of a task in a loop or a map; one that was skipped gave nothing, and says so."""
     if isinstance(outcome, Skipped):
-        return {"status": "skipped", "why": outcome.why, "usage": Usage(calls=0).record()}
-    return record_of(outcome)
+        return {"status": "skipped", "why": outcome.why, "usage": TokenUsage(calls=0).record()}
+    return task_record(outcome)
 
 
-def skipped_with(needed: Iterable[TaskOutput]) -> Outcome | None:
+def skip_if_needed_skipped(needed: Iterable[TaskOutput]) -> Outcome | None:
     """How a task ends that needs one which was skipped."""
     return next((needs_skipped(one.id) for one in needed if one.status == "skipped"), None)
 
@@ -126,10 +128,10 @@ def why_skipped(id: str, ended: str) -> str:
     return f"'{id}', which it needs, {_ENDED[ended]}"
 
 
-def recorded_outputs(program: Assembled, tasks: Sequence[Task], outcome: Outcome) -> Outputs:
+def outputs_from_record(program: EnsembleProgram, tasks: Sequence[Task], outcome: Outcome) -> Outputs:
     """The outputs of several tasks, as a loop or a map has recorded them."""
     match outcome:
-        case Done(dict() as value) | Failed(Failure(output=dict() as value)):
+        case Succeeded(dict() as value) | Failed(Failure(output=dict() as value)):
             values = value.get("tasks") or {}
             reached = bool(value.get("reached_max"))
         case _:
@@ -138,19 +140,19 @@ def recorded_outputs(program: Assembled, tasks: Sequence[Task], outcome: Outcome
     for task in tasks:
         key = program.cast.id_of(task)
         if key in values:
-            one = output_of(key, program.filled.task(task), _outcome(values[key]))
+            one = make_task_output(key, program.filled.task(task), _outcome(values[key]))
             made[key] = replace(one, reached_max=reached, iteration=int(values[key].get("iteration", 1)))
         elif isinstance(outcome, Skipped):
-            made[key] = output_of(key, program.filled.task(task), outcome)
+            made[key] = make_task_output(key, program.filled.task(task), outcome)
     if isinstance(outcome, Failed):
         missing = next((task for task in tasks if program.cast.id_of(task) not in made), None)
         if missing is not None:
             key = program.cast.id_of(missing)
-            made[key] = output_of(key, program.filled.task(missing), outcome)
+            made[key] = make_task_output(key, program.filled.task(missing), outcome)
     return made
 
 
-def with_tasks(failure: Failure, last: Mapping[str, Json]) -> Failure:
+def with_task_outputs(failure: Failure, last: Mapping[str, Json]) -> Failure:
     """A failure inside a loop or a map, with what its tasks had given."""
     own = failure.output.get("tasks") if isinstance(failure.output, Mapping) else None
     tasks = {**(last.get("tasks") or {}), **(own or {})}
@@ -165,7 +167,7 @@ def last_value(value: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _outcome(value: Mapping[str, Json]) -> Outcome:
     """What `told` has told, as an outcome."""
-    return Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Done(value)
+    return Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Succeeded(value)
 
 
 _ENDED: Final = {"failed": "failed", "skipped": "was skipped"}

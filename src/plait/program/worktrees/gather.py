@@ -13,22 +13,22 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.hands import working
-from plait.engine.outcome import Done
-from plait.engine.perform import Turn
+from plait.engine.outcome import Succeeded
+from plait.engine.perform import StepContext
 from plait.engine.step import Step
-from plait.program.worktrees.isolation import inside
-from plait.program.worktrees.merge import BRANCHES, expect_workspaces, named, short, value_of
-from plait.program.worktrees.ports import Look, Site, Spot, Workspaces
+from plait.program.worktrees.isolation import in_worktree
+from plait.program.worktrees.merge import BRANCHES, format_files, require_worktrees, result_mapping, short
+from plait.program.worktrees.ports import RepositoryState, Worktree, Worktrees, WorktreeStatus
 
 if TYPE_CHECKING:
-    from plait.program.map import Fan
+    from plait.program.map import Map
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class GatherWorktree:
     """A worktree with all that the items did, and the branch that it is meant for."""
 
-    spot: Spot
+    spot: Worktree
     target: str
     """A whole ref."""
     since: str = ""
@@ -36,7 +36,7 @@ class Meeting:
     is_awaited: bool = False
     """There are failed items, which may be brought together by hand with what the others did."""
 
-    def names(self, workspaces: Workspaces) -> dict[str, Json]:
+    def names(self, workspaces: Worktrees) -> dict[str, Json]:
         """What `merge.*` says of it."""
         return {
             "worktree": self.spot.path,
@@ -46,7 +46,7 @@ class Meeting:
         }
 
 
-def met(turn: Turn, fan: Fan, value: Json) -> Turn:
+def context_after_map(turn: StepContext, fan: Map, value: Json) -> StepContext:
     """The turn of what follows the map: where its items met, if steps of the flow merge what they did."""
     facts = _facts(value)
     if "worktree" not in facts:
@@ -55,19 +55,21 @@ def met(turn: Turn, fan: Fan, value: Json) -> Turn:
     if run.rehearsal is not None:
         return turn  # nothing is made, so there is no place
     if fan.name not in run.shelters:  # the map was done in an earlier life of the run
-        expect_workspaces(turn).open(Site(**value_of(run.journal.recorded(f"{fan.name}/ground"))))
+        require_worktrees(turn).open(
+            RepositoryState(**result_mapping(run.journal.recorded(f"{fan.name}/ground")))
+        )
     source = str(facts["source"])
     merge = run.journal.recorded("merge")
-    if not expect_workspaces(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Done):
+    if not require_worktrees(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Succeeded):
         return turn  # all is merged, and the branch is gone: nothing is done there any more
-    spot = expect_workspaces(turn).gather(source)
+    spot = require_worktrees(turn).gather(source)
     failed = value.get("failed") if isinstance(value, dict) else None
     since = str(facts.get("since", ""))
-    run.meeting = Meeting(spot, str(facts["target"]), since, is_awaited=bool(failed))
-    return inside(turn, spot)
+    run.meeting = GatherWorktree(spot, str(facts["target"]), since, is_awaited=bool(failed))
+    return in_worktree(turn, spot)
 
 
-def expect_at_target(turn: Turn, value: Json, reduce: Step) -> None:
+def require_target_branch(turn: StepContext, value: Json, reduce: Step) -> None:
     """Raises if reduce is about to begin in a project that has left the branch the items were merged into.
 
     One that had begun goes on, with a note: it may itself have left that branch.
@@ -75,7 +77,7 @@ def expect_at_target(turn: Turn, value: Json, reduce: Step) -> None:
     target, path = str(_facts(value).get("target", "")), turn.inner(reduce).path
     if "merged" not in _facts(value) or working(turn.run).rehearsal is not None or _is_done(turn, path):
         return
-    now = expect_workspaces(turn).project_branch()
+    now = require_worktrees(turn).project_branch()
     if now == target:
         return
     at = f"the branch {short(now)}" if now else "no branch (detached HEAD)"
@@ -91,13 +93,13 @@ def expect_at_target(turn: Turn, value: Json, reduce: Step) -> None:
     )
 
 
-def _is_done(turn: Turn, path: str) -> bool:
+def _is_done(turn: StepContext, path: str) -> bool:
     """Has an earlier life done it, behind all that is before it now?"""
     known = turn.run.journal.recorded(path) if turn.replaying and not turn.run.fresh else None
-    return known is not None and known.number > turn.after and isinstance(known.outcome, Done)
+    return known is not None and known.number > turn.after and isinstance(known.outcome, Succeeded)
 
 
-def _has_begun(turn: Turn, path: str) -> bool:
+def _has_begun(turn: StepContext, path: str) -> bool:
     """Has an earlier life come to any of its steps, however that ended?"""
     journal = turn.run.journal
     if turn.run.fresh or not turn.replaying:
@@ -106,9 +108,9 @@ def _has_begun(turn: Turn, path: str) -> bool:
     return ended or any(begun.startswith(f"{path}/") for begun in journal.unfinished())
 
 
-def end_meeting(turn: Turn) -> None:
+def close_gather_worktree(turn: StepContext) -> None:
     """After the merge steps: what they have merged needs no worktree any more."""
-    run, spaces = working(turn.run), expect_workspaces(turn)
+    run, spaces = working(turn.run), require_worktrees(turn)
     meeting = run.meeting
     if meeting is None or not spaces.is_there(meeting.spot):
         return
@@ -128,17 +130,17 @@ def end_meeting(turn: Turn) -> None:
     spaces.settle()
 
 
-def _reasons_to_stay(look: Look, meeting: Meeting, spaces: Workspaces) -> list[str]:
+def _reasons_to_stay(look: WorktreeStatus, meeting: GatherWorktree, spaces: Worktrees) -> list[str]:
     reasons = []
     if not spaces.is_ancestor(look.head, meeting.target):
         reasons.append(
             f"the merge steps have not merged all of {meeting.spot.branch} into {short(meeting.target)}"
         )
     if left := (*look.files, *look.repositories):
-        reasons.append(f"nobody has committed {named(left)}")
+        reasons.append(f"nobody has committed {format_files(left)}")
     return reasons
 
 
 def _facts(value: Json) -> dict[str, Json]:
     """What a map recorded about where its items met."""
-    return value_of(value.get("isolation")) if isinstance(value, dict) else {}
+    return result_mapping(value.get("isolation")) if isinstance(value, dict) else {}

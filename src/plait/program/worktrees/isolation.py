@@ -20,24 +20,31 @@ from plait.core.errors import InputError, InternalError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.events import StepForgotten
+from plait.engine.events import StepInvalidated
 from plait.engine.hands import working
-from plait.engine.journal import Recorded
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, StepError, expect_done
-from plait.engine.perform import Turn, act, perform
-from plait.engine.replay import remembered
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.worktrees.merge import BRANCHES, Merge, MergeAll, expect_workspaces, named, value_of
-from plait.program.worktrees.ports import Look, Site, Spot, Workspaces
-from plait.template.sinks import as_text
+from plait.engine.journal import StepRecord
+from plait.engine.outcome import Failed, Failure, Interrupted, Outcome, StepError, Succeeded, require_success
+from plait.engine.perform import StepContext, act, perform
+from plait.engine.replay import replay
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.worktrees.merge import (
+    BRANCHES,
+    MergeAll,
+    MergeItem,
+    format_files,
+    require_worktrees,
+    result_mapping,
+)
+from plait.program.worktrees.ports import RepositoryState, Worktree, Worktrees, WorktreeStatus
+from plait.template.sinks import render_text
 
 if TYPE_CHECKING:
-    from plait.engine.context import Run
-    from plait.program.step_list import Sequence as Steps
+    from plait.engine.context import RunContext
+    from plait.program.step_list import StepList as Steps
     from plait.template.template import Template
 
 Kind: TypeAlias = Literal["directory", "worktree"]
-Uncommitted: TypeAlias = Literal["commit", "keep", "fail"]
+UncommittedPolicy: TypeAlias = Literal["commit", "keep", "fail"]
 
 WAITING: Final = 64
 """Items that have done their work and wait for their turn to be merged, besides those that work."""
@@ -58,7 +65,7 @@ class Isolation:
 
     kind: Kind
     base: str = "HEAD"
-    uncommitted: Uncommitted = "commit"
+    uncommitted: UncommittedPolicy = "commit"
     merges: bool = True
     inputs: tuple[Template, ...] = ()
     fingerprint: str = ""
@@ -83,7 +90,7 @@ class Isolation:
 # ── what is waited for ───────────────────────────────────────────────────
 
 
-class Line:
+class MergeQueue:
     """Items in their order: so many work at a time, each waits at its end until those before it left."""
 
     def __init__(self, parallel: int) -> None:
@@ -93,7 +100,7 @@ class Line:
         self._working: set[int] = set()
         self._broken = False
 
-    def enter(self, order: int, run: Run) -> bool:
+    def enter(self, order: int, run: RunContext) -> bool:
         """Wait until there is room to work; False if the run is to stop."""
         while not self._free.acquire(timeout=LOOK):
             if run.is_stopping() or self._broken:
@@ -103,7 +110,7 @@ class Line:
             self._working.add(order)
         return True
 
-    def work_again(self, order: int, run: Run) -> None:
+    def work_again(self, order: int, run: RunContext) -> None:
         """One that had done its work has to do it once more."""
         with self._changed:
             if order in self._working or order not in self._inside:
@@ -119,7 +126,7 @@ class Line:
                 self._working.discard(order)
                 self._free.release()
 
-    def wait_for_turn(self, order: int, run: Run) -> None:
+    def wait_for_turn(self, order: int, run: RunContext) -> None:
         with self._changed:
             while order in self._inside and min(self._inside) != order:
                 if self._broken:
@@ -142,23 +149,25 @@ class Line:
 # ── the places of one map ────────────────────────────────────────────────
 
 
-class Shelter:
+class ItemWorktrees:
     """The places of the items of one map, while it runs."""
 
-    def __init__(self, isolation: Isolation, turn: Turn, site: Site | None, parallel: int) -> None:
+    def __init__(
+        self, isolation: Isolation, turn: StepContext, site: RepositoryState | None, parallel: int
+    ) -> None:
         self.isolation = isolation
-        self.line = Line(parallel)
+        self.line = MergeQueue(parallel)
         self.site = site
         self._turn = turn
         self._counting = threading.Lock()
         self._tidied = False
         """Attempts have left their places to others in this life."""
-        self._spots: dict[str, tuple[Spot, str | None]] = {}
+        self._spots: dict[str, tuple[Worktree, str | None]] = {}
         """By path of an item: its place, if it is to be removed when the item's end is recorded."""
 
     @property
-    def _workspaces(self) -> Workspaces:
-        return expect_workspaces(self._turn)
+    def _workspaces(self) -> Worktrees:
+        return require_worktrees(self._turn)
 
     @property
     def run_id(self) -> str:
@@ -180,7 +189,7 @@ class Shelter:
 
     # ── one item ─────────────────────────────────────────────────────────
 
-    def perform(self, item: Step, turn: Turn, count: Callable[[Outcome], None]) -> Outcome:
+    def perform(self, item: Step, turn: StepContext, count: Callable[[Outcome], None]) -> Outcome:
         """Perform an item; it leaves the line when its end is recorded and counted, and its place goes.
 
         Whoever comes behind it in the line may not be wanted any more, if it is a failure too many.
@@ -198,11 +207,11 @@ class Shelter:
             self._workspaces.settle()
         return outcome
 
-    def run(self, each: Steps, turn: Turn, title: str, key: str) -> Json:
+    def run(self, each: Steps, turn: StepContext, title: str, key: str) -> Json:
         """The steps of an item in its own place; its value, and what became of the place."""
         spot, turn = self._place(turn, title, key)
         try:
-            value = act(each, inside(turn, spot))
+            value = act(each, in_worktree(turn, spot))
         except StepError as error:
             raise StepError(_with_place(error.failure, spot)) from None
         turn.run.settle(turn.path)
@@ -216,40 +225,40 @@ class Shelter:
             return
         self._remove(path, spot, merged)
 
-    def _remove(self, path: str, spot: Spot, merged: str | None) -> None:
+    def _remove(self, path: str, spot: Worktree, merged: str | None) -> None:
         remains = self._workspaces.remove(spot, merged=merged)
         if remains is not None:
             self._turn.run.note(path, remains.message)
 
-    def _place(self, turn: Turn, title: str, key: str) -> tuple[Spot, Turn]:
+    def _place(self, turn: StepContext, title: str, key: str) -> tuple[Worktree, StepContext]:
         self.line.work_again(turn.order, turn.run)
         again = turn.attempt > 1 or turn.run.is_retried(turn.path)
         step = _Place(self, title, key, again)
         inner = turn.inner(step, order=turn.order)
-        known = remembered(step, inner) if turn.attempt == 1 else None
+        known = replay(step, inner) if turn.attempt == 1 else None
         before = _spot(known)
         if before is not None and self._workspaces.is_there(before):
             self._workspaces.break_locks(before)
             return before, turn
         if not turn.run.fresh or turn.attempt > 1:
             self._forget(turn)
-        placed = value_of(expect_done(perform(step, replace(inner, replaying=False))))
-        spot = Spot(**placed)
+        placed = result_mapping(require_success(perform(step, replace(inner, replaying=False))))
+        spot = Worktree(**placed)
         self._workspaces.hand_over(spot)
         return spot, replace(turn, replaying=False)
 
-    def _forget(self, turn: Turn) -> None:
+    def _forget(self, turn: StepContext) -> None:
         """What was done in another place was not done in the new one."""
         journal, path = turn.run.journal, turn.path
         recorded = journal.last_end(f"{path}/worktree")
         if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
             self.tidy(earlier, just_left=turn.attempt > 1)
         if next(iter(journal.recorded_in(path)), None) is not None:
-            turn.run.emit(StepForgotten(path, "it begins anew in a new place"))
+            turn.run.emit(StepInvalidated(path, "it begins anew in a new place"))
 
-    def add(self, turn: Turn, title: str, key: str, *, again: bool) -> Spot:
+    def add(self, turn: StepContext, title: str, key: str, *, again: bool) -> Worktree:
         if self.isolation.kind == "directory":
-            inputs = [as_text(one, turn.scope, strict=True) for one in self.isolation.inputs]
+            inputs = [render_text(one, turn.scope, strict=True) for one in self.isolation.inputs]
             return self._workspaces.copy(turn.order, title, key, inputs)
         return self._workspaces.add(turn.order, title, key, self._base(again=again))
 
@@ -262,7 +271,7 @@ class Shelter:
 
     # ── its end ──────────────────────────────────────────────────────────
 
-    def _concluded(self, each: Steps, turn: Turn, spot: Spot) -> dict[str, Json]:
+    def _concluded(self, each: Steps, turn: StepContext, spot: Worktree) -> dict[str, Json]:
         if self.isolation.kind == "directory":
             if self._workspaces.is_unchanged(spot):
                 self._spots[turn.path] = spot, None
@@ -276,7 +285,9 @@ class Shelter:
                 self._spots[turn.path] = spot, look.head
             return {**facts, "branch": spot.branch if keeps else "", "kept": keeps}
         if self.isolation.merges:
-            step = Merge(self, spot, look.head, turn.order, f"{self.isolation.fingerprint}{each.fingerprint}")
+            step = MergeItem(
+                self, spot, look.head, turn.order, f"{self.isolation.fingerprint}{each.fingerprint}"
+            )
             outcome, _ = turn.perform_next(step, len(each.steps), is_last=True)
             if isinstance(outcome, Failed):
                 raise StepError(outcome.failure)
@@ -284,37 +295,39 @@ class Shelter:
             self._spots[turn.path] = spot, look.head if self.isolation.merges else None
         return {**facts, "branch": spot.branch if keeps or not self.isolation.merges else "", "kept": keeps}
 
-    def _expect_committed(self, turn: Turn, spot: Spot, look: Look) -> Look:
+    def _expect_committed(self, turn: StepContext, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
         """What the place holds, once its branch names all of it, as far as that is wanted."""
         if not look.on_branch and not self._workspaces.point(spot, look.head):
-            raise _lost_its_branch(spot)
+            raise _branch_error(spot)
         if not look.files and not look.repositories:
             return look
         if look.unmerged:
             raise StepError(
-                _with_place(Failure(f"a merge was begun there and not ended: {named(look.files)}"), spot)
+                _with_place(
+                    Failure(f"a merge was begun there and not ended: {format_files(look.files)}"), spot
+                )
             )
         match self.isolation.uncommitted:
             case "commit":
                 if look.repositories:
                     what = f"what cannot be committed, being a repository of its own, stays in {spot.path}"
-                    turn.run.note(turn.path, f"{what}: {named(look.repositories)}")
+                    turn.run.note(turn.path, f"{what}: {format_files(look.repositories)}")
                 return self._with_all_committed(spot, look) if look.files else look
             case "fail":
-                what = f"changes were not committed: {named((*look.files, *look.repositories))}"
+                what = f"changes were not committed: {format_files((*look.files, *look.repositories))}"
                 raise StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
             case "keep":
                 turn.run.note(turn.path, f"changes that were not committed stay in {spot.path}")
                 return look
 
-    def _with_all_committed(self, spot: Spot, look: Look) -> Look:
+    def _with_all_committed(self, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
         message = f"{os.path.basename(spot.path)}: what was not committed\n"
         head = self._workspaces.commit(spot, look.files, message)
         if not look.on_branch and not self._workspaces.point(spot, head):
-            raise _lost_its_branch(spot)
+            raise _branch_error(spot)
         return replace(look, head=head, files=())
 
-    def tidy(self, spot: Spot, *, just_left: bool = False) -> None:
+    def tidy(self, spot: Worktree, *, just_left: bool = False) -> None:
         """The place of an attempt that nobody goes on with: its branch keeps what it has, the folder goes.
 
         `just_left`: by an attempt of this life, so that nobody can have begun to remove it.
@@ -330,7 +343,7 @@ class Shelter:
             # One place must not keep a run from its end.
             self._turn.run.note(self._turn.path, f"{error.what}: {spot.path}")
 
-    def _tidy(self, spot: Spot) -> None:
+    def _tidy(self, spot: Worktree) -> None:
         look = self._workspaces.look(spot)
         if look.unmerged or (not look.on_branch and not self._workspaces.point(spot, look.head)):
             return
@@ -370,7 +383,7 @@ class Shelter:
             return ""
         journal, last = self._turn.run.journal, ""
         for item in journal.recorded_in(self._turn.path):
-            merged = value_of(journal.recorded(f"{item.path}/merge"))
+            merged = result_mapping(journal.recorded(f"{item.path}/merge"))
             last = str(merged["new"]) if "new" in merged else last
         return last
 
@@ -391,9 +404,9 @@ class Shelter:
             }
         step = MergeAll(self, tip)
         path = f"{self._turn.path}/{step.name}"
-        if value_of(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
-            self._turn.run.emit(StepForgotten(path, "more was merged since"))
-        merged = expect_done(self._turn.perform(step))
+        if result_mapping(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
+            self._turn.run.emit(StepInvalidated(path, "more was merged since"))
+        merged = require_success(self._turn.perform(step))
         self._tell_of_attempts(tip)
         if not failed:
             self._workspaces.forget_branch(self.branch, tip)
@@ -404,7 +417,9 @@ class Shelter:
         if self._turn.run.fresh and not self._tidied:
             return
         if branches := [one for one in self._workspaces.unmerged(merged) if not one.startswith(self.branch)]:
-            what = f"commits of attempts that came to nothing stay on their branches: {named(branches)}"
+            what = (
+                f"commits of attempts that came to nothing stay on their branches: {format_files(branches)}"
+            )
             self._turn.run.note(self._turn.path, f"{what}; git branch -D drops one that you do not need")
 
     def _tidy_leftovers(self) -> None:
@@ -417,8 +432,8 @@ class Shelter:
         journal = self._turn.run.journal
         needed = set()
         for item in journal.recorded_in(self._turn.path):
-            spot = _spot_of(journal.last_end(f"{item.path}/worktree"))
-            facts = value_of(item).get("isolation")
+            spot = _worktree_from_record(journal.last_end(f"{item.path}/worktree"))
+            facts = result_mapping(item).get("isolation")
             kept = not isinstance(facts, dict) or facts.get("kept")
             if spot is not None and kept:
                 needed.add(os.path.realpath(spot.path))
@@ -441,24 +456,26 @@ class Shelter:
         self.tidy(replace(spot, base=base))
 
 
-def begin_shelter(isolation: Isolation | None, turn: Turn, parallel: int) -> Shelter | None:
+def open_item_worktrees(
+    isolation: Isolation | None, turn: StepContext, parallel: int
+) -> ItemWorktrees | None:
     """Before the first item: look at the repository, once for all lives of the run."""
     run = working(turn.run)
     if isolation is None:
         return None
     if run.rehearsal is not None:
-        run.rehearse(turn, isolation.kind, _promised(isolation))
+        run.rehearse(turn, isolation.kind, _describe_isolation(isolation))
         return None
     site = None
     if isolation.kind == "worktree":
-        site = Site(**value_of(expect_done(turn.perform(_Ground(isolation)))))
-        expect_workspaces(turn).open(site)
-    shelter = run.shelters[turn.path] = Shelter(isolation, turn, site, parallel)
+        site = RepositoryState(**result_mapping(require_success(turn.perform(_Ground(isolation)))))
+        require_worktrees(turn).open(site)
+    shelter = run.shelters[turn.path] = ItemWorktrees(isolation, turn, site, parallel)
     shelter.collect()
     return shelter
 
 
-def _promised(isolation: Isolation) -> str:
+def _describe_isolation(isolation: Isolation) -> str:
     if isolation.kind == "directory":
         return "each item in a folder of its own"
     merged = "merged back in the order of the items" if isolation.merges else "left on its branch"
@@ -476,10 +493,10 @@ class _Fact:
     title: str
     fingerprint: str
     kind: str = "isolation"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         raise InternalError(f"{turn.path} is not performed by this")
 
 
@@ -491,21 +508,21 @@ class _Ground:
     name: str = "ground"
     kind: str = "isolation"
     title: str = "the repository"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
     @property
     def fingerprint(self) -> str:
         return self.isolation.fingerprint
 
-    def run(self, turn: Turn) -> Json:
-        found = expect_workspaces(turn).survey(self.isolation.base, needs_branch=self.isolation.merges)
+    def run(self, turn: StepContext) -> Json:
+        found = require_worktrees(turn).survey(self.isolation.base, needs_branch=self.isolation.merges)
         return found.record()
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    shelter: Shelter
+    shelter: ItemWorktrees
     item: str
     key: str
     again: bool
@@ -513,27 +530,27 @@ class _Place:
     name: str = "worktree"
     kind: str = "isolation"
     title: str = "the item's place"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
     @property
     def fingerprint(self) -> str:
         return self.shelter.isolation.fingerprint
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         return self.shelter.add(turn, self.item, self.key, again=self.again).record()
 
 
 # ── small parts ──────────────────────────────────────────────────────────
 
 
-def inside(turn: Turn, spot: Spot) -> Turn:
+def in_worktree(turn: StepContext, spot: Worktree) -> StepContext:
     """The turn of steps that work in a place."""
     env = {name: value for name, value in turn.env.items() if name not in REPOSITORY_VARIABLES}
     return replace(turn, directory=spot.directory, scope=turn.scope.at(spot.directory), env=env)
 
 
-def _with_place(failure: Failure, spot: Spot) -> Failure:
+def _with_place(failure: Failure, spot: Worktree) -> Failure:
     place = (
         f"its worktree stays: {spot.path}, branch {spot.branch}"
         if spot.branch
@@ -542,15 +559,15 @@ def _with_place(failure: Failure, spot: Spot) -> Failure:
     return replace(failure, message=f"{failure.message}\n{place}")
 
 
-def _lost_its_branch(spot: Spot) -> StepError:
+def _branch_error(spot: Worktree) -> StepError:
     what = "its worktree has left its branch, and the two have gone apart: bring the branch to what is meant"
     return StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
 
 
-def _spot(outcome: Outcome | None) -> Spot | None:
-    value = outcome.value if isinstance(outcome, Done) else None
-    return Spot(**value) if isinstance(value, dict) and "path" in value else None
+def _spot(outcome: Outcome | None) -> Worktree | None:
+    value = outcome.value if isinstance(outcome, Succeeded) else None
+    return Worktree(**value) if isinstance(value, dict) and "path" in value else None
 
 
-def _spot_of(known: Recorded | None) -> Spot | None:
+def _worktree_from_record(known: StepRecord | None) -> Worktree | None:
     return None if known is None else _spot(known.outcome)

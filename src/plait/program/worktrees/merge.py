@@ -16,16 +16,23 @@ from plait.core.errors import InputError, InternalError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.events import StepForgotten
+from plait.engine.events import StepInvalidated
 from plait.engine.hands import working
-from plait.engine.journal import Recorded
-from plait.engine.outcome import Done, Failure, StepError, expect_done
-from plait.engine.perform import Turn, perform
-from plait.engine.step import PLAIN, Policy, Step
-from plait.program.worktrees.ports import Conflict, InTheWay, NotWritten, Spot, Tree, Workspaces
+from plait.engine.journal import StepRecord
+from plait.engine.outcome import Failure, StepError, Succeeded, require_success
+from plait.engine.perform import StepContext, perform
+from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.program.worktrees.ports import (
+    CheckoutFailed,
+    Conflict,
+    LocalChangesConflict,
+    WorkingTree,
+    Worktree,
+    Worktrees,
+)
 
 if TYPE_CHECKING:
-    from plait.program.worktrees.isolation import Shelter
+    from plait.program.worktrees.isolation import ItemWorktrees
 
 MOST_NAMED: Final = 20
 MOST_MOVES: Final = 20
@@ -42,41 +49,41 @@ class _Intent:
     kind: str = "isolation"
     title: str = "what the merge will do"
     fingerprint: str = "intent"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: Turn) -> Json:  # noqa: ARG002 - a step
+    def run(self, turn: StepContext) -> Json:  # noqa: ARG002 - a step
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeItem:
     """What one item did goes onto the branch of the run, after that of the items before it."""
 
-    shelter: Shelter
-    spot: Spot
+    shelter: ItemWorktrees
+    spot: Worktree
     head: str
     order: int
     fingerprint: str
     name: str = "merge"
     kind: str = "isolation"
     title: str = "merge what the item did"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def inner(self) -> Sequence[Step]:
         return (_Intent(),)
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         self.shelter.line.wait_for_turn(self.order, turn.run)
         name = os.path.basename(self.spot.path)
         target = BRANCHES + self.shelter.branch
-        return _merged(turn, target, self.head, f"Merge {name}\n", self._conflict)
+        return _merge_commit(turn, target, self.head, f"Merge {name}\n", self._conflict)
 
     def _conflict(self, files: Sequence[str]) -> Failure:
         path, branch = shlex.quote(self.spot.path), self.shelter.branch
         return Failure(
-            f"what it did conflicts with what items before it did: {named(files)}\n"
+            f"what it did conflicts with what items before it did: {format_files(files)}\n"
             f"its branch is {self.spot.branch}, its worktree {self.spot.path}\n"
             f"continue by hand: cd {path} && git merge {branch}, resolve, git commit; "
             f"then plait retry {self.shelter.run_id} --failed",
@@ -89,12 +96,12 @@ class Merge:
 class MergeAll:
     """What all items did goes into the branch that was checked out when the map began."""
 
-    shelter: Shelter
+    shelter: ItemWorktrees
     head: str
     name: str = "merge"
     kind: str = "isolation"
     title: str = "merge what all items did"
-    policy: Policy = PLAIN
+    policy: Policy = DEFAULT_POLICY
 
     @property
     def fingerprint(self) -> str:
@@ -104,22 +111,22 @@ class MergeAll:
     def inner(self) -> Sequence[Step]:
         return (_Intent(),)
 
-    def run(self, turn: Turn) -> Json:
+    def run(self, turn: StepContext) -> Json:
         message = f"Merge branch '{self.shelter.branch}'\n"
         target = self.shelter.target
-        return _merged(turn, target, self.head, message, self._conflict, in_the_way=self._in_the_way)
+        return _merge_commit(turn, target, self.head, message, self._conflict, in_the_way=self._in_the_way)
 
     def _conflict(self, files: Sequence[str]) -> Failure:
         what = f"what the items did conflicts with what came to {short(self.shelter.target)} since"
-        message = f"{what}: {named(files)}\n{_by_hand(self.shelter)}"
+        message = f"{what}: {format_files(files)}\n{_by_hand(self.shelter)}"
         return Failure(message, "conflict", exit_code=1)
 
-    def _in_the_way(self, error: InTheWay) -> Failure:
+    def _in_the_way(self, error: LocalChangesConflict) -> Failure:
         what = f"what the items did is not merged into {short(self.shelter.target)} yet: {error}\n"
         return Failure(f"{what}{_by_hand(self.shelter)}", "refused", exit_code=1)
 
 
-def _by_hand(shelter: Shelter) -> str:
+def _by_hand(shelter: ItemWorktrees) -> str:
     merge = f"git merge {shelter.branch}; then plait resume {shelter.run_id}"
     return f"all of it is on the branch {shelter.branch}: {merge}"
 
@@ -127,22 +134,22 @@ def _by_hand(shelter: Shelter) -> str:
 # ── one merge ────────────────────────────────────────────────────────────
 
 
-def _merged(
-    turn: Turn,
+def _merge_commit(
+    turn: StepContext,
     target: str,
     head: str,
     message: str,
     conflict: Callable[[Sequence[str]], Failure],
     *,
-    in_the_way: Callable[[InTheWay], Failure] | None = None,
+    in_the_way: Callable[[LocalChangesConflict], Failure] | None = None,
 ) -> Json:
     """Bring a commit into a branch.
 
     `in_the_way`: the branch is one that people work on.  It is only moved forward where that is enough, and
     a working tree in which it is checked out goes with it; what is said if that cannot be done.
     """
-    spaces, of_people = expect_workspaces(turn), in_the_way is not None
-    begun = value_of(turn.run.journal.recorded(f"{turn.path}/intent"))
+    spaces, of_people = require_worktrees(turn), in_the_way is not None
+    begun = result_mapping(turn.run.journal.recorded(f"{turn.path}/intent"))
     if begun.get("head") == head and _has_happened(turn, begun):
         if of_people and spaces.tip(target) == begun["new"]:
             with spaces.tree_of(target, mark=turn.run.id) as tree:
@@ -168,14 +175,14 @@ def _merged(
 
 
 def _is_moved_with_tree(
-    turn: Turn, intent: dict[str, Json], in_the_way: Callable[[InTheWay], Failure]
+    turn: StepContext, intent: dict[str, Json], in_the_way: Callable[[LocalChangesConflict], Failure]
 ) -> bool:
     """Move a branch and the working tree in which it is checked out, or neither."""
-    with expect_workspaces(turn).tree_of(str(intent["target"]), mark=turn.run.id) as tree:
+    with require_worktrees(turn).tree_of(str(intent["target"]), mark=turn.run.id) as tree:
         try:
             if tree is not None:
                 tree.expect_fits(str(intent["old"]), str(intent["new"]))
-        except InTheWay as error:
+        except LocalChangesConflict as error:
             raise StepError(in_the_way(error)) from None
         if not _is_moved(turn, intent):
             return False
@@ -183,10 +190,10 @@ def _is_moved_with_tree(
         return True
 
 
-def _is_moved(turn: Turn, intent: dict[str, Json]) -> bool:
+def _is_moved(turn: StepContext, intent: dict[str, Json]) -> bool:
     """Record an intent and move the branch; what surely was not done is no intent any more."""
-    spaces, target, new = expect_workspaces(turn), str(intent["target"]), str(intent["new"])
-    expect_done(perform(_Intent(intent), replace(turn.inner(_Intent()), replaying=False)))
+    spaces, target, new = require_worktrees(turn), str(intent["target"]), str(intent["new"])
+    require_success(perform(_Intent(intent), replace(turn.inner(_Intent()), replaying=False)))
     turn.run.journal.sync()
     try:
         if spaces.move(target, new, str(intent["old"])):
@@ -194,15 +201,15 @@ def _is_moved(turn: Turn, intent: dict[str, Json]) -> bool:
     except PlaitError:
         if spaces.tip(target) == new:
             return True
-        turn.run.emit(StepForgotten(f"{turn.path}/intent", "the branch could not be moved"))
+        turn.run.emit(StepInvalidated(f"{turn.path}/intent", "the branch could not be moved"))
         raise
-    turn.run.emit(StepForgotten(f"{turn.path}/intent", "the branch was moved by somebody else"))
+    turn.run.emit(StepInvalidated(f"{turn.path}/intent", "the branch was moved by somebody else"))
     return False
 
 
-def _has_happened(turn: Turn, intent: Mapping[str, Json]) -> bool:
+def _has_happened(turn: StepContext, intent: Mapping[str, Json]) -> bool:
     """Did an earlier life of the run do what it recorded as its intent?"""
-    spaces, target = expect_workspaces(turn), str(intent["target"])
+    spaces, target = require_worktrees(turn), str(intent["target"])
     tip = spaces.tip(target)
     if spaces.is_ancestor(str(intent["new"]), tip):
         return True
@@ -218,19 +225,19 @@ def _has_happened(turn: Turn, intent: Mapping[str, Json]) -> bool:
     )
 
 
-def _tell_of_undone(turn: Turn, intent: Mapping[str, Json]) -> None:
+def _tell_of_undone(turn: StepContext, intent: Mapping[str, Json]) -> None:
     """Somebody has committed in a tree that had not gone along: that may have taken out what was merged."""
-    spaces, target = expect_workspaces(turn), str(intent["target"])
+    spaces, target = require_worktrees(turn), str(intent["target"])
     new = str(intent["new"])
     if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
         turn.run.note(
             turn.path,
             f"{short(target)} has commits behind the merge of the items, in which these files are as they "
-            f"were before it: {named(files)}; if that was not meant: git checkout {new[:12]} -- FILE",
+            f"were before it: {format_files(files)}; if that was not meant: git checkout {new[:12]} -- FILE",
         )
 
 
-def _go_along(tree: Tree | None, intent: Mapping[str, Json], *, again: bool) -> None:
+def _go_along(tree: WorkingTree | None, intent: Mapping[str, Json], *, again: bool) -> None:
     """Bring the working tree of a branch to where the branch has gone."""
     if tree is None:
         return
@@ -238,19 +245,19 @@ def _go_along(tree: Tree | None, intent: Mapping[str, Json], *, again: bool) -> 
     branch = short(str(intent["target"]))
     try:
         tree.update(old, new, again=again)
-    except NotWritten as error:
+    except CheckoutFailed as error:
         fix = "make room there, then plait resume; its index.lock stays until then, so that nobody commits"
-        raise _left_behind(branch, tree, error, fix) from None
-    except InTheWay as error:
+        raise _stale_tree_error(branch, tree, error, fix) from None
+    except LocalChangesConflict as error:
         fix = (
             "if that is because of changes of yours, bring both together: "
             f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash pop; "
             "then plait resume"
         )
-        raise _left_behind(branch, tree, error, fix) from None
+        raise _stale_tree_error(branch, tree, error, fix) from None
 
 
-def _left_behind(branch: str, tree: Tree, error: Exception, fix: str) -> StepError:
+def _stale_tree_error(branch: str, tree: WorkingTree, error: Exception, fix: str) -> StepError:
     what = f"{branch} has what the items did; your working tree {tree.path} could not go along: {error}"
     return StepError(Failure(f"{what}\n{fix}", "refused", exit_code=1))
 
@@ -258,14 +265,14 @@ def _left_behind(branch: str, tree: Tree, error: Exception, fix: str) -> StepErr
 # ── small parts ──────────────────────────────────────────────────────────
 
 
-def expect_workspaces(turn: Turn) -> Workspaces:
+def require_worktrees(turn: StepContext) -> Worktrees:
     found = working(turn.run).workspaces
     if found is None:
         raise InternalError("this run has no workspaces")
     return found
 
 
-def named(files: Sequence[str]) -> str:
+def format_files(files: Sequence[str]) -> str:
     shown = ", ".join(
         name.encode("unicode_escape").decode() if not name.isprintable() else name
         for name in files[:MOST_NAMED]
@@ -277,8 +284,8 @@ def short(ref: str) -> str:
     return ref.removeprefix(BRANCHES)
 
 
-def value_of(known: Recorded | Json) -> dict[str, Json]:
+def result_mapping(known: StepRecord | Json) -> dict[str, Json]:
     """The map that a step gave, or none."""
-    if isinstance(known, Recorded):
-        known = known.outcome.value if isinstance(known.outcome, Done) else None
+    if isinstance(known, StepRecord):
+        known = known.outcome.value if isinstance(known.outcome, Succeeded) else None
     return dict(known) if isinstance(known, dict) else {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class RepositoryState:
     """A repository, and where in it items begin."""
 
     root: str
@@ -32,7 +32,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Worktree:
     """The place of one item."""
 
     path: str
@@ -49,7 +49,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WorktreeStatus:
     """What a worktree holds."""
 
     head: str
@@ -67,7 +67,7 @@ LONGEST_PATH: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class Leftover:
     """What stays of a place that was to be removed, and why."""
 
     path: str
@@ -110,15 +110,15 @@ class Conflict:
     files: tuple[str, ...]
 
 
-class InTheWay(Exception):
+class LocalChangesConflict(Exception):
     """A working tree cannot go along, because of what is in it; in git's words."""
 
 
-class NotWritten(InTheWay):
+class CheckoutFailed(LocalChangesConflict):
     """Files of a working tree cannot be written; in git's words, and how much room there is."""
 
 
-class Tree(Protocol):
+class WorkingTree(Protocol):
     """A working tree of the user's."""
 
     @property
@@ -134,46 +134,46 @@ class Tree(Protocol):
         """
 
 
-class Workspaces(Protocol):
+class Worktrees(Protocol):
     """Worktrees, branches and merges of one run.  Commits are object ids, refs whole names."""
 
-    def survey(self, base: str, *, needs_branch: bool) -> Site:
+    def survey(self, base: str, *, needs_branch: bool) -> RepositoryState:
         """An InputError that says why, if items cannot have worktrees here."""
 
-    def open(self, site: Site) -> None:
+    def open(self, site: RepositoryState) -> None:
         """Work with a repository that was looked at before."""
 
     def project_branch(self) -> str:
         """The branch that is checked out where the project is, a whole ref; empty if there is none."""
 
-    def add(self, order: int, title: str, key: str, commit: str) -> Spot: ...
-    def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot: ...
-    def hand_over(self, spot: Spot) -> None:
+    def add(self, order: int, title: str, key: str, commit: str) -> Worktree: ...
+    def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Worktree: ...
+    def hand_over(self, spot: Worktree) -> None:
         """A place was recorded, and steps are about to work there; until then nobody keeps a copy."""
 
-    def gather(self, branch: str) -> Spot:
+    def gather(self, branch: str) -> Worktree:
         """The worktree of the branch on which everything is collected."""
 
     def leave(self, branch: str) -> str:
         """Remove it, since its branch moves on without it; the branch that keeps what is not committed."""
 
-    def is_there(self, spot: Spot) -> bool: ...
+    def is_there(self, spot: Worktree) -> bool: ...
     def is_unfinished(self, path: str) -> bool:
         """A folder that was being made for an item when an earlier life of the run ended."""
 
-    def break_locks(self, spot: Spot | None = None) -> None:
+    def break_locks(self, spot: Worktree | None = None) -> None:
         """Remove what git processes that died with an earlier life left locked: branches, or a place."""
 
-    def is_unchanged(self, spot: Spot) -> bool: ...
-    def look(self, spot: Spot) -> Look: ...
-    def commit(self, spot: Spot, files: Sequence[str], message: str) -> str: ...
-    def point(self, spot: Spot, head: str) -> bool:
+    def is_unchanged(self, spot: Worktree) -> bool: ...
+    def look(self, spot: Worktree) -> WorktreeStatus: ...
+    def commit(self, spot: Worktree, files: Sequence[str], message: str) -> str: ...
+    def point(self, spot: Worktree, head: str) -> bool:
         """Let its branch name what a worktree has, unless commits would lose their name by that."""
 
-    def expect_whole(self, spot: Spot) -> None:
+    def expect_whole(self, spot: Worktree) -> None:
         """Raises if a worktree may be half removed: what is missing there is nobody's deletion."""
 
-    def remove(self, spot: Spot, *, merged: str | None) -> Remains | None:
+    def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
         """Remove a place, and its branch if that is still at `merged`; what stays of it, if anything.
 
         The branch is removed at the latest when it is said to `settle`.
@@ -201,11 +201,11 @@ class Workspaces(Protocol):
 
     def is_ancestor(self, one: str, other: str) -> bool: ...
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
-    def tree_of(self, ref: str, *, mark: str) -> AbstractContextManager[Tree | None]:
+    def tree_of(self, ref: str, *, mark: str) -> AbstractContextManager[WorkingTree | None]:
         """The working tree in which a branch is checked out; nobody else changes its index meanwhile."""
 
     def facts(self, target: str, source: str) -> dict[str, Json]:
         """`commits` that one ref has and another has not, and the `files` that they change."""
 
     def leftovers(self) -> list[str]: ...
-    def spot_at(self, path: str) -> Spot: ...
+    def spot_at(self, path: str) -> Worktree: ...

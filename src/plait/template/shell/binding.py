@@ -20,20 +20,20 @@ from plait.core.errors import InternalError, Problem, ShellRefusedError, ValueRe
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.source import Source, Span
-from plait.core.values import Json, Secret, Unknown, revealed_text, text
+from plait.core.values import Json, Secret, Unknown, reveal_text, text
 from plait.template.filters import holds_secret
 from plait.template.shell.lexer import (
     REFUSALS,
     Command,
     Dialect,
-    Gap,
-    Lexed,
     Piece,
-    Place,
     Refusal,
+    ScriptAnalysis,
+    SlotContext,
     State,
+    ValueSlot,
     analyse,
-    remembered,
+    cached_by_script,
 )
 from plait.template.shell.options import (
     OPTION_LIKE,
@@ -51,16 +51,16 @@ MAX_VARIABLES: Final = 512 * 1024
 _LONGEST_CHARACTER: Final = 4
 """Bytes of one character at most."""
 
-Lexer = Callable[[Sequence[Piece], Dialect], Lexed]
+Lexer = Callable[[Sequence[Piece], Dialect], ScriptAnalysis]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class BoundSlot:
     """A gap, and what the shell reads there."""
 
     number: int
-    gap: Gap
-    place: Place
+    gap: ValueSlot
+    place: SlotContext
 
     @property
     def variable(self) -> str:
@@ -72,7 +72,7 @@ class Slot:
 class Plan:
     """A script that may be bound to values, whatever they are."""
 
-    parts: tuple[str | Slot, ...]
+    parts: tuple[str | BoundSlot, ...]
     source: Source
     variable: str
     """How the generated variables start; no such name occurs in the script."""
@@ -88,8 +88,8 @@ class Plan:
     """What the shell is given for all values that fit into the environment and become one word each."""
 
     @property
-    def slots(self) -> Iterator[Slot]:
-        return (part for part in self.parts if isinstance(part, Slot))
+    def slots(self) -> Iterator[BoundSlot]:
+        return (part for part in self.parts if isinstance(part, BoundSlot))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class BoundScript:
 
 def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None) -> Plan:
     """Check a script before any value is known.  All refusals are reported together."""
-    checked = _checked(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
+    checked = _check_script(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
     if checked.refusals:
         raise ShellRefusedError.together(
             Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
@@ -131,27 +131,27 @@ def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Le
 class _Checked:
     """All of a plan but its source."""
 
-    lexed: Lexed
+    lexed: ScriptAnalysis
     refusals: tuple[Refusal, ...]
-    parts: tuple[str | Slot, ...]
+    parts: tuple[str | BoundSlot, ...]
     variable: str
     carrier: str
     script: str | None
 
 
-@remembered
-def _checked(pieces: Sequence[Piece], dialect: Dialect) -> _Checked:
+@cached_by_script
+def _check_script(pieces: Sequence[Piece], dialect: Dialect) -> _Checked:
     return _check(pieces, analyse(pieces, dialect))
 
 
-def _check(pieces: Sequence[Piece], lexed: Lexed) -> _Checked:
-    gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+def _check(pieces: Sequence[Piece], lexed: ScriptAnalysis) -> _Checked:
+    gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
     if len(lexed.places) != len(gaps):
         raise InternalError("the shell lexer lost a gap", code="lexer")
-    slots = (Slot(number, gap, lexed.places[number]) for number, gap in enumerate(gaps))
-    parts = tuple(next(slots) if isinstance(piece, Gap) else piece for piece in pieces)
+    slots = (BoundSlot(number, gap, lexed.places[number]) for number, gap in enumerate(gaps))
+    parts = tuple(next(slots) if isinstance(piece, ValueSlot) else piece for piece in pieces)
     written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
-    variable, carrier = _unused("__p", written), _unused("PLAIT_", written)
+    variable, carrier = _free_name("__p", written), _free_name("PLAIT_", written)
     return _Checked(
         lexed,
         lexed.refusals or tuple(_contradictions(pieces, lexed.places)),
@@ -162,8 +162,8 @@ def _check(pieces: Sequence[Piece], lexed: Lexed) -> _Checked:
     )
 
 
-def _usual_script(parts: Sequence[str | Slot], variable: str, carrier: str) -> str | None:
-    slots = [part for part in parts if isinstance(part, Slot)]
+def _usual_script(parts: Sequence[str | BoundSlot], variable: str, carrier: str) -> str | None:
+    slots = [part for part in parts if isinstance(part, BoundSlot)]
     if any(slot.gap.raw for slot in slots):
         return None
     passed = [slot.variable for slot in slots if slot.place.state != "comment"]
@@ -187,9 +187,9 @@ def bind(
     environment.  `source` is where to show refused values, if the plan was made from another copy of
     the text.
     """
-    parts = [part if isinstance(part, str) else _filled(part, values) for part in plan.parts]
+    parts = [part if isinstance(part, str) else _fill_slot(part, values) for part in plan.parts]
     filled = [part for part in parts if isinstance(part, _Filled)]
-    _expect_acceptable(plan, filled, trusted, variables, source or plan.source)
+    _require_safe_values(plan, filled, trusted, variables, source or plan.source)
     carried = {
         name: passed
         for each in filled
@@ -200,9 +200,9 @@ def bind(
     env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
     script = plan.script
     if script is None or in_file or any(_spreads(each.slot, each.value) for each in filled):
-        emitted = [part if isinstance(part, str) else _emitted(part, plan.variable) for part in parts]
+        emitted = [part if isinstance(part, str) else _slot_code(part, plan.variable) for part in parts]
         script = _prelude(plan.variable, plan.carrier, list(carried), in_file) + "".join(emitted)
-    shown = [part if isinstance(part, str) else _shown(part) for part in parts]
+    shown = [part if isinstance(part, str) else _display_slot(part) for part in parts]
     return BoundScript(
         script=script,
         env=env,
@@ -221,7 +221,7 @@ def bind(
 class _Filled:
     """A slot with its value; a list that spreads has a name and a text for each element."""
 
-    slot: Slot
+    slot: BoundSlot
     value: Json
     names: Sequence[str]
     """Of the variables, without their stem."""
@@ -230,7 +230,7 @@ class _Filled:
     """The items in clear; none in a comment, where nothing is passed."""
 
 
-def _filled(slot: Slot, values: Sequence[Json]) -> _Filled:
+def _fill_slot(slot: BoundSlot, values: Sequence[Json]) -> _Filled:
     gap, place = slot.gap, slot.place
     if gap.index >= len(values):
         raise InternalError("a gap of the script has no value", code="lexer")
@@ -238,12 +238,12 @@ def _filled(slot: Slot, values: Sequence[Json]) -> _Filled:
     name = slot.variable
     if _spreads(slot, value):
         names = [f"{name}_{position}" for position in range(1, len(value) + 1)]
-        return _Filled(slot, value, names, value, [revealed_text(item) for item in value])
+        return _Filled(slot, value, names, value, [reveal_text(item) for item in value])
     passed = gap.raw or place.state != "comment"
-    return _Filled(slot, value, (name,), (value,), (revealed_text(value),) if passed else ())
+    return _Filled(slot, value, (name,), (value,), (reveal_text(value),) if passed else ())
 
 
-def _spreads(slot: Slot, value: Json) -> bool:
+def _spreads(slot: BoundSlot, value: Json) -> bool:
     """Does each element of a list become a word of its own?"""
     return isinstance(value, list) and slot.place.spread and slot.place.state == "bare" and not slot.gap.raw
 
@@ -251,7 +251,7 @@ def _spreads(slot: Slot, value: Json) -> bool:
 # ── a second look, that does not trust the lexer ────────────────────────────
 
 
-def _contradictions(pieces: Sequence[Piece], places: Sequence[Place]) -> Iterator[Refusal]:
+def _contradictions(pieces: Sequence[Piece], places: Sequence[SlotContext]) -> Iterator[Refusal]:
     """Gaps whose state cannot be, by the plainest look at the text before them.
 
     Everywhere else a wrong state only makes a wrong argument.  In arithmetic
@@ -293,7 +293,7 @@ def _depth_of_double_parens(text: str, depth: int) -> int:
 _PARENS: Final = re.compile(r"\(\(|\(|\)")
 
 
-def _unused(stem: str, written: str) -> str:
+def _free_name(stem: str, written: str) -> str:
     while stem in written:
         stem += "_"
     return stem
@@ -305,7 +305,7 @@ _INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _LARGEST_INTEGER: Final = 2**63 - 1
 
 
-def _expect_acceptable(
+def _require_safe_values(
     plan: Plan,
     filled: Sequence[_Filled],
     trusted: Sequence[bool],
@@ -400,13 +400,13 @@ _EMITTED: Final[dict[State, str]] = {
 }
 
 
-def _emitted(filled: _Filled, stem: str) -> str:
+def _slot_code(filled: _Filled, stem: str) -> str:
     if filled.slot.gap.raw:
         return filled.texts[0]
     return _reference(filled.slot, filled.names, stem)
 
 
-def _reference(slot: Slot, names: Sequence[str], stem: str) -> str:
+def _reference(slot: BoundSlot, names: Sequence[str], stem: str) -> str:
     form = _EMITTED[slot.place.state]
     references = [f"${{{stem}{name}}}" for name in names]
     return " ".join([form.replace("@", reference) for reference in references])
@@ -462,7 +462,7 @@ def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Ite
 # ── for people ──────────────────────────────────────────────────────────────
 
 
-def _shown(filled: _Filled) -> str:
+def _display_slot(filled: _Filled) -> str:
     if filled.slot.gap.raw or isinstance(filled.value, Unknown):
         return text(filled.value)
     quoted = _QUOTING[filled.slot.place.state]

@@ -27,14 +27,14 @@ from plait.template.shell.places import (
     Command,
     CommandWord,
     Dialect,
-    Findings,
-    Gap,
-    Lexed,
+    LexerFindings,
     Piece,
-    Place,
     Refusal,
+    ScriptAnalysis,
+    SlotContext,
     State,
     UnreadableError,
+    ValueSlot,
 )
 from plait.template.shell.rules import Rules
 from plait.template.shell.words import (
@@ -45,7 +45,7 @@ from plait.template.shell.words import (
     SEPARATORS,
     Word,
     WordReader,
-    expect_one_argument,
+    check_one_argument,
     may_spread,
 )
 
@@ -56,14 +56,14 @@ __all__ = [
     "REFUSALS",
     "Command",
     "Dialect",
-    "Gap",
-    "Lexed",
     "Piece",
-    "Place",
     "Refusal",
+    "ScriptAnalysis",
+    "SlotContext",
     "State",
+    "ValueSlot",
     "analyse",
-    "remembered",
+    "cached_by_script",
 ]
 
 MAX_SHELL_TEXT: Final = 256 * 1024
@@ -75,7 +75,7 @@ _PIECE: Final = 64
 Answer = TypeVar("Answer")
 
 
-def remembered(
+def cached_by_script(
     answer: Callable[[Sequence[Piece], Dialect], Answer],
 ) -> Callable[[Sequence[Piece], Dialect], Answer]:
     """A function of a script that works out the same small script once."""
@@ -91,11 +91,11 @@ def remembered(
 
 
 def _size(pieces: Sequence[Piece]) -> int:
-    return sum([1 if isinstance(piece, Gap) else len(piece) for piece in pieces])
+    return sum([1 if isinstance(piece, ValueSlot) else len(piece) for piece in pieces])
 
 
-@remembered
-def analyse(pieces: Sequence[Piece], dialect: Dialect) -> Lexed:
+@cached_by_script
+def analyse(pieces: Sequence[Piece], dialect: Dialect) -> ScriptAnalysis:
     """Read a script; never raises for what it contains, only for its length."""
     if (size := _size(pieces)) > MAX_SHELL_TEXT:
         raise LimitError(
@@ -103,7 +103,7 @@ def analyse(pieces: Sequence[Piece], dialect: Dialect) -> Lexed:
             fix="put the text into a file and run that: sh script.sh ${x}",
             code="shell-text-too-long",
         )
-    found = Findings(pieces)
+    found = LexerFindings(pieces)
     with suppress(UnreadableError):  # the refusal is recorded; what follows was not read
         _Reader(found, dialect).read()
     return found.answer()
@@ -144,7 +144,7 @@ class _HereDocuments:
 class _Reader(WordReader):
     """Reads commands, and hands the words of each to the rules."""
 
-    def __init__(self, found: Findings, dialect: Dialect) -> None:
+    def __init__(self, found: LexerFindings, dialect: Dialect) -> None:
         super().__init__(found, dialect)
         self.documents = _HereDocuments()
         self.outer_here_documents = 0
@@ -207,7 +207,7 @@ class _Reader(WordReader):
         stop = self.text.find("\n", self.at, self.end)
         stop = self.end if stop < 0 else stop
         for number in self.numbers_between(self.at, stop):
-            self.found.places[number] = Place("comment")
+            self.found.places[number] = SlotContext("comment")
         self.at = stop
 
     def newline(self) -> None:
@@ -377,7 +377,7 @@ class _Reader(WordReader):
         while True:
             if self.skip_blanks() == "":
                 raise self.unreadable("unbalanced", opening.start)
-            expect_one_argument(self.word(), self.found)
+            check_one_argument(self.word(), self.found)
             separator = self.skip_blanks()
             if separator not in ("|", ")"):
                 raise self.unreadable("unexpected", self.at)
@@ -409,7 +409,7 @@ class _Reader(WordReader):
             if char in "<>(" and self.peek(1) != "(":
                 raise self.unreadable("unexpected", self.at)
             word = self.word()
-            expect_one_argument(word, self.found)
+            check_one_argument(word, self.found)
             may_spread(word, self.found)
             self.found.handed.append((name.text, word.start))
             numbers += word.numbers
@@ -467,7 +467,7 @@ class _Reader(WordReader):
             self.refuse_gaps("bash-only", numbers)
         if operator in (">", ">|", "&>") and target.literal is not None:
             self.found.effect("writes", target.literal, target.start)
-        expect_one_argument(target, self.found)
+        check_one_argument(target, self.found)
         return target.all_numbers if operator == "<<<" else []
 
     def announce(self, start: int, delimiter: Word, *, strip_tabs: bool) -> None:

@@ -34,7 +34,7 @@ MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ValueSlot:
     """A value's place in shell text."""
 
     index: int
@@ -48,11 +48,11 @@ class Gap:
     """The author allows the value to start with `-`."""
 
 
-Piece: TypeAlias = str | Gap
+Piece: TypeAlias = str | ValueSlot
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlotContext:
     """What the shell is reading when it comes to a gap."""
 
     state: State
@@ -102,10 +102,10 @@ Effect: TypeAlias = Literal["writes", "commits"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lexed:
+class ScriptAnalysis:
     """One place per gap, in their order; or refusals."""
 
-    places: tuple[Place, ...]
+    places: tuple[SlotContext, ...]
     refusals: tuple[Refusal, ...]
     assigned: frozenset[str]
     """Variables that the script sets itself, or gives to one command."""
@@ -263,14 +263,14 @@ class UnreadableError(Exception):
     """The reader cannot go on; what it could not read is a refusal already."""
 
 
-class Findings:
+class LexerFindings:
     """What was found so far in the joined text of the pieces."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.text = "".join([GAP if isinstance(piece, Gap) else piece for piece in pieces])
-        self.gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+        self.text = "".join([GAP if isinstance(piece, ValueSlot) else piece for piece in pieces])
+        self.gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
         self.offsets = list(_gap_offsets(pieces))
-        self.places = [Place("bare")] * len(self.gaps)
+        self.places = [SlotContext("bare")] * len(self.gaps)
         self.assigned: set[str] = set()
         self.own: set[str] = set()
         self.handed: list[tuple[str, int]] = []
@@ -281,11 +281,11 @@ class Findings:
         self._given: dict[str, tuple[CommandWord, ...] | None] = {}
         self._refusals: dict[tuple[str, int, int], Refusal] = {}
 
-    def answer(self) -> Lexed:
+    def answer(self) -> ScriptAnalysis:
         # Without a bound gap there is nothing to protect: the script is the author's alone.
         refusals = self._refusals.values() if any(not gap.raw for gap in self.gaps) else ()
         given = tuple((name, words) for name, words in self._given.items() if words)
-        return Lexed(
+        return ScriptAnalysis(
             tuple(self.places),
             tuple(refusals),
             frozenset(self.assigned | self.own),
@@ -342,7 +342,7 @@ class Findings:
 def _gap_offsets(pieces: Sequence[Piece]) -> Iterator[int]:
     at = 0
     for piece in pieces:
-        if isinstance(piece, Gap):
+        if isinstance(piece, ValueSlot):
             yield at
             at += 1
         else:

@@ -19,12 +19,20 @@ from itertools import zip_longest
 from plait.core.hints import Final, Literal
 from plait.core.records import dataclass
 from plait.template.options import PREFIXES, SSH_VALUED, Prefix, find_program, takes_next, word_set
-from plait.template.shell.places import GAP, MAX_DEPTH, Command, CommandWord, Dialect, Findings, Place
+from plait.template.shell.places import (
+    GAP,
+    MAX_DEPTH,
+    Command,
+    CommandWord,
+    Dialect,
+    LexerFindings,
+    SlotContext,
+)
 from plait.template.shell.words import (
     ASSIGNMENT,
     NAME,
     Word,
-    expect_one_argument,
+    check_one_argument,
     may_spread,
     set_in_arithmetic,
 )
@@ -146,7 +154,7 @@ _ENDS_VERSION: Final = tuple(string.digits + ".")
 class Rules:
     """Judges the words of each command, and says which of them may be more than one or start an option."""
 
-    def __init__(self, found: Findings, dialect: Dialect) -> None:
+    def __init__(self, found: LexerFindings, dialect: Dialect) -> None:
         self.found = found
         self.dialect = dialect
         self.refuse = found.refuse_gaps
@@ -171,7 +179,7 @@ class Rules:
         """
         if valued:
             for word in words:
-                expect_one_argument(word, self.found)
+                check_one_argument(word, self.found)
         words = self.after_assignments(words)
         self.effects(words)
         start = self.program(words)
@@ -206,7 +214,7 @@ class Rules:
         for position, word in enumerate(words):
             if not self.assignment(word):
                 return words[position:]
-        self.found.own.update(map(_name_of, words))  # no command follows that alone would get them
+        self.found.own.update(map(_variable_name, words))  # no command follows that alone would get them
         return []
 
     def assignment(self, word: Word) -> bool:
@@ -297,7 +305,7 @@ class Rules:
             if name == "alias":
                 self.found.refuse_at("alias", start)
         elif name in _NAME_COMMANDS:
-            self.names(_named_by(name, arguments))
+            self.names(_name_words(name, arguments))
             self.refuse("value-as-name", everything)
             if name in ("mapfile", "readarray") or _has_option(arguments, "a"):
                 self.become_arrays(arguments)
@@ -339,7 +347,7 @@ class Rules:
                 letters |= self.attributes(word)
                 self.refuse("value-as-name", word.all_numbers)
             elif self.assignment(word):
-                self.found.own.add(_name_of(word))
+                self.found.own.add(_variable_name(word))
                 self.declared_value(word, letters)
             else:
                 self.names([word])
@@ -352,7 +360,7 @@ class Rules:
         """What `name=…` is given.  The elements of `name=( … )` are parsed once, and never again."""
         numbers = word.all_numbers
         if not word.array:
-            self.declared.append((_name_of(word), numbers))
+            self.declared.append((_variable_name(word), numbers))
         if letters - (_PLAIN_ATTRIBUTES | _ARRAY_ATTRIBUTES if word.array else _PLAIN_ATTRIBUTES):
             self.refuse("array-declaration", numbers)
 
@@ -364,7 +372,7 @@ class Rules:
 
     def become_arrays(self, words: list[Word]) -> None:
         for word in words:
-            name = _name_of(word)
+            name = _variable_name(word)
             self.arrays.add(name)
             self.unknown_array |= not name and word.literal is None
 
@@ -428,7 +436,7 @@ class Rules:
         """A word that bash evaluates: only an integer may be all of it."""
         places = self.found.places
         if word.text == GAP and places[word.numbers[0]].state in ("bare", "single", "double"):
-            places[word.numbers[0]] = Place(places[word.numbers[0]].state, integer=True)
+            places[word.numbers[0]] = SlotContext(places[word.numbers[0]].state, integer=True)
         else:
             self.refuse("arithmetic", word.all_numbers)
 
@@ -442,10 +450,10 @@ class Rules:
         """An argument in which a list may not become several words."""
         places = self.found.places
         if word.naked == GAP and places[word.numbers[0]].state == "bare":
-            places[word.numbers[0]] = Place("bare", alone=True)
+            places[word.numbers[0]] = SlotContext("bare", alone=True)
 
 
-def _command(words: list[Word], found: Findings) -> list[Command]:
+def _command(words: list[Word], found: LexerFindings) -> list[Command]:
     """What a program is given, if it can depend on a value."""
     if any(word.gaps or word.variables for word in words):
         return [tuple(word.for_command(found) for word in words)]
@@ -484,12 +492,12 @@ def _xargs_makes_code(words: list[Word], start: int) -> bool:
     xargs = next((at for at, word in enumerate(words[:start]) if word.base == "xargs"), None)
     if xargs is None:
         return False
-    marks = _replaced_by_xargs(words[xargs + 1 : start])
+    marks = _xargs_marks(words[xargs + 1 : start])
     read_as_code = [start, *(start + position for position in _code_positions(words[start:]))]
     return any(mark in words[position].text for mark in marks for position in read_as_code)
 
 
-def _replaced_by_xargs(options: list[Word]) -> Iterator[str]:
+def _xargs_marks(options: list[Word]) -> Iterator[str]:
     for option, following in zip_longest(options, options[1:]):
         text = option.text
         if text == "-I":
@@ -500,7 +508,7 @@ def _replaced_by_xargs(options: list[Word]) -> Iterator[str]:
             yield text.partition("=")[2] or "{}"
 
 
-def _name_of(word: Word) -> str:
+def _variable_name(word: Word) -> str:
     """The variable that a word of a declaration names; empty if its text does not say."""
     name = NAME.match(word.text)
     return name.group() if name and word.text[name.end() :][:1] in ("", "=", "+", "[") else ""
@@ -525,7 +533,7 @@ def _git_command(words: list[Word]) -> int | None:
     return None
 
 
-def _named_by(command: str, arguments: list[Word]) -> list[Word]:
+def _name_words(command: str, arguments: list[Word]) -> list[Word]:
     """The words among which the names stand that this command sets."""
     if command == "shopt":
         return []  # these are options of the shell

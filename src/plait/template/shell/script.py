@@ -17,19 +17,28 @@ from functools import lru_cache
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.source import Source
-from plait.template.nodes import Alternative, ContextHole, Filled, Hole, Part, Parts, Path, Text
+from plait.template.nodes import (
+    Alternative,
+    ContextPlaceholder,
+    FilledPlaceholder,
+    Hole,
+    Part,
+    Parts,
+    Path,
+    Text,
+)
 from plait.template.profiles import Profile
 from plait.template.program import Program
 from plait.template.shell.binding import Plan, plan
-from plait.template.shell.lexer import Dialect, Gap, Piece, analyse
-from plait.template.sinks import as_written
+from plait.template.shell.lexer import Dialect, Piece, ValueSlot, analyse
+from plait.template.sinks import original_placeholder
 from plait.template.template import Leaf, Template
 
 MOST_PLANS: Final = 16
 """Plans of one script that are kept; there is one for each choice of holes that are not answered."""
 
 
-def script_of(template: Template, dialect: Dialect, names: Container[str]) -> Script:
+def parse_script(template: Template, dialect: Dialect, names: Container[str]) -> Script:
     """A template as a script, where these names are known."""
     read = _read(template.leaf, template.profile, dialect)
     if not read.defaulted:
@@ -62,21 +71,21 @@ class Script:
         count = 0
         for part, is_value in zip(self._leaf.program.parts, answered, strict=True):
             if not is_value or isinstance(part, Text):
-                pieces.append(_written(part, self._leaf))
+                pieces.append(_part_source(part, self._leaf))
                 continue
-            pieces.append(gap_of(part, count))
+            pieces.append(make_slot(part, count))
             count += 1
         return pieces
 
 
-def gap_of(hole: Hole | Filled, index: int) -> Gap:
-    asked = as_written(hole)
+def make_slot(hole: Hole | FilledPlaceholder, index: int) -> ValueSlot:
+    asked = original_placeholder(hole)
     formats = (
         {form.name for alternative in asked.alternatives for form in alternative.formats}
-        if isinstance(asked, ContextHole)
+        if isinstance(asked, ContextPlaceholder)
         else ()
     )
-    return Gap(index, hole.start, hole.end, "raw" in formats, "opt" in formats)
+    return ValueSlot(index, hole.start, hole.end, "raw" in formats, "opt" in formats)
 
 
 class _Read:
@@ -86,13 +95,13 @@ class _Read:
         read = read_names(leaf, dialect)
         assigned = read.assigned
         if read.own_holes:
-            leaf = _with_parts(leaf, tuple(_left_to_script(leaf, read.own_holes)))
+            leaf = _with_parts(leaf, tuple(_restore_source(leaf, read.own_holes)))
         self._leaf, self._profile, self._dialect = leaf, profile, dialect
         self.script = Script(leaf, profile, assigned, dialect)
         self.defaulted = tuple(
             (part.start, name)
             for part in leaf.program.parts
-            if isinstance(part, ContextHole) and (name := _defaulted_name(part)) is not None
+            if isinstance(part, ContextPlaceholder) and (name := _name_with_default(part)) is not None
             if name in assigned or _ENV_NAME.fullmatch(name)
         )
         """Where they start, and their names: holes that are the shell's if our scope does not know them."""
@@ -112,14 +121,14 @@ class _Read:
     def _with_expansions(self, starts: frozenset[int]) -> Parts:
         parts = self._leaf.program.parts
         gaps = [
-            part.text if isinstance(part, Text) else Gap(index, part.start, part.end)
+            part.text if isinstance(part, Text) else ValueSlot(index, part.start, part.end)
             for index, part in enumerate(parts)
         ]
         places = iter(analyse(gaps, self._dialect).places)
         kept: list[Part] = []
         for part in parts:
             state = "" if isinstance(part, Text) else next(places).state
-            if isinstance(part, ContextHole) and part.start in starts and state in _EXPANDING:
+            if isinstance(part, ContextPlaceholder) and part.start in starts and state in _EXPANDING:
                 kept += _as_expansion(part, self._leaf)
             else:
                 kept.append(part)
@@ -136,7 +145,7 @@ def _with_parts(leaf: Leaf, parts: Parts) -> Leaf:
     return Leaf(Program(parts, leaf.program.profile, leaf.program.flaws), leaf.source)
 
 
-def _written(part: Part, leaf: Leaf) -> str:
+def _part_source(part: Part, leaf: Leaf) -> str:
     return part.text if isinstance(part, Text) else leaf.source.text[part.start : part.end]
 
 
@@ -144,7 +153,7 @@ def without_own_holes(program: Program, source: Source) -> Parts:
     """The parts of shell text, with the holes that ask for its own variables as they are written."""
     leaf = Leaf(program, source)
     own = read_names(leaf, "sh").own_holes
-    return tuple(_left_to_script(leaf, own)) if own else program.parts
+    return tuple(_restore_source(leaf, own)) if own else program.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +170,7 @@ class Names:
 
 def read_names(leaf: Leaf, dialect: Dialect) -> Names:
     """What a script sets, whatever our scope knows."""
-    texts = [_written(part, leaf) for part in leaf.program.parts]
+    texts = [_part_source(part, leaf) for part in leaf.program.parts]
     joined = "".join(texts)
     lexed = analyse([joined], dialect)
     handed = frozenset(lexed.handed)
@@ -178,7 +187,7 @@ def read_names(leaf: Leaf, dialect: Dialect) -> Names:
 def _shell_name(part: Part, written: str) -> str:
     """The variable for which a hole asks, if a shell would read it so; else nothing."""
     match part:
-        case ContextHole(alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False):
+        case ContextPlaceholder(alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False):
             is_element = len(keys) == 1 and isinstance(keys[0], int) and "." not in written
             return root if not keys or is_element else ""
     return ""
@@ -202,24 +211,24 @@ def _is_handed_over(name: str, text: str, at: int, end: int, words: Container[tu
     return (name, start) in words and text.startswith(f"{name}=", start)
 
 
-def _left_to_script(leaf: Leaf, starts: frozenset[int]) -> Iterator[Part]:
+def _restore_source(leaf: Leaf, starts: frozenset[int]) -> Iterator[Part]:
     """Its parts, with the holes that start there as the author wrote them; holes in their defaults stay."""
     for part in leaf.program.parts:
-        if isinstance(part, ContextHole) and part.start in starts:
-            yield from [Text(_written(part, leaf))] if part.default is None else _as_expansion(part, leaf)
+        if isinstance(part, ContextPlaceholder) and part.start in starts:
+            yield from [Text(_part_source(part, leaf))] if part.default is None else _as_expansion(part, leaf)
         else:
             yield part
 
 
-def _defaulted_name(hole: ContextHole) -> str | None:
+def _name_with_default(hole: ContextPlaceholder) -> str | None:
     """The name of `${name:-default}`, if the hole is just that."""
     match hole:
-        case ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default):
+        case ContextPlaceholder(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default):
             return None if default is None else root
     return None
 
 
-def _as_expansion(hole: ContextHole, leaf: Leaf) -> list[Part]:
+def _as_expansion(hole: ContextPlaceholder, leaf: Leaf) -> list[Part]:
     """The hole as shell text; holes in its default stay holes."""
     assert hole.default is not None
     text = leaf.source.text

@@ -17,8 +17,8 @@ from plait.template.shell.places import (
     MAX_DEPTH,
     CommandWord,
     Dialect,
-    Findings,
-    Place,
+    LexerFindings,
+    SlotContext,
     State,
     Variable,
 )
@@ -169,14 +169,16 @@ class Word:
         run = start + len(naked) - len(naked.lstrip(GAP + EXPANSION))
         return [number for at, number in self.gaps if start <= at < run]
 
-    def for_command(self, found: Findings) -> CommandWord:
+    def for_command(self, found: LexerFindings) -> CommandWord:
         return CommandWord(tuple(self._parts(found)), self.may_vanish)
 
-    def for_variable(self, found: Findings, begin: int) -> CommandWord:
+    def for_variable(self, found: LexerFindings, begin: int) -> CommandWord:
         """What a variable gets from here on, which no shell splits."""
         return CommandWord(tuple(self._parts(found, begin, splits=False)))
 
-    def _parts(self, found: Findings, begin: int = 0, *, splits: bool = True) -> list[str | int | Variable]:
+    def _parts(
+        self, found: LexerFindings, begin: int = 0, *, splits: bool = True
+    ) -> list[str | int | Variable]:
         gaps = dict(self.gaps)
         parts: list[str | int | Variable] = []
         for at in range(begin, len(self.text)):
@@ -200,20 +202,20 @@ class Word:
         return 0 <= opened < closed and any(mark in naked[opened:closed] for mark in (",", ".."))
 
 
-def expect_one_argument(word: Word, found: Findings) -> None:
+def check_one_argument(word: Word, found: LexerFindings) -> None:
     if word.gaps and word.has_braces():
         found.refuse_gaps("brace-expansion", word.numbers)
 
 
-def may_spread(word: Word, found: Findings) -> None:
+def may_spread(word: Word, found: LexerFindings) -> None:
     if word.gaps and word.naked == GAP and found.places[word.numbers[0]].state == "bare":
-        found.places[word.numbers[0]] = Place("bare", spread=True)
+        found.places[word.numbers[0]] = SlotContext("bare", spread=True)
 
 
 class WordReader(ABC):
     """Follows the text; `at` is the next character, `end` the first not to read."""
 
-    def __init__(self, found: Findings, dialect: Dialect) -> None:
+    def __init__(self, found: LexerFindings, dialect: Dialect) -> None:
         self.found = found
         self.dialect = dialect
         self.text = found.text
@@ -260,7 +262,7 @@ class WordReader(ABC):
         """Take the gap at hand."""
         number = self.found.number_at(self.at)
         self.at += 1
-        self.found.places[number] = Place(state)
+        self.found.places[number] = SlotContext(state)
         if self.found.gaps[number].raw:
             word.raw = True
             word.add(EXPANSION)
@@ -451,7 +453,7 @@ class WordReader(ABC):
 
     def array_element(self) -> None:
         element = self.word()
-        expect_one_argument(element, self.found)
+        check_one_argument(element, self.found)
         may_spread(element, self.found)
         if element.naked.startswith("["):
             # From `[` to `]=`, or all of it: a blank inside would end our word, not bash's subscript.

@@ -23,15 +23,15 @@ from _thread import allocate_lock
 from collections.abc import Callable
 
 from plait.core import documents
-from plait.core.errors import DocumentError, PlaitError, nearest
+from plait.core.errors import DocumentError, PlaitError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.core.safe_files import Stamp
+from plait.core.safe_files import FileStamp
 from plait.core.source import Source, Span
 from plait.core.values import Json
-from plait.tools.headers.entries import KEYS, MAX_ODD_NAMES, Said, is_almost
-from plait.tools.headers.formats import Format, extractors, format_of
-from plait.tools.items import FLOWS, INFORMATIONAL, Entry, Header, Item, digest_of, header_of
-from plait.tools.spaces import Found, Space
+from plait.tools.headers.entries import KEYS, MAX_ODD_NAMES, HeaderEntries, is_almost
+from plait.tools.headers.formats import Format, extractors, find_format
+from plait.tools.items import FLOWS, INFORMATIONAL, Entry, Header, ToolFile, file_digest, parse_header
+from plait.tools.spaces import Space, ToolLocation
 from plait.tools.trust import manifest
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ MAX_REMEMBERED_BYTES: Final = 64 << 20
 MAX_LOOKED_AT: Final = 4 << 20
 
 
-def read_item(found: Found, *, kind: str = "tool") -> Item:
+def read_item(found: ToolLocation, *, kind: str = "tool") -> ToolFile:
     """The item in a file: its bytes read once, its digest, its header."""
     return _read(found, kind)[0]
 
@@ -100,14 +100,14 @@ class ItemCache:
         self.hits = 0
         self.misses = 0
         self._kind, self._most, self._most_bytes, self._clock = kind, most, most_bytes, clock
-        self._known: dict[_Key, tuple[Item, Stamp]] = {}
+        self._known: dict[_Key, tuple[ToolFile, FileStamp]] = {}
         self._bytes = 0
         self._lock = allocate_lock()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, found: Found) -> Item:
+    def get(self, found: ToolLocation) -> ToolFile:
         key = (found.space, found.relative, found.id)
         with self._lock:
             known = self._forget(key)
@@ -124,12 +124,12 @@ class ItemCache:
                 self._remember(key, item, stamp)
         return item
 
-    def _forget(self, key: _Key) -> tuple[Item, Stamp] | None:
+    def _forget(self, key: _Key) -> tuple[ToolFile, FileStamp] | None:
         known = self._known.pop(key, None)
         self._bytes -= len(known[0].data) if known else 0
         return known
 
-    def _remember(self, key: _Key, item: Item, stamp: Stamp) -> None:
+    def _remember(self, key: _Key, item: ToolFile, stamp: FileStamp) -> None:
         self._known[key] = (item, stamp)
         self._bytes += len(item.data)
         while len(self._known) > self._most or self._bytes > self._most_bytes:
@@ -140,30 +140,30 @@ class ItemCache:
 _GRAIN: Final = 20_000_000
 
 
-def _read(found: Found, kind: str) -> tuple[Item, Stamp]:
+def _read(found: ToolLocation, kind: str) -> tuple[ToolFile, FileStamp]:
     data, stamp = found.read()
-    digest = digest_of(data)
-    header = _installed_header(found, digest, kind) or _header(_source(data, found.path), found.path, kind)
-    return Item(kind, found.id, found.space, found.path, data, digest, header), stamp
+    digest = file_digest(data)
+    header = _system_header(found, digest, kind) or _header(_source(data, found.path), found.path, kind)
+    return ToolFile(kind, found.id, found.space, found.path, data, digest, header), stamp
 
 
-def _installed_header(found: Found, digest: str, kind: str) -> Header | None:
+def _system_header(found: ToolLocation, digest: str, kind: str) -> Header | None:
     """The header of a file of the installation, which was read when Plait was built."""
     if found.space.name != "system":
         return None
-    said: Json = manifest.said_by(found.space.root, found.relative, digest)
+    said: Json = manifest.manifest_header(found.space.root, found.relative, digest)
     if not isinstance(said, dict):
         return None
     nowhere = Span(Source(found.path, ""), 0, 0)  # what was read without an error needs no places
-    return header_of({key: Entry(value, nowhere) for key, value in said.items()}, kind=kind)
+    return parse_header({key: Entry(value, nowhere) for key, value in said.items()}, kind=kind)
 
 
-def said_in(path: str) -> dict[str, Json]:
+def header_values(path: str) -> dict[str, Json]:
     """The keys of a tool's header and their values, if nothing is wrong with them."""
     with open(path, "rb") as file:
         source = _source(file.read(), path)
-    said = _said(source, format_of(path))
-    _checked_header(said, format_of(path), "tool")
+    said = _read_entries(source, find_format(path))
+    _build_header(said, find_format(path), "tool")
     return {key: entry.value for key, entry in said.entries.items()}
 
 
@@ -171,7 +171,7 @@ def says_anything(path: str) -> bool:
     """Has a file keys of a header, right or wrong?  One that cannot be read may have."""
     try:
         with open(path, "rb") as file:
-            said = _said(_source(file.read(MAX_LOOKED_AT), path), format_of(path))
+            said = _read_entries(_source(file.read(MAX_LOOKED_AT), path), find_format(path))
     except (OSError, PlaitError):
         return True
     return bool(said.entries or said.problems)
@@ -179,16 +179,16 @@ def says_anything(path: str) -> bool:
 
 def _source(data: bytes, path: str) -> Source:
     # Drawn: what a tool says about itself is its author's own text.
-    return Source(path, documents.decoded(data, path, drawn=True).removeprefix("\ufeff"))
+    return Source(path, documents.decode_text(data, path, drawn=True).removeprefix("\ufeff"))
 
 
 def _header(source: Source, path: str, kind: str) -> Header:
-    form = format_of(path)
-    return _checked_header(_said(source, form), form, kind)
+    form = find_format(path)
+    return _build_header(_read_entries(source, form), form, kind)
 
 
-def _said(source: Source, form: Format) -> Said:
-    said = Said(source, extractors().names)
+def _read_entries(source: Source, form: Format) -> HeaderEntries:
+    said = HeaderEntries(source, extractors().names)
     form.reader.read(said, form.comment)
     return said
 
@@ -197,12 +197,12 @@ NO_HEADER: Final = "no-header"
 """Of a file that says nothing of a tool: it lies beside one, and is no tool itself."""
 
 
-def _checked_header(said: Said, form: Format, kind: str) -> Header:
+def _build_header(said: HeaderEntries, form: Format, kind: str) -> Header:
     if kind == "tool" and not said.problems and not any(map(_looks_like_key, said.entries)):
         said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), NO_HEADER)
         raise DocumentError.together(said.problems)
     try:
-        header = header_of(said.entries, kind=kind)
+        header = parse_header(said.entries, kind=kind)
     except DocumentError as error:
         said.problems += error.problems
     needs_none = said.value("tool_type") in ("primitive", *FLOWS)
@@ -214,7 +214,7 @@ def _checked_header(said: Said, form: Format, kind: str) -> Header:
 
 
 def _looks_like_key(key: str) -> bool:
-    return key in KEYS or key in INFORMATIONAL or is_almost(key, nearest(key, KEYS))
+    return key in KEYS or key in INFORMATIONAL or is_almost(key, closest_name(key, KEYS))
 
 
 def _executor_fix(form: Format) -> str:

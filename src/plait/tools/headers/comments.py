@@ -16,7 +16,7 @@ from plait.core import documents
 from plait.core.errors import DocumentError, LimitError
 from plait.core.records import replace
 from plait.core.source import Source, Span
-from plait.tools.headers.entries import KEYS, Said, say_all
+from plait.tools.headers.entries import KEYS, HeaderEntries, say_all
 
 
 class _Line(NamedTuple):
@@ -28,7 +28,7 @@ class _Line(NamedTuple):
     text: str
 
 
-def read_comments(said: Said, comment: str) -> None:
+def read_comments(said: HeaderEntries, comment: str) -> None:
     lines = top_comments(said.source.text, comment)
     if not read_fenced(said, lines) and (chosen := _key_lines(lines)):
         _read_lines(said, lines, chosen, where=None)
@@ -52,7 +52,7 @@ def top_comments(text: str, comment: str) -> list[_Line]:
     return lines
 
 
-def read_fenced(said: Said, lines: list[_Line]) -> bool:
+def read_fenced(said: HeaderEntries, lines: list[_Line]) -> bool:
     """The YAML between two `---`, if there is such a block."""
     fences = [number for number, line in enumerate(lines) if line.text.strip() == "---"]
     if not fences:
@@ -96,9 +96,11 @@ def _key_lines(lines: list[_Line]) -> set[int]:
     return chosen
 
 
-def _read_lines(said: Said, lines: list[_Line], chosen: Collection[int], *, where: Span | None) -> None:
+def _read_lines(
+    said: HeaderEntries, lines: list[_Line], chosen: Collection[int], *, where: Span | None
+) -> None:
     source = said.source
-    with _placed_in(source):
+    with _relocate_problems(source):
         node = documents.parse(_as_yaml(source.text, lines, chosen), source.name)
     say_all(node, said, where or Span(source, node.span.start, node.span.end))
 
@@ -118,7 +120,7 @@ def _as_yaml(text: str, lines: list[_Line], chosen: Collection[int]) -> str:
 
 
 @contextmanager
-def _placed_in(source: Source) -> Iterator[None]:
+def _relocate_problems(source: Source) -> Iterator[None]:
     """Problems of a text of the same length are shown in this one."""
 
     def placed(span: Span) -> Span:

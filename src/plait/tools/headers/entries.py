@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from math import isfinite
 
 from plait.core import documents
-from plait.core.errors import DocumentError, LimitError, Problem, nearest
+from plait.core.errors import DocumentError, LimitError, Problem, closest_name
 from plait.core.hints import Final
 from plait.core.records import field_names
 from plait.core.source import Source, Span
@@ -20,21 +20,21 @@ from plait.core.values import Json
 from plait.tools.items import INFORMATIONAL, Entry, Header
 
 
-class Refused(Exception):
+class RefusedLiteral(Exception):
     """A value that is no plain data; `what` goes on after the name of its key."""
 
     def __init__(self, what: str, where: Span, fix: str) -> None:
         self.what, self.where, self.fix = what, where, fix
 
 
-def computed(where: Span) -> Refused:
+def computed_value_error(where: Span) -> RefusedLiteral:
     fix = "write the value itself: text, a number, true, false, null, a list or a map of them"
-    return Refused("is computed: a header is read, never executed", where, fix)
+    return RefusedLiteral("is computed: a header is read, never executed", where, fix)
 
 
-def expect_text(value: str, where: Span) -> str:
+def require_valid_text(value: str, where: Span) -> str:
     if "\0" in value or not _is_whole(value):
-        raise Refused("holds NUL or half of a character pair", where, "remove the escape")
+        raise RefusedLiteral("holds NUL or half of a character pair", where, "remove the escape")
     return value
 
 
@@ -46,28 +46,28 @@ def _is_whole(text: str) -> bool:
     return True
 
 
-def expect_finite(value: float, where: Span) -> float:
+def require_finite(value: float, where: Span) -> float:
     large = value.bit_length() > 4 * documents.MAX_DIGITS if isinstance(value, int) else not isfinite(value)
     if large:
-        raise Refused("holds a number that is too large", where, "write it as text")
+        raise RefusedLiteral("holds a number that is too large", where, "write it as text")
     return value
 
 
-def expect_size(source: Source, limit: int) -> None:
+def require_size(source: Source, limit: int) -> None:
     if len(source.text) > limit:
         what, fix = f"this file is larger than {limit:,} characters", "keep large data in files of their own"
         raise LimitError(what, source.name, fix, code="too-large")
 
 
-def expect_depth(depth: int, where: Span) -> None:
+def require_depth(depth: int, where: Span) -> None:
     if depth > documents.MAX_DEPTH:
         what = f"this is nested deeper than {documents.MAX_DEPTH} levels"
         raise LimitError(what, where, "flatten it, or move it to a file of its own", code="too-deep")
 
 
-def put(table: dict[str, Json], key: str, where: Span, value: Json) -> None:
+def set_key(table: dict[str, Json], key: str, where: Span, value: Json) -> None:
     if key in table:
-        raise Refused("has a key that stands twice", where, "remove or rename one of them")
+        raise RefusedLiteral("has a key that stands twice", where, "remove or rename one of them")
     table[key] = value
 
 
@@ -77,7 +77,7 @@ MAX_ODD_NAMES: Final = 200
 KEYS: Final = frozenset(field_names(Header))
 
 
-class Said:
+class HeaderEntries:
     """What `source` says; `names` are the keys by their names in code."""
 
     def __init__(self, source: Source, names: Mapping[str, str]) -> None:
@@ -99,7 +99,7 @@ class Said:
         """What is refused inside is a problem of this key; the others are read nevertheless."""
         try:
             yield
-        except Refused as refused:
+        except RefusedLiteral as refused:
             self._refused.add(key)
             what = f"'{name}' {refused.what}"
             self.problems.append(Problem(what, refused.where, refused.fix, code="not-literal"))
@@ -120,7 +120,7 @@ class Said:
     def missing(self, key: str, what: str, fix: str, code: str) -> None:
         """A key that is needed; nothing is added where something else is wrong with it already."""
         where = self.entries[key].span if key in self.entries else Span(self.source, 0, 0)
-        misspelt = nearest(key, self.entries.keys() - KEYS - INFORMATIONAL)
+        misspelt = closest_name(key, self.entries.keys() - KEYS - INFORMATIONAL)
         wrong = any(problem.where == where for problem in self.problems)
         if not (wrong or misspelt or key in self._refused):
             self.problems.append(Problem(what, where, fix, code=code))
@@ -136,7 +136,7 @@ _ALMOST: Final = 0.8
 def _almost(name: str, names: Iterable[str]) -> str | None:
     # Compared without the underscores around them, which would make all such names alike.
     known = {other.strip("_"): other for other in names if _is_dunder(other)}
-    guess = nearest(name.strip("_"), known)
+    guess = closest_name(name.strip("_"), known)
     return known[guess] if guess is not None and is_almost(name.strip("_"), guess) else None
 
 
@@ -147,12 +147,12 @@ def is_almost(name: str, guess: str | None) -> bool:
     return guess is not None and SequenceMatcher(None, name, guess).ratio() >= _ALMOST
 
 
-def read_yaml(said: Said, _: str) -> None:
+def read_yaml(said: HeaderEntries, _: str) -> None:
     node = documents.parse(said.source.text, said.source.name)
     say_all(node, said, node.span)
 
 
-def say_all(node: documents.Node, said: Said, where: Span) -> None:
+def say_all(node: documents.Node, said: HeaderEntries, where: Span) -> None:
     if not isinstance(node, documents.Mapping):
         raise DocumentError("a header is a map", where, "write 'key: value' lines", code="not-a-map")
     for key, value in node.entries:

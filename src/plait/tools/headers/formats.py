@@ -13,10 +13,10 @@ from functools import cache
 from plait.core.errors import DocumentError, InternalError
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.core.safe_files import read_beneath
+from plait.core.safe_files import read_below
 from plait.core.values import Json
-from plait.tools.headers.entries import KEYS, Said
-from plait.tools.items import INFORMATIONAL, digest_of
+from plait.tools.headers.entries import KEYS, HeaderEntries
+from plait.tools.items import INFORMATIONAL, file_digest
 from plait.tools.trust import manifest
 
 
@@ -24,7 +24,7 @@ from plait.tools.trust import manifest
 class Reader:
     """`read` takes the mark of a comment along; `sample` shows how such a file names its executor."""
 
-    read: Callable[[Said, str], None]
+    read: Callable[[HeaderEntries, str], None]
     sample: str
 
 
@@ -49,7 +49,7 @@ class Extractors:
     names: Mapping[str, str]
 
 
-def format_of(path: str) -> Format:
+def find_format(path: str) -> Format:
     formats = extractors().formats
     form = formats.get(os.path.splitext(path)[1])
     if form is None:
@@ -72,8 +72,12 @@ def extractors() -> Extractors:
 
 
 def _map_as_installed() -> Json:
-    contents = read_beneath(manifest.SYSTEM, _MAP)
-    return None if contents is None else manifest.said_by(manifest.SYSTEM, _MAP, digest_of(contents[0]))
+    contents = read_below(manifest.SYSTEM, _MAP)
+    return (
+        None
+        if contents is None
+        else manifest.manifest_header(manifest.SYSTEM, _MAP, file_digest(contents[0]))
+    )
 
 
 def _map_as_written(path: str) -> Json:
@@ -92,25 +96,25 @@ def _format(reader: str, comment: str, executor: str) -> Format:
 # Each reader is loaded when the first file of its kind is read.
 
 
-def _read_python(said: Said, comment: str) -> None:
+def _read_python(said: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.python import read_python
 
     read_python(said, comment)
 
 
-def _read_yaml(said: Said, comment: str) -> None:
+def _read_yaml(said: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.entries import read_yaml
 
     read_yaml(said, comment)
 
 
-def _read_comments(said: Said, comment: str) -> None:
+def _read_comments(said: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.comments import read_comments
 
     read_comments(said, comment)
 
 
-def _read_javascript(said: Said, comment: str) -> None:
+def _read_javascript(said: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.javascript import read_javascript
 
     read_javascript(said, comment)

@@ -14,14 +14,14 @@ from plait.core.source import Span
 from plait.core.values import Json
 from plait.tools.headers.comments import read_fenced, top_comments
 from plait.tools.headers.entries import (
-    Refused,
-    Said,
-    computed,
-    expect_depth,
-    expect_finite,
-    expect_size,
-    expect_text,
-    put,
+    HeaderEntries,
+    RefusedLiteral,
+    computed_value_error,
+    require_depth,
+    require_finite,
+    require_size,
+    require_valid_text,
+    set_key,
 )
 from plait.tools.headers.javascript_tokens import Token, Tokens
 
@@ -31,8 +31,8 @@ MAX_JAVASCRIPT: Final = 1 << 20
 _BEHIND_TYPE: Final = frozenset("=,;+-*/%^~!")
 
 
-def read_javascript(said: Said, comment: str) -> None:
-    expect_size(said.source, MAX_JAVASCRIPT)
+def read_javascript(said: HeaderEntries, comment: str) -> None:
+    require_size(said.source, MAX_JAVASCRIPT)
     read_fenced(said, top_comments(said.source.text, comment))
     _Declarations(said).read()
 
@@ -40,7 +40,7 @@ def read_javascript(said: Said, comment: str) -> None:
 class _Declarations:
     """`const NAME = literal` at the top level, in JavaScript or TypeScript."""
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, said: HeaderEntries) -> None:
         self.said, self.source, self.names = said, said.source, said.names
         self.tokens = iter(Tokens(said.source))
         self.last = Token("end", "", 0, 0, 0, fresh=True)
@@ -60,7 +60,7 @@ class _Declarations:
     def assigned(self, name: Token) -> None:
         with self.said.about(self.names[name.text], name.text):
             fix = f"write const {name.text} = … as a statement of its own"
-            raise Refused("is not declared here, only assigned", self.span(name), fix)
+            raise RefusedLiteral("is not declared here, only assigned", self.span(name), fix)
 
     def declared(self) -> None:
         """`NAME: type = literal, NAME = literal`, up to the first name that is not of a header."""
@@ -112,18 +112,18 @@ class _Declarations:
         if self.token.kind == "end" or self.token.text in (",", ";"):
             return
         if not self.token.fresh or self.token.goes_on:
-            raise computed(Span(self.source, first.start, self.token.end))
+            raise computed_value_error(Span(self.source, first.start, self.token.end))
 
     # ── literals ─────────────────────────────────────────────────────────
 
     def value(self, depth: int) -> Json:
         """The data that a literal stands for."""
         token = self.token
-        expect_depth(depth, self.span(token))
+        require_depth(depth, self.span(token))
         self.advance()
         match token.kind, token.text:
             case (("string" | "template"), _):
-                return _unescaped(token.text, self.span(token))
+                return _unescape_string(token.text, self.span(token))
             case "number", _:
                 return _number(token.text, self.span(token))
             case "word", ("true" | "false" | "null"):
@@ -136,7 +136,7 @@ class _Declarations:
                 return self.array(depth)
             case "mark", "{":
                 return self.object(depth)
-        raise computed(self.span(token))
+        raise computed_value_error(self.span(token))
 
     def array(self, depth: int) -> list[Json]:
         items: list[Json] = []
@@ -152,9 +152,9 @@ class _Declarations:
             where = self.span(self.token)
             key = self.key()
             if self.token.text != ":":  # {name}, {method() {}}
-                raise computed(where)
+                raise computed_value_error(where)
             self.advance()
-            put(table, key, where, self.value(depth + 1))
+            set_key(table, key, where, self.value(depth + 1))
             self.expect_comma("}")
         self.advance()
         return table
@@ -166,16 +166,16 @@ class _Declarations:
             case "word":
                 return token.text
             case "string":
-                return _unescaped(token.text, self.span(token))
+                return _unescape_string(token.text, self.span(token))
             case "number" if token.text.isascii() and token.text.isdecimal():
                 return token.text
-        raise computed(self.span(token))
+        raise computed_value_error(self.span(token))
 
     def expect_comma(self, closing: str) -> None:
         if self.token.text == ",":
             self.advance()
         elif self.token.text != closing:
-            raise computed(self.span(self.token))
+            raise computed_value_error(self.span(self.token))
 
     def advance(self) -> None:
         self.last, self.token = self.token, next(self.tokens, self.token)
@@ -196,8 +196,10 @@ def _number(text: str, where: Span) -> float:
     if _WHOLE.fullmatch(text) and len(text) <= documents.MAX_DIGITS:
         return int(text.replace("_", ""), 0)
     if _FLOAT.fullmatch(text):
-        return expect_finite(float(text.replace("_", "")), where)
-    raise Refused("holds a number that JSON does not have", where, "write it in decimal digits, or as text")
+        return require_finite(float(text.replace("_", "")), where)
+    raise RefusedLiteral(
+        "holds a number that JSON does not have", where, "write it in decimal digits, or as text"
+    )
 
 
 _ESCAPE = re.compile(
@@ -207,7 +209,7 @@ _ESCAPE = re.compile(
 _SHORT: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v"}
 
 
-def _unescaped(literal: str, where: Span) -> str:
+def _unescape_string(literal: str, where: Span) -> str:
     """The text between the quotes of a string, or of a template without holes."""
     inner = literal[1:-1]
     if literal[0] == "`":
@@ -215,7 +217,7 @@ def _unescaped(literal: str, where: Span) -> str:
     text = _ESCAPE.sub(lambda found: _unescape(found, where), inner) if "\\" in inner else inner
     # JavaScript writes a character beyond U+FFFF as two escapes.
     paired = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    return expect_text(paired, where)
+    return require_valid_text(paired, where)
 
 
 def _unescape(found: re.Match[str], where: Span) -> str:
@@ -228,4 +230,4 @@ def _unescape(found: re.Match[str], where: Span) -> str:
             return ""
         case "one", letter:
             return _SHORT.get(letter, letter)
-    raise Refused("holds an escape that is no character", where, "write '\\\\' for a backslash")
+    raise RefusedLiteral("holds an escape that is no character", where, "write '\\\\' for a backslash")

@@ -9,14 +9,14 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Source, Span
 from plait.core.values import Json
 from plait.tools.headers.entries import (
-    Refused,
-    Said,
-    computed,
-    expect_depth,
-    expect_finite,
-    expect_size,
-    expect_text,
-    put,
+    HeaderEntries,
+    RefusedLiteral,
+    computed_value_error,
+    require_depth,
+    require_finite,
+    require_size,
+    require_valid_text,
+    set_key,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MAX_PYTHON: Final = 512 << 10
 """Characters; a syntax tree takes some hundred times the memory of its text."""
 
 
-def read_python(said: Said, _: str) -> None:
+def read_python(said: HeaderEntries, _: str) -> None:
     places = _Places(said.source)
     for statement in _tree(said.source, places).body:
         for target, value in _assignments(statement):
@@ -38,12 +38,12 @@ def read_python(said: Said, _: str) -> None:
             key = said.names[target.id]
             with said.about(key, target.id):
                 if value is None:
-                    raise computed(places.of(statement))
+                    raise computed_value_error(places.of(statement))
                 said.add(key, _value(value, places), places.of(target))
 
 
 def _tree(source: Source, places: _Places) -> ast.Module:
-    expect_size(source, MAX_PYTHON)
+    require_size(source, MAX_PYTHON)
     if (nul := source.text.find("\0")) >= 0:
         raise DocumentError("a NUL stands here", Span(source, nul, nul + 1), "remove it", code="syntax")
     try:
@@ -87,39 +87,39 @@ def _parts(target: ast.expr) -> Iterator[tuple[ast.Name, None]]:
 def _value(node: ast.expr, places: _Places, depth: int = 0) -> Json:
     """The data that a literal stands for."""
     where = places.of(node)
-    expect_depth(depth, where)
+    require_depth(depth, where)
     match node:
         case ast.Constant(None | bool()):
             return node.value
         case ast.Constant(str(value)):
-            return expect_text(value, where)
+            return require_valid_text(value, where)
         case ast.Constant(int() | float() as number):
-            return expect_finite(number, where)
+            return require_finite(number, where)
         case ast.UnaryOp(ast.USub() | ast.UAdd() as sign, ast.Constant(int() | float() as number)) if not (
             isinstance(number, bool)
         ):
-            return expect_finite(-number if isinstance(sign, ast.USub) else number, where)
+            return require_finite(-number if isinstance(sign, ast.USub) else number, where)
         case ast.List(elements) | ast.Tuple(elements):
             return [_value(element, places, depth + 1) for element in elements]
         case ast.Dict(keys, values):
             return _map(keys, values, places, depth)
         case ast.Set():
-            raise Refused("holds a set, which JSON does not have", where, "write a list")
+            raise RefusedLiteral("holds a set, which JSON does not have", where, "write a list")
         case ast.Constant():
             kind = "..." if node.value is ... else type(node.value).__name__
-            raise Refused(f"holds {kind}, which JSON does not have", where, "write text or a number")
-    raise computed(where)
+            raise RefusedLiteral(f"holds {kind}, which JSON does not have", where, "write text or a number")
+    raise computed_value_error(where)
 
 
 def _map(keys: list[ast.expr | None], values: list[ast.expr], places: _Places, depth: int) -> dict[str, Json]:
     table: dict[str, Json] = {}
     for key, value in zip(keys, values, strict=True):
         if key is None:  # {**other}
-            raise computed(places.of(value))
+            raise computed_value_error(places.of(value))
         name = _value(key, places, depth + 1)
         if not isinstance(name, str):
-            raise Refused("has a key that is not text", places.of(key), "put the key in quotes")
-        put(table, name, places.of(key), _value(value, places, depth + 1))
+            raise RefusedLiteral("has a key that is not text", places.of(key), "put the key in quotes")
+        set_key(table, name, places.of(key), _value(value, places, depth + 1))
     return table
 
 

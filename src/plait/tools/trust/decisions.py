@@ -34,17 +34,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
-from plait.core.errors import DocumentError, InputError, PlaitError, Problem, TrustError, listed, nearest
+from plait.core.errors import (
+    DocumentError,
+    InputError,
+    PlaitError,
+    Problem,
+    TrustError,
+    closest_name,
+    format_names,
+)
 from plait.core.hints import TYPE_CHECKING, Final, Literal
-from plait.core.private_files import changeable_by_others, stamp_of
+from plait.core.private_files import file_stamp, writable_by_others
 from plait.core.records import dataclass, field, replace
-from plait.core.safe_files import Stamp, read_beneath
+from plait.core.safe_files import FileStamp, read_below
 from plait.core.values import UNDEFINED, Json
-from plait.tools.items import Item
+from plait.tools.items import ToolFile
 from plait.tools.trust import manifest
 from plait.tools.trust.signatures import (
     Signature,
-    in_comment,
+    has_comment_syntax,
     read_detached,
     read_signature,
     time_text,
@@ -60,44 +68,44 @@ from plait.tools.trust.store import (
     TrustedProject,
     TrustStore,
     Version,
-    place_of,
+    version_key,
 )
 from plait.tools.trust.user_space import account_home, foreign_fix, foreign_place
 
 if TYPE_CHECKING:
     from plait.core.documents import Mapping as MappingNode
     from plait.tools.trust.keys import Effort, KeyFolder
-    from plait.tools.trust.lockfile import Lock
+    from plait.tools.trust.lockfile import Lockfile
 
     pass
 
 __all__ = [
     "CLOCK_SKEW",
     "RESERVED",
-    "Ask",
-    "By",
+    "AskTrust",
     "Effort",
     "KeyFolder",
-    "Lock",
+    "Lockfile",
     "Now",
-    "Question",
     "Revoked",
     "Trust",
+    "TrustBasis",
+    "TrustDecision",
+    "TrustQuestion",
     "TrustStore",
     "TrustedKey",
     "TrustedProject",
-    "Verdict",
     "Version",
-    "brought_along",
+    "project_files",
 ]
 
 _LATER: Final = {
-    "Ask": "trust_question",
+    "AskTrust": "trust_question",
     "Effort": "keys",
     "KeyFolder": "keys",
-    "Lock": "lockfile",
-    "Question": "trust_question",
-    "brought_along": "trust_question",
+    "Lockfile": "lockfile",
+    "TrustQuestion": "trust_question",
+    "project_files": "trust_question",
 }
 """What a decision needs only when somebody is asked or signs."""
 
@@ -111,19 +119,19 @@ def __getattr__(name: str) -> object:
     return value
 
 
-By = Literal["manifest", "signature", "project", "user-space"]
+TrustBasis = Literal["manifest", "signature", "project", "user-space"]
 
 _MOST_VERIFIED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrustDecision:
     """Whether an item may run, on whose word, and why."""
 
-    item: Item = field(repr=False)
+    item: ToolFile = field(repr=False)
     allowed: bool
     why: str
-    by: By | None = None
+    by: TrustBasis | None = None
     fingerprint: str | None = None
     owner: str | None = None
     signature: Signature | None = None
@@ -156,7 +164,7 @@ class Trust:
         user: str,
         project: str | None,
         *,
-        ask: Ask | None = None,
+        ask: AskTrust | None = None,
         now: Now = time.time,
         allow_downgrade: Collection[str] = frozenset(),
         home: str | None = None,
@@ -172,12 +180,12 @@ class Trust:
         self._foreign = self.project and foreign_place(user, self.project, home or account_home())
         self._verified: set[tuple[str, ...]] = set()
         self._signatures: dict[str, Signature | None] = {}
-        self._demand: tuple[Stamp | None, bool] = (None, False)
+        self._demand: tuple[FileStamp | None, bool] = (None, False)
         self._question = allocate_lock()
         self._said_no = False
-        self._lock: Lock | None = None
+        self._lock: Lockfile | None = None
 
-    def held_to(self, lock: Lock) -> Trust:
+    def held_to(self, lock: Lockfile) -> Trust:
         """The same, but nothing runs that is not in the lock as it is."""
         from copy import copy
 
@@ -185,7 +193,7 @@ class Trust:
         held._lock = lock
         return held
 
-    def require(self, items: Sequence[Item], *, running: bool = True) -> tuple[Verdict, ...]:
+    def require(self, items: Sequence[ToolFile], *, running: bool = True) -> tuple[TrustDecision, ...]:
         """The verdicts, if all items may run; one error about all that may not.
 
         Not `running`: they are only looked at, and do not count as versions that ran here.
@@ -200,25 +208,27 @@ class Trust:
             self._remember(verdicts)
         return verdicts
 
-    def admit(self, items: Sequence[Item], *, running: bool = True) -> tuple[list[Verdict], list[Verdict]]:
+    def admit(
+        self, items: Sequence[ToolFile], *, running: bool = True
+    ) -> tuple[list[TrustDecision], list[TrustDecision]]:
         """The verdicts on files that lie beside a tool: those that may come along, and those that nobody
         speaks for, which stay behind.
 
         One error if something speaks against a file: a false signature, a newer version that ran, a lock.
         """
         verdicts = self._judge_all(items)
-        if refused := _refused_among(verdicts):
+        if refused := _select_refused(verdicts):
             raise self._refusal(refused)
         allowed = [verdict for verdict in verdicts if verdict.allowed]
         if running:
             self._remember(allowed)
         return allowed, [verdict for verdict in verdicts if not verdict.allowed]
 
-    def refused_among(self, items: Sequence[Item]) -> list[Verdict]:
+    def refused_among(self, items: Sequence[ToolFile]) -> list[TrustDecision]:
         """The verdicts on those files beside a tool that something speaks against; remembers nothing."""
-        return _refused_among(self._judge_all(items))
+        return _select_refused(self._judge_all(items))
 
-    def judge(self, item: Item) -> Verdict:
+    def judge(self, item: ToolFile) -> TrustDecision:
         """Whether one item may run; asks nobody and remembers nothing."""
         return self._judge_all([item])[0]
 
@@ -245,7 +255,7 @@ class Trust:
         """Did the user trust the whole project, whatever it demands beside that?"""
         return self.project is not None and not self._foreign and self.store.trusts(self.project)
 
-    def rests_on(self, verdict: Verdict) -> tuple[str, ...]:
+    def rests_on(self, verdict: TrustDecision) -> tuple[str, ...]:
         """The files that a verdict rests on, there or not: while none of them changes, it holds."""
         item, store = verdict.item, self.store
         files = [item.path, f"{item.path}.sig", f"{store.root}/projects.json"]
@@ -257,7 +267,7 @@ class Trust:
 
     # ── asking ───────────────────────────────────────────────────────────
 
-    def _judge_after_asking(self, items: Sequence[Item], ask: Ask) -> tuple[Verdict, ...]:
+    def _judge_after_asking(self, items: Sequence[ToolFile], ask: AskTrust) -> tuple[TrustDecision, ...]:
         with self._question:  # threads that run items in parallel put the question once
             verdicts = self._judge_all(items)
             if self._said_no or not _worth_asking(verdicts) or self.project is None:
@@ -265,13 +275,13 @@ class Trust:
             pass
 
             needed = tuple(verdict.item for verdict in verdicts if verdict.askable)
-            if not ask(Question(self.project, needed, brought_along(self.project))):
+            if not ask(TrustQuestion(self.project, needed, project_files(self.project))):
                 self._said_no = True
                 return verdicts
             self.trust_project(origin="asked")
         return self._judge_all(items)
 
-    def _refusal(self, refused: Sequence[Verdict]) -> PlaitError:
+    def _refusal(self, refused: Sequence[TrustDecision]) -> PlaitError:
         askable = [verdict for verdict in refused if verdict.askable]
         problems = [
             Problem(
@@ -289,12 +299,12 @@ class Trust:
 
     # ── deciding ─────────────────────────────────────────────────────────
 
-    def _judge_all(self, items: Sequence[Item]) -> tuple[Verdict, ...]:
+    def _judge_all(self, items: Sequence[ToolFile]) -> tuple[TrustDecision, ...]:
         trusted = self.project_trusted
         verdicts = (replace(self._judge(item, trusted), project_trusted=trusted) for item in items)
         return tuple(verdicts) if self._lock is None else tuple(map(self._judge_by_lock, verdicts))
 
-    def _judge(self, item: Item, trusted: bool) -> Verdict:
+    def _judge(self, item: ToolFile, trusted: bool) -> TrustDecision:
         match item.space.name:
             case "system":
                 return self._judge_system(item)
@@ -303,10 +313,10 @@ class Trust:
             case _:
                 return self._judge_brought(item, trusted)
 
-    def _judge_system(self, item: Item) -> Verdict:
-        if manifest.listed(item.space.root).get(_relative(item)) == item.digest:
-            return Verdict(item, True, "it is as it was installed", "manifest")
-        return Verdict(
+    def _judge_system(self, item: ToolFile) -> TrustDecision:
+        if manifest.manifest_digests(item.space.root).get(_relative(item)) == item.digest:
+            return TrustDecision(item, True, "it is as it was installed", "manifest")
+        return TrustDecision(
             item,
             False,
             "it is not the file that was installed",
@@ -314,12 +324,12 @@ class Trust:
             fix="install Plait again; in a checkout of it: python -m plait.tools.trust.manifest",
         )
 
-    def _judge_own(self, item: Item) -> Verdict:
+    def _judge_own(self, item: ToolFile) -> TrustDecision:
         verdict = self._judge_signature(item)
         if verdict.allowed or not verdict.askable:
             return verdict
-        if (open_to_others := changeable_by_others(item.path, item.space.root)) is not None:
-            return Verdict(
+        if (open_to_others := writable_by_others(item.path, item.space.root)) is not None:
+            return TrustDecision(
                 item,
                 False,
                 f"others can write {open_to_others}, and {verdict.why}",
@@ -327,15 +337,15 @@ class Trust:
                 fix=f"look at it, then type: chmod go-w {shlex.quote(open_to_others)}",
             )
         why = f"it is your own file; {verdict.why}"
-        return Verdict(item, True, why, "user-space", signature=verdict.signature)
+        return TrustDecision(item, True, why, "user-space", signature=verdict.signature)
 
-    def _judge_brought(self, item: Item, trusted: bool) -> Verdict:
+    def _judge_brought(self, item: ToolFile, trusted: bool) -> TrustDecision:
         verdict = self._judge_signature(item)
         if verdict.allowed or not verdict.askable:
             return verdict
         if trusted:
             why = f"you trusted this project; {verdict.why}"
-            return Verdict(item, True, why, "project", signature=verdict.signature)
+            return TrustDecision(item, True, why, "project", signature=verdict.signature)
         if self._foreign:
             return replace(verdict, askable=False, fix=foreign_fix(self._foreign))
         if self.project is not None and self._signed_only():
@@ -343,7 +353,7 @@ class Trust:
             return replace(verdict, askable=False, why=why)
         return replace(verdict, askable=self.project is not None)
 
-    def _judge_signature(self, item: Item) -> Verdict:
+    def _judge_signature(self, item: ToolFile) -> TrustDecision:
         """By its signature alone; `askable` if that neither speaks for the item nor against it."""
         try:
             signature = self._signature(item)
@@ -361,11 +371,11 @@ class Trust:
             return _doubtful(item, signature, "unknown-key", why)
         return self._judge_signed(item, signature, key)
 
-    def _judge_signed(self, item: Item, signature: Signature, key: TrustedKey) -> Verdict:
+    def _judge_signed(self, item: ToolFile, signature: Signature, key: TrustedKey) -> TrustDecision:
         if key.revoked is not None:
             why = f"it is signed by {key.owner}'s key {key.fingerprint[:16]}…, which was revoked"
             fix = "have it signed with another key, or remove its signature"
-            return _refused(item, "revoked-key", why, fix)
+            return _make_refusal(item, "revoked-key", why, fix)
         try:
             self._verify(item, signature, key)
         except TrustError as error:
@@ -378,19 +388,19 @@ class Trust:
             return _doubtful(item, signature, "key-ended", why)
         return self._judge_age(item, signature, key)
 
-    def _judge_age(self, item: Item, signature: Signature, key: TrustedKey) -> Verdict:
+    def _judge_age(self, item: ToolFile, signature: Signature, key: TrustedKey) -> TrustDecision:
         if signature.time > time_text(self._now() + CLOCK_SKEW):
             fix = "set the clock of this machine, or have it signed again"
-            return _refused(item, "from-the-future", "it was signed at a time that has not come", fix)
+            return _make_refusal(item, "from-the-future", "it was signed at a time that has not come", fix)
         newest = self.store.newest(self._place_of(item))
         if newest is not None and not newest.allows(signature) and item.id not in self._allow_downgrade:
             fix = f"restore the newer one, or accept this one: plait trust reset {item.id}"
-            return _refused(item, "rolled-back", "a newer version of it ran here before", fix)
-        return Verdict(
+            return _make_refusal(item, "rolled-back", "a newer version of it ran here before", fix)
+        return TrustDecision(
             item, True, f"it is signed by {key.owner}", "signature", key.fingerprint, key.owner, signature
         )
 
-    def _judge_by_lock(self, verdict: Verdict) -> Verdict:
+    def _judge_by_lock(self, verdict: TrustDecision) -> TrustDecision:
         """A lock only refuses; what came with Plait has the digests of the installation for it."""
         item = verdict.item
         if self._lock is None or verdict.by == "manifest" or (not verdict.allowed and not verdict.askable):
@@ -401,11 +411,11 @@ class Trust:
         why = "it has changed since plait.lock was written" if pinned else "plait.lock does not list it"
         code = "differs-from-lock" if pinned else "not-in-lock"
         first = "look at it" if item.space.name == "project" else "copy it into the project"
-        return _refused(item, code, why, f"{first}, then type: plait tools lock")
+        return _make_refusal(item, code, why, f"{first}, then type: plait tools lock")
 
-    def _signature(self, item: Item) -> Signature | None:
-        if not in_comment(_extension(item)):
-            beside = read_beneath(item.space.root, f"{_relative(item)}.sig")
+    def _signature(self, item: ToolFile) -> Signature | None:
+        if not has_comment_syntax(_extension(item)):
+            beside = read_below(item.space.root, f"{_relative(item)}.sig")
             return None if beside is None else read_detached(beside[0])
         signature = self._signatures.get(item.digest, UNDEFINED)
         if signature is UNDEFINED:
@@ -414,7 +424,7 @@ class Trust:
             signature = self._signatures[item.digest] = read_signature(item.data)
         return signature
 
-    def _verify(self, item: Item, signature: Signature, key: TrustedKey) -> None:
+    def _verify(self, item: ToolFile, signature: Signature, key: TrustedKey) -> None:
         extension = _extension(item)
         # The signature as a whole: one that stands in a file of its own is not part of the digest.
         known = (item.digest, item.kind, item.id, extension, signature.text)
@@ -427,7 +437,7 @@ class Trust:
 
     # ── remembering ──────────────────────────────────────────────────────
 
-    def _remember(self, verdicts: Iterable[Verdict]) -> None:
+    def _remember(self, verdicts: Iterable[TrustDecision]) -> None:
         ran = {
             self._place_of(verdict.item): Version(verdict.signature.time, verdict.signature.hash)
             for verdict in verdicts
@@ -436,15 +446,15 @@ class Trust:
         downgraded = {self._place_of(v.item) for v in verdicts if v.item.id in self._allow_downgrade}
         self.store.remember(ran, replacing=downgraded)
 
-    def _place_of(self, item: Item) -> str:
+    def _place_of(self, item: ToolFile) -> str:
         """What is remembered together: the versions of one file of one project, or of yours."""
         space = f"project {self.project}" if item.space.name == "project" else item.space.label
-        return place_of(space, item.kind, item.id, _extension(item))
+        return version_key(space, item.kind, item.id, _extension(item))
 
     def _signed_only(self) -> bool:
         """Does the project demand signatures?  It can ask for more than the user, never for less."""
         root = os.path.join(self.project or "/", ".ai")
-        stamp = stamp_of(f"{root}/{_SETTINGS}")
+        stamp = file_stamp(f"{root}/{_SETTINGS}")
         known = self._demand
         if known[0] != stamp:
             known = self._demand = (stamp, _demands_signatures(root))
@@ -457,14 +467,14 @@ _SETTINGS: Final = "plait.yaml"
 _KNOWN_SETTINGS: Final = ("trust", "keep_runs")
 
 
-def _refused_among(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _select_refused(verdicts: Sequence[TrustDecision]) -> list[TrustDecision]:
     return [verdict for verdict in verdicts if not verdict.allowed and not _unspoken(verdict)]
 
 
-def _unspoken(verdict: Verdict) -> bool:
+def _unspoken(verdict: TrustDecision) -> bool:
     """Does nobody speak for an item, and nothing against it?"""
     if verdict.code == "changed-system-file":
-        return _relative(verdict.item) not in manifest.listed(verdict.item.space.root)
+        return _relative(verdict.item) not in manifest.manifest_digests(verdict.item.space.root)
     return verdict.askable or verdict.code in _UNSPOKEN
 
 
@@ -473,42 +483,42 @@ _UNSPOKEN: Final = (
 )  # fmt: skip
 
 
-def _worth_asking(verdicts: Iterable[Verdict]) -> bool:
+def _worth_asking(verdicts: Iterable[TrustDecision]) -> bool:
     """Is something refused, and would a yes to the project be enough?"""
     refused = [verdict for verdict in verdicts if not verdict.allowed]
     return bool(refused) and all(verdict.askable for verdict in refused)
 
 
-def _not_trusted(project: str, refused: Sequence[Verdict]) -> Problem:
+def _not_trusted(project: str, refused: Sequence[TrustDecision]) -> Problem:
     names = [f"{verdict.item.id}{_extension(verdict.item)} ({verdict.why})" for verdict in refused]
     files = "a file" if len(names) == 1 else f"{len(names)} files"
     return Problem(
-        f"this project brings {files} that nobody you trust has signed: {listed(names, most=50)}",
+        f"this project brings {files} that nobody you trust has signed: {format_names(names, most=50)}",
         project,
         f"look at what it brings, then type: plait trust {shlex.quote(project)}",
         code="not-trusted",
     )
 
 
-def _doubtful(item: Item, signature: Signature | None, code: str, why: str) -> Verdict:
+def _doubtful(item: ToolFile, signature: Signature | None, code: str, why: str) -> TrustDecision:
     fix = f"trust its signer with 'plait trust add', or sign it: plait sign {shlex.quote(item.path)}"
-    return Verdict(item, False, why, signature=signature, code=code, fix=fix, askable=True)
+    return TrustDecision(item, False, why, signature=signature, code=code, fix=fix, askable=True)
 
 
-def _false_signature(item: Item, error: TrustError) -> Verdict:
+def _false_signature(item: ToolFile, error: TrustError) -> TrustDecision:
     fix = f"restore the file, or sign it as it is now: plait sign {shlex.quote(item.path)}"
-    return _refused(item, error.code or "forged", error.what, fix)
+    return _make_refusal(item, error.code or "forged", error.what, fix)
 
 
-def _refused(item: Item, code: str, why: str, fix: str) -> Verdict:
-    return Verdict(item, False, why, code=code, fix=fix)
+def _make_refusal(item: ToolFile, code: str, why: str, fix: str) -> TrustDecision:
+    return TrustDecision(item, False, why, code=code, fix=fix)
 
 
-def _extension(item: Item) -> str:
+def _extension(item: ToolFile) -> str:
     return os.path.splitext(item.path)[1]
 
 
-def _relative(item: Item) -> str:
+def _relative(item: ToolFile) -> str:
     return _below(item.path, item.space.root)
 
 
@@ -518,7 +528,7 @@ def _below(path: str, root: str) -> str:
 
 
 def _demands_signatures(root: str) -> bool:
-    contents = read_beneath(root, _SETTINGS)
+    contents = read_below(root, _SETTINGS)
     if contents is None:
         return False
     plain = [line for line in contents[0].splitlines() if line.strip() and not line.startswith(b"#")]
@@ -533,7 +543,7 @@ def _demands_signatures(root: str) -> bool:
         case Scalar(None):
             return False
         case MappingNode():
-            expect_settings(node)
+            require_valid_settings(node)
             said = node.get("trust")
             return isinstance(said, Scalar) and said.value == "signed"
     raise DocumentError(
@@ -541,7 +551,7 @@ def _demands_signatures(root: str) -> bool:
     )
 
 
-def expect_settings(node: MappingNode) -> None:
+def require_valid_settings(node: MappingNode) -> None:
     """Also of what does not ask for signatures: a slip of the pen must not mean less."""
     from plait.core.documents import Scalar
 
@@ -550,8 +560,8 @@ def expect_settings(node: MappingNode) -> None:
             f"'{key}' is no setting of a project",
             node.key_span(key),
             f"did you mean '{guess}'?"
-            if (guess := nearest(key, _KNOWN_SETTINGS))
-            else f"known: {listed(_KNOWN_SETTINGS)}",
+            if (guess := closest_name(key, _KNOWN_SETTINGS))
+            else f"known: {format_names(_KNOWN_SETTINGS)}",
             code="unknown-field",
         )
         for key in node.data()
@@ -579,11 +589,11 @@ _MOST_SHOWN: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TrustQuestion:
     """What a person is asked: may this project run what it brings along?"""
 
     project: str
-    items: tuple[Item, ...]
+    items: tuple[ToolFile, ...]
     """What is about to run."""
     brings: tuple[str, ...]
     """Every file that would be trusted, relative to the project."""
@@ -591,15 +601,15 @@ class Question:
     def __str__(self) -> str:
         inside = [path for path in self.brings if path.count("/") > 1]
         folders = Counter(path.split("/")[1] for path in inside)
-        parts = [_counted(folder, count) for folder, count in sorted(folders.items(), key=_tools_first)]
+        parts = [_count_text(folder, count) for folder, count in sorted(folders.items(), key=_tools_first)]
         parts += [path for path in self.brings if path not in inside]
         return f"this project brings {', '.join(parts)}, signed by nobody you trust: {self.project}"
 
 
-Ask = Callable[[Question], bool]
+AskTrust = Callable[[TrustQuestion], bool]
 
 
-def _counted(folder: str, count: int) -> str:
+def _count_text(folder: str, count: int) -> str:
     if folder == "tools":
         return f"{count} tool{'s' * (count != 1)}"
     return f"{count} file{'s' * (count != 1)} in .ai/{folder}"
@@ -609,7 +619,7 @@ def _tools_first(entry: tuple[str, int]) -> tuple[bool, str]:
     return entry[0] != "tools", entry[0]
 
 
-def brought_along(project: str) -> tuple[str, ...]:
+def project_files(project: str) -> tuple[str, ...]:
     """The files that trusting a project lets run, for a person to look at."""
     found = [".env"] if os.path.lexists(os.path.join(project, ".env")) else []
     for folder, folders, files in os.walk(os.path.join(project, ".ai"), followlinks=False):

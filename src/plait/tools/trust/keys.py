@@ -22,18 +22,18 @@ from plait.core.errors import InputError
 from plait.core.hints import Final
 from plait.core.private_files import (
     ABSENT,
-    attempt,
-    damaged,
-    locked,
-    make_own_folder,
-    read_own_json,
+    damaged_file_error,
+    lock_folder,
+    make_private_folder,
+    read_private_json,
     sync_folder,
+    with_os_errors,
+    write_atomic,
     write_new,
-    write_whole,
 )
 from plait.core.records import dataclass
 from plait.core.values import Json, Secret
-from plait.tools.trust.signatures import PrivateKey, fingerprint_of, is_key, read_rotation, sign_rotation
+from plait.tools.trust.signatures import PrivateKey, is_key, key_fingerprint, read_rotation, sign_rotation
 from plait.tools.trust.store import Now, TrustStore
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -68,9 +68,9 @@ class KeyFolder:
         """A new key, closed with the passphrase if there is one; never over an old one."""
         key = PrivateKey.generate()
         path = self._path(name)
-        make_own_folder(self.root)
+        make_private_folder(self.root)
         try:
-            write_new(path, _encoded(self._record_of(key, passphrase, effort)))
+            write_new(path, _encode_record(self._record_of(key, passphrase, effort)))
         except FileExistsError:
             raise InputError(
                 f"there is a key '{name}' already", path, "give the new one another name", code="key-exists"
@@ -81,9 +81,9 @@ class KeyFolder:
     def open(self, name: str = "signing", *, passphrase: Secret | None = None) -> PrivateKey:
         path = self._path(name)
         record = self._record(name)
-        key = _opened(record, passphrase, path)
+        key = _decode_key(record, passphrase, path)
         if key.public.hex() != record.get("public"):
-            raise damaged(path)
+            raise damaged_file_error(path)
         return key
 
     def public(self, name: str = "signing") -> bytes:
@@ -91,7 +91,7 @@ class KeyFolder:
         match self._record(name):
             case {"public": str(public)} if is_key(public):
                 return bytes.fromhex(public)
-        raise damaged(self._path(name))
+        raise damaged_file_error(self._path(name))
 
     # ── a key in place of another ────────────────────────────────────────
 
@@ -107,7 +107,7 @@ class KeyFolder:
         key = PrivateKey.generate()
         statement = statement_about(key)
         record = {**self._record_of(key, passphrase, effort), "rotation": statement.decode()}
-        write_whole(self.root, f"{name}.next", _encoded(record))
+        write_atomic(self.root, f"{name}.next", _encode_record(record))
         return statement
 
     def rotation(self, name: str) -> bytes | None:
@@ -119,19 +119,19 @@ class KeyFolder:
         """Give a key's name to its successor, once or again; the name under which the old one is kept."""
         record = self._next(name)
         if record is None:
-            raise damaged(self._path(name))
-        kept = f"{name}-until-{fingerprint_of(bytes.fromhex(record['public']))[:8]}"
+            raise damaged_file_error(self._path(name))
+        kept = f"{name}-until-{key_fingerprint(bytes.fromhex(record['public']))[:8]}"
         if self.public(name).hex() != record["public"]:
             with suppress(FileExistsError):
                 # Two names for the old key, so that one of them is always there.
-                attempt(
+                with_os_errors(
                     lambda: os.link(self._path(name), self._path(kept)),
                     self.root,
                     passing=(FileExistsError,),
                 )
             reached("kept")
             key = {field: said for field, said in record.items() if field != "rotation"}
-            write_whole(self.root, f"{name}.key", _encoded(key))
+            write_atomic(self.root, f"{name}.key", _encode_record(key))
         return kept
 
     def end_rotation(self, name: str) -> None:
@@ -143,24 +143,24 @@ class KeyFolder:
     def _next(self, name: str) -> dict[str, Json] | None:
         path = self._path(name, "next")
         try:
-            record = read_own_json(path, secret=True)
+            record = read_private_json(path, secret=True)
         except ABSENT:
             return None
         match record:
             case {"format": self.FORMAT, "public": str(public), "rotation": str()} if is_key(public):
                 return dict(record)
-        raise damaged(path)
+        raise damaged_file_error(path)
 
     def _record_of(
         self, key: PrivateKey, passphrase: Secret | None, effort: Effort | None
     ) -> dict[str, Json]:
-        closed = _closed(key, passphrase, effort or Effort())
+        closed = _encode_key(key, passphrase, effort or Effort())
         return {"format": self.FORMAT, "public": key.public.hex(), **closed}
 
     def _record(self, name: str) -> Json:
         path = self._path(name)
         try:
-            return read_own_json(path, secret=True)
+            return read_private_json(path, secret=True)
         except ABSENT:
             fix = "make one: plait keys new"
             raise InputError(f"there is no key '{name}'", path, fix, code="no-key") from None
@@ -198,7 +198,7 @@ def rotate(
 
     The caller hands the statement out and then says `folder.end_rotation`.
     """
-    with locked(folder.root):
+    with lock_folder(folder.root):
         statement = folder.rotation(name)
         if statement is None:
             old = opened(name)
@@ -218,19 +218,19 @@ def rotate(
             reached("exchanged")
 
         rotation = read_rotation(statement)
-        if store.expect_key(fingerprint_of(rotation.old)).version < rotation.version:
+        if store.expect_key(key_fingerprint(rotation.old)).version < rotation.version:
             store.rotate(statement, origin=origin, meanwhile=exchange)
         else:  # all is done but that the statement was handed out
             exchange()
         reached("ended")
-    return Rotated(statement, fingerprint_of(rotation.new), kept[0])
+    return Rotated(statement, key_fingerprint(rotation.new), kept[0])
 
 
-def _encoded(record: Json) -> bytes:
+def _encode_record(record: Json) -> bytes:
     return json.dumps(record, indent=1).encode() + b"\n"
 
 
-def _closed(key: PrivateKey, passphrase: Secret | None, effort: Effort) -> dict[str, Json]:
+def _encode_key(key: PrivateKey, passphrase: Secret | None, effort: Effort) -> dict[str, Json]:
     if passphrase is None:
         return {"seed": key.seed.hex()}
     from nacl.pwhash import argon2id
@@ -238,7 +238,7 @@ def _closed(key: PrivateKey, passphrase: Secret | None, effort: Effort) -> dict[
     from nacl.utils import random
 
     salt = random(argon2id.SALTBYTES)
-    box = SecretBox(_stretched(passphrase, salt, effort)).encrypt(key.seed)
+    box = SecretBox(_derive_key(passphrase, salt, effort)).encrypt(key.seed)
     return {
         "salt": salt.hex(),
         "operations": effort.operations,
@@ -247,7 +247,7 @@ def _closed(key: PrivateKey, passphrase: Secret | None, effort: Effort) -> dict[
     }
 
 
-def _opened(record: Json, passphrase: Secret | None, path: str) -> PrivateKey:
+def _decode_key(record: Json, passphrase: Secret | None, path: str) -> PrivateKey:
     try:
         match record:
             case {"format": KeyFolder.FORMAT, "seed": str(seed)} if len(seed) == 64:
@@ -259,28 +259,28 @@ def _opened(record: Json, passphrase: Secret | None, path: str) -> PrivateKey:
                 "memory": int(memory),
                 "box": str(box),
             }:
-                return _unboxed(
+                return _decrypt_key(
                     bytes.fromhex(box), bytes.fromhex(salt), Effort(operations, memory), passphrase, path
                 )
     except ValueError:
-        raise damaged(path) from None
-    raise damaged(path)
+        raise damaged_file_error(path) from None
+    raise damaged_file_error(path)
 
 
-def _unboxed(box: bytes, salt: bytes, effort: Effort, passphrase: Secret | None, path: str) -> PrivateKey:
+def _decrypt_key(box: bytes, salt: bytes, effort: Effort, passphrase: Secret | None, path: str) -> PrivateKey:
     from nacl.exceptions import CryptoError
     from nacl.secret import SecretBox
 
     if passphrase is None:
         raise InputError("this key needs its passphrase", path, "type it when asked", code="passphrase")
     try:
-        return PrivateKey(SecretBox(_stretched(passphrase, salt, effort)).decrypt(box))
+        return PrivateKey(SecretBox(_derive_key(passphrase, salt, effort)).decrypt(box))
     except CryptoError:
         what = "that is not the passphrase of this key"
         raise InputError(what, path, "try again", code="passphrase") from None
 
 
-def _stretched(passphrase: Secret, salt: bytes, effort: Effort) -> bytes:
+def _derive_key(passphrase: Secret, salt: bytes, effort: Effort) -> bytes:
     from nacl.pwhash import argon2id
 
     return argon2id.kdf(32, passphrase.reveal().encode(), salt, effort.operations, effort.memory)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from plait.core.errors import DocumentError, InputError, LimitError, TrustError
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.core.safe_files import read_beneath
-from plait.tools.items import digest_of
+from plait.core.safe_files import read_below
+from plait.tools.items import file_digest
 from plait.tools.trust.signatures import is_key
 
 LOCK: Final = "plait.lock"
@@ -24,24 +24,24 @@ _LOCKED: Final = ("tools", "config")
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
+class Lockfile:
     """The files of a project, each with the digest that it must have."""
 
     files: Mapping[str, str]
     """By their path below `.ai`, for example `tools/team/report.py`."""
 
     @classmethod
-    def of(cls, project: str) -> Lock:
+    def of(cls, project: str) -> Lockfile:
         """The lock of what the project holds now."""
         root = os.path.join(project, ".ai")
-        read = ((path, read_beneath(root, path)) for path in _lockable(root))
-        return cls({path: digest_of(contents[0]) for path, contents in read if contents is not None})
+        read = ((path, read_below(root, path)) for path in _lockable(root))
+        return cls({path: file_digest(contents[0]) for path, contents in read if contents is not None})
 
     @classmethod
-    def read(cls, project: str) -> Lock:
+    def read(cls, project: str) -> Lockfile:
         """The lock that the project has."""
         path = os.path.join(project, LOCK)
-        contents = read_beneath(project, LOCK)
+        contents = read_below(project, LOCK)
         if contents is None:
             raise InputError("this project has no lock", path, "write it: plait tools lock", code="no-file")
         from plait.core.documents import parse_json
@@ -63,7 +63,7 @@ class Lock:
         record = {"format": LOCK_FORMAT, "files": dict(sorted(self.files.items()))}
         return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
-    def differences(self, now: Lock) -> Iterator[tuple[str, str]]:
+    def differences(self, now: Lockfile) -> Iterator[tuple[str, str]]:
         """Each file that is not as it was locked, and what became of it."""
         for path in sorted({*self.files, *now.files}):
             if path not in now.files:

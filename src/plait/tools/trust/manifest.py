@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 
 from plait.core.errors import PlaitError, TrustError
 from plait.core.hints import Final
-from plait.core.private_files import stamp_of
+from plait.core.private_files import file_stamp
 from plait.core.records import dataclass, field
-from plait.core.safe_files import Stamp, read_beneath
+from plait.core.safe_files import FileStamp, read_below
 from plait.core.values import Json
-from plait.tools.items import digest_of
+from plait.tools.items import file_digest
 
 NAME: Final = "manifest.json"
 SYSTEM: Final = os.path.join(
@@ -43,7 +43,7 @@ class Manifest:
 def build(root: str = SYSTEM) -> Manifest:
     """The manifest of the files that are below `root` now."""
     files = {relative: _digest(root, relative) for relative in sorted(_files(root))}
-    said = {relative: _said(root, relative) for relative in files}
+    said = {relative: _read_header(root, relative) for relative in files}
     return Manifest(files, {relative: keys for relative, keys in said.items() if keys is not None})
 
 
@@ -71,23 +71,23 @@ def check(root: str = SYSTEM) -> list[str]:
     return sorted([*changed, *gone, *new, *misread])
 
 
-def listed(root: str) -> Mapping[str, str]:
+def manifest_digests(root: str) -> Mapping[str, str]:
     """The digests that the manifest of a system space holds; none if it has no manifest."""
     return _manifest(root).files
 
 
-def said_by(root: str, relative: str, digest: str) -> Json:
+def manifest_header(root: str, relative: str, digest: str) -> Json:
     """What a file with these bytes says, if the manifest of its space tells it; None otherwise."""
     manifest = _manifest(root)
     return manifest.contents.get(relative) if manifest.files.get(relative) == digest else None
 
 
-_KNOWN: dict[str, tuple[Stamp | None, Manifest]] = {}
+_KNOWN: dict[str, tuple[FileStamp | None, Manifest]] = {}
 
 
 def _manifest(root: str) -> Manifest:
     """The manifest of a space, read again only when it has changed."""
-    stamp = stamp_of(f"{root}/{NAME}")
+    stamp = file_stamp(f"{root}/{NAME}")
     known = _KNOWN.get(root)
     if known is None or known[0] != stamp:
         known = _KNOWN[root] = (stamp, _read(root))
@@ -97,7 +97,7 @@ def _manifest(root: str) -> Manifest:
 def _read(root: str) -> Manifest:
     from plait.core.documents import parse_json
 
-    contents = read_beneath(root, NAME)
+    contents = read_below(root, NAME)
     if contents is None:
         return Manifest()
     record = parse_json(contents[0].decode("utf-8", "replace"), os.path.join(root, NAME))
@@ -120,15 +120,15 @@ def _files(root: str) -> Iterator[str]:
 
 
 def _digest(root: str, relative: str) -> str:
-    contents = read_beneath(root, relative)
+    contents = read_below(root, relative)
     if contents is None:
         raise TrustError(
             f"{relative} is not a plain file", root, "replace it by one", code="damaged-manifest"
         )
-    return digest_of(contents[0])
+    return file_digest(contents[0])
 
 
-def _said(root: str, relative: str) -> Json:
+def _read_header(root: str, relative: str) -> Json:
     """What a file says, or None if nobody would ask it, or it does not say it well."""
     from plait.core import documents
     from plait.tools import headers as readers
@@ -136,7 +136,7 @@ def _said(root: str, relative: str) -> Json:
     path = os.path.join(root, relative)
     try:
         if relative.startswith("tools/"):
-            return readers.said_in(path)
+            return readers.header_values(path)
         return documents.load(path).data() if relative.endswith(".yaml") else None
     except PlaitError:
         return None

@@ -16,11 +16,11 @@ from plait.core.errors import TrustError
 from plait.core.hints import Final
 from plait.core.private_files import (
     ABSENT,
-    damaged,
-    expect_own_folder,
-    locked,
-    read_own,
-    write_whole,
+    damaged_file_error,
+    lock_folder,
+    read_private,
+    require_private_folder,
+    write_atomic,
 )
 from plait.tools.trust.user_space import account_home, foreign_fix, foreign_place
 
@@ -43,11 +43,11 @@ class Seals:
         self._require_own()
         key = self._known_key()
         if key is None:
-            with locked(self._folder):
+            with lock_folder(self._folder):
                 key = self._known_key()  # another process may have made it meanwhile
                 if key is None:
                     key = os.urandom(KEY_BYTES)
-                    write_whole(self._folder, NAME, key.hex().encode())
+                    write_atomic(self._folder, NAME, key.hex().encode())
         return _hmac(key, text)
 
     def holds(self, text: str, seal: str) -> bool:
@@ -70,16 +70,16 @@ class Seals:
         if self._key is None:
             path = os.path.join(self._folder, NAME)
             try:
-                written = read_own(path, secret=True)
-                expect_own_folder(self._folder)
+                written = read_private(path, secret=True)
+                require_private_folder(self._folder)
             except ABSENT:
                 return None
             try:
                 key = bytes.fromhex(written.decode("ascii"))
             except ValueError:
-                raise damaged(path) from None
+                raise damaged_file_error(path) from None
             if len(key) != KEY_BYTES:
-                raise damaged(path)
+                raise damaged_file_error(path)
             self._key = key
         return self._key
 

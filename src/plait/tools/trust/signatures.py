@@ -90,7 +90,7 @@ class PrivateKey:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint_of(self.public)
+        return key_fingerprint(self.public)
 
     def sign(self, message: bytes) -> bytes:
         """The 64 bytes of a signature."""
@@ -104,11 +104,11 @@ class PrivateKey:
         return crypto_sign_seed_keypair(self.seed)
 
 
-def fingerprint_of(public_key: bytes) -> str:
+def key_fingerprint(public_key: bytes) -> str:
     return sha256(public_key).hexdigest()
 
 
-def expect_sound_key(public_key: bytes) -> bytes:
+def require_valid_key(public_key: bytes) -> bytes:
     """A public key under which nothing can be forged: canonical, and of the full order."""
     from nacl.bindings import crypto_core_ed25519_is_valid_point
 
@@ -132,7 +132,7 @@ def time_text(now: float) -> str:
     return strftime(_MOMENT, gmtime(int(now)))
 
 
-def in_comment(extension: str) -> bool:
+def has_comment_syntax(extension: str) -> bool:
     """Can such a file hold its signature itself?"""
     return extension in _COMMENTS
 
@@ -142,7 +142,7 @@ def in_comment(extension: str) -> bool:
 
 def sign_bytes(data: bytes, *, kind: str, item_id: str, extension: str, key: PrivateKey, now: float) -> bytes:
     """The file with its signature line; a line that is already there is replaced."""
-    if not in_comment(extension):
+    if not has_comment_syntax(extension):
         raise InputError(
             f"a {extension or 'nameless'} file cannot hold a signature",
             fix=f"sign it beside itself, as {item_id}{extension}.sig",
@@ -156,7 +156,7 @@ def sign_bytes(data: bytes, *, kind: str, item_id: str, extension: str, key: Pri
         )
     bare = _without_signature(data)
     at = _place(bare)
-    signature = _signed(bare, kind=kind, name=item_id + extension, key=key, now=now)
+    signature = _make_signature(bare, kind=kind, name=item_id + extension, key=key, now=now)
     return bare[:at] + _line(signature, extension) + bare[at:]
 
 
@@ -164,13 +164,13 @@ def sign_detached(
     data: bytes, *, kind: str, item_id: str, extension: str, key: PrivateKey, now: float
 ) -> bytes:
     """The contents of the `.sig` file beside a file that cannot hold a comment."""
-    return f"{_signed(data, kind=kind, name=item_id + extension, key=key, now=now).text}\n".encode()
+    return f"{_make_signature(data, kind=kind, name=item_id + extension, key=key, now=now).text}\n".encode()
 
 
-def _signed(data: bytes, *, kind: str, name: str, key: PrivateKey, now: float) -> Signature:
+def _make_signature(data: bytes, *, kind: str, name: str, key: PrivateKey, now: float) -> Signature:
     time, digest = time_text(now), sha256(data).hexdigest()
     value = key.sign(_statement(kind, name, time, digest, key.fingerprint))
-    return Signature("plait", time, digest, _encoded(value), key.fingerprint)
+    return Signature("plait", time, digest, _encode_signature(value), key.fingerprint)
 
 
 def _line(signature: Signature, extension: str) -> bytes:
@@ -196,31 +196,31 @@ def read_signature(data: bytes) -> Signature | None:
     if not lines:
         return None
     if len(lines) > 1:
-        raise _malformed("it has two signature lines")
+        raise _signature_error("it has two signature lines")
     start, end = lines[0]
     if start != _place(data):
-        raise _malformed("its signature is neither on the first line nor on the second after '#!'")
+        raise _signature_error("its signature is neither on the first line nor on the second after '#!'")
     commented = re.compile(_COMMENTED).fullmatch(data, start, end)
     if commented is None:
-        raise _malformed("its signature line is not of the form '# plait:signed:TIME:HASH:SIG:FP'")
-    return _parsed(commented["plain"] or commented["marked"], (start, end))
+        raise _signature_error("its signature line is not of the form '# plait:signed:TIME:HASH:SIG:FP'")
+    return _parse_signature(commented["plain"] or commented["marked"], (start, end))
 
 
 def read_detached(data: bytes) -> Signature:
     """The signature in a `.sig` file."""
     if not data.endswith(b"\n"):
-        raise _malformed("its signature file does not end with a line break")
-    return _parsed(data[:-1], None)
+        raise _signature_error("its signature file does not end with a line break")
+    return _parse_signature(data[:-1], None)
 
 
-def _parsed(text: bytes, line: tuple[int, int] | None) -> Signature:
+def _parse_signature(text: bytes, line: tuple[int, int] | None) -> Signature:
     tag: Tag = "rye" if text.startswith(b"rye:") else "plait"
     found = re.fullmatch(_RYE if tag == "rye" else _PLAIT, text)
     if found is None:
-        raise _malformed("its signature is not of the form 'plait:signed:TIME:HASH:SIG:FP'")
+        raise _signature_error("its signature is not of the form 'plait:signed:TIME:HASH:SIG:FP'")
     fields = {name: value.decode() for name, value in found.groupdict().items()}
-    _expect_moment(fields["time"])
-    _decoded(fields["value"])
+    _require_time(fields["time"])
+    _decode_signature(fields["value"])
     return Signature(tag, fields["time"], fields["hash"], fields["value"], fields["key"], line)
 
 
@@ -246,13 +246,13 @@ def _place(data: bytes) -> int:
     return data.find(b"\n") + 1 if data.startswith(b"#!") else 0
 
 
-def _expect_moment(text: str) -> None:
+def _require_time(text: str) -> None:
     from datetime import datetime
 
     try:
         datetime.strptime(text, _MOMENT)
     except ValueError:
-        raise _malformed("the time of its signature is no time") from None
+        raise _signature_error("the time of its signature is no time") from None
 
 
 # ── verifying ────────────────────────────────────────────────────────────
@@ -269,13 +269,13 @@ def verify(
             code="content-only",
         )
     if signature.line is not None and data[slice(*signature.line)] != _line(signature, extension):
-        raise _malformed("its signature line is not written as in such a file")
-    if fingerprint_of(public_key) != signature.fingerprint:
+        raise _signature_error("its signature line is not written as in such a file")
+    if key_fingerprint(public_key) != signature.fingerprint:
         raise TrustError("it was signed with another key", code="other-key")
     if _content_hash(data, signature) != signature.hash:
         raise TrustError("its bytes are not those that were signed", code="changed")
     statement = _statement(kind, item_id + extension, signature.time, signature.hash, signature.fingerprint)
-    if not _holds(statement, _decoded(signature.value), public_key):
+    if not _holds(statement, _decode_signature(signature.value), public_key):
         raise TrustError(
             f"its signature is not for the {kind} {item_id}{extension} of this time: "
             "it was made for another one, or forged",
@@ -311,26 +311,26 @@ def _fields(*fields: str) -> bytes:
     return b" ".join(b"%d %s" % (len(part), part) for part in encoded)
 
 
-def _encoded(value: bytes) -> str:
+def _encode_signature(value: bytes) -> str:
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
-def _decoded(text: str) -> bytes:
+def _decode_signature(text: str) -> bytes:
     """The bytes of a signature, which have one spelling only."""
     from base64 import urlsafe_b64decode
 
     try:
         value = urlsafe_b64decode(text + "==")
     except ValueError:
-        raise _malformed("its signature is not base64url") from None
-    if len(value) != 64 or _encoded(value) != text:
-        raise _malformed("its signature is not canonical base64url")
+        raise _signature_error("its signature is not base64url") from None
+    if len(value) != 64 or _encode_signature(value) != text:
+        raise _signature_error("its signature is not canonical base64url")
     return value
 
 
-def _malformed(what: str) -> TrustError:
+def _signature_error(what: str) -> TrustError:
     return TrustError(what, fix="sign it again with 'plait sign'", code="malformed-signature")
 
 
@@ -357,7 +357,7 @@ def sign_rotation(old: PrivateKey, new: PrivateKey, *, version: int, now: float)
         "new": new.public.hex(),
         "version": version,
         "time": time,
-        "signatures": [_encoded(old.sign(message)), _encoded(new.sign(message))],
+        "signatures": [_encode_signature(old.sign(message)), _encode_signature(new.sign(message))],
     }
     import json
 
@@ -376,7 +376,7 @@ def read_rotation(data: bytes) -> Rotation:
     message = _fields(ROTATION, rotation.old.hex(), rotation.new.hex(), str(rotation.version), rotation.time)
     by_old, by_new = record["signatures"]
     for name, key, value in (("old", rotation.old, by_old), ("new", rotation.new, by_new)):
-        if not _holds(message, _decoded(value), key):
+        if not _holds(message, _decode_signature(value), key):
             raise _bad_rotation(f"is not signed by its {name} key")
     return rotation
 
@@ -391,8 +391,8 @@ def _rotation(record: Json) -> Rotation:
             "time": str(time),
             "signatures": [str(), str()],
         } if is_key(old) and is_key(new) and old != new and version > 0:
-            _expect_moment(time)
-            return Rotation(bytes.fromhex(old), expect_sound_key(bytes.fromhex(new)), version, time)
+            _require_time(time)
+            return Rotation(bytes.fromhex(old), require_valid_key(bytes.fromhex(new)), version, time)
     raise _bad_rotation("lacks one of format, old, new, version, time and two signatures")
 
 

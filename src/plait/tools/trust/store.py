@@ -21,24 +21,24 @@ from plait.core.errors import InputError, TrustError
 from plait.core.hints import Any, Final, TypeVar
 from plait.core.private_files import (
     ABSENT,
-    attempt,
-    damaged,
-    expect_own_folder,
-    locked,
-    read_json_of,
-    read_own_json,
-    stamp_of,
-    write_whole,
+    damaged_file_error,
+    file_stamp,
+    lock_folder,
+    read_json_owned_by,
+    read_private_json,
+    require_private_folder,
+    with_os_errors,
+    write_atomic,
 )
 from plait.core.records import dataclass, replace
-from plait.core.safe_files import Stamp
+from plait.core.safe_files import FileStamp
 from plait.core.values import Json
 from plait.tools.trust.signatures import (
     Signature,
-    expect_sound_key,
-    fingerprint_of,
     is_key,
+    key_fingerprint,
     read_rotation,
+    require_valid_key,
     time_text,
 )
 
@@ -113,7 +113,7 @@ class TrustedProject:
     origin: str
 
 
-def place_of(space: str, kind: str, item_id: str, extension: str) -> str:
+def version_key(space: str, kind: str, item_id: str, extension: str) -> str:
     """Under what the versions of one file are remembered together."""
     return "\n".join((space, kind, item_id, extension))
 
@@ -133,7 +133,7 @@ class TrustStore:
         self.machine = machine
         self._administrator = administrator
         self._now = now
-        self._read: dict[str, tuple[Stamp, Any]] = {}
+        self._read: dict[str, tuple[FileStamp, Any]] = {}
 
     # ── keys ─────────────────────────────────────────────────────────────
 
@@ -141,7 +141,7 @@ class TrustStore:
         """A key that the user trusts, or the machine; with whatever either of them says against it."""
         if not is_key(fingerprint):
             return None
-        own = self._load(f"{fingerprint}.json", _key_of)
+        own = self._load(f"{fingerprint}.json", _parse_key)
         given = self.key_of_machine(fingerprint)
         if own is None or given is None:
             return own or given
@@ -153,14 +153,14 @@ class TrustStore:
         if not is_key(fingerprint):
             return None
         path = f"{self.machine}/{fingerprint}.json"
-        stamp = stamp_of(path)
+        stamp = file_stamp(path)
         if stamp is None:
             return None
         known = self._read.get(path)
         if known is None or known[0] != stamp:
             # The folder is looked at each time a file is read: who can write it can exchange the file.
-            record = read_json_of(self._administrator, self.machine, f"{fingerprint}.json")
-            known = self._read[path] = (stamp, _key_of(record, path))
+            record = read_json_owned_by(self._administrator, self.machine, f"{fingerprint}.json")
+            known = self._read[path] = (stamp, _parse_key(record, path))
         key: TrustedKey = known[1]
         return key
 
@@ -186,9 +186,9 @@ class TrustStore:
         not_after: str | None = None,
     ) -> TrustedKey:
         """Trust a key, or trust it for something else than before."""
-        _expect_spaces(spaces)
+        _require_valid_spaces(spaces)
         key = TrustedKey(
-            fingerprint=fingerprint_of(expect_sound_key(public_key)),
+            fingerprint=key_fingerprint(require_valid_key(public_key)),
             owner=owner,
             public_key=public_key,
             spaces=tuple(spaces),
@@ -197,10 +197,10 @@ class TrustStore:
             origin=origin,
             not_after=not_after,
         )
-        with locked(self.root):
+        with lock_folder(self.root):
             standing = self.key(key.fingerprint)
             if standing is not None:
-                _expect_not_revoked(standing)
+                _require_not_revoked(standing)
                 # A key that was replaced by rotation stays replaced.
                 ended = _earlier(standing.not_after, not_after)
                 key = replace(key, version=standing.version, not_after=ended)
@@ -209,7 +209,7 @@ class TrustStore:
 
     def revoke(self, fingerprint: str, reason: str) -> TrustedKey:
         """Refuse whatever this key ever signed or will sign; there is no way back."""
-        with locked(self.root):
+        with lock_folder(self.root):
             key = self.expect_key(fingerprint)
             if key.revoked is None:
                 key = replace(key, revoked=Revoked(time_text(self._now()), reason))
@@ -225,15 +225,15 @@ class TrustStore:
         """
         rotation = read_rotation(statement)
         now = time_text(self._now())
-        with locked(self.root):
-            old = self.expect_key(fingerprint_of(rotation.old))
+        with lock_folder(self.root):
+            old = self.expect_key(key_fingerprint(rotation.old))
             new = _successor(old, rotation.new, rotation.version, now, origin)
             if rotation.time > time_text(self._now() + CLOCK_SKEW):
                 raise _no_rotation("it was signed at a time that has not come")
             standing = self.key(new.fingerprint)
             if standing is not None:
-                _expect_not_revoked(standing)
-            if standing is not None and not _begun(standing, new):
+                _require_not_revoked(standing)
+            if standing is not None and not _is_same_rotation(standing, new):
                 raise _no_rotation("the new key is trusted already")
             # The new key first: a crash in between leaves both valid, not neither.
             if standing is None:
@@ -262,13 +262,13 @@ class TrustStore:
     def trust_project(self, project: str, *, origin: str) -> None:
         root = os.path.realpath(project)
         said = {"inode": _inode(root), "trusted": time_text(self._now()), "origin": origin}
-        with locked(self.root):
+        with lock_folder(self.root):
             self._write("projects.json", {**self._table("projects.json"), root: said})
 
     def forget_project(self, project: str) -> bool:
         """No longer trust a project; False if it was not."""
         root = os.path.realpath(project)
-        with locked(self.root):
+        with lock_folder(self.root):
             table = dict(self._table("projects.json"))
             known = table.pop(root, None) is not None
             self._write("projects.json", table)
@@ -285,7 +285,7 @@ class TrustStore:
         """Keep the newest version of each place; of those in `replacing`, this one."""
         if all(self.newest(place) == version for place, version in ran.items()):
             return
-        with locked(self.root):
+        with lock_folder(self.root):
             table = dict(self._table("rollback.json"))
             for place, version in ran.items():
                 standing = self.newest(place)
@@ -295,7 +295,7 @@ class TrustStore:
 
     def forget_versions(self, item_id: str) -> int:
         """Let any version of an id run again; how many were remembered."""
-        with locked(self.root):
+        with lock_folder(self.root):
             table = self._table("rollback.json")
             kept = {place: said for place, said in table.items() if _id_in(place) != item_id}
             self._write("rollback.json", kept)
@@ -304,18 +304,18 @@ class TrustStore:
     # ── files ────────────────────────────────────────────────────────────
 
     def _table(self, name: str) -> dict[str, dict[str, Json]]:
-        return self._load(name, _table_of) or {}
+        return self._load(name, _parse_table) or {}
 
     def _load(self, name: str, understand: Callable[[Json, str], Result]) -> Result | None:
         """What a file says, None if there is none; read again only when it has changed."""
         path = f"{self.root}/{name}"
-        stamp = stamp_of(path)
+        stamp = file_stamp(path)
         if stamp is None:
             return None
         known = self._read.get(name)
         if known is None or known[0] != stamp:
-            expect_own_folder(self.root)
-            known = self._read[name] = (stamp, understand(read_own_json(path), path))
+            require_private_folder(self.root)
+            known = self._read[name] = (stamp, understand(read_private_json(path), path))
         said: Result = known[1]
         return said
 
@@ -323,7 +323,7 @@ class TrustStore:
         self._write(f"{key.fingerprint}.json", key.record())
 
     def _write(self, name: str, record: Json) -> None:
-        write_whole(self.root, name, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+        write_atomic(self.root, name, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
 _FIELDS: Final[Mapping[str, Mapping[str, type]]] = {
@@ -341,15 +341,15 @@ def _matches(item_id: str, pattern: str) -> bool:
     return pattern.startswith(reserved) and fnmatchcase(item_id, pattern)
 
 
-def _table_of(record: Json, path: str) -> dict[str, dict[str, Json]]:
+def _parse_table(record: Json, path: str) -> dict[str, dict[str, Json]]:
     fields = _FIELDS[os.path.basename(path)]
     match record:
         case dict(table) if all(isinstance(said, dict) and _has(said, fields) for said in table.values()):
             return table
-    raise damaged(path)
+    raise damaged_file_error(path)
 
 
-def _key_of(record: Json, path: str) -> TrustedKey:
+def _parse_key(record: Json, path: str) -> TrustedKey:
     match record:
         case {
             "owner": str(owner),
@@ -363,7 +363,7 @@ def _key_of(record: Json, path: str) -> TrustedKey:
             "revoked": None | {"time": str(), "reason": str()} as revoked,
         } if is_key(public_key) and all(isinstance(word, str) for word in (*spaces, *ids)):
             key = TrustedKey(
-                fingerprint=fingerprint_of(bytes.fromhex(public_key)),
+                fingerprint=key_fingerprint(bytes.fromhex(public_key)),
                 owner=owner,
                 public_key=bytes.fromhex(public_key),
                 spaces=tuple(spaces),
@@ -377,22 +377,22 @@ def _key_of(record: Json, path: str) -> TrustedKey:
             # The name of the file is what was asked for: the key in it has to be that key.
             if os.path.basename(path) == f"{key.fingerprint}.json":
                 return key
-    raise damaged(path)
+    raise damaged_file_error(path)
 
 
-def _expect_spaces(spaces: Collection[str]) -> None:
+def _require_valid_spaces(spaces: Collection[str]) -> None:
     if not spaces or not set(spaces) <= {"project", "user"}:
         raise InputError("a key is trusted for 'project', 'user' or both", fix="name one", code="bad-space")
 
 
 def _successor(old: TrustedKey, public_key: bytes, version: int, now: str, origin: str | None) -> TrustedKey:
-    _expect_not_revoked(old)
+    _require_not_revoked(old)
     if old.not_after is not None and old.not_after <= now:
         raise _no_rotation("the old key has ended, or was replaced already")
     if version <= old.version:
         raise _no_rotation(f"its version {version} is not above {old.version}")
     return TrustedKey(
-        fingerprint=fingerprint_of(public_key),
+        fingerprint=key_fingerprint(public_key),
         owner=old.owner,
         public_key=public_key,
         spaces=old.spaces,
@@ -403,14 +403,14 @@ def _successor(old: TrustedKey, public_key: bytes, version: int, now: str, origi
     )
 
 
-def _begun(standing: TrustedKey, new: TrustedKey) -> bool:
+def _is_same_rotation(standing: TrustedKey, new: TrustedKey) -> bool:
     """Was the new key written by this rotation, which then did not come to its end?"""
     return replace(new, added=standing.added) == standing
 
 
 def _names_in(root: str) -> list[str]:
     try:
-        return attempt(lambda: os.listdir(root), root, passing=ABSENT)
+        return with_os_errors(lambda: os.listdir(root), root, passing=ABSENT)
     except ABSENT:
         return []
 
@@ -419,7 +419,7 @@ def _earlier(one: str | None, other: str | None) -> str | None:
     return min((moment for moment in (one, other) if moment is not None), default=None)
 
 
-def _expect_not_revoked(key: TrustedKey) -> None:
+def _require_not_revoked(key: TrustedKey) -> None:
     if key.revoked is not None:
         raise TrustError(
             f"{key.owner}'s key {key.fingerprint[:16]}… was revoked",

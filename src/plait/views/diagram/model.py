@@ -19,12 +19,12 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import json_text
 from plait.engine.events import StepFinished
-from plait.engine.outcome import Done, Failed, Outcome
+from plait.engine.outcome import Failed, Outcome, Succeeded
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
 
-Sign: TypeAlias = Literal["start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"]
+NodeShape: TypeAlias = Literal["start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"]
 Style: TypeAlias = Literal["plain", "error"]
 OTHERWISE: Final = "otherwise"
 """At the arrow without a condition, where others have one."""
@@ -33,9 +33,9 @@ LABEL: Final = 34
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class DiagramNode:
     name: str
-    sign: Sign
+    sign: NodeShape
     about: str = ""
     """What it does, in a few words."""
     visits: int = 0
@@ -44,7 +44,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrow:
+class DiagramEdge:
     start: str
     to: str
     label: str = ""
@@ -53,10 +53,10 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Diagram:
     title: str
-    boxes: tuple[Box, ...]
-    arrows: tuple[Arrow, ...] = ()
+    boxes: tuple[DiagramNode, ...]
+    arrows: tuple[DiagramEdge, ...] = ()
     is_run: bool = False
     """It shows the way that a run has taken."""
 
@@ -64,15 +64,15 @@ class Picture:
 # ── from a document ──────────────────────────────────────────────────────
 
 
-def picture_of(document: nodes.Node, title: str) -> Picture:
+def make_diagram(document: nodes.Node, title: str) -> Diagram:
     """The picture of a flow file, whatever kind it is of; it need not be without problems.
 
     `title`: what the flow is called if it has no name of its own.
     """
-    from plait.lang.analysis.names import profile_of
+    from plait.lang.analysis.names import detect_profile
 
     title = _word(document, "name") or title
-    match profile_of(document):
+    match detect_profile(document):
         case "graph":
             return _graph(document, title)
         case "prompt":
@@ -80,20 +80,20 @@ def picture_of(document: nodes.Node, title: str) -> Picture:
     return _workflow(document, title)
 
 
-def _graph(document: nodes.Node, title: str) -> Picture:
+def _graph(document: nodes.Node, title: str) -> Diagram:
     body = document.get("config") if isinstance(document, nodes.Mapping) else None
     if not isinstance(body, nodes.Mapping) or body.get("nodes") is None:
         body = document if isinstance(document, nodes.Mapping) else None
     entries = _entries(body, "nodes")
-    boxes = [Box(name, _sign(node), _about(node)) for name, node in entries]
+    boxes = [DiagramNode(name, _sign(node), _about(node)) for name, node in entries]
     arrows = [arrow for name, node in entries for arrow in _arrows(name, node)]
     known = {box.name for box in boxes}
     start = _word(body, "start")
     ordered = sorted(boxes, key=lambda box: box.name != start)
-    return Picture(title, tuple(ordered), tuple(one for one in arrows if one.to in known))
+    return Diagram(title, tuple(ordered), tuple(one for one in arrows if one.to in known))
 
 
-def _sign(node: nodes.Node) -> Sign:
+def _sign(node: nodes.Node) -> NodeShape:
     said = _word(node, "type")
     if said in ("gate", "return", "foreach"):
         return said  # type: ignore[return-value]  # one of these three
@@ -113,18 +113,18 @@ def _about(node: nodes.Node) -> str:
     return over + named
 
 
-def _arrows(name: str, node: nodes.Node) -> Iterator[Arrow]:
+def _arrows(name: str, node: nodes.Node) -> Iterator[DiagramEdge]:
     following = node.get("next") if isinstance(node, nodes.Mapping) else None
     edges = following.items if isinstance(following, nodes.Sequence) else (following,)
     rest = OTHERWISE if any(_has(edge, "when") for edge in edges if edge is not None) else ""
     for edge in edges:
         match edge:
             case nodes.Scalar(str(to)):
-                yield Arrow(name, to, rest)
+                yield DiagramEdge(name, to, rest)
             case nodes.Mapping():
-                yield Arrow(name, _word(edge, "to"), _condition(edge.get("when")) or rest)
+                yield DiagramEdge(name, _word(edge, "to"), _condition(edge.get("when")) or rest)
     if to := _word(node, "on_error"):
-        yield Arrow(name, to, "on error", "error")
+        yield DiagramEdge(name, to, "on error", "error")
 
 
 SIGNS: Final = {"eq": "=", "ne": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤"}
@@ -150,7 +150,7 @@ def _condition(node: nodes.Node | None) -> str:
 PHASES: Final = ("setup", "map", "reduce", "merge")
 
 
-def _workflow(document: nodes.Node, title: str) -> Picture:
+def _workflow(document: nodes.Node, title: str) -> Diagram:
     steps = document if isinstance(document, nodes.Sequence) else None
     for key in ("steps", "commands"):
         found = document.get(key) if isinstance(document, nodes.Mapping) else None
@@ -158,16 +158,16 @@ def _workflow(document: nodes.Node, title: str) -> Picture:
     if steps is not None:
         return _in_a_row(title, [_step(at, step) for at, step in enumerate(steps.items)])
     parts = [(key, document.get(key)) for key in PHASES if isinstance(document, nodes.Mapping)]
-    phases = [Box(key, "phase", _steps_in(node)) for key, node in parts if node is not None]
+    phases = [DiagramNode(key, "phase", _steps_in(node)) for key, node in parts if node is not None]
     return _in_a_row(title, phases)
 
 
-def _in_a_row(title: str, boxes: Sequence[Box]) -> Picture:
+def _in_a_row(title: str, boxes: Sequence[DiagramNode]) -> Diagram:
     pairs = pairwise(boxes)
-    return Picture(title, tuple(boxes), tuple(Arrow(one.name, other.name) for one, other in pairs))
+    return Diagram(title, tuple(boxes), tuple(DiagramEdge(one.name, other.name) for one, other in pairs))
 
 
-def _step(at: int, node: nodes.Node) -> Box:
+def _step(at: int, node: nodes.Node) -> DiagramNode:
     from plait.schema import COMMANDS
 
     name = _word(node, "id") or str(at)
@@ -177,7 +177,7 @@ def _step(at: int, node: nodes.Node) -> Box:
         or _word(node, kind)
         or (str(node.data()) if isinstance(node, nodes.Scalar) else "")
     )
-    return Box(name, "step", f"{kind}: {_first_line(told)}" if told else kind)
+    return DiagramNode(name, "step", f"{kind}: {_first_line(told)}" if told else kind)
 
 
 def _steps_in(node: nodes.Node) -> str:
@@ -190,25 +190,29 @@ def _steps_in(node: nodes.Node) -> str:
     return f"{len(steps.items)} step{'' if len(steps.items) == 1 else 's'}"
 
 
-def _ensemble(document: nodes.Node, title: str) -> Picture:
+def _ensemble(document: nodes.Node, title: str) -> Diagram:
     """Tasks, and what they are told of each other; one after the other, if nothing is said."""
     if _word(document, "workflow") == "hierarchical":
-        return _managed(document, title)
+        return _manager_diagram(document, title)
     tasks = _tasks(document)
     each = {task: _over(one) for one in _maps(document) for task in _words(one, "task")}
     boxes = [_task_box(name, node, each.get(name)) for name, node in tasks]
-    arrows = [Arrow(other, name) for name, node in tasks for other in _words(node, "context")]
+    arrows = [DiagramEdge(other, name) for name, node in tasks for other in _words(node, "context")]
     arrows += [arrow for one in _maps(document) for arrow in _map_arrows(one)]
     if not arrows and _word(document, "workflow") != "parallel":
         return _in_a_row(title, boxes)
     known = {box.name for box in boxes}
     between = dict.fromkeys(one for one in arrows if {one.start, one.to} <= known)
-    return Picture(title, tuple(boxes), tuple(between))
+    return Diagram(title, tuple(boxes), tuple(between))
 
 
-def _task_box(name: str, node: nodes.Node, over: str | None) -> Box:
+def _task_box(name: str, node: nodes.Node, over: str | None) -> DiagramNode:
     about = _first_line(_word(node, "description"))
-    return Box(name, "task", about) if over is None else Box(name, "foreach", f"each of {over}: {about}")
+    return (
+        DiagramNode(name, "task", about)
+        if over is None
+        else DiagramNode(name, "foreach", f"each of {over}: {about}")
+    )
 
 
 def _over(node: nodes.Node) -> str:
@@ -231,28 +235,28 @@ def _maps(document: nodes.Node) -> Sequence[nodes.Node]:
     return found.items if isinstance(found, nodes.Sequence) else [] if found is None else [found]
 
 
-def _map_arrows(node: nodes.Node) -> Iterator[Arrow]:
+def _map_arrows(node: nodes.Node) -> Iterator[DiagramEdge]:
     """From the task that makes the items to the one for each of them, and on to what puts them together."""
     items = node.get("items") if isinstance(node, nodes.Mapping) else None
     for task in _words(node, "task"):
         if (made_by := _word(items, "task")) != "":
-            yield Arrow(made_by, task, "each item")
+            yield DiagramEdge(made_by, task, "each item")
         if (reduce := _word(node, "reduce")) != "":
-            yield Arrow(task, reduce)
+            yield DiagramEdge(task, reduce)
 
 
 MANAGER: Final = "manager"
 
 
-def _managed(document: nodes.Node, title: str) -> Picture:
+def _manager_diagram(document: nodes.Node, title: str) -> Diagram:
     """A manager, and those to whom it may delegate."""
     agents = dict(_entries(document, "agents"))
     tasks = _tasks(document)
     roles = dict.fromkeys(role for _, node in tasks if (role := _role_in(node, agents)))
     named = f"delegates: {', '.join(name for name, _ in tasks)}"
-    workers = [Box(role, "task", "worker") for role in roles]
-    arrows = tuple(Arrow(MANAGER, role) for role in roles)
-    return Picture(title, (Box(MANAGER, "task", _cut(named)), *workers), arrows)
+    workers = [DiagramNode(role, "task", "worker") for role in roles]
+    arrows = tuple(DiagramEdge(MANAGER, role) for role in roles)
+    return Diagram(title, (DiagramNode(MANAGER, "task", _cut(named)), *workers), arrows)
 
 
 def _role_in(task: nodes.Node, agents: Mapping[str, nodes.Node]) -> str:
@@ -293,11 +297,11 @@ def _cut(text: str, most: int = LABEL) -> str:
 # ── the way of a run ─────────────────────────────────────────────────────
 
 
-Stay: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
+Visit: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
 """A visit: the box, whether that failed, and the number of the edge that was followed, if it was recorded."""
 
 
-def with_way(picture: Picture, visits: Iterable[Stay]) -> Picture:
+def mark_visits(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
     """The picture with the visits of a run marked, in their order."""
     made = list(visits)
     counts: dict[str, int] = {}
@@ -317,17 +321,17 @@ def with_way(picture: Picture, visits: Iterable[Stay]) -> Picture:
     return replace(picture, boxes=boxes, arrows=arrows, is_run=True)
 
 
-def with_tasks(picture: Picture, visits: Iterable[Stay]) -> Picture:
+def mark_tasks(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
     """The same for tasks: they have no order but what they need, and an arrow to what was done was taken."""
-    marked = with_way(picture, visits)
+    marked = mark_visits(picture, visits)
     done = {box.name: box.visits for box in marked.boxes}
     arrows = tuple(replace(one, taken=done[one.to] if done[one.start] else 0) for one in picture.arrows)
     return replace(marked, arrows=arrows)
 
 
-def tasks_of(journal: Journal) -> list[Stay]:
+def task_visits(journal: Journal) -> list[Visit]:
     """What was done of an ensemble: by tasks, and by those to whom a manager delegated."""
-    ended: dict[str, Stay] = {}
+    ended: dict[str, Visit] = {}
     for stamped in journal.events():
         match stamped.event:
             case StepFinished(path=path, title=title, outcome=outcome) if path.startswith("tasks/"):
@@ -354,31 +358,31 @@ def _task_at(path: str, title: str) -> str | None:
     return None
 
 
-def visits_of(journal: Journal, part: str) -> list[Stay]:
+def graph_visits(journal: Journal, part: str) -> list[Visit]:
     """The visits of a graph, or the steps of a workflow, in their order."""
-    from plait.program.graph.walk import node_of
+    from plait.program.graph.walk import node_name
 
     found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]
     return [
-        (node_of(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome)) for known in found
+        (node_name(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome)) for known in found
     ]
 
 
 def _edge_in(outcome: Outcome) -> int | None:
     match outcome:
-        case Done({"edge": int(number)}):
+        case Succeeded({"edge": int(number)}):
             return number
     return None
 
 
-def _by_start(arrows: Sequence[Arrow]) -> dict[str, list[tuple[int, Arrow]]]:
-    found: dict[str, list[tuple[int, Arrow]]] = {}
+def _by_start(arrows: Sequence[DiagramEdge]) -> dict[str, list[tuple[int, DiagramEdge]]]:
+    found: dict[str, list[tuple[int, DiagramEdge]]] = {}
     for at, arrow in enumerate(arrows):
         found.setdefault(arrow.start, []).append((at, arrow))
     return found
 
 
-def _arrow_taken(leaving: Sequence[tuple[int, Arrow]], visit: Stay, to: str) -> int | None:
+def _arrow_taken(leaving: Sequence[tuple[int, DiagramEdge]], visit: Visit, to: str) -> int | None:
     """The arrow by which a visit was left: that of its edge or its error, or the first that leads there."""
     edges = [(at, arrow) for at, arrow in leaving if arrow.style == "plain"]
     number = visit[2] if len(visit) == 3 else None
@@ -406,7 +410,7 @@ class Layout:
     """The arrows that lead back up."""
 
 
-def laid_out(picture: Picture) -> Layout:
+def layout(picture: Diagram) -> Layout:
     names = [box.name for box in picture.boxes]
     back = _leading_back(names, picture.arrows)
     forward = [(at, one) for at, one in enumerate(picture.arrows) if at not in back]
@@ -424,7 +428,7 @@ def laid_out(picture: Picture) -> Layout:
     return Layout(tuple(map(tuple, _with_few_crossings(layers, ways))), ways, back)
 
 
-def _leading_back(names: Sequence[str], arrows: Sequence[Arrow]) -> frozenset[int]:
+def _leading_back(names: Sequence[str], arrows: Sequence[DiagramEdge]) -> frozenset[int]:
     """The arrows that close a circle, found from the first box on."""
     leaving: dict[str, list[int]] = {name: [] for name in names}
     for at, arrow in enumerate(arrows):

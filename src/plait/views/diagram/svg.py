@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.views.diagram.model import LABEL, Arrow, Box, Layout, Picture, laid_out
+from plait.views.diagram.model import LABEL, Diagram, DiagramEdge, DiagramNode, Layout
+from plait.views.diagram.model import layout as laid_out
 
 LETTER: Final = 7.2
 """The width of a letter, in the units of the picture."""
@@ -52,10 +53,10 @@ class Spot:
     width: float
 
 
-def as_svg(picture: Picture) -> str:
+def render_svg(picture: Diagram) -> str:
     layout = laid_out(picture)
     boxes = {box.name: box for box in picture.boxes}
-    spots, width, height = _placed(picture, layout, boxes)
+    spots, width, height = _place_nodes(picture, layout, boxes)
     back = sorted(layout.back)
     # Ways back up run at the right, each in a lane of its own, beside their labels.
     lanes = {at: width + 26 + 22 * lane for lane, at in enumerate(back)}
@@ -91,8 +92,8 @@ _MARKERS: Final = f"<defs>{''.join(map(_marker, ('tip', 'tip-error', 'tip-was'))
 """The heads of arrows, each in the colour of its line."""
 
 
-def _placed(
-    picture: Picture, layout: Layout, boxes: Mapping[str, Box]
+def _place_nodes(
+    picture: Diagram, layout: Layout, boxes: Mapping[str, DiagramNode]
 ) -> tuple[dict[str, Spot], float, float]:
     """The places of boxes and bends, and how wide and high all of it is."""
     labels = {way[1]: _label(picture.arrows[at]) for at, way in layout.ways.items() if len(way) > 2}
@@ -113,16 +114,16 @@ def _placed(
     return spots, whole, top - BETWEEN
 
 
-def _width(box: Box) -> float:
+def _width(box: DiagramNode) -> float:
     return max(84.0, len(box.name) * LETTER + 34, min(len(box.about), LABEL) * SMALL + 24)
 
 
-def _box(box: Box, spot: Spot, *, is_run: bool) -> Iterator[str]:
+def _box(box: DiagramNode, spot: Spot, *, is_run: bool) -> Iterator[str]:
     faint = " faint" if is_run and not box.visits else ""
     mark = " bad" if box.failed else " was" if box.visits else ""
     left, top = spot.x - spot.width / 2, spot.y - HEIGHT / 2
     round_ = 22 if box.sign in ("return", "end") else 3 if box.sign == "gate" else 9
-    yield f'<g class="{faint.strip()}"><title>{escape(_told(box))}</title>'
+    yield f'<g class="{faint.strip()}"><title>{escape(_tooltip(box))}</title>'
     yield (
         f'<rect class="box {box.sign}{mark}" x="{left:.1f}" y="{top:.1f}" width="{spot.width:.1f}" '
         f'height="{HEIGHT}" rx="{round_}"/>'
@@ -142,13 +143,13 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "middle")
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _told(box: Box) -> str:
+def _tooltip(box: DiagramNode) -> str:
     visits = f"; visited {box.visits} times" if box.visits else ""
     return f"{box.name}: {box.sign}" + (f" {box.about}" if box.about else "") + visits
 
 
 def _arrows(
-    picture: Picture, layout: Layout, spots: Mapping[str, Spot], lanes: Mapping[int, float]
+    picture: Diagram, layout: Layout, spots: Mapping[str, Spot], lanes: Mapping[int, float]
 ) -> Iterator[str]:
     leaving = _ports(picture.arrows, layout, spots)
     labels: list[str] = []
@@ -164,11 +165,11 @@ def _arrows(
         tip = "tip-was" if arrow.taken else "tip-error" if arrow.style == "error" else "tip"
         yield f'<path class="{style}" d="{path}" marker-end="url(#{tip})">{title}</path>'
         if label := _label(arrow):
-            labels += _written(x, y, label, faint, is_beside=at in lanes or len(layout.ways[at]) == 2)
+            labels += _render_label(x, y, label, faint, is_beside=at in lanes or len(layout.ways[at]) == 2)
     yield from labels  # above every line
 
 
-def _written(x: float, y: float, label: str, faint: str, *, is_beside: bool) -> Iterator[str]:
+def _render_label(x: float, y: float, label: str, faint: str, *, is_beside: bool) -> Iterator[str]:
     """What is written at an arrow: beside its line, or on a piece of the page that covers the line."""
     if is_beside:
         yield _text(x, y, label, f"label halo{faint}", "start")
@@ -178,7 +179,7 @@ def _written(x: float, y: float, label: str, faint: str, *, is_beside: bool) -> 
     yield _text(x, y, label, f"label{faint}")
 
 
-def _ports(arrows: Sequence[Arrow], layout: Layout, spots: Mapping[str, Spot]) -> dict[int, float]:
+def _ports(arrows: Sequence[DiagramEdge], layout: Layout, spots: Mapping[str, Spot]) -> dict[int, float]:
     """Where each arrow leaves its box: beside each other, those to the left at the left."""
     by_box: dict[str, list[int]] = {}
     for at in layout.ways:
@@ -207,7 +208,7 @@ def _forward(way: Sequence[str], spots: Mapping[str, Spot], port: float) -> tupl
     return path, max(x1, x2) + 6, (y1 + y2) / 2 + 4
 
 
-def _back(arrow: Arrow, spots: Mapping[str, Spot], lane: float) -> tuple[str, float, float]:
+def _back(arrow: DiagramEdge, spots: Mapping[str, Spot], lane: float) -> tuple[str, float, float]:
     one, other = spots[arrow.start], spots[arrow.to]
     right, left = one.x + one.width / 2, other.x + other.width / 2 + 2
     low, high = one.y + 9, other.y - 9
@@ -219,12 +220,12 @@ def _back(arrow: Arrow, spots: Mapping[str, Spot], lane: float) -> tuple[str, fl
     return path, lane + 6, middle + 4
 
 
-def _label(arrow: Arrow) -> str:
+def _label(arrow: DiagramEdge) -> str:
     count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
     return _cut(arrow.label) + count if arrow.label or count else ""
 
 
-def _whole(arrow: Arrow) -> str:
+def _whole(arrow: DiagramEdge) -> str:
     return f"{arrow.start} → {arrow.to}" + (f": {arrow.label}" if arrow.label else "")
 
 

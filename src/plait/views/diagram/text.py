@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plait.core.hints import Final, TypeAlias
-from plait.views.diagram.model import Arrow, Box, Layout, Picture, laid_out
+from plait.views.diagram.model import Diagram, DiagramEdge, DiagramNode, Layout
+from plait.views.diagram.model import layout as laid_out
 
 Painted: TypeAlias = tuple[str, str]
 """A line, and its colour."""
 WIDEST: Final = 60
 
 
-def as_text(picture: Picture) -> Iterator[Painted]:
+def render_text(picture: Diagram) -> Iterator[Painted]:
     layout = laid_out(picture)
     boxes = {box.name: box for box in picture.boxes}
     wide = min(28, max((len(box.name) for box in picture.boxes), default=0))
@@ -34,14 +35,14 @@ def as_text(picture: Picture) -> Iterator[Painted]:
             )
 
 
-def _head(box: Box, wide: int, *, is_first: bool) -> str:
+def _head(box: DiagramNode, wide: int, *, is_first: bool) -> str:
     sign = "✗" if box.failed else "●" if box.visits else "▷" if is_first else "○"
     visits = f"   {box.visits} visit{'' if box.visits == 1 else 's'}" if box.visits else ""
     about = f"{box.sign} {_cut(box.about)}".rstrip()
     return f"{sign} {box.name:<{wide}}  {about}{visits}".rstrip()
 
 
-def _edge(arrow: Arrow, at: int, layout: Layout, *, is_last: bool) -> str:
+def _edge(arrow: DiagramEdge, at: int, layout: Layout, *, is_last: bool) -> str:
     label = _cut(arrow.label)
     corner = "└" if is_last else "├"
     count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
@@ -50,13 +51,13 @@ def _edge(arrow: Arrow, at: int, layout: Layout, *, is_last: bool) -> str:
     return f"  {corner}{line}▶ {arrow.to}{up}{count}"
 
 
-def _colour(box: Box, picture: Picture) -> str:
+def _colour(box: DiagramNode, picture: Diagram) -> str:
     if box.failed:
         return "red"
     return "green" if box.visits else "dim" if picture.is_run else ""
 
 
-def _edge_colour(arrow: Arrow, picture: Picture) -> str:
+def _edge_colour(arrow: DiagramEdge, picture: Diagram) -> str:
     return "green" if arrow.taken else "dim" if picture.is_run or arrow.style == "error" else ""
 
 

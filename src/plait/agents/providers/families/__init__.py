@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 
-from plait.agents.messages import Answer, Ask
-from plait.agents.structured_output import is_plain, read_json
+from plait.agents.messages import ModelRequest, ModelResponse
+from plait.agents.structured_output import is_json_safe, read_json
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
@@ -34,10 +34,10 @@ MOST_COUNTED: Final = 1_000_000_000
 _TYPES: Final[dict[type, str]] = {str: "text", dict: "a map", list: "a list"}
 
 
-class UnendedError(Exception):
+class MissingStopReason(Exception):
     """An answer that does not say why it ends: what there is of it is half of one."""
 
-    def __init__(self, half: Answer) -> None:
+    def __init__(self, half: ModelResponse) -> None:
         super().__init__("an answer that says why it ends")
         self.half = half
 
@@ -46,17 +46,17 @@ class UnreadableError(Exception):
     """An answer that is not what its wire format says; the text tells what was expected."""
 
 
-class FaultError(Exception):
+class ServerFault(Exception):
     """The server says, in the middle of a stream, that it failed: a word of its own, and a text."""
 
     def __init__(self, event: Json) -> None:
         super().__init__("the server says it failed")
-        self.word = fault_word(event)
-        self.text = fault_text(event) or ""
+        self.word = error_code(event)
+        self.text = error_text(event) or ""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RequestShape:
     """How a provider wants to be asked."""
 
     model: str
@@ -64,7 +64,7 @@ class Shape:
     stream: bool = False
 
 
-class Reading(Protocol):
+class StreamReader(Protocol):
     """A stream, event by event."""
 
     def take(self, data: str) -> str:
@@ -78,23 +78,23 @@ class Reading(Protocol):
     def is_last(self) -> bool:
         """Was that the last event?"""
 
-    def answer(self) -> Answer:
+    def answer(self) -> ModelResponse:
         """What came until now."""
 
 
 class Family(Protocol):
     """A wire format."""
 
-    def values(self, ask: Ask, shape: Shape) -> dict[str, Json]:
+    def values(self, ask: ModelRequest, shape: RequestShape) -> dict[str, Json]:
         """What the `{name}` of a body stand for."""
 
-    def answer(self, body: Json) -> Answer:
+    def answer(self, body: Json) -> ModelResponse:
         """Raises UnreadableError."""
 
-    def reading(self) -> Reading: ...
+    def reading(self) -> StreamReader: ...
 
 
-def in_words(ask: Ask) -> str:
+def system_text_with_schema(ask: ModelRequest) -> str:
     """The system text, with the form of the answer where only words can say it."""
     if ask.schema is None:
         return ask.system
@@ -105,10 +105,10 @@ def in_words(ask: Ask) -> str:
     return f"{ask.system}\n\n{wanted}" if ask.system else wanted
 
 
-def arguments_of(written: Json) -> Json:
+def parse_arguments(written: Json) -> Json:
     """The arguments of a call as a model wrote them: what is no JSON stays the text that it is."""
     if not isinstance(written, str):  # some servers give the map itself
-        return written if is_plain(written) else _as_written(written)
+        return written if is_json_safe(written) else _as_written(written)
     if not written.strip():
         return {}
     try:
@@ -149,10 +149,10 @@ def piece(source: Json, name: str) -> str:
     return part(source, name, str) or ""
 
 
-def ended(answer: Answer, reason: str) -> Answer:
+def require_stop_reason(answer: ModelResponse, reason: str) -> ModelResponse:
     """The same; UnendedError if the server does not say why it ends."""
     if not reason:
-        raise UnendedError(answer)
+        raise MissingStopReason(answer)
     return answer
 
 
@@ -185,7 +185,7 @@ def event_map(data: str) -> dict[str, Json]:
     return event
 
 
-def fault_text(body: Json) -> str | None:
+def error_text(body: Json) -> str | None:
     """What a server says about an error to people, in one of the forms that are usual."""
     error = body.get("error") if isinstance(body, dict) else None
     places = (error, body) if isinstance(error, dict) else (body,)
@@ -193,7 +193,7 @@ def fault_text(body: Json) -> str | None:
     return next((one for one in (*named, error) if isinstance(one, str)), None)
 
 
-def fault_word(body: Json) -> str:
+def error_code(body: Json) -> str:
     """What kind of error a server names, if it is a word and no text: that may hold anything."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):

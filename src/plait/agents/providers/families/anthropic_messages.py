@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plait.agents.messages import Answer, Ask, Ending, Message, ToolUse, Usage
+from plait.agents.messages import Ending, Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
 from plait.agents.providers.families import (
     ANSWER_TOOL,
-    FaultError,
-    Shape,
+    RequestShape,
+    ServerFault,
     UnreadableError,
-    arguments_of,
-    ended,
     event_map,
-    in_words,
     number,
+    parse_arguments,
     part,
     piece,
+    require_stop_reason,
+    system_text_with_schema,
     whole_text,
     word,
 )
-from plait.agents.structured_output import is_plain
+from plait.agents.structured_output import is_json_safe
 from plait.core.hints import Final
 from plait.core.values import Json
 
@@ -45,10 +45,10 @@ DELTAS: Final = {
 
 
 class AnthropicMessages:
-    def values(self, ask: Ask, shape: Shape) -> dict[str, Json]:
+    def values(self, ask: ModelRequest, shape: RequestShape) -> dict[str, Json]:
         as_tool = ask.schema is not None and shape.structured == "tool"
         as_field = ask.schema is not None and shape.structured == "json_schema"
-        system = ask.system if as_tool or as_field else in_words(ask)
+        system = ask.system if as_tool or as_field else system_text_with_schema(ask)
         values: dict[str, Json] = {**ask.options, "model": shape.model, "messages": _turns(ask.messages)}
         tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
         if as_tool:
@@ -59,13 +59,13 @@ class AnthropicMessages:
         optional = {"system": system, "tools": tools, "stream": shape.stream}
         return {**values, **{name: value for name, value in optional.items() if value}}
 
-    def answer(self, body: Json) -> Answer:
+    def answer(self, body: Json) -> ModelResponse:
         blocks = part(body, "content", list)
         if blocks is None:
             raise UnreadableError("a message with blocks of content")
-        read = [_block_of(block) for block in blocks]
+        read = [_parse_block(block) for block in blocks]
         reason = word(body, "stop_reason")
-        return ended(_answer(read, _usage(body), word(body, "model"), reason), reason)
+        return require_stop_reason(_answer(read, _usage(body), word(body, "model"), reason), reason)
 
     def reading(self) -> MessageReading:
         return MessageReading()
@@ -77,7 +77,7 @@ class MessageReading:
         self._pieces: dict[int, dict[str, list[str]]] = {}
         """Of blocks, by field: what came of them."""
         self._counts: dict[str, Json] = {}
-        self._usage = Usage()
+        self._usage = TokenUsage()
         self._model = ""
         self._reason = ""
         self._done = False
@@ -90,7 +90,7 @@ class MessageReading:
                 self._model = word(message, "model")
                 self._count(message)
             case "content_block_start":
-                return self._start(number(event, "index"), _block_of(event.get("content_block")))
+                return self._start(number(event, "index"), _parse_block(event.get("content_block")))
             case "content_block_delta":
                 return self._take_delta(number(event, "index"), part(event, "delta", dict))
             case "message_delta":
@@ -99,7 +99,7 @@ class MessageReading:
             case "message_stop":
                 self._done = True
             case "error":
-                raise FaultError(event)
+                raise ServerFault(event)
         return ""
 
     def _start(self, place: int, block: dict[str, Json]) -> str:
@@ -133,7 +133,7 @@ class MessageReading:
     def is_last(self) -> bool:
         return self._done
 
-    def answer(self) -> Answer:
+    def answer(self) -> ModelResponse:
         blocks = [self._block(place) for place in sorted(self._blocks)]
         return _answer(blocks, self._usage, self._model, self._reason)
 
@@ -141,7 +141,7 @@ class MessageReading:
         block = dict(self._blocks[place])
         for name, pieces in self._pieces[place].items():
             if name == WRITTEN:
-                block["input"] = arguments_of("".join(pieces))
+                block["input"] = parse_arguments("".join(pieces))
             else:
                 block[name] = whole_text((block.get(name) or "") + "".join(pieces))
         return block
@@ -168,21 +168,21 @@ def _blocks(message: Message) -> list[Json]:
         result = {"type": "tool_result", "tool_use_id": message.answers, "content": message.text}
         return [{**result, "is_error": True} if message.failed else result]
     if isinstance(message.blocks, list):
-        return [_said_again(block) for block in message.blocks]
+        return [_request_block(block) for block in message.blocks]
     said: list[Json] = [{"type": "text", "text": message.text}] if message.text or not message.uses else []
     return [*said, *(_use_block(use) for use in message.uses)]
 
 
-def _said_again(block: Json) -> Json:
+def _request_block(block: Json) -> Json:
     is_use = isinstance(block, dict) and block.get("type") == "tool_use"
-    return {**block, "input": _map_of(block.get("input"))} if is_use else block
+    return {**block, "input": _arguments_map(block.get("input"))} if is_use else block
 
 
-def _use_block(use: ToolUse) -> dict[str, Json]:
-    return {"type": "tool_use", "id": use.id, "name": use.name, "input": _map_of(use.arguments)}
+def _use_block(use: ToolRequest) -> dict[str, Json]:
+    return {"type": "tool_use", "id": use.id, "name": use.name, "input": _arguments_map(use.arguments)}
 
 
-def _map_of(arguments: Json) -> Json:
+def _arguments_map(arguments: Json) -> Json:
     """The format wants a map; what a model wrote instead of one was refused, and says so in its result."""
     return arguments if isinstance(arguments, dict) else {"not_a_map": arguments}
 
@@ -191,15 +191,15 @@ def _tool(name: str, description: str, schema: Json) -> dict[str, Json]:
     return {"name": name, "description": description, "input_schema": schema}
 
 
-def _usage(body: Json) -> Usage:
+def _usage(body: Json) -> TokenUsage:
     cached = number(body, "usage", "cache_read_input_tokens")
     written = number(body, "usage", "cache_creation_input_tokens")
     # Their count of the input is without what the cache has to do with.
     whole = number(body, "usage", "input_tokens") + cached + written
-    return Usage(whole, number(body, "usage", "output_tokens"), cached)
+    return TokenUsage(whole, number(body, "usage", "output_tokens"), cached)
 
 
-def _block_of(said: Json) -> dict[str, Json]:
+def _parse_block(said: Json) -> dict[str, Json]:
     """A block whose parts are what they have to be; kinds that are not known here are kept as they are."""
     if not isinstance(said, dict) or not word(said, "type"):
         raise UnreadableError("blocks of content as maps with a type")
@@ -210,18 +210,22 @@ def _block_of(said: Json) -> dict[str, Json]:
             if not word(said, "id") or not word(said, "name"):
                 raise UnreadableError("calls of tools with an id and a name")
             named = {name: word(said, name) for name in ("id", "name")}
-            return {**said, **named, "input": arguments_of(said.get("input", {}))}
+            return {**said, **named, "input": parse_arguments(said.get("input", {}))}
         case "thinking":
             return {**said, **{name: piece(said, name) for name in ("thinking", "signature") if name in said}}
     return dict(said)
 
 
-def _answer(blocks: list[dict[str, Json]], usage: Usage, model: str, reason: str) -> Answer:
+def _answer(blocks: list[dict[str, Json]], usage: TokenUsage, model: str, reason: str) -> ModelResponse:
     text = whole_text("".join(block["text"] for block in blocks if block["type"] == "text"))
     uses = tuple(
-        ToolUse(block["id"], block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"
+        ToolRequest(block["id"], block["name"], block["input"])
+        for block in blocks
+        if block["type"] == "tool_use"
     )
     ending = ENDINGS.get(reason, "tools" if uses else "end")
     more = any(block["type"] not in SAID for block in blocks)
     # What cannot be written down cannot be said again.
-    return Answer(text, uses, usage, model, ending, blocks=blocks if more and is_plain(blocks) else None)
+    return ModelResponse(
+        text, uses, usage, model, ending, blocks=blocks if more and is_json_safe(blocks) else None
+    )

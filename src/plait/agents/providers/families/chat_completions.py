@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from plait.agents.messages import Answer, Ask, Ending, Message, ToolUse, Usage
+from plait.agents.messages import Ending, Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
 from plait.agents.providers.families import (
     ANSWER_TOOL,
-    FaultError,
-    Shape,
+    RequestShape,
+    ServerFault,
     UnreadableError,
-    arguments_of,
-    ended,
     event_map,
-    in_words,
     number,
+    parse_arguments,
     part,
     piece,
+    require_stop_reason,
+    system_text_with_schema,
     whole_text,
     word,
 )
@@ -33,10 +33,10 @@ LAST: Final = "[DONE]"
 
 
 class ChatCompletions:
-    def values(self, ask: Ask, shape: Shape) -> dict[str, Json]:
+    def values(self, ask: ModelRequest, shape: RequestShape) -> dict[str, Json]:
         as_tool = ask.schema is not None and shape.structured == "tool"
         as_field = ask.schema is not None and shape.structured == "json_schema"
-        system = ask.system if as_tool or as_field else in_words(ask)
+        system = ask.system if as_tool or as_field else system_text_with_schema(ask)
         values: dict[str, Json] = {**ask.options, "model": shape.model, "messages": _messages(ask, system)}
         tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
         if as_tool:
@@ -54,7 +54,7 @@ class ChatCompletions:
             values |= {"stream": True, "stream_options": {"include_usage": True}}
         return values
 
-    def answer(self, body: Json) -> Answer:
+    def answer(self, body: Json) -> ModelResponse:
         choice = _first_choice(body)
         message = part(choice, "message", dict)
         if message is None:
@@ -64,7 +64,7 @@ class ChatCompletions:
         refusal = word(message, "refusal")
         reason = "content_filter" if refusal else word(choice, "finish_reason")
         answer = _answer(_content(message) or refusal, uses, _usage(body), word(body, "model"), reason)
-        return ended(answer, reason)
+        return require_stop_reason(answer, reason)
 
     def reading(self) -> ChatReading:
         return ChatReading()
@@ -78,15 +78,15 @@ class _Call:
     name: str = ""
     written: list[str] = field(default_factory=list)
 
-    def use(self, place: int) -> ToolUse:
-        return ToolUse(self.id or f"call_{place}", self.name, arguments_of("".join(self.written)))
+    def use(self, place: int) -> ToolRequest:
+        return ToolRequest(self.id or f"call_{place}", self.name, parse_arguments("".join(self.written)))
 
 
 class ChatReading:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._calls: dict[int, _Call] = {}
-        self._usage = Usage()
+        self._usage = TokenUsage()
         self._model = ""
         self._reason = ""
         self._done = False
@@ -97,7 +97,7 @@ class ChatReading:
             return ""
         chunk = event_map(data)
         if chunk.get("error"):
-            raise FaultError(chunk)
+            raise ServerFault(chunk)
         self._model = word(chunk, "model") or self._model
         if part(chunk, "usage", dict):
             self._usage = _usage(chunk)
@@ -138,7 +138,7 @@ class ChatReading:
     def is_last(self) -> bool:
         return self._done
 
-    def answer(self) -> Answer:
+    def answer(self) -> ModelResponse:
         uses = [call.use(place) for place, call in sorted(self._calls.items())]
         return _answer("".join(self._text), uses, self._usage, self._model, self._reason)
 
@@ -146,7 +146,7 @@ class ChatReading:
 # ── helpers, in order of use ─────────────────────────────────────────────
 
 
-def _messages(ask: Ask, system: str) -> list[Json]:
+def _messages(ask: ModelRequest, system: str) -> list[Json]:
     first: list[Json] = [{"role": "system", "content": system}] if system else []
     return [*first, *(_message(message) for message in ask.messages)]
 
@@ -161,7 +161,7 @@ def _message(message: Message) -> dict[str, Json]:
     return {"role": message.role, "content": message.text}
 
 
-def _call(use: ToolUse) -> dict[str, Json]:
+def _call(use: ToolRequest) -> dict[str, Json]:
     written = use.arguments if isinstance(use.arguments, str) else json_text(use.arguments)
     return {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": written}}
 
@@ -183,24 +183,26 @@ def _content(message: Json) -> str:
     return piece(message, "content")
 
 
-def _use(call: Json, place: int) -> ToolUse:
+def _use(call: Json, place: int) -> ToolRequest:
     function = part(call, "function", dict)
     if function is None or not (name := word(function, "name")):
         raise UnreadableError("calls of tools with the name of a function")
-    return ToolUse(word(call, "id") or f"call_{place}", name, arguments_of(function.get("arguments", "")))
+    return ToolRequest(
+        word(call, "id") or f"call_{place}", name, parse_arguments(function.get("arguments", ""))
+    )
 
 
-def _usage(body: Json) -> Usage:
-    return Usage(
+def _usage(body: Json) -> TokenUsage:
+    return TokenUsage(
         number(body, "usage", "prompt_tokens"),
         number(body, "usage", "completion_tokens"),
         number(body, "usage", "prompt_tokens_details", "cached_tokens"),
     )
 
 
-def _answer(text: str, uses: list[ToolUse], usage: Usage, model: str, reason: str) -> Answer:
+def _answer(text: str, uses: list[ToolRequest], usage: TokenUsage, model: str, reason: str) -> ModelResponse:
     ending = ENDINGS.get(reason, "end")
     # A server may say `stop` of an answer that calls tools.
     if uses and ending == "end":
         ending = "tools"
-    return Answer(whole_text(text), tuple(uses), usage, model, ending)
+    return ModelResponse(whole_text(text), tuple(uses), usage, model, ending)

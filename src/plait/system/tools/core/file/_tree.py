@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from plait.core.errors import InputError
-from plait.core.safe_files import OutsideError, guarded_folder, read_beneath
+from plait.core.safe_files import OutsideError, find_guarded_folder, read_below
 from plait.core.values import Json
 
 GUARDED_FILES: Final = (
@@ -67,7 +67,7 @@ def relative(root: str, path: Json) -> str:
 
 def read_text(root: str, path: Json) -> str:
     inside = relative(root, path)
-    contents = read_beneath(root, inside) if inside else None
+    contents = read_below(root, inside) if inside else None
     if contents is None:
         raise InputError(
             f"there is no file '{path}'", root, "core/file/list shows what there is", code="no-file"
@@ -109,7 +109,7 @@ def _guarded_by(inside: str) -> str | None:
     """Which entry of the tables stands against a path; some file systems know no case."""
     name = inside.rpartition("/")[2].casefold()
     pattern = next((pattern for pattern in GUARDED_FILES if fnmatchcase(name, pattern)), None)
-    return guarded_folder(inside) or pattern
+    return find_guarded_folder(inside) or pattern
 
 
 @contextmanager

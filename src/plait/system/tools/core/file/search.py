@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plait.core.errors import InputError
-from plait.core.safe_files import MAX_FILE, read_beneath
+from plait.core.safe_files import MAX_FILE, read_below
 from plait.core.values import text as value_text
 from plait.system.tools.core._values import with_values as put_values
 from plait.system.tools.core.file import _tree
@@ -67,13 +67,13 @@ def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
 def texts(root: str, inside: str, glob: str | None) -> Iterator[tuple[str, str]]:
     """Every text file at or below a path."""
     meets = _tree.matching(glob) if glob else None
-    if inside and (contents := read_beneath(root, inside)) is not None:
+    if inside and (contents := read_below(root, inside)) is not None:
         yield inside, contents[0].decode("utf-8", "replace")
         return
     below = len(inside) + 1 if inside else 0
     for entry in _tree.walk(root, inside):
         if (meets is None or meets(entry.path[below:])) and (entry.size or 0) <= MAX_FILE:
-            contents = read_beneath(root, entry.path)
+            contents = read_below(root, entry.path)
             if contents is not None and b"\0" not in contents[0][:8192]:
                 yield entry.path, contents[0].decode("utf-8", "replace")
 
