@@ -49,8 +49,13 @@ class Scripted:
         self._always = answers[0] if len(answers) == 1 and callable(answers[0]) else None
 
     def ask(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
-    ) -> ModelResponse:  # noqa: ARG002
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,  # noqa: ARG002
+        stop: StopSignal,  # noqa: ARG002
+        on_text: OnText | None = None,  # noqa: ARG002
+    ) -> ModelResponse:
         self.asks.append(ask)
         self.timeouts.append(timeout)
         answer = self._always or next(self._answers, None)

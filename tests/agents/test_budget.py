@@ -179,7 +179,7 @@ WAITS: list[tuple[str, dict[str, Any], type[BaseException] | str]] = [
 @pytest.mark.parametrize(("who", "more", "end"), WAITS, ids=[row[0] for row in WAITS])
 def test_nobody_waits_for_others_longer_than_it_may(who: str, more: dict[str, Any], end: Any) -> None:  # noqa: ARG001
     spent = Budget(Limits(tokens=100))
-    spent.set_aside({"tokens": 90}, {"tokens": 1}, lambda: None)
+    spent.reserve({"tokens": 90}, {"tokens": 1}, lambda: None)
     stop = StopSignal()
     if end is Interrupted:
         stop.ask()

@@ -194,7 +194,7 @@ def test_what_may_not_be_called_is_refused_recorded_and_never_run(
     assert (hands.calls, value["output"]) == ([], "then not")
     answer = model.asks[1].messages[-1]
     assert (answer.text, answer.failed, answer.answers) == (told, True, "use-1")
-    recorded = journal.recorded("agent/turn:1.call:1")
+    recorded = journal.step("agent/turn:1.call:1")
     assert recorded is not None
     assert isinstance(recorded.outcome, Succeeded)
     assert recorded.outcome.value["failed"] is True
@@ -429,7 +429,7 @@ def test_what_is_spent_inside_is_spent_outside() -> None:
     with pytest.raises(LimitExceeded) as caught:
         performed(agent(tools=("*",), limits=Limits(turns=9)), run)
     assert caught.value.failure.message == "the run has reached its limit of 3 turns (3 used)"
-    assert run.journal.recorded("agent") is None, "it is no failure of the agent"
+    assert run.journal.step("agent") is None, "it is no failure of the agent"
 
 
 # ── resume ───────────────────────────────────────────────────────────────
@@ -442,7 +442,7 @@ def test_what_is_recorded_is_neither_asked_nor_called_again() -> None:
     with pytest.raises(OverError):  # the script is over: the process dies while it asks a third time
         talked(conversation, first, journal)
     second = ToolHands(Scripted(says("done")), {"t/x": lambda _: "r"})
-    value = value_of(talked(conversation, second, journal.reopened()))
+    value = value_of(talked(conversation, second, journal.reopen()))
     assert (value["output"], value["turns"], value["usage"]["input"]) == ("done", 3, 30)
     assert second.calls == []
     (ask,) = second.scripted.asks  # type: ignore[union-attr]
@@ -465,14 +465,14 @@ def test_of_parallel_calls_only_those_are_repeated_that_were_not_recorded() -> N
 
     def b(_: Mapping[str, Json]) -> Json:
         assert gone.wait(20)
-        while journal.recorded("agent/turn:1.call:1") is None:
+        while journal.step("agent/turn:1.call:1") is None:
             pass
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         talked(conversation, ToolHands(Scripted(uses), {"t/a": a, "t/b": b}), journal)
     again = ToolHands(Scripted(says("done")), {"t/a": dies, "t/b": lambda _: "B"})
-    assert value_of(talked(conversation, again, journal.reopened()))["output"] == "done"
+    assert value_of(talked(conversation, again, journal.reopen()))["output"] == "done"
     assert again.calls == [("t/b", {})]
 
 
@@ -483,7 +483,7 @@ def test_remembered_turns_count_towards_the_limits() -> None:
     with pytest.raises(OverError):
         talked(agent(tools=("*",), limits=Limits(turns=9)), ToolHands(script, tools), journal)
     again = Scripted(for_ever)
-    outcome = talked(agent(tools=("*",), limits=Limits(turns=3)), ToolHands(again, tools), journal.reopened())
+    outcome = talked(agent(tools=("*",), limits=Limits(turns=3)), ToolHands(again, tools), journal.reopen())
     assert (failure_of(outcome).kind, len(again.asks)) == ("limit", 1)
 
 
@@ -493,7 +493,7 @@ def test_a_run_that_reached_its_limit_goes_on_with_a_higher_one() -> None:
     assert failure_of(talked(first, ToolHands(Scripted(for_ever), tools), journal)).kind == "limit"
     higher = Scripted(says("done"))
     value = value_of(
-        talked(agent(tools=("*",), limits=Limits(turns=5)), ToolHands(higher, tools), journal.reopened())
+        talked(agent(tools=("*",), limits=Limits(turns=5)), ToolHands(higher, tools), journal.reopen())
     )
     assert (value["turns"], len(higher.asks)) == (2, 1)
 
@@ -503,7 +503,7 @@ def test_another_prompt_is_a_change_that_a_person_has_to_accept() -> None:
     with pytest.raises(OverError):
         talked(agent(tools=("*",)), ToolHands(Scripted(wants(("t/x", {}))), tools), journal)
     with pytest.raises(InputError) as caught:
-        talked(agent("other", tools=("*",)), ToolHands(Scripted(says("x")), tools), journal.reopened())
+        talked(agent("other", tools=("*",)), ToolHands(Scripted(says("x")), tools), journal.reopen())
     assert caught.value.code == "changed"
 
 
@@ -518,13 +518,13 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
         talked(conversation, ToolHands(Scripted(wants(("pay/out", {"sum": 3}))), {"pay/out": dies}), journal)
     again = ToolHands(Scripted(says("done")), {"pay/out": lambda _: 1})
     with pytest.raises(InputError) as caught:
-        talked(conversation, again, journal.reopened())
+        talked(conversation, again, journal.reopen())
     assert (caught.value.code, again.calls) == ("once", [])
     assert "--repeat agent/turn:1.call:1" in str(caught.value.fix)
     value = recorded_tool_call(journal, "agent/turn:1.call:1")
     assert value == {"output": "", "failed": False, "tool": "pay__out"}
     answered = {"agent/turn:1.call:1": value}
-    assert value_of(talked(conversation, again, journal.reopened(), said_done=answered))["output"] == "done"
+    assert value_of(talked(conversation, again, journal.reopen(), said_done=answered))["output"] == "done"
     assert again.calls == []
 
 
@@ -562,7 +562,7 @@ def test_a_child_has_at_most_what_its_parent_has() -> None:
     assert [call[0] for call in hands.calls] == ["t/x"]
     assert model.asks[2].messages[-1].text.startswith("refused: there is no tool of this name")
     assert value["output"] == "outer"
-    assert journal.recorded("agent/turn:1.call:1/agent/turn:1") is not None
+    assert journal.step("agent/turn:1.call:1/agent/turn:1") is not None
 
 
 def test_agents_inside_one_another_are_limited_by_the_outermost() -> None:
@@ -643,7 +643,7 @@ def test_an_answer_after_which_a_hook_ends_the_run_is_recorded() -> None:
     run.hooks = HookRunner([Hook("stop", "turn_finished", verb="abort", why="enough")], call=lambda *_: {})
     with pytest.raises(Aborted):
         performed(agent(), run)
-    assert journal.recorded("agent/turn:1") is not None
+    assert journal.step("agent/turn:1") is not None
 
 
 def test_progress_knows_turns_tokens_and_cost() -> None:
@@ -675,7 +675,7 @@ def test_what_agents_inside_a_remembered_call_took_counts_towards_the_limits() -
         talked(agent(tools=("sub",), limits=Limits(turns=9)), hands, journal)
     again = Nested(Scripted(says("never asked")), {"sub": lambda _: "never"})
     again.child = hands.child
-    failure = failure_of(talked(agent(tools=("sub",), limits=Limits(turns=2)), again, journal.reopened()))
+    failure = failure_of(talked(agent(tools=("sub",), limits=Limits(turns=2)), again, journal.reopen()))
     assert failure.message == "'review' has reached its limit of 2 turns (2 used)"
     assert again.scripted is not None
     assert again.scripted.asks == []

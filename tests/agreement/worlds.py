@@ -189,7 +189,7 @@ def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen 
                 seen.ask(template, values)
             return rendering(template, values, strict=False, env=env)
 
-        checked = Validation._checked
+        checked = Validation._run_check
 
         def checking(check: Validation, turn: StepContext, scope: Scope, number: int) -> Any:
             before, seen.is_first_round = seen.is_first_round, seen.is_first_round and number == 1
@@ -199,7 +199,7 @@ def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen 
                 seen.is_first_round = before
 
         patch.setattr(Template, "rendering", asking)
-        patch.setattr(Validation, "_checked", checking)
+        patch.setattr(Validation, "_run_check", checking)
         for number in worlds:
             seen.begin()
             _live(loaded, World(number), folder, patch)

@@ -441,7 +441,7 @@ def test_who_is_asked_on_the_terminal_sees_there_what_is_asked_about(
     server = {"name": "tiny", "command": sys.executable, "args": [str(TINY)]}
     record = {"executor_id": "core/runtimes/mcp/stdio", "config": {"server": server, "tool_name": "say"}}
     (trusted / ".ai" / "tools" / "say.yaml").write_text(json.dumps(record))
-    monkeypatch.setattr("plait.cli.trust.at_a_terminal", lambda: True)
+    monkeypatch.setattr("plait.cli.trust.is_interactive", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
     assert main(["trust", "mcp", "tiny", "say"]) == 3
     printed = capsys.readouterr()

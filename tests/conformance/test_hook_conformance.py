@@ -68,4 +68,4 @@ def test_what_is_reached(row: dict[str, Any]) -> None:
     assert validate(node, Record("limits")) == []
     spent = Budget(read_limits(Fields("limits", node, Scope())))
     spent.add(**row["used"])
-    assert spent.reached() == row["reached"]
+    assert spent.limit_code() == row["reached"]

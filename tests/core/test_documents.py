@@ -437,7 +437,7 @@ def test_every_letter_is_found_where_the_author_wrote_it(document: tuple[str, st
         source = each.source()
         for offset, letter in enumerate(source.text):
             if letter in LETTERS:
-                assert source.placed(offset, offset + 1).start == text.index(letter)
+                assert source.outer_span(offset, offset + 1).start == text.index(letter)
 
 
 def test_the_handwritten_strings_are_mostly_readable() -> None:

@@ -348,7 +348,7 @@ def test_fewer_threads_than_asked_for_do_all_items_and_it_is_said(
 
     fanned, done = Noting(), []
     monkeypatch.setattr(threading.Thread, "start", start)
-    LocalBackend().run_items(
+    LocalBackend().run(
         iter([WorkItem(n, str(n), n) for n in range(9)]),
         lambda work: Succeeded(work.key),
         lambda work, _: done.append(work.order),

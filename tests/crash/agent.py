@@ -170,7 +170,7 @@ class Agent:
     def _asked_again(self) -> list[str]:
         with Runs(str(self.project)).open(self._runs()[0], write=False) as opened:
             events = [one.event for one in opened.journal.events()]
-            last = opened.journal.recorded("agent")
+            last = opened.journal.step("agent")
         ended: set[str] = set()
         found = []
         for event in events:

@@ -66,7 +66,7 @@ def amnesiac() -> None:
     def known(*_: object) -> None:
         return None
 
-    RunContext.known = known  # type: ignore[assignment]
+    RunContext.find_recorded = known  # type: ignore[assignment]
 
 
 def unsynced() -> None:

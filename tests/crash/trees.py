@@ -120,7 +120,7 @@ class Trees:
     def _failures(self) -> list[str]:
         """Why items failed."""
         with Runs(str(self.project)).open(self._runs()[0], write=False) as opened:
-            ends = [one.outcome for one in opened.journal.recorded_in("map")]
+            ends = [one.outcome for one in opened.journal.steps_in("map")]
         return [end.failure.message for end in ends if isinstance(end, Failed)]
 
     def _runs(self) -> list[str]:

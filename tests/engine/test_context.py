@@ -62,7 +62,7 @@ def test_a_start_is_left_out_where_the_end_says_it_all_and_kept_where_a_step_was
 def test_the_start_of_a_step_that_still_runs_is_recorded_while_it_runs() -> None:
     journal = Watched()
     performed(steps(step("a", Acting(lambda _: journal.begun.wait(PATIENCE)))), new_run(journal=journal))
-    recorded = journal.recorded("flow/a")
+    recorded = journal.step("flow/a")
     assert recorded is not None
     assert isinstance(recorded.outcome, Succeeded)
     assert recorded.outcome.value["output"] is True
@@ -87,7 +87,7 @@ def test_watchers_hear_of_every_start_and_end_in_order_whatever_is_recorded() ->
 def test_an_end_that_waits_for_its_list_is_recorded_when_the_run_is_closed_before() -> None:
     journal = Watched()
     run = new_run(journal=journal)
-    run.emit_last(StepFinished("flow/a", "shell", "a", "f", Succeeded({}), 0.0))
+    run.emit_with_parent(StepFinished("flow/a", "shell", "a", "f", Succeeded({}), 0.0))
     run.close()
     assert journal.transactions == [["StepFinished flow/a"]]
 
@@ -100,6 +100,6 @@ def test_a_resumed_run_repeats_neither_the_last_step_nor_its_list() -> None:
     def later(turn: StepContext) -> Json:
         raise AssertionError(turn.path)
 
-    outcome = performed(steps(step("a", Acting(later))), new_run(journal=journal.reopened()))
+    outcome = performed(steps(step("a", Acting(later))), new_run(journal=journal.reopen()))
     assert isinstance(outcome, Succeeded)
     assert action.ran == ["flow/a"]

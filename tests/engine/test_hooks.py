@@ -105,7 +105,7 @@ def new_run(
 
 def done(step: Any, run: RunContext, **names: Json) -> Outcome:
     top = StepContext(run, "", Scope(names))
-    return perform(step, top.inner(step))
+    return perform(step, top.child(step))
 
 
 def events(run: RunContext, kind: type) -> list[Any]:
@@ -197,7 +197,7 @@ def test_an_abort_before_a_step_ends_the_run_and_nothing_is_recorded_of_the_step
     with pytest.raises(Aborted) as caught:
         done(step, run)
     assert caught.value.failure.message == "the hook 'says' says abort: not today"
-    assert (step.turns, run.journal.recorded("a")) == ([], None)
+    assert (step.turns, run.journal.step("a")) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_an_abort_behind_a_step_ends_the_run_and_the_step_is_recorded(
     run = new_run([saying("abort", event)])
     with pytest.raises(Aborted):
         done(Fake([answer]), run)
-    recorded = run.journal.recorded("a")
+    recorded = run.journal.step("a")
     assert recorded is not None
     assert isinstance(recorded.outcome, outcome)
 
@@ -493,7 +493,7 @@ def test_a_remembered_step_fires_no_hooks() -> None:
     tools, journal = Tools(), MemoryJournal()
     hooks = [calling("before", "step_started"), calling("behind", "step_finished")]
     done(Fake([1]), new_run(hooks, tools, journal))
-    done(Fake([2]), new_run(hooks, tools, journal.reopened()))
+    done(Fake([2]), new_run(hooks, tools, journal.reopen()))
     assert tools.names == ["before", "behind"]
 
 
@@ -510,7 +510,7 @@ def test_a_run_that_died_between_a_verdict_and_its_step_decides_as_before(said: 
         del journal._finished["a"], journal._ends["a"]
     tools.answers["t"] = {"verb": "fail"}
     # Neither the tool is asked again nor the condition, which does not hold any more.
-    assert done(Fake(["again"]), new_run(hooks, tools, journal.reopened()), item=2) == first
+    assert done(Fake(["again"]), new_run(hooks, tools, journal.reopen()), item=2) == first
     assert tools.names == ["t"]
 
 
@@ -523,14 +523,14 @@ def test_a_no_is_asked_for_again_by_whoever_resumes(verb: str) -> None:
     except Aborted:
         assert verb == "abort"
     tools.answers["t"] = None
-    assert done(Fake([1]), new_run(hooks, tools, journal.reopened())) == Succeeded(1)
+    assert done(Fake([1]), new_run(hooks, tools, journal.reopen())) == Succeeded(1)
     assert tools.names == ["t", "t"]
 
 
 def test_a_step_that_fails_in_another_life_is_told_again() -> None:
     journal, tools = MemoryJournal(), Tools()
     hooks = [calling("t", "step_failed")]
-    for life in (journal, journal.reopened()):
+    for life in (journal, journal.reopen()):
         done(Fake([BROKEN]), new_run(hooks, tools, life))
     assert tools.names == ["t", "t"]
 
@@ -540,7 +540,7 @@ def test_a_hook_that_was_edited_is_asked_anew_and_keeps_nobody_from_resuming() -
     with pytest.raises(KeyboardInterrupt):
         done(Fake([KeyboardInterrupt()]), new_run([calling("t", "step_started")], tools, journal))
     edited = Hook("t", "step_started", (HookCall("other"),), fingerprint="another")
-    assert done(Fake([1]), new_run([edited], tools, journal.reopened())) == Succeeded(1)
+    assert done(Fake([1]), new_run([edited], tools, journal.reopen())) == Succeeded(1)
     assert tools.names == ["t", "other"]
 
 
@@ -557,7 +557,7 @@ def test_a_run_that_is_cut_anywhere_ends_as_if_it_had_not_been(failing: int, mos
     try:
         again = _life(answers, hooks, most, _Cut(cut), journal)
     except KeyboardInterrupt:
-        again = _life(answers, hooks, most, uncut, journal.reopened())
+        again = _life(answers, hooks, most, uncut, journal.reopen())
     assert again == whole
 
 
@@ -611,7 +611,7 @@ def test_what_is_reached_ends_the_run_before_the_next_step_with_what_was_made() 
     assert failure.output == {"output": "so far", "captures": {"captured": "x", "last": {"output": "so far"}}}
     assert third.turns == []
     assert tools.calls == [("s2/hook:t", "t", {"l": {"code": "steps", "value": 2, "max": 2}, "at": "s2"})]
-    assert run.journal.recorded("s2") is None
+    assert run.journal.step("s2") is None
 
 
 def test_no_hook_lifts_a_limit() -> None:
@@ -637,5 +637,5 @@ def test_the_steps_of_hooks_count_against_no_limit() -> None:
 
 
 def test_a_verdict_tells_who_says_what() -> None:
-    assert HookDecision("skip", "", "x").said == "the hook 'x' says skip"
-    assert HookDecision("skip", "late", "x").said == "the hook 'x' says skip: late"
+    assert HookDecision("skip", "", "x").message == "the hook 'x' says skip"
+    assert HookDecision("skip", "late", "x").message == "the hook 'x' says skip: late"

@@ -76,8 +76,8 @@ def test_what_is_left_is_the_least_of_all_around_and_reached_when_nothing_is(
             for one in spents
             if getattr(one.limits, name) is not None
         ]
-        assert innermost.left(name) == min(rests, default=None)
-        assert (innermost.reached(name) == name) == (0 in rests)
+        assert innermost.available(name) == min(rests, default=None)
+        assert (innermost.limit_code(name) == name) == (0 in rests)
 
 
 @given(amounts=st.lists(st.lists(st.integers(0, 9), max_size=20), min_size=2, max_size=6))
@@ -145,7 +145,7 @@ DEPTHS = [
 @pytest.mark.parametrize(("limits", "reached"), DEPTHS)
 def test_a_depth_is_counted_from_whoever_limits_it(limits: list[int | None], reached: bool) -> None:
     innermost = chain(*(Limits(depth=depth) for depth in limits))[-1]
-    assert (innermost.reached("depth") == "depth") is reached
+    assert (innermost.limit_code("depth") == "depth") is reached
 
 
 def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> None:
@@ -153,7 +153,7 @@ def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> N
     spent = Budget(Limits(seconds=10), clock=clock)
     spent.add(seconds=4)
     clock.now += 5
-    assert (spent.used()["seconds"], spent.left("seconds"), spent.reached()) == (9, 1, None)
+    assert (spent.used()["seconds"], spent.available("seconds"), spent.limit_code()) == (9, 1, None)
     clock.now += 1
     found = spent.reach()
     assert found is not None
@@ -164,7 +164,7 @@ def test_the_seconds_of_one_inside_are_not_added_to_those_of_the_other() -> None
     clock = Clock()
     outer = Budget(Limits(seconds=10), clock=clock)
     Budget(within=outer, clock=clock).add(seconds=100)
-    assert outer.left("seconds") == 10
+    assert outer.available("seconds") == 10
 
 
 def test_limits_are_read_from_a_map_and_written_to_one() -> None:

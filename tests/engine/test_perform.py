@@ -122,7 +122,7 @@ def test_what_cannot_be_recorded_fails_the_step_that_gave_it(value: Json, why: s
         Failure(f"gave what cannot be recorded: a value has no JSON form: {why}", "capture", path="a")
     )
     assert performed(Fake([value]), new_run(journal=journal)) == failed
-    recorded = journal.recorded("a")
+    recorded = journal.step("a")
     assert recorded is not None
     assert recorded.outcome == failed
 
@@ -144,7 +144,7 @@ def test_what_ends_a_run_is_no_outcome_and_leaves_nothing_recorded(error: PlaitE
     with pytest.raises(type(error)):
         performed(one, new_run(journal=journal))
     assert len(one.turns) == 1
-    assert journal.recorded("a") is None
+    assert journal.step("a") is None
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5])
@@ -224,8 +224,8 @@ def test_the_time_of_a_step_stands_still_for_those_who_are_asked_and_counts_once
     outer = StepTimer(50)
     inner = StepTimer(40, outer)
     before = inner.end()
-    with inner.standing():
-        with inner.standing():
+    with inner.paused():
+        with inner.paused():
             time.sleep(0.02)
         assert inner.end() >= before + 0.02
     assert before + 0.02 <= inner.end() < before + 0.04
@@ -239,7 +239,7 @@ KNOWN: list[tuple[str, Sequence[Json | BaseException], Policy, bool]] = [
     ("a value",           [{"n": 1}],        DEFAULT_POLICY,                           False),
     ("nothing to do",     [Skip("no")],      DEFAULT_POLICY,                           False),
     ("a failure",         [NO],              DEFAULT_POLICY,                           True),
-    ("a dead letter",     [NO],              Policy(failure_is_final=True),   False),
+    ("a dead letter",     [NO],              Policy(keep_failure=True),   False),
 ]  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def test_what_is_recorded_is_remembered(
     journal = MemoryJournal()
     before = performed(Fake(answers, policy), new_run(journal=journal))
     later = Fake(answers, policy)
-    after = performed(later, new_run(journal=journal.reopened()))
+    after = performed(later, new_run(journal=journal.reopen()))
     assert after == before, what
     assert bool(later.turns) is again
 
@@ -260,21 +260,21 @@ def test_a_step_whose_text_has_changed_is_refused_or_done_again_if_that_is_accep
     performed(Fake(["old"]), new_run(journal=journal))
     changed = Fake(["new"], fingerprint="g")
     with pytest.raises(InputError) as caught:
-        performed(changed, new_run(journal=journal.reopened()))
+        performed(changed, new_run(journal=journal.reopen()))
     assert str(caught.value) == (
         "the file has changed since these steps were done: a (a fake)\n"
         "fix: plait resume --accept-changes does them again, and all that follows them; "
         "or put the file back as it was"
     )
     assert changed.turns == []
-    assert performed(changed, new_run(journal=journal.reopened(), accept_changes=True)) == Succeeded("new")
+    assert performed(changed, new_run(journal=journal.reopen(), accept_changes=True)) == Succeeded("new")
 
 
 def test_behind_a_step_that_was_done_anew_nothing_is_remembered() -> None:
     first, second = Acting(), Acting()
     journal = MemoryJournal()
     performed(steps(step("a", first), step("b", second)), new_run(journal=journal))
-    journal.reopened()
+    journal.reopen()
     del journal._finished["flow"]
     changed = steps(step("a", first, fingerprint="other"), step("b", second))
     performed(changed, new_run(journal=journal, accept_changes=True))
@@ -292,9 +292,9 @@ def test_a_stop_records_nothing_and_a_resumed_run_does_the_step_again() -> None:
 
     with pytest.raises(Interrupted):
         performed(Stopped([]), run)
-    assert journal.recorded("a") is None
+    assert journal.step("a") is None
     assert not any(isinstance(event, StepFinished) for event in events_of(journal))
-    assert performed(Fake(["done"]), new_run(journal=journal.reopened())) == Succeeded("done")
+    assert performed(Fake(["done"]), new_run(journal=journal.reopen())) == Succeeded("done")
 
 
 def test_nothing_begins_in_a_run_that_is_to_stop() -> None:
@@ -317,29 +317,29 @@ def test_a_stop_ends_the_pause_before_the_next_attempt() -> None:
     journal = run.journal
     with pytest.raises(Interrupted):
         performed(StoppedLater([], Policy(Retry(2, "fixed", 3600, 3600))), run)
-    assert journal.recorded("a") is None
+    assert journal.step("a") is None
 
 
 def test_a_step_that_may_run_only_once_asks_instead_of_running_again() -> None:
     journal = MemoryJournal()
-    once = Policy(once=True)
+    once = Policy(at_most_once=True)
     with pytest.raises(KeyboardInterrupt):
         performed(Fake([KeyboardInterrupt()], once), new_run(journal=journal))
-    assert journal.was_started("a")
+    assert journal.is_unfinished("a")
     again = Fake(["done"], once)
     with pytest.raises(InputError) as caught:
-        performed(again, new_run(journal=journal.reopened()))
+        performed(again, new_run(journal=journal.reopen()))
     assert str(caught.value) == (
         "step 'a fake' (a) may run only once, was begun, and its end is not known\n"
         "fix: find out whether it did its work; then plait resume r1 --repeat a, or plait resume r1 --done a"
     )
     assert again.turns == []
-    assert performed(again, new_run(journal=journal.reopened(), repeat=["a"])) == Succeeded("done")
+    assert performed(again, new_run(journal=journal.reopen(), repeat=["a"])) == Succeeded("done")
 
 
 def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> None:
     journal = MemoryJournal()
-    once = Policy(once=True)
+    once = Policy(at_most_once=True)
 
     def around(inner: Step) -> Step:
         class Around(Fake):
@@ -347,16 +347,16 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
                 outcome = turn.perform(inner)
                 return outcome.value if isinstance(outcome, Succeeded) else None
 
-        return Around([], Policy(tries(3), failure_is_final=True), "b", inner=[inner])
+        return Around([], Policy(tries(3), keep_failure=True), "b", inner=[inner])
 
     with pytest.raises(KeyboardInterrupt):
         performed(around(Fake([KeyboardInterrupt()], once)), new_run(journal=journal))
     again = Fake(["done"], once)
     for _ in range(2):
         with pytest.raises(InputError, match=r"\(b/a\) may run only once"):
-            performed(around(again), new_run(journal=journal.reopened()))
-    assert journal.recorded("b") is None
-    assert performed(around(again), new_run(journal=journal.reopened(), repeat=["b/a"])) == Succeeded("done")
+            performed(around(again), new_run(journal=journal.reopen()))
+    assert journal.step("b") is None
+    assert performed(around(again), new_run(journal=journal.reopen(), repeat=["b/a"])) == Succeeded("done")
 
 
 # ── the time of a whole ──────────────────────────────────────────────────
@@ -382,7 +382,7 @@ LATE: list[tuple[Json | BaseException, Policy, Outcome | None]] = [
     # how a step ends for which its list has no time    policy                        what is recorded of it
     ("done",                                    DEFAULT_POLICY,                          Succeeded("done")),
     (ProcessError("slow", code="timeout"),      DEFAULT_POLICY,                          Failed(Failure(NO_TIME_LEFT, "timeout", path="c/a"))),
-    (ProcessError("slow", code="timeout"),      Policy(failure_is_final=True),  None),
+    (ProcessError("slow", code="timeout"),      Policy(keep_failure=True),  None),
 ]  # fmt: skip
 
 
@@ -401,14 +401,14 @@ def test_a_whole_whose_time_is_over_fails_once_and_leaves_the_rest_for_later(
     run = new_run()
     whole = Whole([], Policy(timeout=0.01), "c", inner=[first, second])
     assert performed(whole, run) == Failed(Failure("took longer than 0.01 s", "timeout", path="c"))
-    known = run.journal.recorded("c/a")
+    known = run.journal.step("c/a")
     assert (None if known is None else known.outcome) == recorded
     assert second.turns == []
-    assert run.journal.recorded("c/b") is None
+    assert run.journal.step("c/b") is None
 
 
 def test_a_step_that_is_done_once_and_was_cut_short_by_others_is_asked_about() -> None:
-    first = Slow([StepError(Failure("slow", "timeout"))], Policy(once=True))
+    first = Slow([StepError(Failure("slow", "timeout"))], Policy(at_most_once=True))
 
     class Whole(Fake):
         def run(self, turn: StepContext) -> Json:
@@ -417,7 +417,7 @@ def test_a_step_that_is_done_once_and_was_cut_short_by_others_is_asked_about() -
     journal = MemoryJournal()
     performed(Whole([], Policy(timeout=0.01), "c", inner=[first]), new_run(journal=journal))
     with pytest.raises(InputError, match="may run only once, was begun, and its end is not known"):
-        performed(Whole([], DEFAULT_POLICY, "c", inner=[first]), new_run(journal=journal.reopened()))
+        performed(Whole([], DEFAULT_POLICY, "c", inner=[first]), new_run(journal=journal.reopen()))
 
 
 def out_of_turns(outcome: Outcome | None = None) -> LimitExceeded:
@@ -435,8 +435,8 @@ PAID = Failed(Failure("cut", "limit", output={"usage": {"input": 3}}, path="a"))
         (DEFAULT_POLICY, None, None),
         (Policy(tries(5)), None, None),
         (DEFAULT_POLICY, PAID, PAID),
-        (Policy(failure_is_final=True), PAID, None),
-        (Policy(failure_is_skipped=True), None, None),
+        (Policy(keep_failure=True), PAID, None),
+        (Policy(skip_on_failure=True), None, None),
     ],
 )
 def test_a_limit_of_somebody_around_it_is_no_outcome_of_a_step(
@@ -445,7 +445,7 @@ def test_a_limit_of_somebody_around_it_is_no_outcome_of_a_step(
     one, run = Fake([out_of_turns(paid)], policy), new_run()
     with pytest.raises(LimitExceeded, match="the run has reached its limit of 2 turns"):
         performed(one, run)
-    known = run.journal.recorded("a")
+    known = run.journal.step("a")
     assert (None if known is None else known.outcome, len(one.turns)) == (recorded, 1)
 
 
@@ -458,7 +458,7 @@ def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> Non
             seen.append(events_of(journal))
             return super().run(turn)
 
-    performed(Looking([None], Policy(once=True)), new_run(journal=journal))
+    performed(Looking([None], Policy(at_most_once=True)), new_run(journal=journal))
     assert [type(event) for event in seen[0]] == [StepStarted]
 
 
@@ -507,7 +507,7 @@ class Cut(MemoryJournal):
 
     def whole(self) -> Cut:
         self._left = 1 << 30
-        self.reopened()
+        self.reopen()
         return self
 
 
@@ -606,7 +606,7 @@ def plans(draw: st.DrawFn, name: str, depth: int) -> Plan:
 def lived(flow: Step, journal: MemoryJournal) -> Outcome:
     run = new_run(journal=journal)
     try:
-        return perform(flow, turn_of(run).inner(flow))
+        return perform(flow, turn_of(run).child(flow))
     finally:
         with suppress(Killed):
             run.close()
@@ -672,7 +672,7 @@ def test_a_finished_run_that_is_resumed_does_nothing() -> None:
     before = lived(flow_of(plans, ledger), journal)
     assert Counter(ledger) == Counter(["flow/s0", *(f"flow/s1/each/item:{n}/s0" for n in range(3))])
     ledger.clear()
-    assert lived(flow_of(plans, ledger), journal.reopened()) == before
+    assert lived(flow_of(plans, ledger), journal.reopen()) == before
     assert ledger == []
 
 
@@ -689,7 +689,7 @@ def test_a_retried_step_says_so_in_its_events() -> None:
 def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() -> None:
     class Lost:
         name, kind, title, fingerprint, inner = "pay", "shell", "pay", "f", ()
-        policy = Policy(once=True)
+        policy = Policy(at_most_once=True)
 
         def run(self, turn: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape
             raise GuardianError("the guardian has ended", code="guardian")
@@ -699,7 +699,7 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
     with pytest.raises(GuardianError):
         perform(Lost(), StepContext(first, "pay", Scope()))
     first.close()
-    again = RunContext("r", journal.reopened())
+    again = RunContext("r", journal.reopen())
     with pytest.raises(InputError, match="may run only once"):
         perform(Lost(), StepContext(again, "pay", Scope()))
     again.close()
@@ -720,7 +720,7 @@ class Full(MemoryJournal):
         super().append(*events)
 
 
-DEAD_LETTER = Policy(failure_is_final=True)
+DEAD_LETTER = Policy(keep_failure=True)
 UNHELD = "; so it does not hold that 'a' failed: no room for big1"
 HELD = "; before that 'a' failed: no room for big1"
 TRY_AGAIN = "make room; plait retry r1 --failed tries again what failed"

@@ -98,7 +98,7 @@ def misplaced_characters(node: Node) -> Iterator[tuple[str, int]]:
     for scalar in strings(node):
         source, text, last = scalar.source(), scalar.span.source.text, -1
         for offset, character in enumerate(source.text):
-            place = source.placed(offset, offset + 1).start
+            place = source.outer_span(offset, offset + 1).start
             there = text[place : place + 1]
             folded = character in " \n" and there in ("\r", "\n")
             escaped = scalar.style == '"' and there == "\\"

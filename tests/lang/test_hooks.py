@@ -563,10 +563,10 @@ def test_time_of_earlier_lives_counts(place: Place) -> None:
     path = place.write("flow.yaml", "limits: {seconds: 1m}\nsteps: [{shell: 'true'}]\n")
     journal = MemoryJournal()
     journal.append(StepFinished("setup", "phase", "", "", Succeeded(None), 59.5))
-    run = new_run(journal=journal.reopened())
+    run = new_run(journal=journal.reopen())
     begin(load_workflow(str(path)), run)
     assert run.spent is not None
-    assert (run.spent.left("seconds") or 60) <= 0.5
+    assert (run.spent.available("seconds") or 60) <= 0.5
     run.close()
 
 

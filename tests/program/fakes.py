@@ -41,7 +41,7 @@ class Finished:
     exit_code: int = 0
     signal: int | None = None
     duration: float = 0.25
-    truncated: bool = False
+    is_truncated: bool = False
     stdout_truncated: bool = False
     stdout_file: str | None = None
     stderr_file: str | None = None
@@ -90,7 +90,7 @@ class FakeHands:
     def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
         return self.flows[tool_id](params) if tool_id in self.flows else None
 
-    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+    def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
         """Whatever is called here is right."""
 
     def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:  # noqa: ARG002
@@ -164,8 +164,13 @@ class FakeModel:
     fingerprint: str = "fake"
 
     def ask(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
-    ) -> ModelResponse:  # noqa: ARG002
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,  # noqa: ARG002
+        stop: StopSignal,  # noqa: ARG002
+        on_text: OnText | None = None,  # noqa: ARG002
+    ) -> ModelResponse:
         self.calls.append(ask)
         return ModelResponse(self.said, usage=self.usage, model="m-1")
 
@@ -203,7 +208,7 @@ def performed(
     run = run or new_run()
     turn = turn_of(run, values, **fields)
     try:
-        return perform(step, turn.inner(step))
+        return perform(step, turn.child(step))
     finally:
         run.close()
 

@@ -233,7 +233,7 @@ def test_a_resumed_run_goes_on_from_a_failure_as_the_first_life_did() -> None:
     journal = MemoryJournal()
     performed(flow, new_run(journal=journal))
     del journal._finished["flow"]
-    performed(flow, new_run(journal=journal.reopened()))
+    performed(flow, new_run(journal=journal.reopen()))
     assert (len(action.ran), len(behind.ran)) == (1, 1)
 
 
@@ -268,7 +268,7 @@ def test_a_step_knows_its_names_and_its_attempt() -> None:
 
 def test_output_file_gets_all_of_an_output_that_is_too_long_to_be_kept(tmp_path: Path) -> None:
     (tmp_path / "all").write_bytes(b"all of it")
-    ended = Finished(b"all", truncated=True, stdout_truncated=True, stdout_file=str(tmp_path / "all"))
+    ended = Finished(b"all", is_truncated=True, stdout_truncated=True, stdout_file=str(tmp_path / "all"))
     hands = FakeHands(lambda _: ended)
     performed(step("a", ShellAction(text_of("x")), output_file=text_of("out.txt")), new_run(hands))
     assert hands.files == {"out.txt": b"all of it"}
@@ -279,7 +279,7 @@ def test_output_file_does_not_get_a_part_of_an_output_that_was_lost(tmp_path: Pa
     (tmp_path / "part").write_bytes(b"a part")
     file = str(tmp_path / "part") if has_file else None
     lost: dict[str, Any] = {"stdout_file": file, "stdout_lost": "the disk is full"}
-    ended = Finished(b"a", truncated=True, stdout_truncated=True, **lost)
+    ended = Finished(b"a", is_truncated=True, stdout_truncated=True, **lost)
     hands, journal = FakeHands(lambda _: ended), MemoryJournal()
     made = step("a", ShellAction(text_of("x")), output_file=text_of("out.txt"))
     failure = failure_of(performed(made, new_run(hands, journal=journal)))
@@ -308,7 +308,7 @@ def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
 ) -> None:
     if "output_file" in asks:
         asks = {"output_file": text_of(asks["output_file"])}
-    hands = FakeHands(lambda _: Finished(b"12345", b"12345" if not cut else b"", truncated=True, **cut))
+    hands = FakeHands(lambda _: Finished(b"12345", b"12345" if not cut else b"", is_truncated=True, **cut))
     failure = failure_of(performed(step("a", ShellAction(text_of("x")), **asks), new_run(hands)))
     assert failure.message == f"printed more than 5 bytes, which cannot be {why}; write it to a file"
     assert hands.files == {}
@@ -316,7 +316,9 @@ def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
 
 @pytest.mark.parametrize(("stream", "is_cut"), [("stdout", {}), ("stderr", {"stdout_truncated": True})])
 def test_a_stream_that_was_not_cut_is_captured(stream: Any, is_cut: dict[str, Any]) -> None:
-    hands = FakeHands(lambda _: Finished(b"12345", b"123" if is_cut else b"12345", truncated=True, **is_cut))
+    hands = FakeHands(
+        lambda _: Finished(b"12345", b"123" if is_cut else b"12345", is_truncated=True, **is_cut)
+    )
     made = step("a", ShellAction(text_of("x")), capture=capture("seen", stream=stream))
     outcome = performed(steps(made, step("b", saying("${seen}"))), new_run(hands))
     assert output_of(outcome) == ("123" if is_cut else "12345")

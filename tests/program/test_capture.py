@@ -154,7 +154,7 @@ def test_what_a_command_printed_is_known_although_it_has_another_format(handled:
 def test_the_failure_of_a_capture_carries_how_the_command_ended() -> None:
     hands = FakeHands(lambda _: printed("{bad\n", stderr="why\n"))
     tried = step("a", ShellAction(text_of("x")), capture=Capture("n", "json"))
-    ended = failure_of(performed(tried, new_run(hands))).as_ended()
+    ended = failure_of(performed(tried, new_run(hands))).as_result()
     assert (ended["output"], ended["stderr"], ended["exit_code"]) == ("{bad\n", "why\n", 0)
 
 

@@ -404,7 +404,7 @@ def test_a_resumed_run_remembers_what_steps_changed_and_where_the_run_began(tmp_
         ran(flow, repository, tmp_path, journal)
     broken[0] = False
     (repository / "later").write_text("by hand\n")
-    assert ran(flow, repository, tmp_path, journal.reopened()) == '["b"] ["b","later"]'
+    assert ran(flow, repository, tmp_path, journal.reopen()) == '["b"] ["b","later"]'
 
 
 def test_a_flow_that_does_not_ask_starts_no_git(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def stopping(run_of: list[WorkingRun], then: Iterable[ModelResponse]) -> Says:
 
     def answer(_: ModelRequest) -> ModelResponse:
         run = run_of[0]
-        if run.stop.is_set() or not run.journal.was_started("say:2"):
+        if run.stop.is_set() or not run.journal.is_unfinished("say:2"):
             run.stop.ask("SIGINT")
             raise Interrupted
         return next(rest)

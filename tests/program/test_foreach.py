@@ -121,7 +121,7 @@ def test_the_first_failure_stops_the_loop_and_fails_the_step() -> None:
     action = Acting(answer)
     failure = failure_of(performed(loop(list("abc"), step("s", action))))
     assert failure.message == "item b failed, and the flow stops at the first failure: b is bad"
-    assert failure.as_ended()["output"] == ["fine", ""]
+    assert failure.as_result()["output"] == ["fine", ""]
     assert (failure.exit_code, len(action.ran)) == (1, 2)
 
 
@@ -130,7 +130,7 @@ def test_continue_on_error_runs_every_item_and_keeps_its_place() -> None:
     made = loop(list("abc"), step("s", ShellAction(text_of("${item:raw}"))), continue_on_error=True)
     failure = failure_of(performed(made, new_run(hands)))
     assert failure.message == "1 of 3 items failed: exit code 1: b"
-    assert (failure.exit_code, failure.as_ended()["output"]) == (1, ["a", "b", "c"])
+    assert (failure.exit_code, failure.as_result()["output"]) == (1, ["a", "b", "c"])
 
 
 def test_a_loop_with_a_failed_item_has_failed_and_its_list_may_go_on() -> None:
@@ -144,7 +144,7 @@ def test_a_loop_with_a_failed_item_has_failed_and_its_list_may_go_on() -> None:
 
 
 def test_the_beginning_of_a_list_is_no_list() -> None:
-    hands = FakeHands(lambda _: Finished(b"a\nb\n", truncated=True, stdout_truncated=True))
+    hands = FakeHands(lambda _: Finished(b"a\nb\n", is_truncated=True, stdout_truncated=True))
     failure = failure_of(
         performed(loop(CommandSource(text_of("names")), step("s", Acting())), new_run(hands))
     )
@@ -181,7 +181,7 @@ def test_a_resumed_loop_goes_on_with_the_items_it_had() -> None:
     journal = MemoryJournal()
     failure_of(performed(made, new_run(hands, journal)))
     broken[0] = False
-    assert output_of(performed(made, new_run(hands, journal.reopened()))) == ["a", "b", "c"]
+    assert output_of(performed(made, new_run(hands, journal.reopen()))) == ["a", "b", "c"]
     assert action.ran == [f"loop/each/item:{number}/s" for number in (0, 1, 1, 2)]
 
 

@@ -217,7 +217,7 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
     run = new_run()
     turn = turn_of(run)
     turn.perform(made)
-    found = list(item_results(turn.inner(made), made.items.read(None, turn)))
+    found = list(item_results(turn.child(made), made.items.read(None, turn)))
     run.close()
     assert [one["item"] for one in found] == items
     assert [one["status"] for one in found] == ["failed" if item in bad else "success" for item in items]
@@ -303,7 +303,7 @@ def test_a_finished_item_is_not_repeated_and_a_dead_letter_waits() -> None:
     journal = MemoryJournal()
     performed(made, new_run(journal=journal))
     del journal._finished["map"]  # the run died before the fan itself was recorded
-    outcome = performed(made, new_run(journal=journal.reopened()))
+    outcome = performed(made, new_run(journal=journal.reopen()))
     assert counts(outcome) == (3, 2, 1, 0)
     assert len(action.ran) == 3
 
@@ -314,7 +314,7 @@ def test_where_the_first_failure_stops_everything_resuming_tries_it_again() -> N
     journal = MemoryJournal()
     failure_of(performed(made, new_run(journal=journal)))
     action.answers = lambda _: "mended"
-    assert counts(performed(made, new_run(journal=journal.reopened()))) == (3, 3, 0, 0)
+    assert counts(performed(made, new_run(journal=journal.reopen()))) == (3, 3, 0, 0)
     assert [path.split("/")[1] for path in action.ran] == ["item:k0", "item:k1", "item:k1", "item:k2"]
 
 
@@ -329,9 +329,9 @@ def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
     with pytest.raises(Interrupted):
         performed(fan(range(5), action), new_run(journal=journal))
     assert len(action.ran) == 2
-    assert [known.path for known in journal.recorded_in("map")] == ["map/items", "map/item:k0", "map/item:k1"]
+    assert [known.path for known in journal.steps_in("map")] == ["map/items", "map/item:k0", "map/item:k1"]
     action.answers = lambda _: "done"
-    assert counts(performed(fan(range(5), action), new_run(journal=journal.reopened()))) == (5, 5, 0, 0)
+    assert counts(performed(fan(range(5), action), new_run(journal=journal.reopen()))) == (5, 5, 0, 0)
     assert len(action.ran) == 5
 
 
@@ -357,7 +357,7 @@ def test_a_skipped_item_says_why() -> None:
     run = new_run()
     turn = turn_of(run)
     turn.perform(made)
-    known = run.journal.recorded("map/item:k0")
+    known = run.journal.step("map/item:k0")
     run.close()
     assert known is not None
     assert known.outcome == Skipped("1 is bad")

@@ -72,14 +72,14 @@ def life(
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
     is_first = journal.last() == 0
-    run = new_run(hands, journal if is_first else journal.reopened(), folder=str(top), watchers=watchers)
+    run = new_run(hands, journal if is_first else journal.reopen(), folder=str(top), watchers=watchers)
     if spent is None:
         begin(loaded, run)
     else:
         run.spent = spent
-    run.tell(RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases))
+    run.notify(RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases))
     if not is_first:
-        run.tell(EarlierUsage(run.earlier.by_part()))
+        run.notify(EarlierUsage(run.earlier.by_part()))
     return performed(loaded, run)
 
 

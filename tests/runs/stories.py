@@ -223,7 +223,7 @@ def _output(end: StepFinished) -> Any:
         case Succeeded(dict() as value):
             output = value.get("output")
         case Failed(failure):
-            output = failure.as_ended().get("output")
+            output = failure.as_result().get("output")
         case _:
             return None
     return output.rstrip("\n") if isinstance(output, str) else output

@@ -28,7 +28,7 @@ def test_a_map_names_its_backend_or_its_flow_does(text: str, expected: str) -> N
 
 def test_every_backend_of_the_table_is_there_and_may_be_named_in_a_file() -> None:
     for name in BACKENDS:
-        assert callable(backend(name).run_items)
+        assert callable(backend(name).run)
         assert validate(parse(f"map: {{backend: {name}, input: x, steps: [/a]}}", "f.yaml")) == []
 
 

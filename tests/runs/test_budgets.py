@@ -155,7 +155,7 @@ def test_a_run_that_was_killed_has_used_up_what_an_uninterrupted_one_has(
     for moment in data.draw(st.lists(st.integers(0, whole.made - 1), max_size=3)):
         with suppress(Crash):
             lived(top, host, journal, Effects(moment))
-        journal.reopened()
+        journal.reopen()
     assert used(lived(top, host, journal, Effects())[0]) == expected
 
 
@@ -173,7 +173,7 @@ def test_what_was_paid_for_an_answer_that_broke_off_is_never_forgotten(host: str
             continue  # it was a tool
         except StepError as error:
             broken.append(error)
-        journal.reopened()
+        journal.reopen()
         for _ in range(2):  # and a life after that, which only remembers
             again = used(lived(top, host, journal, Effects())[0])
             if broken:
@@ -190,7 +190,7 @@ def test_a_resumed_agent_has_what_its_earlier_life_left_over(top: Path) -> None:
     journal = MemoryJournal()
     with suppress(Crash):
         lived(top, "directive", journal, Effects(3))
-    run, _ = watched(top, "directive", journal.reopened())
+    run, _ = watched(top, "directive", journal.reopen())
     assert run["agent"].used()["turns"] == 2
 
 
@@ -219,7 +219,7 @@ def test_the_agents_inside_count_what_was_recorded_inside_them(top: Path) -> Non
     journal = MemoryJournal()
     with suppress(Crash):
         lived(top, "nested", journal, Effects(14))
-    resumed, _ = watched(top, "nested", journal.reopened())
+    resumed, _ = watched(top, "nested", journal.reopen())
     for path, spent in resumed.items():
         names = ("turns", "tokens", "spend", "steps")
         assert [spent.used()[name] for name in names] == [whole[path].used()[name] for name in names], path
@@ -244,9 +244,9 @@ def test_agents_side_by_side_never_ask_more_than_is_left(top: Path) -> None:
     journal = MemoryJournal()
     first = many(top, 3, answer, journal)
     assert first == ("'many' has reached its limit of 3 turns (3 used)", 3)
-    calls = [journal.recorded(f"agent/turn:1.call:{number}") for number in range(1, 5)]
+    calls = [journal.step(f"agent/turn:1.call:{number}") for number in range(1, 5)]
     assert [one.outcome.value["output"] for one in calls if one] == ["done"] * 2  # type: ignore[union-attr]
-    assert many(top, 9, answer, journal.reopened()) == ("all", 3)
+    assert many(top, 9, answer, journal.reopen()) == ("all", 3)
 
 
 def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[str, int]:
@@ -277,7 +277,7 @@ def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_b
     assert hands.calls == [("add", {})]
     (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 2}\n---\ntalk\n")
     again = Hands(Effects(), top)
-    resumed = new_run(again, journal.reopened())
+    resumed = new_run(again, journal.reopen())
     load_directive(str(top / "two.md"), environ={}).program.run(turn_of(resumed))
     resumed.close()
     assert again.calls == [("add", {"n": 2})]

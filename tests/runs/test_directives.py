@@ -274,7 +274,7 @@ def talk(place: Place, said: str, *, is_there: bool = False) -> tuple[FlowResult
         str(place.root / "review.md"),
         Options({"what": "it"}),
         company=RunObservers([person.watch], person.stop),
-        adapt=person.adapted,
+        adapt=person.make_chat_flow,
     )
     person.leave(result)
     return result, Talked(out.getvalue(), err.getvalue())
@@ -382,7 +382,7 @@ def test_stopping_an_answer_does_not_end_the_chat(place: Place) -> None:
         str(place.root / "review.md"),
         Options({"what": "it"}),
         company=RunObservers([person.watch], person.stop),
-        adapt=person.adapted,
+        adapt=person.make_chat_flow,
     )
     assert (result.status, out.getvalue(), err.getvalue()) == ("done", "Yes.\n", "✗ stopped\n")
 

@@ -156,7 +156,7 @@ def test_a_call_cut_off_by_the_time_of_an_agent_is_made_again(top: Path) -> None
     journal = MemoryJournal()
     ended = life(top, "a.md", text % 0.2, Hands(top, steady, slow), journal)
     assert said(ended).startswith("'a' has reached its limit of 0.2 seconds")
-    assert journal.recorded("agent/turn:2.call:1") is None
+    assert journal.step("agent/turn:2.call:1") is None
     hands = Hands(top, steady)
     assert said(life(top, "a.md", text % 60, hands, journal)) == "done"
     assert hands.logged == [1, 2]
@@ -176,7 +176,7 @@ def test_a_call_cut_off_by_a_deadline_around_its_agent_is_made_again(top: Path) 
     assert (
         said(life(top, "f.yaml", flow % 0.2, Hands(top, steady, slow), journal)) == "took longer than 0.2 s"
     )
-    known = journal.recorded("steps/0/agent/turn:2.call:1")
+    known = journal.step("steps/0/agent/turn:2.call:1")
     assert known is None or isinstance(known.outcome, Failed)
     hands = Hands(top, steady)
     assert said(life(top, "f.yaml", flow % 60, hands, journal)) == "done"
@@ -320,7 +320,7 @@ def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed
     hands.scripted = Scripted(tight)
     ended = life(top, "p.md", PARENT % "tokens: 700", hands, journal)
     assert said(ended).startswith("'p' has reached its limit of 700 tokens")
-    assert journal.recorded("agent/turn:1.call:1") is None
+    assert journal.step("agent/turn:1.call:1") is None
     assert said(life(top, "p.md", PARENT % "tokens: 900000", hands, journal)) == "done"
 
 
@@ -586,7 +586,7 @@ def timed_life(
     """One life with the hooks of its file, in which time passes as a clock says."""
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
-    run = new_run(hands, journal.reopened(), folder=str(top))
+    run = new_run(hands, journal.reopen(), folder=str(top))
     run.spent = spent
     names: Json = {"run": {"id": "r"}}
     run.hooks = HookRunner(loaded.hooks, call=fill_and_call, names=names, spent=spent)

@@ -338,7 +338,7 @@ def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_onc
         ended = hands.shell(
             bound(LONG), shell="sh", cwd=str(tmp_path), env=env, stdin=b"", timeout=60, stop=stop
         )
-        assert ended.truncated
+        assert ended.is_truncated
         return ended.stdout_file
 
     files = [printed() for _ in range(4)]

@@ -168,12 +168,12 @@ def test_a_command_written_as_a_name_is_told_how_to_write_it() -> None:
 def test_what_is_said_is_read_with_the_defaults_of_the_table() -> None:
     node = parse("{attempts: '${n}', max_delay: 1m, retry_on: timeout}", "f.yaml")
     said = Fields("retry", node, Scope({"n": 4}))  # type: ignore[arg-type]
-    assert (said.whole("attempts"), said.seconds("max_delay"), said.seconds("initial_delay")) == (
+    assert (said.integer("attempts"), said.seconds("max_delay"), said.seconds("initial_delay")) == (
         4,
         60.0,
         1.0,
     )
-    assert (said.text("backoff"), said.words("retry_on"), said.maybe("jitter")) == (
+    assert (said.text("backoff"), said.strings("retry_on"), said.optional_flag("jitter")) == (
         "exponential",
         ("timeout",),
         False,

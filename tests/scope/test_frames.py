@@ -98,7 +98,7 @@ def test_only_the_words_of_the_author_are_trusted(level: str) -> None:
     levels: dict[str, Any] = {level: {"x": 1}}
     origin = Scope().frame("f", **levels).origin("x")
     assert origin is not None
-    assert origin.trusted is TRUSTED[level]
+    assert origin.is_trusted is TRUSTED[level]
 
 
 def test_unknown_and_computed_names_have_no_origin() -> None:

@@ -132,9 +132,9 @@ def test_generated_code_says_what_the_careful_way_says(profile: str, data: st.Da
     for _ in range(4):
         values = data.draw(st.sampled_from(containers))(data.draw(names))
         strict = data.draw(st.booleans())
-        careful = outcome(template.careful, values, strict=strict, env=env)
+        careful = outcome(template.render_checked, values, strict=strict, env=env)
         assert repr(outcome(template.render, values, strict=strict, env=env)) == repr(careful)
-        assert repr(outcome(template.careful, values, strict=strict, env=env)) == repr(careful)
+        assert repr(outcome(template.render_checked, values, strict=strict, env=env)) == repr(careful)
 
 
 @pytest.mark.parametrize("profile", PIECES)
@@ -146,7 +146,7 @@ def test_code_that_was_surprised_often_says_it_too(profile: str, data: st.DataOb
     for _ in range(MANY_SURPRISES):
         outcome(template.render, surprising, env={"A": "e"})
     values = data.draw(names)
-    careful = outcome(template.careful, values, env={"A": "e"})
+    careful = outcome(template.render_checked, values, env={"A": "e"})
     assert repr(outcome(template.render, values, env={"A": "e"})) == repr(careful)
 
 
@@ -242,7 +242,7 @@ def test_an_error_has_its_place_however_hot_the_template_is() -> None:
 
 def test_a_number_too_long_to_print_is_refused_in_the_same_words() -> None:
     template = hot("n=${n}", {"n": 1})
-    assert outcome(template.render, {"n": 10**5000}) == outcome(template.careful, {"n": 10**5000})
+    assert outcome(template.render, {"n": 10**5000}) == outcome(template.render_checked, {"n": 10**5000})
     with pytest.raises(
         ValueRefusedError, match=r"^<template>:1:3: a value has no JSON form: an integer is too long"
     ):

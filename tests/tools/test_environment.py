@@ -62,12 +62,12 @@ PYTHON_DOTENV = [
 
 @pytest.mark.parametrize(("text", "name", "value"), PYTHON_DOTENV)
 def test_an_env_file_is_read_as_python_dotenv_does(text: str, name: str, value: str) -> None:
-    assert read_dotenv(text, []).filled({}) == {name: value}
+    assert read_dotenv(text, []).expand({}) == {name: value}
 
 
 def test_lines_that_are_no_variable_are_known_by_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
     read = read_dotenv("A=1\nB=\"unclosed\nC=3\n\n# D\nD: two\nE='it''s'\nMODE\nexport F\n1A=1\n}}{{\n", [])
-    assert (read.filled({})["A"], read.unread) == ("1", (2, 6, 7, 8, 9, 10, 11))
+    assert (read.expand({})["A"], read.unread) == ("1", (2, 6, 7, 8, 9, 10, 11))
     assert not caplog.records
 
 
@@ -89,7 +89,7 @@ def test_a_value_refers_to_its_file_and_to_the_given_environment_alone(
     text: str, host: dict[str, str], values: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLAIT_OF_THIS_PROCESS", "leaked")
-    assert read_dotenv(text, []).filled(host) == values
+    assert read_dotenv(text, []).expand(host) == values
     passed = resolved(EnvConfig(passes=("A",)), host=host, dotenv=text).plain
     assert passed["A"] == {**values, **host}["A"]
 
@@ -104,12 +104,12 @@ REFUSED = [
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_env_file_cannot_set_what_runs_code(name: str) -> None:
     read = read_dotenv(f"{name}=/evil\nCITY=Bonn\n", ["RYE_PYTHON"])
-    assert (read.filled({}), read.refused) == ({"CITY": "Bonn"}, (name,))
+    assert (read.expand({}), read.refused) == ({"CITY": "Bonn"}, (name,))
 
 
 def test_what_is_allowed_by_name_may_be_set() -> None:
     read = read_dotenv("PYTHONPATH=x\nRYE_PYTHON=y\n", ["RYE_PYTHON"], allowed=frozenset({"PYTHONPATH"}))
-    assert (read.filled({}), read.refused) == ({"PYTHONPATH": "x"}, ("RYE_PYTHON",))
+    assert (read.expand({}), read.refused) == ({"PYTHONPATH": "x"}, ("RYE_PYTHON",))
 
 
 def test_the_interpreters_of_a_chain_are_known_by_name() -> None:
@@ -294,4 +294,4 @@ def test_no_repr_shows_a_value() -> None:
     environment = resolved(EnvConfig(passes=("API_KEY",)), host={"API_KEY": "hunter2"})
     shown: list[Any] = [environment, environment.child, DotEnv((("A", "hunter2"),))]
     assert "hunter2" not in repr(shown)
-    assert environment.child["API_KEY"].shown == "***"
+    assert environment.child["API_KEY"].display_value == "***"

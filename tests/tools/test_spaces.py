@@ -114,7 +114,7 @@ def test_project_before_user_before_system(tmp_path: Path) -> None:
         assert found.space.name == name
     found = spaces.find("a/b")
     assert found is not None
-    assert [hidden.space.name for hidden in spaces.shadowed(found)] == ["user", "system"]
+    assert [hidden.space.name for hidden in spaces.find_shadowed(found)] == ["user", "system"]
 
 
 @pytest.mark.parametrize(

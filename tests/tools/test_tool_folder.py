@@ -214,7 +214,7 @@ def test_a_lock_holds_for_what_lies_beside_a_tool(here: Project) -> None:
     here.write(".ai/tools/my/helper.py", "WORD = 'one'\n")
     here.trust()
     tools = here.toolbox
-    held = replace(tools, trust=tools.trust.held_to(Lockfile.of(str(here.root))))
+    held = replace(tools, trust=tools.trust.with_lockfile(Lockfile.of(str(here.root))))
     assert call_tool(held, "my/tool", {}).data == "one"
     here.write(".ai/tools/my/helper.py", "WORD = 'two'\n")
     with pytest.raises(plait.PlaitError) as caught:

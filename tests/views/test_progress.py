@@ -93,7 +93,7 @@ def counted(total: int, at: float = 0.0, path: str = "map") -> Iterator[EventRec
 
 def tally(progress: Progress, part: str = "map") -> tuple[int | None, int, int, int]:
     group = progress.parts[part].group
-    return group.total, group.done, group.failed, group.skipped
+    return group.total, group.success_count, group.failure_count, group.skip_count
 
 
 # ── the run and its parts ────────────────────────────────────────────────
@@ -118,7 +118,7 @@ def test_a_run_that_has_begun_shows_its_parts_in_order_with_the_number_of_their_
 def test_a_part_runs_counts_its_steps_and_ends_with_its_duration() -> None:
     progress = replay_events([opened(), begun("setup", 1.0), begun("setup/0", 1.0), ended("setup/0", 2.0)])
     part = progress.parts["setup"]
-    assert (part.state, part.group.done, part.time(4.0)) == ("running", 1, 3.0)
+    assert (part.state, part.group.success_count, part.time(4.0)) == ("running", 1, 3.0)
     progress.add(ended("setup", 5.0, duration=4.0))
     assert (part.state, part.time(99.0)) == ("done", 4.0)
 
@@ -190,7 +190,7 @@ def test_a_part_that_is_forgotten_with_all_below_begins_from_nothing() -> None:
 def test_a_step_that_is_forgotten_is_to_be_done_again() -> None:
     progress = replay_events([opened(), begun("setup"), ended("setup/0", order=0), ended("setup/1", order=1)])
     progress.add(said(StepInvalidated("setup/1", "changed")))
-    assert progress.parts["setup"].group.done == 1
+    assert progress.parts["setup"].group.success_count == 1
 
 
 def test_a_fan_that_was_remembered_without_its_items_shows_what_it_says_of_them() -> None:
@@ -254,7 +254,12 @@ def test_replayed_items_count_as_done_and_not_for_the_rate() -> None:
     replayed = [ended(f"map/item:{n}", 0.5, order=n, replayed=True) for n in range(30)]
     progress = replay_events([opened(resumed=True), *counted(40), *replayed])
     group = progress.parts["map"].group
-    assert (group.done, group.replayed, group.rate(1.0), group.time_left(1.0)) == (30, 30, None, None)
+    assert (group.success_count, group.replayed, group.rate(1.0), group.time_left(1.0)) == (
+        30,
+        30,
+        None,
+        None,
+    )
     for n in range(30, 34):
         progress.add(ended(f"map/item:{n}", 2.0, order=n))
     assert (group.rate(2.0), group.time_left(2.0)) == (2.0, 3.0)
@@ -336,7 +341,7 @@ def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_to
     (step,) = progress.running(progress.parts["setup"])
     fan = progress.fan_in(step)
     assert fan is not None
-    assert (fan.total, fan.done, fan.failed) == (5, 1, 1)
+    assert (fan.total, fan.success_count, fan.failure_count) == (5, 1, 1)
     assert [one.path for one in progress.failures] == ["setup/0/each/item:b"]
     progress.add(ended("setup/0/each"))
     assert progress.fan_in(step) is None
@@ -360,9 +365,9 @@ def test_an_item_that_is_begun_again_is_neither_done_nor_failed() -> None:
         EventRecord(0, 1.0, ItemsCounted("map", 2)),
     ]
     progress = replay_events(events)
-    assert (progress.parts["map"].group.done, progress.parts["map"].group.failed) == (1, 1)
+    assert (progress.parts["map"].group.success_count, progress.parts["map"].group.failure_count) == (1, 1)
     progress = replay_events([*events, begun("map/item:a", order=0), begun("map/item:b", order=1)])
-    assert (progress.parts["map"].group.done, progress.parts["map"].group.failed) == (0, 0)
+    assert (progress.parts["map"].group.success_count, progress.parts["map"].group.failure_count) == (0, 0)
     assert list(progress.failures) == []
 
 
@@ -380,7 +385,12 @@ def test_items_that_are_chosen_anew_begin_with_nothing() -> None:
         ]
     )
     group = progress.parts["map"].group
-    assert (group.total, group.done, group.failed, list(progress.failures)) == (None, 0, 0, [])
+    assert (group.total, group.success_count, group.failure_count, list(progress.failures)) == (
+        None,
+        0,
+        0,
+        [],
+    )
 
 
 def test_each_event_gives_the_news_it_brings() -> None:
@@ -418,7 +428,7 @@ def test_a_part_that_gives_up_itself_is_told() -> None:
     progress = replay_events([opened(), *counted(9)])
     failed, _ = progress.add(ended("map", outcome=Failed(enough)))
     assert isinstance(failed, FailedStep)
-    assert (failed.title, failed.how, failed.lines) == (
+    assert (failed.title, failed.cause, failed.lines) == (
         "map",
         "stopped",
         ("3 items failed, and max_failures is 3",),
@@ -516,7 +526,16 @@ def test_whatever_the_events_are_the_numbers_make_sense(events: list[Event]) -> 
     progress = replay_events(EventRecord(n, float(n), event) for n, event in enumerate(events))
     for part in progress.parts.values():
         group = part.group
-        assert min(group.done, group.failed, group.skipped, group.left, group.replayed) >= 0
+        assert (
+            min(
+                group.success_count,
+                group.failure_count,
+                group.skip_count,
+                group.pending_count,
+                group.replayed,
+            )
+            >= 0
+        )
         assert group.rate(100.0) is None or group.rate(100.0) >= 0  # type: ignore[operator]
         assert all(step.path.startswith(f"{part.name}/") for step in progress.running(part))
     assert 0 <= len(progress.failures) <= progress.failure_count
@@ -604,7 +623,7 @@ def test_who_watches_and_who_reads_the_journal_later_see_the_same(many: int, sto
     assert tally(first) == tally(replay_events(journal.events()))
     if first.status == "interrupted":
         assert first.items == (stop_at, many)
-        second = lived(journal.reopened(), many, None)
+        second = lived(journal.reopen(), many, None)
         assert second.parts["map"].group.replayed == stop_at
         assert tally(second) == (many, done, failed, 0)
     later = replay_events(journal.events())

@@ -93,9 +93,9 @@ def test_what_is_asked_of_a_long_journal_does_not_grow_with_its_failures(
         reader._many = 1  # it is long
         events = list(reader.short_outline(5))
         assert sum("item:" in getattr(one.event, "path", "") for one in events) == 10
-        assert len(list(reader.failed_titles("map"))) == reader.failed_count("map") == 62
-        assert [one.path for one in reader.recorded_in("reduce")] == ["reduce/0"]
-        assert reader.recorded("map") is not None
+        assert len(list(reader.failure_titles("map"))) == reader.count_failures("map") == 62
+        assert [one.path for one in reader.steps_in("reduce")] == ["reduce/0"]
+        assert reader.step("map") is not None
     assert len(asked) < 62, "one for each failure would be more"
     assert not any("INSERT INTO temp.known" in query for query in asked), "no index is made"
 
@@ -111,7 +111,7 @@ def test_many_that_are_forgotten_at_once_are_forgotten_in_their_order(tmp_path: 
             *ended, StepInvalidated("map/item:0", ""), StepInvalidated("map/item:1", "", below=False)
         )
         opened.journal.append(ended[1], StepInvalidated("map/item:3", ""))
-        found = {path: opened.journal.recorded(path) is not None for path in (one.path for one in ended)}
+        found = {path: opened.journal.step(path) is not None for path in (one.path for one in ended)}
         assert [path for path, is_known in found.items() if not is_known] == [
             "map/item:0/0", "map/item:1", "map/item:3/0", "map/item:3",
         ]  # fmt: skip
@@ -131,7 +131,7 @@ def test_the_items_of_a_run_that_was_cut_off_are_counted(project: Path) -> None:
     runs, name = find_run(None, str(project))
     with runs.open(name, write=False) as opened:
         reader = opened.journal.reader
-        assert reader.ended_in("map") == {"done": 8, "failed": 2}
+        assert reader.count_outcomes("map") == {"done": 8, "failed": 2}
         inside = [one.event for one in reader.outline() if "item:" in getattr(one.event, "path", "")]
         assert {type(event).__name__ for event in inside} <= {"StepFinished", "Noted"}
         assert {event.path.split("/")[1] for event in inside} == {"item:3", "item:5"}  # type: ignore[union-attr]

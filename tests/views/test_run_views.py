@@ -499,7 +499,7 @@ def test_what_a_terminal_shows_of_two_ctrl_c_does_not_break_the_picture() -> Non
     view = LiveView(console, now=lambda: 15.0)
     for one in stamped(STORY):
         view.progress.add(one)
-    widest = max(len(str(line).rstrip()) for line in view._drawn().renderables)
+    widest = max(len(str(line).rstrip()) for line in view._render_frame().renderables)
     # The cursor stands behind the last line, and there `^C` appears: a row more would not be erased.
     assert widest + len("^C^C") <= console.width
 
@@ -864,8 +864,8 @@ class Row:
     flow: str
     file: str
     status: Status | Literal["unreadable"]
-    started: float
-    ended: float | None
+    start_time: float
+    end_time: float | None
     counts: Mapping[str, int]
     problem: str = ""
     foreign: bool = False

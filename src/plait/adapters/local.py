@@ -14,7 +14,7 @@ from plait.engine.backend import ADDRESS, BACKENDS, Backend, Finished, MapRun, P
 class LocalBackend:
     """Each thread takes the next item when it has finished one: nothing waits in a queue."""
 
-    def run_items(
+    def run(
         self,
         items: Iterator[WorkItem],
         perform: Perform,

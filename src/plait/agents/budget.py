@@ -99,10 +99,10 @@ class TurnBudget:
         """The answer; StepError as of a provider, and of kind `limit` if too little is left."""
         self._take_another_turn()
         clock = _Clock(timeout, stop)
-        ask, aside = self._allowed(provider, ask, clock)
+        ask, aside = self._limit_request(provider, ask, clock)
         used: TokenUsage | None = None
         try:
-            answer = provider.ask(ask, timeout=clock.left(), stop=stop, on_text=on_text)
+            answer = provider.ask(ask, timeout=clock.time_left(), stop=stop, on_text=on_text)
             used = answer.usage
         except StepError as error:
             used = usage_without_answer(error.failure.output)
@@ -127,9 +127,9 @@ class TurnBudget:
         if usage is not None:
             self._charge(**used, estimated=usage.estimated)
 
-    def over(self, failure: Failure, turn: StepContext) -> LimitReached | None:
+    def limit_reached(self, failure: Failure, turn: StepContext) -> LimitReached | None:
         """The limit because of which there is no answer; None if that has another reason."""
-        is_late = failure.kind == "timeout" and not turn.is_over()
+        is_late = failure.kind == "timeout" and not turn.is_expired()
         return self.spent.reach("seconds") if is_late else self.reached
 
     def _take_another_turn(self) -> None:
@@ -137,10 +137,10 @@ class TurnBudget:
         if self.is_taken and not self.is_paid:
             return
         if (reached := self.spent.take("turns", turns=1)) is not None:
-            raise self._refused(reached)
+            raise self._limit_error(reached)
         self.is_taken = True
 
-    def _allowed(
+    def _limit_request(
         self, provider: Provider, ask: ModelRequest, clock: _Clock
     ) -> tuple[ModelRequest, Reservation]:
         """The question with the room that its answer has."""
@@ -154,12 +154,12 @@ class TurnBudget:
         return replace(ask, options={**ask.options, "max_tokens": room}), found
 
     def _aside(self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock) -> Reservation:
-        found = self.spent.set_aside(most, least, clock.expect_time)
+        found = self.spent.reserve(most, least, clock.require_time)
         if isinstance(found, LimitReached):
-            raise self._refused(found)
+            raise self._limit_error(found)
         return found
 
-    def _refused(self, reached: LimitReached) -> StepError:
+    def _limit_error(self, reached: LimitReached) -> StepError:
         self.reached = reached
         return StepError(reached.failure())
 
@@ -187,13 +187,13 @@ class _Clock:
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = stop
 
-    def left(self) -> float | None:
+    def time_left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
-    def expect_time(self) -> None:
+    def require_time(self) -> None:
         if self._stop.is_set():
             raise Interrupted
-        if self.left() == 0.0:
+        if self.time_left() == 0.0:
             why = "other questions use what is left of a limit, and did not end in time"
             raise StepError(Failure(f"the model was not asked: {why}", "timeout"))
 

@@ -95,18 +95,18 @@ class AgentStep:
     consent: Consent | None = None
     own: tuple[SessionTool, ...] = ()
     """Tools that nobody else has."""
-    lacking: Callable[[StepContext], str | None] | None = None
+    completion_check: Callable[[StepContext], str | None] | None = None
     """What is not done yet, when the model thinks that it is at the end."""
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", digest(self.essence()))
+            object.__setattr__(self, "fingerprint", digest(self.fingerprint_data()))
 
     @property
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def essence(self) -> Json:
+    def fingerprint_data(self) -> Json:
         """What an answer depends on; limits do not belong to it: a run may go on with higher ones."""
         return [
             provider_fingerprint(self.provider),
@@ -120,7 +120,7 @@ class AgentStep:
             *([dict(tool.offer.schema), tool.offer.description] for tool in self.own),
         ]
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @plans
     def run(self, turn: StepContext) -> Json:
@@ -134,10 +134,10 @@ class AgentStep:
         """Say what the model would be told, and which tools it would be offered."""
         run = working(turn.run)
         if self.system:
-            run.rehearse(turn, "system", self.system)
-        run.rehearse(turn, "agent", self.prompt)
+            run.add_planned_step(turn, "system", self.system)
+        run.add_planned_step(turn, "agent", self.prompt)
         if self.tools or self.own:
-            run.rehearse(turn, "tools", ", ".join(self._tools_in_reach(run)))
+            run.add_planned_step(turn, "tools", ", ".join(self._tools_in_reach(run)))
 
     def _tools_in_reach(self, run: WorkingRun) -> list[str]:
         own = [tool.offer.name for tool in self.own]
@@ -175,12 +175,12 @@ class AgentSession:
 
     def to_the_end(self) -> dict[str, Json]:
         path, limits = self.turn.path, self.said.limits
-        goes_on = self.turn.replaying
-        with self.run.spending(path, limits, f"'{self.said.title}'", goes_on=goes_on) as self.spent:
+        goes_on = self.turn.can_replay
+        with self.run.budget_scope(path, limits, f"'{self.said.title}'", goes_on=goes_on) as self.spent:
             self.run.agents[path] = AgentScope(self.permissions, self.spent)
             try:
-                self._expect_depth()
-                return self._ended()
+                self._require_depth()
+                return self._run_turns()
             except LimitExceeded as end:
                 end.failure = replace(end.failure, output=self.record(end.reached.code))
                 raise
@@ -198,7 +198,7 @@ class AgentSession:
 
     def _result(self, number: int, use: ToolRequest) -> Message:
         """Of a call of the last answer, if there is one."""
-        known = self.run.journal.recorded(f"{self.turn.path}/turn:{len(self.answers)}.call:{number}")
+        known = self.run.journal.step(f"{self.turn.path}/turn:{len(self.answers)}.call:{number}")
         if known is not None:
             return _answer_to(use, known.outcome)
         return Message("tool", "it was ended before it had a result", answers=use.id, failed=True)
@@ -219,15 +219,15 @@ class AgentSession:
 
     # ── turns ────────────────────────────────────────────────────────────
 
-    def _ended(self) -> dict[str, Json]:
+    def _run_turns(self) -> dict[str, Json]:
         provider = self._provider()
         offers = self._offers()
         while True:
-            answer = self._asked(provider, offers)
+            answer = self._perform_turn(provider, offers)
             self.messages.append(answer.message())
             if answer.uses:
                 self._call(answer.uses, offers)
-            elif (found := self._judged(answer)).fits:
+            elif (found := self._parse_response(answer)).fits:
                 self.answers[-1] = replace(answer, data=found.data)
                 return self.record()
             else:
@@ -242,7 +242,7 @@ class AgentSession:
 
     def _offers(self) -> tuple[ToolOffer, ...]:
         own = {tool.offer.name: tool.offer for tool in self.said.own}
-        others = self._offered_by_hands()
+        others = self._tool_offers()
         for name in own.keys() & {offer.name for offer in others}:
             tool_id, whose = tool_id_for(name, others), self.said.title
             self.run.note(
@@ -250,7 +250,7 @@ class AgentSession:
             )
         return (*own.values(), *(offer for offer in others if offer.name not in own))
 
-    def _offered_by_hands(self) -> tuple[ToolOffer, ...]:
+    def _tool_offers(self) -> tuple[ToolOffer, ...]:
         if not self.said.tools and self.said.consent is None:
             return ()
         found = self.run.hands.offers(self.said.tools)
@@ -258,7 +258,7 @@ class AgentSession:
             return tuple(offer for offer in found if self.permissions.allow(offer.tool_id))
         return (*found, *_others(self.run, found))
 
-    def _asked(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
+    def _perform_turn(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
         number = len(self.answers) + 1
         path = f"{self.turn.path}/turn:{number}"
         bill = TurnBudget(self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path))
@@ -269,7 +269,7 @@ class AgentSession:
             name=f"turn:{number}",
             title=f"turn {number}",
             fingerprint=digest(
-                [provider.name, provider.fingerprint, self._offered(offers), self.said.essence()]
+                [provider.name, provider.fingerprint, self._offer_data(offers), self.said.fingerprint_data()]
             ),
             ask=ModelRequest(
                 tuple(self.messages),
@@ -282,7 +282,7 @@ class AgentSession:
             ),
             provider=provider,
             bill=bill,
-            timeout=self.spent.left("seconds"),
+            timeout=self.spent.available("seconds"),
             context=partial(self._context, number),
             judge=self._useless,
         )
@@ -291,7 +291,7 @@ class AgentSession:
         finally:
             bill.give_back()
         if not isinstance(outcome, Succeeded):
-            raise self._unanswered(outcome, bill)
+            raise self._turn_error(outcome, bill)
         answer = ModelResponse.of(outcome.value)
         self.answers.append(answer)
         if not bill.is_paid:
@@ -305,21 +305,21 @@ class AgentSession:
 
     def _seems_known(self, path: str) -> bool:
         """Is there an answer of an earlier life?  Should it not count, a turn is taken later."""
-        if self.run.fresh or not self.turn.replaying:
+        if self.run.is_first_run or not self.turn.can_replay:
             return False
-        known = self.run.journal.recorded(path)
+        known = self.run.journal.step(path)
         return known is not None and not isinstance(known.outcome, Failed)
 
-    def _offered(self, offers: Sequence[ToolOffer]) -> Json:
+    def _offer_data(self, offers: Sequence[ToolOffer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
-    def _unanswered(self, outcome: Failed | Skipped, bill: TurnBudget) -> StepError | LimitExceeded:
+    def _turn_error(self, outcome: Failed | Skipped, bill: TurnBudget) -> StepError | LimitExceeded:
         if isinstance(outcome, Skipped):  # in a life that recorded it so
             said = f"the model was not asked: {outcome.why}"
             return StepError(Failure(said, "refused", output=self.record("skipped")))
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        if (over := bill.over(failure, self.turn)) is not None:
+        if (over := bill.limit_reached(failure, self.turn)) is not None:
             return self._limit(over)
         if "ending" in output:
             self.answers.append(ModelResponse.of(output))
@@ -343,9 +343,9 @@ class AgentSession:
             return Failure("the model declined to answer", "refused")
         if answer.uses:
             return None
-        if not (found := self._judged(answer)).fits:
+        if not (found := self._parse_response(answer)).fits:
             return self._after_retries(found.wrong)
-        lacking = None if self.said.lacking is None else self.said.lacking(self.turn)
+        lacking = None if self.said.completion_check is None else self.said.completion_check(self.turn)
         return None if lacking is None else Failure(lacking, "incomplete")
 
     def _after_retries(self, wrong: Sequence[str]) -> Failure | None:
@@ -356,7 +356,7 @@ class AgentSession:
         tries = f"{bad} time{'' if bad == 1 else 's'}"
         return Failure(f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer")
 
-    def _judged(self, answer: ModelResponse) -> StructuredResult:
+    def _parse_response(self, answer: ModelResponse) -> StructuredResult:
         """What an answer says, and what of it does not meet the schema."""
         schema = self.said.schema
         if schema is None:
@@ -412,7 +412,7 @@ class AgentSession:
             offers=offers,
             permissions=self.permissions,
             consent=self.said.consent,
-            policy=replace(DEFAULT_POLICY, once=True) if once else DEFAULT_POLICY,
+            policy=replace(DEFAULT_POLICY, at_most_once=True) if once else DEFAULT_POLICY,
             context=partial(self._context, len(self.answers)),
             own=next((tool for tool in self.said.own if tool.offer.tool_id == tool_id), None),
         )
@@ -432,7 +432,7 @@ class AgentSession:
             outcomes[work.order] = outcome
 
         works = (WorkItem(order, call.name, None) for order, call in enumerate(calls))
-        self.run.backend.run_items(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
+        self.run.backend.run(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
         self._performed += len(calls)
         self.turn = join_contexts(at_first, turns.values())
         return [outcomes[order] for order in range(len(calls))]
@@ -444,13 +444,13 @@ class AgentSession:
 
     # ── limits ───────────────────────────────────────────────────────────
 
-    def _expect_depth(self) -> None:
+    def _require_depth(self) -> None:
         """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes on."""
         reached, hooks = self.spent.reach("depth"), self.run.hooks
         if reached is None:
             return
         if hooks is not None:
-            hooks.reach(self.turn, reached, self._context(1))
+            hooks.limit_reached(self.turn, reached, self._context(1))
         raise StepError(reached.failure(self.record("depth")))
 
     def _limit(self, reached: LimitReached) -> LimitExceeded:

@@ -49,7 +49,7 @@ class TextStream:
 
     def _tell(self, text: str) -> None:
         if text:
-            self._run.tell(ModelText(self._path, self._run.mask(text)))
+            self._run.notify(ModelText(self._path, self._run.mask(text)))
 
 
 TITLE_LENGTH: Final = 100
@@ -92,7 +92,7 @@ class ModelTurn:
 
     def run(self, turn: StepContext) -> Json:
         run = turn.run
-        self._expect_allowed(turn)
+        self._require_allowed(turn)
         limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
         speaking = TextStream(run, turn.path)
         try:
@@ -103,26 +103,26 @@ class ModelTurn:
         except StepError as error:
             answer = _bad_answer(error, run.mask)
         speaking.finish()
-        record = mask_value({**answer.record(), **self._asked()}, run.mask)
+        record = mask_value({**answer.record(), **self._prompt_record()}, run.mask)
         useless = self.judge(answer)
         outcome = (
             Succeeded(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
         )
         if run.hooks is not None:
             told = {**self.context(), "result": record}
-            run.hooks.tell_behind(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
+            run.hooks.notify_after(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
         return require_success(outcome)
 
-    def _expect_allowed(self, turn: StepContext) -> None:
+    def _require_allowed(self, turn: StepContext) -> None:
         """A hook may keep the model from being asked; that is no end that a run which goes on remembers."""
         if turn.run.hooks is None:
             return
         try:
-            turn.run.hooks.expect("turn_started", turn, self.context())
+            turn.run.hooks.require("turn_started", turn, self.context())
         except Skip as skip:
             raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
 
-    def _asked(self) -> dict[str, Json]:
+    def _prompt_record(self) -> dict[str, Json]:
         """With which words a conversation began, for whoever reads it later; kept with the first answer."""
         if self.name != FIRST:
             return {}
@@ -164,21 +164,21 @@ class ToolCallTurn:
         return ()
 
     def run(self, turn: StepContext) -> Json:
-        refused = self._refused_and_told(turn)
+        refused = self._report_refusal(turn)
         if refused is not None:
-            return self._failed("refused", refused)
+            return self._failure_record("refused", refused)
         try:
-            value = self._called(turn)
+            value = self._call_tool(turn)
         except StepError as error:
-            if error.failure.kind == "timeout" and turn.is_over():
+            if error.failure.kind == "timeout" and turn.is_expired():
                 raise  # what it is inside of had no time left: that is not the tool's failure
-            result = self._failed_by(error.failure)
+            result = self._failure_with_output(error.failure)
         except NO_OUTCOMES:
             raise
         except PlaitError as error:
             if error.code in QUESTION_CODES or error.code == "cancelled":
                 raise
-            result = self._failed("refused", turn.run.mask(str(error)))
+            result = self._failure_record("refused", turn.run.mask(str(error)))
         else:
             result = {
                 "output": format_tool_result(value.get("output")),
@@ -186,25 +186,25 @@ class ToolCallTurn:
                 "tool": self.tool_id,
             }
         if turn.run.hooks is not None:
-            turn.run.hooks.tell_behind(turn, "tool_result", {**self._facts(), "result": result})
+            turn.run.hooks.notify_after(turn, "tool_result", {**self._facts(), "result": result})
         return result
 
-    def _called(self, turn: StepContext) -> Mapping[str, Json]:
+    def _call_tool(self, turn: StepContext) -> Mapping[str, Json]:
         if self.own is not None:
             return {"output": self.own.call(turn, self._arguments())}
         return call_tool_step(turn, self.tool_id, self._arguments())
 
-    def _refused_and_told(self, turn: StepContext) -> str | None:
+    def _report_refusal(self, turn: StepContext) -> str | None:
         is_allowed = False
         try:
-            refused = self._refused(turn)
+            refused = self._find_refusal(turn)
             is_allowed = refused is None
         finally:
             if self.own is not None:
                 self.own.ruled(turn.path, is_allowed)
         return refused
 
-    def _refused(self, turn: StepContext) -> str | None:
+    def _find_refusal(self, turn: StepContext) -> str | None:
         """Why the tool is not called."""
         if not self.tool_id:
             return not_offered_message(self.use.name, self.offers)
@@ -217,7 +217,7 @@ class ToolCallTurn:
             wrong = ["the schema of the tool is none"]
         if wrong:
             return f"the arguments do not fit: {'; '.join(wrong)}"
-        if self.own is None and not self.permissions.allow(self.tool_id) and not self._consented():
+        if self.own is None and not self.permissions.allow(self.tool_id) and not self._has_consent():
             return f"'{self.tool_id}' may not be called here"
         return self._forbidden(turn)
 
@@ -228,10 +228,10 @@ class ToolCallTurn:
         if verdict is None or verdict.verb not in ("skip", "fail", "abort"):
             return None
         if verdict.verb == "abort":
-            raise verdict.aborted()
-        return f"it was not called: {verdict.said}"
+            raise verdict.abort_error()
+        return f"it was not called: {verdict.message}"
 
-    def _consented(self) -> bool:
+    def _has_consent(self) -> bool:
         return self.consent is not None and self.consent(self.tool_id, self._arguments())
 
     def _arguments(self) -> Mapping[str, Json]:
@@ -240,14 +240,14 @@ class ToolCallTurn:
     def _facts(self) -> dict[str, Json]:
         return {**self.context(), "tool": self.tool_id, "params": self.use.arguments}
 
-    def _failed(self, kind: str, message: str) -> dict[str, Json]:
+    def _failure_record(self, kind: str, message: str) -> dict[str, Json]:
         said = format_tool_result(f"{kind}: {message}")
         return {"output": said, "failed": True, "tool": self.tool_id or self.use.name, "kind": kind}
 
-    def _failed_by(self, failure: Failure) -> dict[str, Json]:
+    def _failure_with_output(self, failure: Failure) -> dict[str, Json]:
         output = failure.output.get("output") if isinstance(failure.output, Mapping) else None
         printed = f"\n{format_tool_result(output)}" if output not in (None, "", [], {}) else ""
-        return self._failed(failure.kind, failure.message + printed)
+        return self._failure_record(failure.kind, failure.message + printed)
 
 
 def tool_request_fingerprint(use: ToolRequest) -> str:
@@ -257,7 +257,7 @@ def tool_request_fingerprint(use: ToolRequest) -> str:
 def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
     """An empty result of the call at a path, for those who say that it is done; None if there is no call."""
     above, dot, number = path.rpartition(".call:")
-    known = journal.recorded(above) if dot and number.isdecimal() else None
+    known = journal.step(above) if dot and number.isdecimal() else None
     if known is None or not isinstance(known.outcome, Succeeded):
         return None
     uses = ModelResponse.of(known.outcome.value).uses

@@ -28,7 +28,7 @@ class ResumeAnswers:
     repeat: Sequence[str] = ()
     done: Sequence[str] = ()
 
-    def expect_of(self, loaded: LoadedFlow, opened: OpenRun) -> None:
+    def require_valid(self, loaded: LoadedFlow, opened: OpenRun) -> None:
         """InputError for what is no answer, before anything runs."""
         both = [path for path in self.repeat if path in self.done]
         if both:
@@ -42,16 +42,16 @@ class ResumeAnswers:
     def values(self, loaded: LoadedFlow, opened: OpenRun) -> dict[str, Json]:
         """By path: what steps give that are said to be done, now or in an earlier life that came to none."""
         steps = dict(flow_steps(loaded))
-        found = {path: _value_at(path, steps, opened.journal) for path in self._said(opened)}
+        found = {path: _value_at(path, steps, opened.journal) for path in self._done_marks(opened)}
         return {path: value for path, value in found.items() if value is not None}
 
     def keep(self, opened: OpenRun) -> None:
         """For later lives, should this one not come to these steps."""
-        now: list[Json] = [path for path in self._said(opened) if not _is_done(path, opened)]
+        now: list[Json] = [path for path in self._done_marks(opened) if not _is_done(path, opened)]
         if now != opened.facts.get(SAID_DONE, []):
-            opened.amend(**{SAID_DONE: now})
+            opened.update_facts(**{SAID_DONE: now})
 
-    def _said(self, opened: OpenRun) -> list[str]:
+    def _done_marks(self, opened: OpenRun) -> list[str]:
         """The steps that are said to be done, now or before, but for those that are to be repeated."""
         return [
             path
@@ -71,7 +71,7 @@ def _earlier_done_marks(opened: OpenRun) -> list[str]:
 
 
 def _is_done(path: str, opened: OpenRun) -> bool:
-    return isinstance(getattr(opened.journal.recorded(path), "outcome", None), Succeeded)
+    return isinstance(getattr(opened.journal.step(path), "outcome", None), Succeeded)
 
 
 def marked_done_in(opened: OpenRun, forgotten: Iterable[StepInvalidated]) -> list[str]:
@@ -99,14 +99,16 @@ def _require_steps(loaded: LoadedFlow, journal: Journal, said: ResumeAnswers, ke
 
     known = dict(flow_steps(loaded))
     for path in (*said.repeat, *said.done):
-        if journal.was_started(path) and (_is_call(path) or recorded_tool_call(journal, path) is not None):
+        if journal.is_unfinished(path) and (_is_call(path) or recorded_tool_call(journal, path) is not None):
             continue
         step = _step_at(known, path)
         if step is None or not _is_in_begun(path, journal):
             raise _no_step(path, known)
         if step.kind in LISTS:
             raise _no_action(path, step.kind)
-        if path in said.repeat and not (step.policy.once or path in kept or journal.was_started(path)):
+        if path in said.repeat and not (
+            step.policy.at_most_once or path in kept or journal.is_unfinished(path)
+        ):
             raise _no_question(path)
 
 
@@ -117,7 +119,7 @@ LISTS: Final = ("phase", "fan", "item", "items", "handler", "rounds")
 def _is_in_begun(path: str, journal: Journal) -> bool:
     """Is it in no item, or in one that has begun?"""
     above, item, rest = path.rpartition(f"/{ITEM}")
-    return not item or journal.has_begun(f"{above}{item}{rest.partition('/')[0]}")
+    return not item or journal.was_ever_started(f"{above}{item}{rest.partition('/')[0]}")
 
 
 def _no_action(path: str, kind: str) -> InputError:
@@ -139,17 +141,17 @@ def _no_question(path: str) -> InputError:
 def open_questions(loaded: LoadedFlow, journal: Journal) -> Iterator[tuple[str, str]]:
     """The steps that may run only once and were under way when an earlier life of the run ended."""
     known = dict(flow_steps(loaded))
-    if not any(step.policy.once for step in known.values()):
+    if not any(step.policy.at_most_once for step in known.values()):
         return  # to find out what was under way means to go through the journal
-    for path in journal.unfinished():
+    for path in journal.find_unfinished():
         step = _step_at(known, path)
-        if step is not None and step.policy.once and not _is_inside_recorded(journal, path):
+        if step is not None and step.policy.at_most_once and not _is_inside_recorded(journal, path):
             yield path, step.title
 
 
 def _is_inside_recorded(journal: Journal, path: str) -> bool:
     parts = path.split("/")
-    return any(journal.recorded("/".join(parts[:length])) is not None for length in range(1, len(parts)))
+    return any(journal.step("/".join(parts[:length])) is not None for length in range(1, len(parts)))
 
 
 def _is_call(path: str) -> bool:
@@ -171,7 +173,7 @@ def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
     is_attempt = name == FIRST or name.startswith(AGAIN)
     return (
         ActionAttempt(work, name)
-        if is_attempt and isinstance(work, ActionStep) and not work.is_simple
+        if is_attempt and isinstance(work, ActionStep) and not work.has_no_handlers
         else None
     )
 
@@ -200,7 +202,7 @@ def failed_items_to_retry(
     if fan is None:
         return
     behind = items_selected_at(journal, fan.name, fan.items.name)
-    letters = [known for known in journal.failed_titles(fan.name, after=behind) if is_item(known[0])]
+    letters = [known for known in journal.failure_titles(fan.name, after=behind) if is_item(known[0])]
     letters += [(path, path.rpartition("/item:")[2]) for path in waiting]
     unknown = [one for one in wanted if not any(_is_called(known, one) for known in letters)]
     if unknown:

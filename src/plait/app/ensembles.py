@@ -135,7 +135,7 @@ class Ensemble:
         cast = _cast(self)
         problems = check_ensemble_spec(cast)
         if problems:
-            raise InputError.together(problems)
+            raise InputError.combine(problems)
         _set(self, "_cast", cast)
         _set(self, "_texts", TaskTemplates(cast))
         _set(self, "_hooks", _read_hooks(self.hooks))
@@ -147,7 +147,7 @@ class Ensemble:
 
     def resolve(self, inputs: Mapping[str, Json] | None = None) -> tuple[Task, ...]:
         """Its tasks with their texts filled, as a run has them; PromptTemplateError as in a run."""
-        filled = self._texts.filled(self._given(inputs)).tasks
+        filled = self._texts.fill_all(self._merge_inputs(inputs)).tasks
         return tuple(filled[id(task)] for task in self._cast.tasks)
 
     def run(
@@ -166,7 +166,7 @@ class Ensemble:
         from plait.app.runs import RunObservers, program_inputs, run_program
 
         where = self._place(project)
-        given = self._given(inputs)
+        given = self._merge_inputs(inputs)
         if resume is not None:
             if where is None:
                 fix = "name its project: run(resume=…, project='…')"
@@ -189,14 +189,14 @@ class Ensemble:
             return output
         raise _error(result, output)
 
-    def _given(self, inputs: Mapping[str, Json] | None) -> dict[str, Json]:
+    def _merge_inputs(self, inputs: Mapping[str, Json] | None) -> dict[str, Json]:
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError("inputs are a map of names", fix='pass {"name": "value"}', code="wrong-type")
         given = {**self.inputs, **(inputs or {})}
         odd = [(name, value) for name, value in given.items() if value.__class__ not in _PLAIN]
         problems = [problem for one in odd if (problem := _not_json(*one)) is not None]
         if problems:
-            raise InputError.together(problems)
+            raise InputError.combine(problems)
         return given
 
     def _place(self, project: str | os.PathLike[str] | None) -> str | None:
@@ -230,7 +230,7 @@ def _in_python(error: InputError, cast: EnsembleSpec) -> PlaitError:
     if error.code != "changed":
         return error
     fix = "run(resume=…, accept_changes=True) does them again, and all that follows them"
-    handlers = {cast.id_of(task): task.handler for task in cast.tasks if task.handler is not None}
+    handlers = {cast.task_id(task): task.handler for task in cast.tasks if task.handler is not None}
     doubtful = [name for name, handler in handlers.items() if is_process_local(handler)]
     if doubtful:
         named = ", ".join(f"'{name}'" for name in doubtful)
@@ -238,7 +238,7 @@ def _in_python(error: InputError, cast: EnsembleSpec) -> PlaitError:
             f"; the handler of {named} holds an object that may change, and nobody can tell in another "
             "process whether it is still the same: a function or a frozen dataclass can be told"
         )
-    return InputError.together(replace(problem, fix=fix) for problem in error.problems)
+    return InputError.combine(replace(problem, fix=fix) for problem in error.problems)
 
 
 def _not_json(name: str, value: Json) -> Problem | None:
@@ -355,7 +355,7 @@ def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str
         given,
         FlowEnvironment({}, {}, {}),
         {},
-        uses={**hook_tools(program.hooks), **dict(_uses(program.cast))},
+        tool_uses={**hook_tools(program.hooks), **dict(_uses(program.cast))},
         calls=tuple(_calls(program.cast)),
         kind="ensemble",
         limits=program.limits,
@@ -419,7 +419,7 @@ def _outputs(
     value = result.value if result.failure is None else result.failure.output
     told = value.get("tasks") if isinstance(value, Mapping) else None
     values: Mapping[str, Json] = told if isinstance(told, Mapping) else _outputs_from_events(events)
-    tasks = {program.cast.id_of(task): program.filled.task(task) for task in program.cast.tasks}
+    tasks = {program.cast.task_id(task): program.filled.task(task) for task in program.cast.tasks}
     order = [*tasks] if program.cast.strategy != "hierarchical" else [*values]
     for name in order:
         if name in values:

@@ -160,7 +160,7 @@ def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
     chain, project = tools.chains.get(call.tool_id), tools.spaces.project
     yield from map(Finding, chain_problems(chain, project))
     if call.is_whole and not any(finding.severity == "error" for finding in in_params):
-        for problem in call_problems(chain, project, call.known_params()):
+        for problem in call_problems(chain, project, call.params_with_unknowns()):
             what = f"'{call.tool_id}' cannot be called like this: {problem.what}"
             yield Finding(replace(problem, what=what, where=_place(call, ())))
 
@@ -180,7 +180,7 @@ def _schema(tools: Toolbox, tool_id: str, item: ToolFile) -> Mapping[str, Json] 
 def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
     from plait.tools.config import place_in, violations
 
-    params = call.known_params()
+    params = call.params_with_unknowns()
     declared = schema.get("properties")
     properties = declared if isinstance(declared, Mapping) else {}
     for one in violations(params, schema):

@@ -167,13 +167,13 @@ def keep_backend(opened: OpenRun, backend: str | None) -> None:
     """A cluster that is gone stays gone: whoever puts a run elsewhere need not say so again."""
     options = opened.facts.get("options")
     if backend is not None and isinstance(options, Mapping) and options.get("backend") != backend:
-        opened.amend(options={**options, "backend": backend})
+        opened.update_facts(options={**options, "backend": backend})
 
 
 def require_worktrees_in_place(flow: FlowSource, loaded: LoadedFlow, opened: OpenRun) -> None:
     """The places of items are where the project was when they were made: git knows them there."""
     before, fan = _project_then(opened), loaded.program.fan
-    is_isolated = fan is not None and fan.isolation is not None and opened.journal.has_begun(fan.name)
+    is_isolated = fan is not None and fan.isolation is not None and opened.journal.was_ever_started(fan.name)
     if flow.project == before or not is_isolated:
         return
     back = f"move the project back to {before}"

@@ -38,8 +38,8 @@ def add_space_hooks(loaded: LoadedFlow, project: str, ask: AskTrust | None, *, r
     from plait.lang.hooks import hook_tools
 
     hooks = _of_spaces(project, ask, running=running)
-    uses = {**hook_tools(hooks), **loaded.uses}
-    return replace(loaded, hooks=(*hooks, *loaded.hooks), uses=uses)
+    uses = {**hook_tools(hooks), **loaded.tool_uses}
+    return replace(loaded, hooks=(*hooks, *loaded.hooks), tool_uses=uses)
 
 
 def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Hook, ...]:
@@ -70,9 +70,9 @@ def begin(loaded: LoadedFlow, run: WorkingRun) -> None:
     from plait.engine.hooks import HookRunner
     from plait.program.actions.tool import fill_and_call
 
-    if limited and not run.fresh:
+    if limited and not run.is_first_run:
         run.spent.add(seconds=run.earlier.seconds)
-    if not run.fresh:
+    if not run.is_first_run:
         # Before the first step: of steps side by side some are remembered later than others take new ones.
         run.spent.add_earlier(**run.earlier.inside(""))
     names = _names(loaded, run.id)
@@ -122,7 +122,7 @@ def _directive_model(loaded: LoadedFlow) -> str | None:
 def fire_run_started(program: Program, turn: StepContext, hooks: HookRunner | None) -> Json:
     """What a program comes to, if no hook is against it."""
     if hooks is not None:
-        hooks.expect("run_started", turn)
+        hooks.require("run_started", turn)
     return act(program, turn)
 
 
@@ -135,24 +135,24 @@ def fire_run_ended(
     turn = turn.without_timeout()
     if failure is None:
         # Who has heard since the last of its parts ended has heard of this end.
-        turn = replace(turn, after=max(turn.after, _last_end(program, turn)))
+        turn = replace(turn, replay_after=max(turn.replay_after, _last_end(program, turn)))
     else:
-        turn = replace(turn, replaying=False)
+        turn = replace(turn, can_replay=False)
     event, told = ("run_finished", {"result": value}) if failure is None else ("run_failed", _error(failure))
     verdict = hooks.fire(event, turn, told)
     if verdict is not None and verdict.verb == "abort":
-        raise verdict.aborted()
+        raise verdict.abort_error()
     return value
 
 
 def _last_end(program: Program, turn: StepContext) -> int:
     """The number of the event with which the last part of a program ended."""
-    if turn.run.fresh:
+    if turn.run.is_first_run:
         return 0
     from plait.engine.journal import record_number
 
     above = f"{turn.path}/" if turn.path else ""
-    ends = (turn.run.journal.last_end(above + name) for name, _ in program.phases)
+    ends = (turn.run.journal.last_result(above + name) for name, _ in program.phases)
     return max(map(record_number, ends), default=0)
 
 
@@ -181,14 +181,14 @@ class _Called:
 
     def run(self, turn: StepContext) -> Json:
         # Whoever calls it does not know which of its inputs nobody may see.
-        working(turn.run).hide(self.loaded.secret_texts())
+        working(turn.run).add_secrets(self.loaded.secret_texts())
         limit = self.loaded.timeout
         if limit is None:
             return self._with_hooks(turn)
         try:
-            return self._with_hooks(turn.at_most(limit))
+            return self._with_hooks(turn.with_deadline(limit))
         except DeadlineExceeded:
-            if turn.is_over():
+            if turn.is_expired():
                 raise  # whoever called it has no time left, either
             raise StepError(too_long(limit)) from None
 
@@ -201,11 +201,11 @@ class _Called:
             try:
                 value = fire_run_started(loaded.program, turn, own)
             except StepError as error:
-                self._failed(turn, own, error.failure)
+                self._fire_failure(turn, own, error.failure)
                 raise
             return fire_run_ended(loaded.program, turn, own, value, None)
 
-    def _failed(self, turn: StepContext, own: HookRunner, failure: Failure) -> None:
+    def _fire_failure(self, turn: StepContext, own: HookRunner, failure: Failure) -> None:
         try:
             fire_run_ended(self.loaded.program, turn, own, None, failure)
         except LimitExceeded:

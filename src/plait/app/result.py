@@ -73,7 +73,7 @@ class TemporaryRun:
         self._temporary = TemporaryDirectory(prefix="plait-run-")
         self.folder = self._temporary.name
 
-    def amend(self, **facts: Json) -> None:
+    def update_facts(self, **facts: Json) -> None:
         self.facts |= facts
 
     def __enter__(self) -> TemporaryRun:

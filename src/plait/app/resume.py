@@ -47,7 +47,7 @@ class RetryRecord:
         return cls(frozenset(said["items"]), said["fingerprints"], frozenset(said.get("asked", ())))
 
     @classmethod
-    def begun(cls, loaded: LoadedFlow, opened: OpenRun, items: Iterable[str]) -> RetryRecord:
+    def from_items(cls, loaded: LoadedFlow, opened: OpenRun, items: Iterable[str]) -> RetryRecord:
         """The items that are retried now, and those of an earlier time to which it did not come."""
         items = frozenset((*items, *cls.of(opened).waiting(opened)))
         asked = frozenset(filter(is_item, items)) if len(items) <= MOST_ASKED else frozenset[str]()
@@ -57,9 +57,9 @@ class RetryRecord:
         """The items to which it did not come."""
         if self.asked and _has_come_to_all(next(iter(self.asked)), opened.journal):
             return []
-        return [path for path in sorted(self.asked) if opened.journal.recorded(path) is None]
+        return [path for path in sorted(self.asked) if opened.journal.step(path) is None]
 
-    def kept(self, loaded: LoadedFlow, opened: OpenRun) -> RetryRecord:
+    def for_next_attempt(self, loaded: LoadedFlow, opened: OpenRun) -> RetryRecord:
         """What later lives have to know of it: nothing, if all that is done was done by the text of now.
 
         What is no change to any step that was done is kept as well: to find that out, very many items
@@ -78,7 +78,7 @@ class RetryRecord:
         kept = {path: known for path, known in self.fingerprints.items() if now.get(path) == known}
         return replace(self, fingerprints=kept)
 
-    def held(self) -> RetriedItems:
+    def kept_items(self) -> RetriedItems:
         """What a life of the run has to know of it."""
         return RetriedItems(self.items, self.fingerprints)
 
@@ -94,17 +94,17 @@ class RetryRecord:
 
 def _has_come_to_all(item: str, journal: Journal) -> bool:
     """Has the map that an item is of gone to its end since it was retried?  It was forgotten then."""
-    end = journal.recorded(item.rpartition("/")[0])
+    end = journal.step(item.rpartition("/")[0])
     return end is not None and not isinstance(end.outcome, Failed)
 
 
 def _is_of_one_text(loaded: LoadedFlow, opened: OpenRun) -> bool:
     """Have all parts of the flow ended by the text of now?  Of very many items that is found out at once."""
-    parts = [(part, opened.journal.recorded(part.name)) for part in loaded.program.inner if part.inner]
+    parts = [(part, opened.journal.step(part.name)) for part in loaded.program.inner if part.inner]
     now = [part.name for part, _ in parts]
-    if any(opened.journal.has_begun(name) for name in PHASES if name not in now):
+    if any(opened.journal.was_ever_started(name) for name in PHASES if name not in now):
         return False
-    begun = [(part, known) for part, known in parts if known or opened.journal.has_begun(part.name)]
+    begun = [(part, known) for part, known in parts if known or opened.journal.was_ever_started(part.name)]
     return all(known is not None and known.fingerprint == part.fingerprint for part, known in begun)
 
 
@@ -129,7 +129,7 @@ def keep_accepted(loaded: LoadedFlow, opened: OpenRun, *, accepted: bool) -> Non
     """What was accepted holds for the lives that follow, until one goes on by another text."""
     digest = _digest(loaded) if accepted else None
     if opened.facts.get(ACCEPTED) != digest:
-        opened.amend(**{ACCEPTED: digest})
+        opened.update_facts(**{ACCEPTED: digest})
 
 
 def _is_accepted(loaded: LoadedFlow, opened: OpenRun) -> bool:
@@ -143,16 +143,16 @@ def _digest(loaded: LoadedFlow) -> str:
 
 def require_unchanged(loaded: LoadedFlow, opened: OpenRun) -> None:
     """All that is not as it was, and that nobody has accepted, before anything is done."""
-    changed = {} if _is_accepted(loaded, opened) else changed_since(loaded, opened)
+    changed = {} if _is_accepted(loaded, opened) else changed_steps(loaded, opened)
     problems = [*changed_steps_error(changed.items()).problems] if changed else []
     change = env_changes.describe_change(opened.facts.get("env_files"), loaded.surroundings.filed)
     if change is not None:
         problems.append(env_changes.env_change_problem(change))
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
 
 
-def changed_since(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
+def changed_steps(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
     """By path: titles of steps that were done and have another text now, or make others be done again.
 
     Of a run of which items were retried: another one than then.
@@ -203,7 +203,7 @@ def _counts(known: StepRecord, step: Step, journal: Journal) -> bool:
     if _was_in_vain(known, journal):
         return False
     if isinstance(step, ActionAttempt) and _has_failed_since(known, known.path.rpartition("/")[0], journal):
-        return step.policy.once and not isinstance(known.outcome, Failed)
+        return step.policy.at_most_once and not isinstance(known.outcome, Failed)
     return _is_done(known, step)
 
 
@@ -216,13 +216,13 @@ def _was_in_vain(known: StepRecord, journal: Journal) -> bool:
 
 def _has_failed_since(known: StepRecord, path: str, journal: Journal) -> bool:
     """Has the step at a path, which another one is inside of, ended with a failure behind that?"""
-    end = journal.last_end(path)
+    end = journal.last_result(path)
     return end is not None and end.number > known.number and isinstance(end.outcome, Failed)
 
 
 def _is_done(known: StepRecord, step: Step) -> bool:
     """The flow has gone on from a failure that is final, so that is an end like any other."""
-    return step.policy.failure_is_final or not isinstance(known.outcome, Failed)
+    return step.policy.keep_failure or not isinstance(known.outcome, Failed)
 
 
 # ── places ───────────────────────────────────────────────────────────────
@@ -264,9 +264,9 @@ def _find_new_or_moved(listed: _List, journal: Journal) -> Iterator[tuple[str, s
     before: StepRecord | None = None
     for at, step in enumerate(listed.steps):
         path = listed.at(step)
-        known = journal.recorded(path)
+        known = journal.step(path)
         if known is None or known.number <= listed.since:
-            is_new = not journal.has_begun(path)
+            is_new = not journal.was_ever_started(path)
             if is_new and (listed.followed or _has_done(listed, listed.steps[at + 1 :], journal)):
                 yield path, f"{step.title}, new"
             continue
@@ -284,12 +284,12 @@ def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
     """Was one of these steps done, or something inside it?"""
     for step in steps:
         path = listed.at(step)
-        if not listed.path and journal.has_begun(path):
+        if not listed.path and journal.was_ever_started(path):
             return True
-        known = journal.recorded(path)
+        known = journal.step(path)
         if known is None or known.number <= listed.since:
             continue
-        inside_it = journal.recorded_in(path) if isinstance(known.outcome, Failed) else ()
+        inside_it = journal.steps_in(path) if isinstance(known.outcome, Failed) else ()
         if _is_done(known, step) or any(not isinstance(one.outcome, Failed) for one in inside_it):
             return True
     return False
@@ -300,13 +300,13 @@ def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
     fan = loaded.program.fan
     if fan is None:
         return {}
-    end = opened.journal.recorded(fan.name)
+    end = opened.journal.step(fan.name)
     since = end.number if end is not None and end.fingerprint == fan.fingerprint else 0
     known = opened.journal.reader.steps_in_items(
         fan.name, max(since, items_selected_at(opened.journal, fan.name))
     )
     found: dict[str, str] = {}
-    steps = fan.each.steps
+    steps = fan.steps.steps
     names = [step.name for step in steps]
     last = max((at for at, name in enumerate(names) if name in known), default=-1)
     for at, step in enumerate(steps[: last + 1]):
@@ -346,8 +346,8 @@ def _find_removed(
 def _in_list(path: str, journal: Journal) -> Iterator[StepRecord]:
     """What is recorded of the steps of a list; of that of the flow, of its phases."""
     if path:
-        return journal.recorded_in(path)
-    ended = (journal.recorded(name) for name in PHASES if journal.has_begun(name))
+        return journal.steps_in(path)
+    ended = (journal.step(name) for name in PHASES if journal.was_ever_started(name))
     return (known for known in ended if known is not None)
 
 
@@ -385,9 +385,9 @@ def _lists(
     # Of very many items nobody waits for the answer.
     hidden = "" if every or not journal.reader.is_long() else "/item:*"
     for at, part in enumerate(parts):
-        followed = any(journal.has_begun(later.name) for later in parts[at + 1 :])
+        followed = any(journal.was_ever_started(later.name) for later in parts[at + 1 :])
         for path, step in iter_steps(part):
-            steps = step.fan.each if isinstance(step, MapItem) else step
+            steps = step.fan.steps if isinstance(step, MapItem) else step
             if not isinstance(steps, Steps) or (hidden and hidden in path) or retry.holds(path, step):
                 continue
             is_outer = path in (part.name, f"{part.name}/item:*")
@@ -396,7 +396,7 @@ def _lists(
 
 
 def _list(path: str, steps: Steps, journal: Journal, since: int, *, followed: bool) -> _List:
-    end = journal.recorded(path)
+    end = journal.step(path)
     if end is None or end.number <= since:
         return _List(path, steps.steps, since)
     done = not isinstance(end.outcome, Failed)
@@ -427,7 +427,7 @@ def _is_alike(opened: OpenRun, path: str, step: Step) -> bool:
     """Has every end that a step of an item ever had the text of now?  One question for a million of them."""
     top, star, rest = path.partition("/item:*")
     is_plain = star and "item:" not in rest and not any(check in rest for check in _CHECKS)
-    return bool(is_plain and rest) and opened.journal.reader.is_alike(top, rest, step.fingerprint)
+    return bool(is_plain and rest) and opened.journal.reader.same_fingerprint(top, rest, step.fingerprint)
 
 
 def _is_inside(path: str, others: Iterable[str]) -> bool:
@@ -447,7 +447,7 @@ def _matching_records(journal: Journal, path: str, step: Step) -> Iterator[StepR
     """What is recorded of a step at a path in which `item:*` stands for every item."""
     for place, since in _instances(journal, path):
         for one in _tries(place, step):
-            known = journal.recorded(one)
+            known = journal.step(one)
             if known is not None and known.number > since:
                 yield known
 
@@ -460,7 +460,7 @@ def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[st
         return
     for fan in _times(journal, "", top):
         chosen = max(since, items_selected_at(journal, fan))
-        for item in journal.begun_in(fan):
+        for item in journal.started_in(fan):
             if is_item(item):
                 yield from _instances(journal, item + rest, chosen)
 
@@ -470,7 +470,7 @@ def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
     name, _, rest = path.partition("/")
     here = f"{above}/{name}" if above else name
     times = (f"{here}@{number}" for number in count(1)) if name in _CHECKS else iter(())
-    for place in (here, *takewhile(lambda time: journal.has_begun(time), times)):
+    for place in (here, *takewhile(lambda time: journal.was_ever_started(time), times)):
         if rest:
             yield from _times(journal, place, rest)
         else:

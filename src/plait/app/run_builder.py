@@ -79,11 +79,11 @@ def execute_run(
         if resumed:  # before anything begins in this life
             from plait.app.again import open_questions
 
-            run.unanswered = dict(open_questions(loaded, opened.journal))
+            run.open_questions = dict(open_questions(loaded, opened.journal))
         program = loaded.program
         run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
         if resumed:
-            run.tell(EarlierUsage(run.earlier.by_part()))
+            run.notify(EarlierUsage(run.earlier.by_part()))
         for note in notes:
             run.note("", note)
         for finding in loaded.warnings:
@@ -116,7 +116,7 @@ def _note_new_variables(opened: OpenRun | TemporaryRun, loaded: LoadedFlow, run:
     change = env_changes.describe_change(opened.facts.get("env_files"), filed)
     if change is not None:
         run.note("", f"the env files have changed, and the run goes on with them: {change}")
-        opened.amend(env_files=env_changes.env_digest(filed))
+        opened.update_facts(env_files=env_changes.env_digest(filed))
 
 
 def _outcome(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> FlowResult:
@@ -189,7 +189,7 @@ def _counts(loaded: LoadedFlow, run: WorkingRun) -> dict[str, Json]:
     fan = loaded.program.fan
     if fan is None:
         return {}
-    known = run.journal.recorded(fan.name)
+    known = run.journal.step(fan.name)
     if known is None:
         return run.tallies[fan.name]() if fan.name in run.tallies else {}
     value = (
@@ -259,14 +259,14 @@ def require_backend(
 
     place = backend(flow.options.backend or loaded.backend)
     fan = loaded.program.fan
-    if fan is None or fan.isolation is not None or not hasattr(place, "expect_there"):
+    if fan is None or fan.isolation is not None or not hasattr(place, "require_available"):
         return  # what works in a place of its own does so here
-    if journal is not None and isinstance(getattr(journal.recorded(fan.name), "outcome", None), Succeeded):
+    if journal is not None and isinstance(getattr(journal.step(fan.name), "outcome", None), Succeeded):
         return  # all items have ended, and nothing will be sent
     from plait.app.remote.pack import require_remote_capable
 
     require_remote_capable(loaded)
-    place.expect_there(stop)
+    place.require_available(stop)
 
 
 def require_tools(
@@ -276,7 +276,7 @@ def require_tools(
 
     Not `running`: for a dry run, which remembers nothing of them.
     """
-    if not loaded.uses:
+    if not loaded.tool_uses:
         return
     from plait.app.subflows import chain_items, code_problems
     from plait.app.toolbox import toolbox
@@ -284,17 +284,17 @@ def require_tools(
     tools = toolbox(flow.project, ask=ask)
     problems = code_problems(tools, loaded)
     if problems:  # before anybody is asked whether a tool may run
-        raise InputError.together(problems)
-    for tool_id in loaded.uses:
+        raise InputError.combine(problems)
+    for tool_id in loaded.tool_uses:
         try:
             tools.trust.require(chain_items(tools, tool_id), running=running)
         except NO_OUTCOMES:
             raise
         except PlaitError as error:
-            place = loaded.uses[tool_id]
+            place = loaded.tool_uses[tool_id]
             problems += [replace(one, where=one.where or place) for one in error.problems]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
 
 
 def _hands(flow: FlowSource, loaded: LoadedFlow, run: WorkingRun, ask: AskTrust | None) -> LocalServices:
@@ -367,7 +367,7 @@ def _fatal(loaded: LoadedFlow, run: RunContext, result: FlowResult) -> set[str]:
     """The paths of the steps by which a run, or items of its map, would fail."""
     paths = set() if result.failure is None else {result.failure.path}
     fan = loaded.program.fan
-    for known in run.journal.recorded_in(fan.name) if fan is not None else ():
+    for known in run.journal.steps_in(fan.name) if fan is not None else ():
         if isinstance(known.outcome, Failed):
             paths.add(known.outcome.failure.path)
     return paths

@@ -207,7 +207,7 @@ def resume_flow(
     from plait.app.again import ResumeAnswers
     from plait.app.resume import (
         RetryRecord,
-        changed_since,
+        changed_steps,
         changes_accepted,
         invalidate_removed,
         keep_accepted,
@@ -221,15 +221,15 @@ def resume_flow(
         require_worktrees_in_place(flow, loaded, opened)
         accept_changes = changes_accepted(loaded, opened, said=accept_changes)
         answers = ResumeAnswers(repeat, done)
-        answers.expect_of(loaded, opened)
+        answers.require_valid(loaded, opened)
         require_backend(flow, loaded, company.stop, opened.journal)
         keep_backend(opened, backend)
         if flow.project != opened.facts["project"]:
-            opened.amend(**flow.source(loaded))  # it was moved
+            opened.update_facts(**flow.source(loaded))  # it was moved
         keep_accepted(loaded, opened, accepted=accept_changes)
         retry = RetryRecord.of(opened)
-        if accept_changes and retry.items and changed_since(loaded, opened):
-            opened.amend(**retry.without_changes(loaded).facts())
+        if accept_changes and retry.items and changed_steps(loaded, opened):
+            opened.update_facts(**retry.without_changes(loaded).facts())
         if accept_changes:
             opened.journal.append(*invalidate_removed(loaded, opened))
         said_done = answers.values(loaded, opened)
@@ -243,7 +243,7 @@ def resume_flow(
             accept_changes=accept_changes or bool(retry.items),
             repeat=repeat,
             said_done=said_done,
-            retried=retry.held(),
+            retried=retry.kept_items(),
         )
 
 
@@ -281,9 +281,9 @@ def retry_flow(
             )
         require_backend(flow, loaded, company.stop)
         keep_backend(opened, backend)
-        retry = RetryRecord.begun(loaded, opened, (event.path for event in forgotten))
+        retry = RetryRecord.from_items(loaded, opened, (event.path for event in forgotten))
         # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
-        opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())
+        opened.update_facts(**flow.source(loaded), **retry.for_next_attempt(loaded, opened).facts())
         keep_accepted(loaded, opened, accepted=False)
         answers = ResumeAnswers(repeat=marked_done_in(opened, forgotten) if from_start else ())
         said_done = answers.values(loaded, opened)
@@ -296,7 +296,7 @@ def retry_flow(
             company,
             accept_changes=True,
             said_done=said_done,
-            retried=retry.held(),
+            retried=retry.kept_items(),
         )
 
 
@@ -363,7 +363,7 @@ def plan_resume(
         loaded = flow.load(lenient=True)
         require_worktrees_in_place(flow, loaded, opened)
         answers = ResumeAnswers(repeat, done)
-        answers.expect_of(loaded, opened)
+        answers.require_valid(loaded, opened)
         journal = Overlay(opened.journal)
         journal.append(*invalidate_removed(loaded, opened))
         return plan_program(
@@ -373,7 +373,7 @@ def plan_resume(
             opened.folder,
             repeat=repeat,
             said_done=answers.values(loaded, opened),
-            retried=RetryRecord.of(opened).held(),
+            retried=RetryRecord.of(opened).kept_items(),
         )
 
 

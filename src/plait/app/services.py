@@ -97,17 +97,17 @@ class LocalServices:
                 cancel=stop,
             )
         except ProcessError as error:
-            if isinstance(error.ended, ProcessResult) and error.ended.truncated:
-                error.ended = self._kept(error.ended)
+            if isinstance(error.ended, ProcessResult) and error.ended.is_truncated:
+                error.ended = self._keep_output(error.ended)
             raise
-        return self._kept(finished) if finished.truncated else finished
+        return self._keep_output(finished) if finished.is_truncated else finished
 
-    def _kept(self, finished: ProcessResult) -> ProcessResult:
+    def _keep_output(self, finished: ProcessResult) -> ProcessResult:
         """With what was too long for memory in the folder of the run."""
         from plait.core.records import replace
 
-        out, out_lost = self._moved(finished.stdout_file)
-        err, err_lost = self._moved(finished.stderr_file)
+        out, out_lost = self._move_output(finished.stdout_file)
+        err, err_lost = self._move_output(finished.stderr_file)
         return replace(
             finished,
             stdout_file=out,
@@ -116,7 +116,7 @@ class LocalServices:
             stderr_lost=err_lost or finished.stderr_lost,
         )
 
-    def _moved(self, path: str | None) -> tuple[str | None, str]:
+    def _move_output(self, path: str | None) -> tuple[str | None, str]:
         """Where the file is now, or why it is nowhere."""
         from plait.program.ports import NO_ROOM
 
@@ -199,7 +199,7 @@ class LocalServices:
             return None
         return make_subflow(loaded)
 
-    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+    def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
         from plait.agents.tool_access import DIRECTIVE
         from plait.app.subflows import is_flow_tool, load_tool
         from plait.core.values import contains_unknown
@@ -255,11 +255,11 @@ class LocalServices:
         from plait.tools.call import call_tool
 
         if tool_id in WRITE_FILES and self._tools_at != self._project:
-            self._expect_open()
+            self._require_unguarded()
         _HERE.timeout = timeout
         return call_tool(self._toolbox(), tool_id, params)
 
-    def _expect_open(self) -> None:
+    def _require_unguarded(self) -> None:
         """Tools that write files guard some folders: nobody gets around that by being there."""
         from plait.core.safe_files import find_guarded_folder
 
@@ -284,10 +284,10 @@ class LocalServices:
                 if self._tools_at != self._project:
                     moved = replace(tools.spaces, project=self._tools_at)
                     tools = replace(tools, spaces=moved, own_project=self._project)
-                self._tools = replace(tools, host=host, perform=self._carried_out)
+                self._tools = replace(tools, host=host, perform=self._call_with_timeout)
             return self._tools
 
-    def _carried_out(self, invocation: Invocation) -> PrimitiveResult:
+    def _call_with_timeout(self, invocation: Invocation) -> PrimitiveResult:
         from plait.app.toolbox import call_until_stopped
         from plait.core.records import replace
 
@@ -427,7 +427,7 @@ def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: b
         timeout=GIT_TIMEOUT,
         max_output=GIT_OUTPUT,
     )
-    if finished.truncated:
+    if finished.is_truncated:
         raise LimitError(
             f"'git {args[0]}' printed too much", fix="use a smaller repository", code="git-output"
         )

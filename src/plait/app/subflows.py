@@ -155,7 +155,7 @@ def code_problems(tools: Toolbox, loaded: LoadedFlow) -> list[Problem]:
 def _require_tools(tools: Toolbox, loaded: LoadedFlow) -> None:
     """Every tool that it names exists; whether it may run is asked when it is called."""
     problems = code_problems(tools, loaded)
-    for tool_id, place in loaded.uses.items():
+    for tool_id, place in loaded.tool_uses.items():
         try:
             chain_items(tools, tool_id)
         except MachineError:
@@ -163,4 +163,4 @@ def _require_tools(tools: Toolbox, loaded: LoadedFlow) -> None:
         except PlaitError as error:
             problems += [replace(one, where=one.where or place) for one in error.problems]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)

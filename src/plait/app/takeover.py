@@ -51,7 +51,7 @@ def take_over(run: ForeignRun) -> None:
     with flow_store(run.project).open(run.id, write=True) as opened:
         if _foreign_run(opened) != run:
             raise TrustError(f"run {run.id} has changed meanwhile", fix="look at it again", code="changed")
-        opened.amend()
+        opened.update_facts()
         if opened.why_unsealed:
             raise TrustError(f"run {run.id} gets no seal: {opened.why_unsealed}", code="foreign-store")
 

@@ -82,7 +82,7 @@ def _of_server(tools: Toolbox, tool_id: str, header: Header) -> ToolOffer:
 
     prepared = prepare(tools, tool_id, {}, checked=False)
     call = prepared.invocation
-    if not isinstance(call, McpCall) or any(name not in prepared.given for name in call.chosen_by):
+    if not isinstance(call, McpCall) or any(name not in prepared.all_params for name in call.chosen_by):
         return make_offer(tool_id, header.description, header.config_schema)
     offered = require_approved(call)
     schema = header.config_schema or _without(offered.input_schema, call.params)

@@ -191,7 +191,7 @@ def inspect_mcp_tool(call: McpCall) -> McpToolInfo:
     from plait.adapters.mcp.client import McpClients
 
     with McpClients(_pins()) as clients:
-        return clients.offered(call)
+        return clients.tool_info(call)
 
 
 def approve_mcp(offered: McpToolInfo) -> None:

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     company = flows.RunObservers([person.watch], person.stop, ask)
     with person.stopping_by_keys():
         result = flows.run_flow(
-            options.directive, wanted, project=options.project, company=company, adapt=person.adapted
+            options.directive, wanted, project=options.project, company=company, adapt=person.make_chat_flow
         )
     return person.leave(result)
 
@@ -93,7 +93,7 @@ class ChatTerminal:
         self._told: set[str] = set()
         """Failures that the person knows of."""
 
-    def adapted(self, loaded: LoadedFlow) -> LoadedFlow:
+    def make_chat_flow(self, loaded: LoadedFlow) -> LoadedFlow:
         """The directive as a chat: what its author limits is for the whole of it.
 
         But not the time, since that is also the person's, and not what nobody has written.
@@ -117,7 +117,7 @@ class ChatTerminal:
 
     def watch(self, stamped: EventRecord) -> None:
         """Called by one thread at a time."""
-        self._asked.hear(stamped.event)
+        self._asked.count(stamped.event)
         match stamped.event:
             case ModelText(text=""):
                 with self._heard:
@@ -206,12 +206,14 @@ class ChatTerminal:
                 return True
             # All of it: what the end of a long command does is what is permitted.
             whole = f"{tool_id} {json_text(dict(params))}" if params else tool_id
-            answer = self._decided(f"  {one_line(whole, None)} is not permitted: call it? y / N / always  ")
+            answer = self._ask_decision(
+                f"  {one_line(whole, None)} is not permitted: call it? y / N / always  "
+            )
             if answer in ("a", "always"):
                 self._always.add(tool_id)
             return answer in ("y", "yes", "once", "a", "always")
 
-    def _decided(self, question: str) -> str:
+    def _ask_decision(self, question: str) -> str:
         with self._writing:
             self._is_deciding = True
         try:

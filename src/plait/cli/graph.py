@@ -97,7 +97,7 @@ def _of_run(options: argparse.Namespace) -> Diagram:
 def _phases(journal: Journal) -> Iterator[tuple[str, bool]]:
     """The whole phases of a workflow that were done."""
     for name in ("setup", "map", "reduce", "merge"):
-        if (done := journal.recorded(name)) is not None:
+        if (done := journal.step(name)) is not None:
             yield name, isinstance(done.outcome, Failed)
 
 

@@ -125,13 +125,13 @@ class Entry:
 class Search(Protocol):
     """Finds steps in a long journal without going through it."""
 
-    def called(self, name: str) -> list[str]: ...
+    def find_steps(self, name: str) -> list[str]: ...
     def events_at(self, paths: Iterable[str]) -> Iterator[EventRecord]: ...
 
 
 def find_paths(journal: Journal, name: str, run: str, *, search: Search | None = None) -> list[str]:
     """The paths that are meant: by path, key or title; by the beginning of a path or key if nothing else."""
-    if search is not None and (called := search.called(name)):
+    if search is not None and (called := search.find_steps(name)):
         return _outermost(called)
     exact: dict[str, None] = {}
     begun: dict[str, None] = {}
@@ -211,12 +211,12 @@ class _Reader:
             case StepStarted():
                 self._running[event.path] = event
             case StepRetrying():
-                return self._failed(event)
+                return self._retry_entry(event)
             case StepFinished():
-                return self._ended(event, following)
+                return self._step_entry(event, following)
         return None
 
-    def _failed(self, event: StepRetrying) -> Entry | None:
+    def _retry_entry(self, event: StepRetrying) -> Entry | None:
         path, failure = event.path, event.failure
         self._retried[path] = event
         begun = self._running.get(path)
@@ -228,7 +228,7 @@ class _Reader:
             path, begun.kind, begun.title, above, ended, attempt=event.attempt, of=event.of, is_repeated=True
         )
 
-    def _ended(self, event: StepFinished, following: Event | None) -> Entry | None:
+    def _step_entry(self, event: StepFinished, following: Event | None) -> Entry | None:
         if isinstance(following, StepFinished) and following.path not in self._running:
             # A list that ends with its last step: its start is not recorded.
             start = StepStarted(following.path, following.kind, following.title)

@@ -48,9 +48,9 @@ class Summary(Protocol):
     @property
     def status(self) -> Status | Literal["unreadable"]: ...
     @property
-    def started(self) -> float: ...
+    def start_time(self) -> float: ...
     @property
-    def ended(self) -> float | None: ...
+    def end_time(self) -> float | None: ...
     @property
     def counts(self) -> Mapping[str, int]: ...
     @property
@@ -99,8 +99,8 @@ def record(one: Summary) -> dict[str, Json]:
         "flow": one.flow,
         "file": one.file,
         "status": one.status,
-        "started": one.started,
-        "ended": one.ended,
+        "started": one.start_time,
+        "ended": one.end_time,
         "counts": dict(one.counts),
         **({"problem": one.problem} if one.problem else {}),
         **({FOREIGN: True} if one.foreign else {}),
@@ -108,13 +108,13 @@ def record(one: Summary) -> dict[str, Json]:
 
 
 def _cells(one: Summary, now: float) -> tuple[str, ...]:
-    until = one.ended if one.ended is not None else now if one.status == "running" else None
+    until = one.end_time if one.end_time is not None else now if one.status == "running" else None
     failed = one.counts.get("failed", 0)
     return (
         one_line(one.id),
         f"{one.status}, {FOREIGN}" if one.foreign else one.status,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(one.started)),
-        "—" if until is None else clock(until - one.started),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(one.start_time)),
+        "—" if until is None else clock(until - one.start_time),
         str(sum(one.counts.values())) if one.counts else "—",
         str(failed) if failed else "—",
         one_line(one.flow) or "—",

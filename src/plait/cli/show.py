@@ -105,8 +105,8 @@ def _way(file: str, journal: Journal) -> Iterator[Line]:
 class Steps(Protocol):
     """What is asked of a journal here, once its events were told."""
 
-    def recorded(self, path: str) -> StepRecord | None: ...
-    def recorded_in(self, path: str) -> Iterator[StepRecord]: ...
+    def step(self, path: str) -> StepRecord | None: ...
+    def steps_in(self, path: str) -> Iterator[StepRecord]: ...
 
 
 class Reading(Protocol):
@@ -117,9 +117,9 @@ class Reading(Protocol):
     def outline(self) -> Iterator[EventRecord]: ...
     def short_outline(self, most: int) -> Iterator[EventRecord]: ...
     def retries(self) -> int: ...
-    def said_counts(self, fan: str) -> Mapping[str, int] | None: ...
-    def failed_count(self, path: str, *, after: int = 0) -> int: ...
-    def ended_in(self, fan: str) -> Mapping[str, int]: ...
+    def final_counts(self, fan: str) -> Mapping[str, int] | None: ...
+    def count_failures(self, path: str, *, after: int = 0) -> int: ...
+    def count_outcomes(self, fan: str) -> Mapping[str, int]: ...
 
 
 class StoredJournal(Steps, Protocol):
@@ -128,8 +128,8 @@ class StoredJournal(Steps, Protocol):
     @property
     def reader(self) -> Reading: ...
     def events(self, after: int = 0) -> Iterator[EventRecord]: ...
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]: ...
-    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes: ...
+    def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]: ...
+    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes: ...
 
 
 class _Outline:
@@ -163,28 +163,30 @@ class _Outline:
         if self._whole:
             return
         progress.retries = self._journal.reader.retries()
-        if part is not None and self._journal.reader.said_counts(MAP) is None:
+        if part is not None and self._journal.reader.final_counts(MAP) is None:
             part.group.settle({"total": part.group.total or 0, **self._counts()})
 
     def _counts(self) -> dict[str, int]:
         """How many items ended how; one that ended in several lives of the run counts as it did last."""
         skipped, chosen = 0, items_selected_at(self._journal, MAP)
-        if self._journal.reader.ended_in(MAP).get("skipped"):  # seldom, and then each has to be looked at
-            items = current_items(self._journal, self._journal.recorded_in(MAP))
+        if self._journal.reader.count_outcomes(MAP).get(
+            "skipped"
+        ):  # seldom, and then each has to be looked at
+            items = current_items(self._journal, self._journal.steps_in(MAP))
             skipped = sum(isinstance(one.outcome, Skipped) for one in items)
         return {
-            "successful": self._journal.done_in(MAP, None, after=chosen).count(1),
-            "failed": self._journal.reader.failed_count(MAP, after=chosen),
+            "successful": self._journal.completed_items(MAP, None, after=chosen).count(1),
+            "failed": self._journal.reader.count_failures(MAP, after=chosen),
             "skipped": skipped,
         }
 
-    def recorded(self, path: str) -> StepRecord | None:
-        return self._journal.recorded(path)
+    def step(self, path: str) -> StepRecord | None:
+        return self._journal.step(path)
 
-    def recorded_in(self, path: str) -> Iterator[StepRecord]:
+    def steps_in(self, path: str) -> Iterator[StepRecord]:
         if self._whole or path != MAP:
-            return self._journal.recorded_in(path)
-        return self._journal.failed_in(path)  # of a map nothing else is shown
+            return self._journal.steps_in(path)
+        return self._journal.failures_in(path)  # of a map nothing else is shown
 
 
 def current_items(journal: Steps, ended: Iterable[StepRecord]) -> Iterator[StepRecord]:
@@ -273,23 +275,23 @@ def _part(part: Part, status: Status, progress: Progress, now: float) -> Iterato
         far = part_figures(progress, part, now, alive=status == "running")
         said = "  ".join(far) if part.group.is_fan else state
         yield f"  {sign} {one_line(part.name)}   {said}", colour
-    elif part.state == "waiting" and not part.group.ended:
+    elif part.state == "waiting" and not part.group.outcome_count:
         yield f"  {sign} {one_line(part.name)}   not begun", colour
     else:
         yield f"  {sign} {one_line(part.name)}   {part_summary(part)}", colour
 
 
 def _steps(part: Part, journal: Steps, tries: AttemptCounts) -> Iterator[Line]:
-    if part.state == "waiting" and not part.group.ended:
+    if part.state == "waiting" and not part.group.outcome_count:
         return  # what an earlier life did in it will be done again
     if part.kind in LISTED:
         from plait.views import show_rows
 
-        yield from show_rows.lines(part.kind, list(journal.recorded_in(part.name)), part.asked)
+        yield from show_rows.lines(part.kind, list(journal.steps_in(part.name)), part.asked)
         return
     for shown, step in enumerate(_visible_steps(part, journal)):
         if shown >= MOST_FAILURES and part.group.is_fan:
-            yield f"      … and {part.group.failed - MOST_FAILURES} more: plait show --json", "dim"
+            yield f"      … and {part.group.failure_count - MOST_FAILURES} more: plait show --json", "dim"
             return
         yield from _step(step, tries.of(step.path))
 
@@ -297,10 +299,10 @@ def _steps(part: Part, journal: Steps, tries: AttemptCounts) -> Iterator[Line]:
 def _visible_steps(part: Part, journal: Steps) -> Iterator[StepRecord]:
     """The steps of a part; of one with items what failed in it, without items of an older choice."""
     if not part.group.is_fan:
-        yield from journal.recorded_in(part.name)
+        yield from journal.steps_in(part.name)
         return
     chosen = items_selected_at(journal, part.name)
-    for step in journal.recorded_in(part.name):
+    for step in journal.steps_in(part.name):
         if isinstance(step.outcome, Failed) and (step.number > chosen or not is_item(step.path)):
             yield step
 
@@ -355,9 +357,9 @@ def _part_record(part: Part, journal: Steps, tries: AttemptCounts) -> dict[str, 
         "status": part.state,
         "duration": part.duration,
         "total": None if part.has_no_items_yet else group.total,
-        "done": group.done,
-        "failed": group.failed,
-        "skipped": group.skipped,
+        "done": group.success_count,
+        "failed": group.failure_count,
+        "skipped": group.skip_count,
     }
     found = _visible_steps(part, journal)
     if group.is_fan:

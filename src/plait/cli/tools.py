@@ -121,7 +121,7 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
             return None
         path = found.path
         item = tools.chains.items.get(found)
-        verdict = tools.trust.judge(item)
+        verdict = tools.trust.decide(item)
         if shadowed_by is None:
             tools.chains.get(item_id)  # also what stands behind it: a circle, an executor that is not there
         return Row(item_id, space, path, shadowed_by, item, verdict)
@@ -206,9 +206,9 @@ def _record(row: Row) -> Json:
 
 def _show(tools: Toolbox, item_id: str, *, as_json: bool) -> None:
     chain = tools.chains.get(item_id)
-    verdicts = [tools.trust.judge(item) for item in chain.elements]
+    verdicts = [tools.trust.decide(item) for item in chain.elements]
     answering = tools.spaces.find(item_id)
-    hidden = tools.spaces.shadowed(answering) if answering else ()
+    hidden = tools.spaces.find_shadowed(answering) if answering else ()
     if as_json:
         write_json(_chain_record(chain, verdicts, hidden))
         return

@@ -252,10 +252,10 @@ def _mcp_calls(
         known.append(f"{call.server.name} {call.tool}")
         if (call.server.name, call.tool) != (server, tool):
             continue
-        if missing := [name for name in call.chosen_by if name not in prepared.given]:
+        if missing := [name for name in call.chosen_by if name not in prepared.all_params]:
             refused.append(_parameters_missing(item_id, call, missing))
             continue
-        address = prepared.secrets.masked(shlex.join(call.server.command) or call.server.url)
+        address = prepared.secrets.mask_secrets(shlex.join(call.server.command) or call.server.url)
         found.setdefault((call.server.command, call.server.url), (item_id, (call, address)))
     if found:
         return dict(found.values())

@@ -57,7 +57,7 @@ def _with_lockfile(tools: Toolbox) -> Toolbox:
     from plait.core.records import replace
     from plait.tools.trust.decisions import Lockfile
 
-    return replace(tools, trust=tools.trust.held_to(Lockfile.read(tools.trust.project or os.getcwd())))
+    return replace(tools, trust=tools.trust.with_lockfile(Lockfile.read(tools.trust.project or os.getcwd())))
 
 
 def is_interactive() -> bool:

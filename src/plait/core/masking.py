@@ -57,7 +57,7 @@ class Masker:
                 self._stale = True
 
     @property
-    def hidden(self) -> list[str]:
+    def secrets(self) -> list[str]:
         """What it hides, in a fixed order, for another one that is to hide the same."""
         with self._lock:
             return sorted(self._secrets)

@@ -36,7 +36,7 @@ class Source:
         end = starts[number] if number < len(starts) else len(self.text)
         return self.text[start:end].rstrip("\r\n")
 
-    def placed(self, start: int, end: int) -> Span:
+    def outer_span(self, start: int, end: int) -> Span:
         """The span of `start..end` in the outermost text."""
         return Span(self, start, end)
 
@@ -52,10 +52,10 @@ class Excerpt(Source):
     outer: Source = field(kw_only=True)
     origin: Callable[[int], int] = field(kw_only=True)
 
-    def placed(self, start: int, end: int) -> Span:
+    def outer_span(self, start: int, end: int) -> Span:
         first = self.origin(start)
         last = self.origin(end - 1) + 1 if end > start else first
-        return self.outer.placed(first, max(first, last))
+        return self.outer.outer_span(first, max(first, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Span:
     @property
     def place(self) -> Span:
         """This span in the file that a person can open."""
-        return self.source.placed(self.start, self.end)
+        return self.source.outer_span(self.start, self.end)
 
     @property
     def position(self) -> tuple[int, int]:

@@ -50,14 +50,14 @@ class MapRun(Protocol):
     @property
     def total(self) -> int: ...
 
-    def placed(self, work: WorkItem) -> tuple[Step, StepContext]:
+    def item_step(self, work: WorkItem) -> tuple[Step, StepContext]:
         """The step that an item is, and its turn."""
 
     def perform(self, work: WorkItem) -> Outcome: ...
 
 
 class Backend(Protocol):
-    def run_items(
+    def run(
         self,
         items: Iterator[WorkItem],
         perform: Perform,

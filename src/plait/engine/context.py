@@ -73,13 +73,13 @@ class RunContext:
         self.mask = mask
         if random is not None:
             self.random = random
-        self.fresh = journal.is_fresh()
-        self.first = 1 if self.fresh else journal.last() + 1
+        self.is_first_run = journal.is_fresh()
+        self.first_event = 1 if self.is_first_run else journal.last() + 1
         """The number of its first event: those before it are of earlier lives."""
         self.accept_changes = accept_changes
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)
-        self.said_done: Mapping[str, Json] = said_done or {}
+        self.marked_done: Mapping[str, Json] = said_done or {}
         """By path: what steps give that the user says have done their work, whatever is recorded of them."""
         self.retried = retried
         self._starts: dict[str, StepStarted] = {}
@@ -96,9 +96,9 @@ class RunContext:
         """What is asked and told when something happens, and the limits of the run; None costs nothing."""
         self.reacting: set[str] = set()
         """The paths of hooks that are at work: what happens below them causes nothing."""
-        self.unanswered: Mapping[str, str] = {}
+        self.open_questions: Mapping[str, str] = {}
         """By path: titles of steps that may run only once, were begun before, and whose end is not known."""
-        self.unended: set[str] = set()
+        self.unfinished_once: set[str] = set()
         """Steps that may run only once, were begun in this life, and whose end is not known."""
         self._starting = threading.Lock()
         self._teller: _Teller | _Silence = (
@@ -144,13 +144,13 @@ class RunContext:
             self._starts[event.path] = event
         self._teller.tell(event)
 
-    def emit_last(self, event: StepFinished) -> None:
+    def emit_with_parent(self, event: StepFinished) -> None:
         """The end of a step behind which its list ends, too, so that an event of the list follows at once."""
         self._ends[event.path.rpartition("/")[0]] = event
 
-    def emit_in_vain(self, event: StepFinished, why: str) -> None:
+    def emit_discarded(self, event: StepFinished, why: str) -> None:
         """What a step took that counts as not done: at once, so that a crash leaves no end that counts."""
-        self.settle(event.path)
+        self.flush_end(event.path)
         self._ends[event.path] = event
         self.emit(StepInvalidated(event.path, why, below=False))
 
@@ -161,26 +161,26 @@ class RunContext:
             if amount:
                 here[name] = here.get(name, 0) + amount
 
-    def charged(self, path: str) -> Usage | None:
+    def take_charges(self, path: str) -> Usage | None:
         """The same for whoever records it now."""
         return (self._used.pop(path, None) or None) if self._used else None
 
-    def entitle(self, path: str, title: str) -> None:
+    def set_title(self, path: str, title: str) -> None:
         """Call a step that has begun by what it does with its values put in; secrets are masked before."""
         self.titles[path] = title
         self._teller.tell(StepRenamed(path, title))
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """To those who watch, and not to the journal: what is gone when nobody looks."""
         self._teller.tell(event)
 
-    def settle(self, path: str) -> None:
+    def flush_end(self, path: str) -> None:
         """Record the end of the last step of a list, before somebody acts on the end of the list."""
         end = self._ends.pop(path, None)
         if end is not None:
             self.emit(end)
 
-    def record(self, events: tuple[Event, ...]) -> None:
+    def append_remote(self, events: tuple[Event, ...]) -> None:
         """What happened in another process, in one transaction."""
         self.journal.append(*events)
         if self.full_durability:
@@ -232,7 +232,7 @@ class RunContext:
     def is_stopping(self) -> bool:
         return self.stop.is_set()
 
-    def expect_going(self) -> None:
+    def require_not_stopped(self) -> None:
         if self.stop.is_set():
             raise Interrupted
 
@@ -246,15 +246,15 @@ class RunContext:
 
     # ── remembering ──────────────────────────────────────────────────────
 
-    def known(self, step: Step, turn: StepContext) -> Outcome | None:
+    def find_recorded(self, step: Step, turn: StepContext) -> Outcome | None:
         """The outcome of a step that an earlier life of this run has finished, or is said to have."""
-        said = self.said_done.get(turn.path)
+        said = self.marked_done.get(turn.path)
         is_answered = said is not None or turn.path in self._repeat
-        if step.policy.once and not is_answered and self.journal.was_started(turn.path):
-            self.ask_about(step, turn)
+        if step.policy.at_most_once and not is_answered and self.journal.is_unfinished(turn.path):
+            self.require_answer(step, turn)
         recorded = self._end_that_counts(step, turn)
         if recorded is None:
-            return None if said is None else self.take_as_done(step, turn, said)
+            return None if said is None else self.accept_as_done(step, turn, said)
         self._teller.tell(
             StepFinished(
                 turn.path,
@@ -270,7 +270,7 @@ class RunContext:
         )
         return recorded.outcome
 
-    def take_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
+    def accept_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
         """Only when it is its turn: an older end would count no more, if what is before it is new."""
         outcome = Succeeded(value)
         said = turn.path, step.kind, step.title, step.fingerprint
@@ -279,26 +279,24 @@ class RunContext:
 
     def _end_that_counts(self, step: Step, turn: StepContext) -> StepRecord | None:
         """The end of a step that is remembered."""
-        if not turn.replaying:
+        if not turn.can_replay:
             return None
-        recorded = self.journal.recorded(turn.path)
+        recorded = self.journal.step(turn.path)
         if recorded is None:
             return None
-        if recorded.number <= turn.after:
+        if recorded.number <= turn.replay_after:
             return None  # what is before it was done again since, in a life that did not come to this step
-        if isinstance(recorded.outcome, Failed) and not step.policy.failure_is_final:
+        if isinstance(recorded.outcome, Failed) and not step.policy.keep_failure:
             return None
-        if recorded.fingerprint != step.fingerprint and not self.retried.stays_done(
-            turn.path, step.fingerprint
-        ):
+        if recorded.fingerprint != step.fingerprint and not self.retried.keeps(turn.path, step.fingerprint):
             if not (step.inner or self.accept_changes):
                 raise changed_steps_error([(turn.path, step.title)])
             return None
         return recorded
 
-    def has_ended(self, turn: StepContext) -> bool:
+    def has_older_result(self, turn: StepContext) -> bool:
         """May there be an older end of the step, which counts no more as soon as it is begun again?"""
-        return not turn.replaying if self.fresh else self.journal.recorded(turn.path) is not None
+        return not turn.can_replay if self.is_first_run else self.journal.step(turn.path) is not None
 
     def take_step(self, path: str, spent: Budget, *names: str) -> LimitReached | None:
         """One of the steps that may be done, for a path; or which of these limits (that of steps) is reached.
@@ -312,7 +310,7 @@ class RunContext:
             self.charge(path, steps=1)
         return reached
 
-    def spent_around(self, path: str) -> Budget | None:  # noqa: ARG002
+    def budget_at(self, path: str) -> Budget | None:  # noqa: ARG002
         """What is used up by whoever is at a path; None: that of the run."""
         return None
 
@@ -320,12 +318,12 @@ class RunContext:
         """Has an earlier life used up one of the limited steps for it, and is it now done again, once?"""
         return False
 
-    def ask_about(self, step: Step, turn: StepContext) -> None:
+    def require_answer(self, step: Step, turn: StepContext) -> None:
         """Raises a question about this step, and those about all others that are known by now."""
-        asked = {turn.path: step.title, **self.unanswered}
-        answered = {*self._repeat, *self.said_done}
+        asked = {turn.path: step.title, **self.open_questions}
+        answered = {*self._repeat, *self.marked_done}
         problems = [_question(self.id, path, asked[path]) for path in asked if path not in answered]
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
 
     def is_repeated(self, path: str) -> bool:
         """The user has said of a step whose end nobody knows that it is to be done again."""

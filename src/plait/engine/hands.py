@@ -88,7 +88,7 @@ class WorkingRun(RunContext):
         return {}
 
     @cached_property
-    def noted(self) -> set[str]:
+    def note_keys(self) -> set[str]:
         """What need not be said again in this run."""
         return set()
 
@@ -112,7 +112,7 @@ class WorkingRun(RunContext):
         """By path: what those have used up that are inside others and still run."""
         return {}
 
-    def spent_around(self, path: str) -> Budget:
+    def budget_at(self, path: str) -> Budget:
         """What is used up by whoever is at a path: the nearest that has limits of its own.
 
         A hook about somebody is asked from outside, whether that one still runs or not.
@@ -131,21 +131,23 @@ class WorkingRun(RunContext):
 
     def time_left(self, turn: StepContext) -> float | None:
         """Seconds for whoever is at a turn, by its deadline and by the limits around it."""
-        rests = (turn.time_left(), self.spent_around(turn.path).left("seconds"))
+        rests = (turn.time_left(), self.budget_at(turn.path).available("seconds"))
         return min((rest for rest in rests if rest is not None), default=None)
 
     def pause_at(self, turn: StepContext, seconds: float) -> None:
         """No attempt begins when the time of a limit is over: whoever has it ends, and not the step."""
-        spent, end = self.spent_around(turn.path), time.monotonic() + seconds
+        spent, end = self.budget_at(turn.path), time.monotonic() + seconds
         while (reached := spent.reach("seconds")) is None:
-            rest, left = end - time.monotonic(), spent.left("seconds")
+            rest, left = end - time.monotonic(), spent.available("seconds")
             if rest <= 0:
                 return
             self.pause(rest if left is None else min(rest, left + CRUMB))
         raise limit_error(reached, turn)
 
     @contextmanager
-    def spending(self, path: str, limits: Limits, what: str, *, goes_on: bool = False) -> Iterator[Budget]:
+    def budget_scope(
+        self, path: str, limits: Limits, what: str, *, goes_on: bool = False
+    ) -> Iterator[Budget]:
         """For as long as a flow or an agent at a path runs: what it uses up, of others as well.
 
         A limit of its own that is reached inside is its failure, and nobody else's.  `goes_on`: what was
@@ -157,9 +159,9 @@ class WorkingRun(RunContext):
             yield self.spent
             return
         outer = self._budgets.get(path)
-        inner = self._budgets[path] = Budget(limits, within=self.spent_around(path), what=what)
+        inner = self._budgets[path] = Budget(limits, within=self.budget_at(path), what=what)
         self._count_earlier(path, inner)
-        if goes_on and (before := self._tried_before.get(path)) is not None:
+        if goes_on and (before := self._attempt_budgets.get(path)) is not None:
             inner.carry_on(before)
         try:
             yield inner
@@ -168,7 +170,7 @@ class WorkingRun(RunContext):
                 raise
             raise StepError(replace(end.failure, path="")) from None
         except BaseException:  # also if its time was up: another attempt may follow
-            self._tried_before[path] = inner
+            self._attempt_budgets[path] = inner
             raise
         finally:
             if outer is None:
@@ -176,7 +178,7 @@ class WorkingRun(RunContext):
             else:
                 self._budgets[path] = outer
 
-    def rehearse(self, turn: StepContext, kind: str, shown: str) -> dict[str, Json]:
+    def add_planned_step(self, turn: StepContext, kind: str, shown: str) -> dict[str, Json]:
         """Say what a step would do; how it would end, only a run can know."""
         assert self.rehearsal is not None
         self.rehearsal.append(PlannedStep(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
@@ -188,21 +190,21 @@ class WorkingRun(RunContext):
 
     def would_run(self, turn: StepContext, what: object) -> Json:
         kind, title = getattr(what, "kind", "step"), getattr(what, "title", "") or type(what).__name__
-        return self.rehearse(turn, str(kind), f"would run: {title}")
+        return self.add_planned_step(turn, str(kind), f"would run: {title}")
 
     @property
     def would_have_run(self) -> bool:
         """In a dry run: is there something by now that a run would have done?  It may have written files."""
         return any(not one.remembered and not one.skipped for one in self.rehearsal or ())
 
-    def hide_made(self, secrets: Iterable[str]) -> None:
+    def add_derived_secrets(self, secrets: Iterable[str]) -> None:
         """Mask what a step has made of secrets, unless it is masked at least in part, as from the beginning.
 
         What a run masks must not depend on which steps it has performed, and which it remembers.
         """
-        self.hide([one for one in secrets if self.mask(one) == one])
+        self.add_secrets([one for one in secrets if self.mask(one) == one])
 
-    def hide(self, secrets: Iterable[str]) -> None:
+    def add_secrets(self, secrets: Iterable[str]) -> None:
         """Mask these from now on, too: those of a flow inside this one, and what only a command knows."""
         for secret in secrets:
             with _HIDING:
@@ -212,60 +214,62 @@ class WorkingRun(RunContext):
             self.masker.add(secret)
 
     def _why_again(self, turn: StepContext) -> str:
-        known = None if self.fresh else self.journal.recorded(turn.path)
+        known = None if self.is_first_run else self.journal.step(turn.path)
         if known is None:
             return (
-                "" if self.fresh or not self.journal.was_started(turn.path) else "it was begun, not finished"
+                ""
+                if self.is_first_run or not self.journal.is_unfinished(turn.path)
+                else "it was begun, not finished"
             )
         if isinstance(known.outcome, Failed):
             was_cut = known.outcome.failure.message == NO_TIME_LEFT
             return "it was cut: the time of what it is part of was over" if was_cut else "it had failed"
-        if not turn.replaying and self._failed_behind(turn.path, known.number):
+        if not turn.can_replay and self._has_step_failed(turn.path, known.number):
             return "its step had failed by its check"
-        follows = not turn.replaying or known.number <= turn.after
+        follows = not turn.can_replay or known.number <= turn.replay_after
         return "a step before it is done again" if follows else "its text has changed"
 
-    def _failed_behind(self, path: str, number: int) -> bool:
+    def _has_step_failed(self, path: str, number: int) -> bool:
         """Of an action that is a step of its own: has the step failed, though the action had not?"""
         above, _, name = path.rpartition("/")
-        end = self.journal.last_end(above) if name == "run" else None
+        end = self.journal.last_result(above) if name == "run" else None
         return end is not None and end.number > number and isinstance(end.outcome, Failed)
 
     @cached_property
     def earlier(self) -> PriorUsage:
         """What was used up before this life of the run."""
-        return PriorUsage(self.journal, before=self.first)
+        return PriorUsage(self.journal, before=self.first_event)
 
     def _count_earlier(self, path: str, spent: Budget) -> None:
         """What earlier lives used up inside a place is used up there: once in this life."""
-        if not self._looks_back(spent) or (path, spent.depth) in self._counted_places:
+        if not self._looks_back(spent) or (path, spent.depth) in self._usage_recounts:
             return
-        self._counted_places.add((path, spent.depth))
+        self._usage_recounts.add((path, spent.depth))
         spent.add_earlier(**self.earlier.inside(path))
 
     def was_counted(self, path: str) -> bool:
-        if not self._looks_back(self.spent_around(path)) or not self.earlier.has_step(path):
+        if not self._looks_back(self.budget_at(path)) or not self.earlier.has_step(path):
             return False
         with self._counting:
-            is_first = path not in self._counted_again
-            self._counted_again.add(path)
+            is_first = path not in self._step_recounts
+            self._step_recounts.add(path)
         return is_first
 
     def _looks_back(self, spent: Budget) -> bool:
         """Does anybody care what was used up before?  To find out is to read the whole journal."""
-        return not self.fresh and (self.hooks is not None or spent.is_limited())
+        return not self.is_first_run and (self.hooks is not None or spent.is_limited())
 
     @cached_property
-    def _tried_before(self) -> dict[str, Budget]:
+    def _attempt_budgets(self) -> dict[str, Budget]:
         """By path: what attempts that failed have used up."""
         return {}
 
     @cached_property
-    def _counted_places(self) -> set[tuple[str, int]]:
+    def _usage_recounts(self) -> set[tuple[str, int]]:
         return set()
 
     @cached_property
-    def _counted_again(self) -> set[str]:
+    def _step_recounts(self) -> set[str]:
         return set()
 
     @cached_property
@@ -274,32 +278,32 @@ class WorkingRun(RunContext):
 
     def _recount_time(self, path: str) -> None:
         """The time of a remembered step is time of all that it is inside of."""
-        spent = self.spent_around(path)
-        if spent.within is None or path in self._timed or not self._looks_back(spent):
+        spent = self.budget_at(path)
+        if spent.within is None or path in self._time_recounts or not self._looks_back(spent):
             return
-        self._timed.add(path)
-        recorded = self.journal.recorded(path)
-        if recorded is None or recorded.number >= self.first:
+        self._time_recounts.add(path)
+        recorded = self.journal.step(path)
+        if recorded is None or recorded.number >= self.first_event:
             return  # what this life has done was counted then
         to = () if recorded.owed is None else recorded.owed.to
-        heard = (self.journal.last_end(f"{path}/hook:{name}") for name in to)
+        heard = (self.journal.last_result(f"{path}/hook:{name}") for name in to)
         spent.add_time(recorded.duration + sum(one.duration for one in heard if one is not None))
 
     @cached_property
-    def _timed(self) -> set[str]:
+    def _time_recounts(self) -> set[str]:
         return set()
 
-    def take_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
+    def accept_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
         if (capture := getattr(getattr(step, "work", step), "capture", None)) is not None:
             self.note(turn.path, f"taken as done: what it printed is not known, so '{capture.name}' is empty")
-        return super().take_as_done(step, turn, value)
+        return super().accept_as_done(step, turn, value)
 
-    def known(self, step: Step, turn: StepContext) -> Outcome | None:
-        outcome = super().known(step, turn)
+    def find_recorded(self, step: Step, turn: StepContext) -> Outcome | None:
+        outcome = super().find_recorded(step, turn)
         if outcome is not None:
             self._recount_time(turn.path)
         if outcome is not None and self.hooks is not None:
-            self.hooks.catch_up(turn, outcome)
+            self.hooks.deliver_pending(turn, outcome)
         if outcome is not None and self.rehearsal is not None:
             self.rehearsal.append(PlannedStep(turn.path, step.kind, step.title, remembered=True))
         return outcome
@@ -311,27 +315,29 @@ class RehearsedRun(WorkingRun):
     rehearsal: list[PlannedStep]
 
     @cached_property
-    def _failed(self) -> set[str]:
+    def _failure_paths(self) -> set[str]:
         return set()
 
-    def ask_about(self, step: Step, turn: StepContext) -> None:  # noqa: ARG002 - shown where it would be done
-        self._asked.add(turn.path)
+    def require_answer(self, step: Step, turn: StepContext) -> None:  # noqa: ARG002 - shown where it would be done
+        self._question_paths.add(turn.path)
 
     def _why_again(self, turn: StepContext) -> str:
         why = super()._why_again(turn)
-        return f"{why}, and may run only once: plait resume asks" if turn.path in self._asked else why
+        return (
+            f"{why}, and may run only once: plait resume asks" if turn.path in self._question_paths else why
+        )
 
     @cached_property
-    def _asked(self) -> set[str]:
+    def _question_paths(self) -> set[str]:
         return set()
 
     def emit(self, event: Event) -> None:
         self._show_end(event)
         super().emit(event)
 
-    def emit_last(self, event: StepFinished) -> None:
+    def emit_with_parent(self, event: StepFinished) -> None:
         self._show_end(event)
-        super().emit_last(event)
+        super().emit_with_parent(event)
 
     def _show_end(self, event: Event) -> None:
         """Of a step that shows nothing else: one that would fail, or is not done."""
@@ -339,8 +345,8 @@ class RehearsedRun(WorkingRun):
             return
         path, title = event.path, self.mask(event.title)
         match event.outcome:
-            case Failed(failure) if failure.path == path and path not in self._failed:
-                self._failed.add(path)
+            case Failed(failure) if failure.path == path and path not in self._failure_paths:
+                self._failure_paths.add(path)
                 self.rehearsal.append(PlannedStep(path, event.kind, title, fails=failure.message))
             case Skipped(why) if not is_item(path):  # which is skipped for what failed in it
                 self.rehearsal.append(PlannedStep(path, event.kind, title, skipped=why))
@@ -353,9 +359,9 @@ def working(run: RunContext) -> WorkingRun:
 
 def timeout_or_limit(failure: Failure, turn: StepContext) -> Failure:
     """The failure of a call; raises OutOfLimit if the call took longer than a limit lets it."""
-    if failure.kind != "timeout" or turn.is_over():
+    if failure.kind != "timeout" or turn.is_expired():
         return failure
-    reached = working(turn.run).spent_around(turn.path).reach("seconds")
+    reached = working(turn.run).budget_at(turn.path).reach("seconds")
     if reached is None:
         return failure
     raise limit_error(reached, turn, partial=failure.output)
@@ -371,5 +377,5 @@ def limit_error(
     """The end of whoever has this limit, to be raised where it is reached; hooks have heard of it."""
     hooks = turn.run.hooks
     if hooks is not None:
-        hooks.reach(turn, reached, context or {})
+        hooks.limit_reached(turn, reached, context or {})
     return LimitExceeded(reached, turn.path, partial)

@@ -235,17 +235,17 @@ class HookDecision:
     """Every gate that was asked has answered."""
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """For people: who says what, and why."""
         if self.blocks:
             return f"the gate '{self.by}' could not answer: {self.why}"
         return f"the hook '{self.by}' says {self.verb}" + (f": {self.why}" if self.why else "")
 
     def failure(self) -> Failure:
-        return Failure(self.said, "refused", path=self.path)
+        return Failure(self.message, "refused", path=self.path)
 
-    def aborted(self, outcome: Outcome | None = None) -> Aborted:
-        return Aborted(Failure(self.said, ABORTED, path=self.path), self.path, outcome)
+    def abort_error(self, outcome: Outcome | None = None) -> Aborted:
+        return Aborted(Failure(self.message, ABORTED, path=self.path), self.path, outcome)
 
 
 CallTool: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Mapping[str, Json]]"
@@ -329,9 +329,9 @@ class HookRunner:
         if isinstance(attempt, int) and attempt != turn.attempt:
             turn = replace(turn, attempt=attempt)
         found: list[HookDecision] = []
-        names = {whose: whose._names_of(event, turn, context) for whose, _, _ in hooks}
+        names = {whose: whose._hook_variables(event, turn, context) for whose, _, _ in hooks}
         for whose, name, hook in hooks:
-            verdict = whose._asked(name, hook, turn, names[whose])
+            verdict = whose._fire_hook(name, hook, turn, names[whose])
             if verdict is not None:
                 found.append(verdict)
         return _strongest(found)
@@ -342,29 +342,31 @@ class HookRunner:
         found = [(hooks, name, hook) for hooks in around for name, hook in hooks._by_event.get(event, ())]
         return found if len(around) == 1 else sorted(found, key=lambda one: _rank(one[2]))
 
-    def expect(
+    def require(
         self, event: str, turn: StepContext, context: Mapping[str, Json] = _NOTHING
     ) -> HookDecision | None:
         """The same for an event before something: raises Skip, StepError or Aborted if it is not to be."""
         verdict = self.fire(event, turn, context)
         match verdict:
             case HookDecision("skip"):
-                raise Skip(verdict.said)
+                raise Skip(verdict.message)
             case HookDecision("fail"):
                 raise StepError(verdict.failure())
             case HookDecision("abort"):
-                raise verdict.aborted()
+                raise verdict.abort_error()
         return verdict
 
-    def tell_behind(self, turn: StepContext, event: str, context: Mapping[str, Json]) -> None:
+    def notify_after(self, turn: StepContext, event: str, context: Mapping[str, Json]) -> None:
         """Said by a step that knows what came of it: tell this when its end is recorded."""
         self._behind[turn.path] = event, context
 
-    def reach(self, turn: StepContext, reached: LimitReached, context: Mapping[str, Json] = _NOTHING) -> None:
+    def limit_reached(
+        self, turn: StepContext, reached: LimitReached, context: Mapping[str, Json] = _NOTHING
+    ) -> None:
         """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
         verdict = self.fire("limit", turn, {**context, "limit": reached.record()})
         if verdict is not None and verdict.verb == "abort":
-            raise verdict.aborted()
+            raise verdict.abort_error()
 
     # ── for `perform` ────────────────────────────────────────────────────
 
@@ -374,15 +376,15 @@ class HookRunner:
         if kind is None or _is_inside_hook(turn):
             return None
         if self._spent is not None:
-            self._expect_within_limits(self._spent, step, turn)
+            self._require_within_limits(self._spent, step, turn)
         verdict = self.fire(f"{kind}_started", turn, step_names(step, turn.attempt))
         match verdict:
             case HookDecision("skip"):
-                return Skipped(verdict.said)
+                return Skipped(verdict.message)
             case HookDecision("fail"):
                 return Failed(verdict.failure())
             case HookDecision("abort"):
-                raise verdict.aborted()
+                raise verdict.abort_error()
         return None
 
     def after_failure(
@@ -406,17 +408,17 @@ class HookRunner:
                 value = _value_after_failure(step, failure)
                 if value is None:
                     return failed, None
-                turn.run.note(turn.path, f"'{step.title}' failed, and {verdict.said}: {failure.message}")
+                turn.run.note(turn.path, f"'{step.title}' failed, and {verdict.message}: {failure.message}")
                 return Succeeded(value), None
             case HookDecision("skip"):
-                return Skipped(verdict.said), None
+                return Skipped(verdict.message), None
             case HookDecision("fail"):
-                return Failed(replace(failure, message=f"{failure.message}\n{verdict.said}")), None
+                return Failed(replace(failure, message=f"{failure.message}\n{verdict.message}")), None
             case HookDecision("abort"):
-                raise replace(verdict, path=turn.path).aborted(failed)
+                raise replace(verdict, path=turn.path).abort_error(failed)
         return failed, None
 
-    def news_of(
+    def pending_after(
         self, step: Step, turn: StepContext, outcome: Outcome, attempt: int
     ) -> PendingNotifications | None:
         """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of it."""
@@ -425,7 +427,7 @@ class HookRunner:
         hooks = self._to_ask(event, turn.path)
         if not hooks or _is_inside_hook(turn):
             return None
-        told = self._told_of(event, turn, context)
+        told = self._event_variables(event, turn, context)
         to: list[HookListener] = []
         for whose, name, hook in hooks:
             names = {**whose._names, **_around(turn), **told}
@@ -435,20 +437,20 @@ class HookRunner:
             return None
         return PendingNotifications(turn, tuple(to), _owed(to, told, turn, outcome))
 
-    def catch_up(self, turn: StepContext, outcome: Outcome) -> None:
+    def deliver_pending(self, turn: StepContext, outcome: Outcome) -> None:
         """Tell those who had not heard of a step, when an earlier life ended, which is now remembered."""
         if not isinstance(outcome, Succeeded) or _is_inside_hook(turn):
             return
         if not any(self.has(event, turn.path) for event in OWED):
             return
         journal = turn.run.journal
-        known = journal.recorded(turn.path)
+        known = journal.step(turn.path)
         if known is None or known.owed is None:
             return
         told: dict[str, Json] = {**_around(turn), "result": outcome.value, **known.owed.told}
         to: list[HookListener] = []
         for whose, name, hook in self._to_ask(str(told["event"]), turn.path):
-            end = journal.last_end(f"{turn.path}/{HOOK}{name}")
+            end = journal.last_result(f"{turn.path}/{HOOK}{name}")
             if name not in known.owed.to or (record_number(end) > known.number and _is_answer(end, hook)):
                 continue
             names = {**whose._names, **told}
@@ -461,7 +463,7 @@ class HookRunner:
         """Has a hook of an earlier life decided what follows from something that happened at an event?"""
         journal = turn.run.journal
         for whose, name, hook in self._to_ask(event, turn.path):
-            end = journal.last_end(f"{turn.path}/{whose._reaction(name, hook, turn, {}).name}")
+            end = journal.last_result(f"{turn.path}/{whose._reaction(name, hook, turn, {}).name}")
             match end:
                 case StepRecord(outcome=Succeeded({"verb": _}), number=number) if number > since:
                     return True
@@ -469,21 +471,21 @@ class HookRunner:
 
     # ── limits ───────────────────────────────────────────────────────────
 
-    def _expect_within_limits(self, spent: Budget, step: Step, turn: StepContext) -> None:
+    def _require_within_limits(self, spent: Budget, step: Step, turn: StepContext) -> None:
         # A step that was begun before is no next one: what its question needs is looked at there.
-        is_begun = not turn.run.fresh and turn.run.journal.has_begun(turn.path)
+        is_begun = not turn.run.is_first_run and turn.run.journal.was_ever_started(turn.path)
         reached = spent.reach("seconds") if is_begun else spent.reach(*_BESIDE_STEPS)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
         if reached is None and hook_family(step) == "step" and not counts_own_steps(step):
-            reached = turn.run.take_step(turn.path, turn.run.spent_around(turn.path) or spent)
+            reached = turn.run.take_step(turn.path, turn.run.budget_at(turn.path) or spent)
         if reached is None:
             return
-        self.reach(turn, reached, step_names(step, turn.attempt))
+        self.limit_reached(turn, reached, step_names(step, turn.attempt))
         raise LimitExceeded(reached, turn.path, _partial_result(turn))
 
     # ── one hook ─────────────────────────────────────────────────────────
 
-    def _asked(
+    def _fire_hook(
         self, name: str, hook: Hook, turn: StepContext, names: Mapping[str, Json]
     ) -> HookDecision | None:
         inner = _place(self._reaction(name, hook, turn, names), turn)
@@ -496,7 +498,7 @@ class HookRunner:
                 wrong = self._wrong(name, hook, names, turn)
             except _NotConcernedError:
                 return None
-        return self._heard(HookListener(self, name, hook, names, wrong), turn)
+        return self._run_listener(HookListener(self, name, hook, names, wrong), turn)
 
     def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], turn: StepContext) -> str:
         """Why nobody can say whether its condition holds; raises _NotConcernedError if it does not hold."""
@@ -509,7 +511,7 @@ class HookRunner:
             return str(error)
         return ""
 
-    def _heard(self, one: HookListener, turn: StepContext) -> HookDecision | None:
+    def _run_listener(self, one: HookListener, turn: StepContext) -> HookDecision | None:
         """The verdict of a hook that is to hear of something."""
         name, hook = one.name, one.hook
         if name in self._dropped:
@@ -517,19 +519,19 @@ class HookRunner:
         step = self._reaction(name, hook, turn, one.names)
         inner = _place(step, turn)
         if one.wrong:
-            return self._broken(name, hook, inner, one.wrong)
+            return self._handle_broken_hook(name, hook, inner, one.wrong)
         match _perform_hook(step, inner):
             case Succeeded(dict() as value) | Failed(Failure(kind="verdict", output=dict() as value)):
                 return _verdict(hook, value, inner.path)
             case Failed(failure):
-                return self._broken(name, hook, inner, failure.message)
+                return self._handle_broken_hook(name, hook, inner, failure.message)
         return None
 
     def _reaction(self, name: str, hook: Hook, turn: StepContext, names: Mapping[str, Json]) -> HookStep:
         called = name if turn.attempt == 1 else f"{name}@{turn.attempt}"
         return HookStep(called, hook, names, self._call)
 
-    def _broken(self, name: str, hook: Hook, turn: StepContext, why: str) -> HookDecision | None:
+    def _handle_broken_hook(self, name: str, hook: Hook, turn: StepContext, why: str) -> HookDecision | None:
         if hook.gate:
             verb: Verb = "fail" if "fail" in HOOK_EVENTS[hook.event].verbs else "abort"
             return HookDecision(verb, turn.run.mask(why), hook.id, path=turn.path, blocks=True)
@@ -552,10 +554,10 @@ class HookRunner:
 
     # ── names ────────────────────────────────────────────────────────────
 
-    def _names_of(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
-        return {**self._names, **_around(turn), **self._told_of(event, turn, context)}
+    def _hook_variables(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
+        return {**self._names, **_around(turn), **self._event_variables(event, turn, context)}
 
-    def _told_of(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
+    def _event_variables(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
         """Those that are of this event, whoever hears of it."""
         used: Json = {} if self._spent is None else self._spent.used()
         return {"used": used, "cost": used, **context, "event": event, "path": turn.path}
@@ -588,10 +590,10 @@ class PendingNotifications:
 
     def tell(self) -> None:
         """Raises Aborted if all has to end behind the step."""
-        verdicts = [one.whose._heard(one, self.turn) for one in self.to]
+        verdicts = [one.whose._run_listener(one, self.turn) for one in self.to]
         verdict = _strongest([one for one in verdicts if one is not None])
         if verdict is not None and verdict.verb == "abort":
-            raise verdict.aborted()
+            raise verdict.abort_error()
 
 
 def _finish_event(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[str, Json]]:
@@ -660,14 +662,14 @@ class HookStep:
 
     @plans
     def run(self, turn: StepContext) -> Json:
-        turn = self._asked_anew(turn)
+        turn = self._replay_context(turn)
         try:
             outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
         except StepError as error:
-            if error.failure.kind == "timeout" and turn.is_over():
+            if error.failure.kind == "timeout" and turn.is_expired():
                 raise DeadlineExceeded from None  # no answer of the hook, if it is the time of the flow
             raise
-        said = self._said(outputs)
+        said = self._find_decision(outputs)
         if said and said["verb"] not in HOOK_EVENTS[self.hook.event].verbs:
             raise StepError(Failure(f"'{said['verb']}' means nothing at {self.hook.event}", "refused"))
         value: dict[str, Json] = {
@@ -678,25 +680,25 @@ class HookStep:
             # No end that counts: a resumed run asks again.
             verdict = _verdict(self.hook, value, turn.path)
             assert verdict is not None
-            raise StepError(Failure(verdict.said, REFUSED_BY_HOOK, output=value))
+            raise StepError(Failure(verdict.message, REFUSED_BY_HOOK, output=value))
         return value
 
-    def _asked_anew(self, turn: StepContext) -> StepContext:
+    def _replay_context(self, turn: StepContext) -> StepContext:
         """If all of its calls were made and the answer did not count, none of them is remembered."""
         journal = turn.run.journal
-        if turn.run.fresh or not turn.replaying or len(self.hook.calls) < 2:
+        if turn.run.is_first_run or not turn.can_replay or len(self.hook.calls) < 2:
             return turn
-        last, end = journal.recorded(f"{turn.path}/{len(self.hook.calls)}"), journal.last_end(turn.path)
+        last, end = journal.step(f"{turn.path}/{len(self.hook.calls)}"), journal.last_result(turn.path)
         if last is None or not isinstance(last.outcome, Succeeded) or record_number(end) < last.number:
             return turn
-        return replace(turn, replaying=False)
+        return replace(turn, can_replay=False)
 
     def _output(self, turn: StepContext, number: int) -> Json:
         one = HookCallAction(str(number + 1), self)
         ended = act(one, turn) if len(self.hook.calls) == 1 else require_success(turn.perform(one))
         return ended.get("output") if isinstance(ended, Mapping) else None
 
-    def _said(self, outputs: Sequence[Json]) -> dict[str, Json]:
+    def _find_decision(self, outputs: Sequence[Json]) -> dict[str, Json]:
         """The verdict of the hook itself, else the first of its tools that gives one; {} if there is none."""
         if self.hook.verb is not None:
             return {"verb": self.hook.verb, "why": self.hook.why}
@@ -838,7 +840,7 @@ def _perform_hook(step: HookStep, turn: StepContext) -> Outcome:
     turn.run.reacting.add(turn.path)
     try:
         # Its time is that of the flow, and no time of the step that it is about.
-        with nullcontext() if turn.allowance is None else turn.allowance.standing():
+        with nullcontext() if turn.allowance is None else turn.allowance.paused():
             return perform(step, replace(turn, allowance=None))
     except LimitExceeded as end:
         if step.hook.event != "limit":
@@ -851,27 +853,27 @@ def _perform_hook(step: HookStep, turn: StepContext) -> Outcome:
 
 def _place(step: HookStep, turn: StepContext) -> StepContext:
     """The turn of a hook; what an earlier life recorded there counts only if this is the same event."""
-    inner = turn.inner(step)
+    inner = turn.child(step)
     run = turn.run
-    if run.fresh or not inner.replaying:
+    if run.is_first_run or not inner.can_replay:
         return inner
     if step.hook.event == "limit":
-        return replace(inner, replaying=False)  # it is reached anew in each life
-    known = run.journal.recorded(inner.path)
+        return replace(inner, can_replay=False)  # it is reached anew in each life
+    known = run.journal.step(inner.path)
     is_edited = known is not None and known.fingerprint != step.fingerprint
     if is_edited:
-        return replace(inner, replaying=False)
+        return replace(inner, can_replay=False)
     # A step that had ended and is done again begins, fails or ends another time.
-    ended = record_number(run.journal.last_end(turn.path)) if turn.path else 0
-    return inner if ended <= inner.after else replace(inner, after=ended)
+    ended = record_number(run.journal.last_result(turn.path)) if turn.path else 0
+    return inner if ended <= inner.replay_after else replace(inner, replay_after=ended)
 
 
 def _find_record(turn: StepContext) -> StepRecord | None:
     """How the hook ended, if it was asked already: then its condition held, whatever it would say now."""
-    if turn.run.fresh or not turn.replaying:
+    if turn.run.is_first_run or not turn.can_replay:
         return None
-    known = turn.run.journal.recorded(turn.path)
-    return None if known is None or known.number <= turn.after else known
+    known = turn.run.journal.step(turn.path)
+    return None if known is None or known.number <= turn.replay_after else known
 
 
 def _is_answer(end: StepRecord | None, hook: Hook) -> bool:
@@ -902,8 +904,8 @@ def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> HookDecision |
 
 def _value_after_failure(step: Step, failure: Failure) -> Json:
     """What a step gives that counts as done although it failed; None: it cannot count as done."""
-    gone_on = getattr(step, "gone_on", None)
-    return dict(failure.as_ended()) if gone_on is None else gone_on(failure)
+    gone_on = getattr(step, "value_after_failure", None)
+    return dict(failure.as_result()) if gone_on is None else gone_on(failure)
 
 
 def mask_mapping(said: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:

@@ -52,40 +52,40 @@ class Journal(Protocol):
 
     def sync(self) -> None: ...
 
-    def expect(self, fingerprints: Iterable[str]) -> None:
+    def prepare(self, fingerprints: Iterable[str]) -> None:
         """Steps with these will follow: whatever it takes to record them is made ready once for all."""
 
-    def recorded(self, path: str) -> StepRecord | None:
+    def step(self, path: str) -> StepRecord | None:
         """The step that finished at this path, unless it was forgotten since."""
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
+    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         """The finished steps directly below a path whose names begin so, by `order`; read as asked for."""
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
+    def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         """Those of them that failed; of a million items these are found at once."""
 
-    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+    def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
         """The paths and titles of those."""
 
-    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         """By `order`: 1 for each item below a path that was done behind an event; None: any fingerprint."""
 
-    def has_begun(self, path: str) -> bool:
+    def was_ever_started(self, path: str) -> bool:
         """Was this step ever begun, whatever counts of it now?"""
 
-    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
+    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
         """The paths of all such steps directly below one, whose names begin so."""
 
-    def last_end(self, path: str) -> StepRecord | None:
+    def last_result(self, path: str) -> StepRecord | None:
         """The last end of a step unless it was forgotten, also if it was begun again since."""
 
-    def was_started(self, path: str) -> bool:
+    def is_unfinished(self, path: str) -> bool:
         """Was this step begun, and its end not recorded since?"""
 
-    def unfinished(self) -> Iterator[str]:
+    def find_unfinished(self) -> Iterator[str]:
         """The paths of all steps of which `was_started` says so, in the order of their letters."""
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
+    def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
         """By path: what events with smaller numbers than this say was used up; a path may come often."""
 
     def is_fresh(self) -> bool:
@@ -96,10 +96,10 @@ class Journal(Protocol):
 
     def events(self, after: int = 0) -> Iterator[EventRecord]: ...
 
-    def keep(self, data: bytes) -> str:
+    def put_blob(self, data: bytes) -> str:
         """Put large data aside; the name by which `kept` gives it back."""
 
-    def kept(self, name: str) -> bytes: ...
+    def get_blob(self, name: str) -> bytes: ...
 
 
 class MemoryJournal:
@@ -141,13 +141,13 @@ class MemoryJournal:
     def sync(self) -> None:
         """Memory has no second, safer place."""
 
-    def expect(self, fingerprints: Iterable[str]) -> None:
+    def prepare(self, fingerprints: Iterable[str]) -> None:
         """Nothing has to be made ready."""
 
-    def recorded(self, path: str) -> StepRecord | None:
+    def step(self, path: str) -> StepRecord | None:
         return self._finished.get(path)
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
+    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         prefix = f"{path}/"
         with self._lock:
             found = [
@@ -157,17 +157,17 @@ class MemoryJournal:
             ]
         yield from sorted(found, key=lambda known: known.order)
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
-        failed = (known for known in self.recorded_in(path) if isinstance(known.outcome, Failed))
+    def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
+        failed = (known for known in self.steps_in(path) if isinstance(known.outcome, Failed))
         return (known for known in failed if known.number > after)
 
-    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
-        return ((known.path, known.title) for known in self.failed_in(path, after=after))
+    def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+        return ((known.path, known.title) for known in self.failures_in(path, after=after))
 
-    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         done = [
             known.order
-            for known in self.recorded_in(path)
+            for known in self.steps_in(path)
             if is_item(known.path)
             and fingerprint in (None, known.fingerprint)
             and known.number > after
@@ -175,23 +175,23 @@ class MemoryJournal:
         ]
         return to_bitmap(done)
 
-    def has_begun(self, path: str) -> bool:
+    def was_ever_started(self, path: str) -> bool:
         return path in self._begun
 
-    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
+    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
         first = f"{path}/{begins}"
         return (one for one in [*self._begun] if one.startswith(first) and one.rpartition("/")[0] == path)
 
-    def last_end(self, path: str) -> StepRecord | None:
+    def last_result(self, path: str) -> StepRecord | None:
         return self._ends.get(path)
 
-    def was_started(self, path: str) -> bool:
+    def is_unfinished(self, path: str) -> bool:
         return path in self._started
 
-    def unfinished(self) -> Iterator[str]:
+    def find_unfinished(self) -> Iterator[str]:
         yield from sorted(self._started)
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
+    def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
         for stamped in self._events[: max(before - 1 - self._before, 0)]:
             event = stamped.event
             if isinstance(event, StepFinished | StepRetrying) and event.used:
@@ -200,7 +200,7 @@ class MemoryJournal:
     def is_fresh(self) -> bool:
         return self._fresh
 
-    def reopened(self) -> MemoryJournal:
+    def reopen(self) -> MemoryJournal:
         """The same journal as a later life of the run sees it."""
         self._fresh = False
         return self
@@ -211,14 +211,14 @@ class MemoryJournal:
     def events(self, after: int = 0) -> Iterator[EventRecord]:
         yield from self._events[max(after - self._before, 0) :]
 
-    def keep(self, data: bytes) -> str:
+    def put_blob(self, data: bytes) -> str:
         from plait.core.digests import sha256_hex
 
         name = sha256_hex(data)
         self._data[name] = data
         return name
 
-    def kept(self, name: str) -> bytes:
+    def get_blob(self, name: str) -> bytes:
         return self._data[name]
 
 
@@ -248,33 +248,33 @@ class Overlay(MemoryJournal):
                 return True
         return False
 
-    def recorded(self, path: str) -> StepRecord | None:
-        return super().recorded(path) or (None if self._is_gone(path) else self._below.recorded(path))
+    def step(self, path: str) -> StepRecord | None:
+        return super().step(path) or (None if self._is_gone(path) else self._below.step(path))
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
-        mine = {known.path: known for known in super().recorded_in(path, begins)}
-        for known in self._below.recorded_in(path, begins):
+    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
+        mine = {known.path: known for known in super().steps_in(path, begins)}
+        for known in self._below.steps_in(path, begins):
             if known.path in mine or not self._is_gone(known.path):
                 yield mine.pop(known.path, known)
         yield from mine.values()
 
-    def has_begun(self, path: str) -> bool:
-        return self._below.has_begun(path)
+    def was_ever_started(self, path: str) -> bool:
+        return self._below.was_ever_started(path)
 
-    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
-        return self._below.begun_in(path, begins)
+    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
+        return self._below.started_in(path, begins)
 
-    def last_end(self, path: str) -> StepRecord | None:
-        return self._below.last_end(path)
+    def last_result(self, path: str) -> StepRecord | None:
+        return self._below.last_result(path)
 
-    def was_started(self, path: str) -> bool:
-        return self._below.was_started(path)
+    def is_unfinished(self, path: str) -> bool:
+        return self._below.is_unfinished(path)
 
-    def unfinished(self) -> Iterator[str]:
-        return self._below.unfinished()
+    def find_unfinished(self) -> Iterator[str]:
+        return self._below.find_unfinished()
 
-    def kept(self, name: str) -> bytes:
-        return self._data[name] if name in self._data else self._below.kept(name)
+    def get_blob(self, name: str) -> bytes:
+        return self._data[name] if name in self._data else self._below.get_blob(name)
 
 
 def to_step_record(event: StepFinished, number: int = 0) -> StepRecord:

@@ -133,7 +133,7 @@ class Budget:
                 self.add(**used)
         return found
 
-    def set_aside(
+    def reserve(
         self, most: Mapping[str, float], least: Mapping[str, float], expect_time: Callable[[], None]
     ) -> Reservation | LimitReached:
         """What a call may use: all it wants; or the rest, if nobody else is calling; or too little is left.
@@ -141,14 +141,14 @@ class Budget:
         While others use what it wants, it waits; `expect_time` raises if it may not wait any longer.
         """
         with self._taking:
-            while (found := self._granted(most, least)) is None:
+            while (found := self._try_reserve(most, least)) is None:
                 expect_time()
                 self._taking.wait(LOOK)
             if isinstance(found, Reservation):
                 found.begin()
         return found
 
-    def _granted(
+    def _try_reserve(
         self, most: Mapping[str, float], least: Mapping[str, float]
     ) -> Reservation | LimitReached | None:
         granted, must_wait = dict(most), False
@@ -210,12 +210,12 @@ class Budget:
                 "depth": self.depth,
             }
 
-    def left(self, name: str) -> float | None:
+    def available(self, name: str) -> float | None:
         """What may still be used of one, here and outside; None: as much as it takes."""
         rests = [max(0.0, limit - used) for _, limit, used in self._holders(name)]
         return min(rests, default=None)
 
-    def reached(self, *names: str) -> str | None:
+    def limit_code(self, *names: str) -> str | None:
         """The first of these limits (all, if none is named) of which nothing is left."""
         found = self.reach(*names)
         return None if found is None else found.code
@@ -309,7 +309,7 @@ class PriorUsage:
         self._journal = journal
         self._before = before
         self._at: dict[str, dict[str, float]] = {}
-        for path, used in journal.used_up(before):
+        for path, used in journal.usage_before(before):
             _add(self._at.setdefault(path, {}), used)
         self._paths = sorted(self._at)
         self._sums = list(accumulate((_row(self._at[path]) for path in self._paths), _plus, initial=_NOTHING))
@@ -419,7 +419,7 @@ class UsageTally:
         self.estimated += int(used.get("estimated", 0))
         self.cost += used.get("spend", 0.0)
 
-    def hear(self, event: Event) -> None:
+    def count(self, event: Event) -> None:
         """Count what an event says was used up; what is replayed was counted with the earlier lives."""
         match event:
             case StepFinished(used=used, replayed=False) | StepRetrying(used=used):

@@ -50,7 +50,7 @@ class Failure:
     path: str = ""
     """The step that failed first, if this failure is that of a whole list of steps."""
 
-    def as_ended(self) -> dict[str, Json]:
+    def as_result(self) -> dict[str, Json]:
         """How the step ended, as one that did not fail would say it."""
         if isinstance(self.output, dict):
             return dict(self.output)

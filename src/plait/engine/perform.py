@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from plait.engine.context import RunContext
     from plait.scope import Scope
 
-    # It may also have `goes_on: GoesOn`; and its `run` may be one that `plans`.
+    # It may also have `retry_scope: RetryScope`; and its `run` may be one that `plans`.
 
 
 class Acting(Protocol):
@@ -92,7 +92,7 @@ class StepTimer:
         return own if self.around is None else min(own, self.around.end())
 
     @contextmanager
-    def standing(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """While a hook is asked; of several side by side the time counts once."""
         with self._lock:
             self._asking += 1
@@ -102,7 +102,7 @@ class StepTimer:
             if self.around is None:
                 yield
             else:
-                with self.around.standing():
+                with self.around.paused():
                     yield
         finally:
             with self._lock:
@@ -122,20 +122,20 @@ class StepContext:
     """Of the flow, by the monotonic clock."""
     attempt: int = 1
     order: int = 0
-    replaying: bool = True
+    can_replay: bool = True
     """Everything before this step was remembered, so that it may be remembered, too."""
     directory: str = "."
     """Where its processes run and its files are."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What its processes find in their environment."""
-    after: int = 0
+    replay_after: int = 0
     """What is before this step ended with this event: an older record of it is one of another pass."""
     allowance: StepTimer | None = None
     """The time by the `timeout` of steps, beside that of the flow."""
 
     def perform(self, step: Step, *, scope: Scope | None = None, name: str | None = None) -> Outcome:
         """Perform a step that is inside this one."""
-        return perform(step, self.inner(step, scope=scope, name=name))
+        return perform(step, self.child(step, scope=scope, name=name))
 
     def perform_next(
         self,
@@ -152,20 +152,20 @@ class StepContext:
         it are done, too, even if an earlier life of the run had done them.  `is_last`:
         the end of this step is the end of the one that it is inside of.
         """
-        inner = self.inner(step, scope=scope, name=name, order=order)
+        inner = self.child(step, scope=scope, name=name, order=order)
         known = replay(step, inner)
         if known is not None:
             return known, self._behind(inner.path)
         outcome = _perform_step(step, inner, is_last=is_last)
-        return outcome, self if self.run.fresh else replace(self, replaying=False)
+        return outcome, self if self.run.is_first_run else replace(self, can_replay=False)
 
     def _behind(self, path: str) -> StepContext:
         """The turn of what follows a step that was remembered."""
-        recorded = self.run.journal.recorded(path)
+        recorded = self.run.journal.step(path)
         number = 0 if recorded is None else recorded.number
-        return self if number <= self.after else replace(self, after=number)
+        return self if number <= self.replay_after else replace(self, replay_after=number)
 
-    def inner(
+    def child(
         self, step: Step, *, scope: Scope | None = None, name: str | None = None, order: int = 0
     ) -> StepContext:
         """The turn of a step that is inside this one."""
@@ -178,10 +178,10 @@ class StepContext:
             self.deadline,
             1,
             order,
-            self.replaying,
+            self.can_replay,
             self.directory,
             self.env,
-            self.after,
+            self.replay_after,
             self.allowance,
         )
 
@@ -193,14 +193,14 @@ class StepContext:
             self.deadline,
             self.attempt,
             self.order,
-            self.replaying,
+            self.can_replay,
             self.directory,
             self.env,
-            self.after,
+            self.replay_after,
             self.allowance,
         )
 
-    def at_most(self, seconds: float) -> StepContext:
+    def with_deadline(self, seconds: float) -> StepContext:
         """The same with so much time, if there is not less already."""
         end = time.monotonic() + seconds
         return replace(self, deadline=end if self.deadline is None else min(end, self.deadline))
@@ -221,7 +221,7 @@ class StepContext:
         end = self.ends_at()
         return None if end is None else max(0.0, end - time.monotonic())
 
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """What this step is inside of has no time left."""
         end = self.ends_at()
         return end is not None and time.monotonic() >= end
@@ -230,7 +230,11 @@ class StepContext:
 def join_contexts(turn: StepContext, turns: Iterable[StepContext]) -> StepContext:
     """The turn of what follows several steps that were performed side by side, given those behind each."""
     ended = (turn, *turns)
-    return replace(turn, replaying=all(one.replaying for one in ended), after=max(one.after for one in ended))
+    return replace(
+        turn,
+        can_replay=all(one.can_replay for one in ended),
+        replay_after=max(one.replay_after for one in ended),
+    )
 
 
 def perform(step: Step, turn: StepContext) -> Outcome:
@@ -244,7 +248,7 @@ def _perform_step(step: Step, turn: StepContext, *, is_last: bool = False) -> Ou
         return _attempt_and_record(step, turn, is_last=is_last)
     finally:
         # Of a step that has no end in this life only what was paid: it is done, and counted, again.
-        used = turn.run.charged(turn.path)
+        used = turn.run.take_charges(turn.path)
         if used is not None and "turns" in used:
             _record_paid(step, turn, used)
 
@@ -252,14 +256,16 @@ def _perform_step(step: Step, turn: StepContext, *, is_last: bool = False) -> Ou
 def _record_paid(step: Step, turn: StepContext, used: Usage) -> None:
     outcome = Failed(Failure("was ended", "stopped", path=turn.path))
     said = turn.path, step.kind, step.title, step.fingerprint
-    turn.run.emit_in_vain(StepFinished(*said, outcome, 0.0, turn.order, used=used), "it was ended")
+    turn.run.emit_discarded(StepFinished(*said, outcome, 0.0, turn.order, used=used), "it was ended")
 
 
 def _attempt_and_record(step: Step, turn: StepContext, *, is_last: bool) -> Outcome:
-    if turn.is_over():
+    if turn.is_expired():
         raise DeadlineExceeded
-    if turn.path in turn.run.unended:
-        turn.run.ask_about(step, turn)  # it was cut in this life, and is to be tried again with what it is in
+    if turn.path in turn.run.unfinished_once:
+        turn.run.require_answer(
+            step, turn
+        )  # it was cut in this life, and is to be tried again with what it is in
     began = time.monotonic()
     hooks, ends_run = turn.run.hooks, None
     attempt = 1
@@ -270,19 +276,21 @@ def _attempt_and_record(step: Step, turn: StepContext, *, is_last: bool) -> Outc
         if aborted.outcome is None or aborted.path != turn.path:
             raise
         outcome, ends_run = aborted.outcome, aborted
-    cut_short = _is_timeout(outcome) and turn.is_over()
-    if step.policy.once and not cut_short:
-        turn.run.unended.discard(turn.path)
-    if cut_short and (step.policy.failure_is_final or step.policy.once):
+    cut_short = _is_timeout(outcome) and turn.is_expired()
+    if step.policy.at_most_once and not cut_short:
+        turn.run.unfinished_once.discard(turn.path)
+    if cut_short and (step.policy.keep_failure or step.policy.at_most_once):
         # The step had not taken too long, so nobody may remember that it failed; and of one that is done
         # once nobody knows how far it came.
         raise DeadlineExceeded
     if cut_short and isinstance(outcome, Failed) and outcome.failure.path == turn.path:
         outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
     is_own = not isinstance(ends_run, LimitExceeded)
-    if isinstance(outcome, Failed) and step.policy.failure_is_skipped and is_own:
+    if isinstance(outcome, Failed) and step.policy.skip_on_failure and is_own:
         outcome = Skipped(outcome.failure.message)
-    news = None if hooks is None or ends_run is not None else hooks.news_of(step, turn, outcome, attempt)
+    news = (
+        None if hooks is None or ends_run is not None else hooks.pending_after(step, turn, outcome, attempt)
+    )
     end = StepFinished(
         turn.path,
         step.kind,
@@ -291,15 +299,15 @@ def _attempt_and_record(step: Step, turn: StepContext, *, is_last: bool) -> Outc
         outcome,
         time.monotonic() - began,
         turn.order,
-        used=turn.run.charged(turn.path),
+        used=turn.run.take_charges(turn.path),
         owed=None if news is None else news.owed,
     )
     # Before any hook hears of it: who has not heard when this life ends hears of it in another one.
     try:
         if ends_run is not None and _would_count(ends_run, step, outcome):
-            turn.run.emit_in_vain(end, "a limit cut it off")
+            turn.run.emit_discarded(end, "a limit cut it off")
         elif is_last and news is None:
-            turn.run.emit_last(end)
+            turn.run.emit_with_parent(end)
         else:
             turn.run.emit(end)
     except JournalError as error:
@@ -321,7 +329,7 @@ def _at_failure(error: JournalError, step: Step, turn: StepContext, outcome: Out
     why = "\n".join(line for line in said if not line.startswith("fix: "))  # what to do first is ours
     begins = "before that" if error.holds_last else "so it does not hold that"
     fix = error.fix
-    if error.holds_last and step.policy.failure_is_final:
+    if error.holds_last and step.policy.keep_failure:
         fix = f"{fix}; plait retry {turn.run.id} --failed tries again what failed"
     return JournalError(
         f"{error.what}; {begins} '{step.title}' failed: {why}", error.where, fix, code=error.code
@@ -331,7 +339,7 @@ def _at_failure(error: JournalError, step: Step, turn: StepContext, outcome: Out
 def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:
     """Would a failure be remembered that is not the step's own?  What was paid for it is kept, no more."""
     is_limit = isinstance(aborted, LimitExceeded) and isinstance(outcome, Failed)
-    return is_limit and step.policy.failure_is_final
+    return is_limit and step.policy.keep_failure
 
 
 def _is_timeout(outcome: Outcome) -> bool:
@@ -344,17 +352,17 @@ def _run_attempts(step: Step, turn: StepContext, began: float) -> tuple[Outcome,
     delays = policy.retry.delays(run.random) if policy.retry.attempts > 1 else iter(())
     attempt = 1
     hooks = run.hooks
-    goes_on: RetryScope | None = getattr(step, "goes_on", None)
-    since = 0 if goes_on is None else turn.after if turn.replaying else run.journal.last()
+    goes_on: RetryScope | None = getattr(step, "retry_scope", None)
+    since = 0 if goes_on is None else turn.replay_after if turn.can_replay else run.journal.last()
     own = turn
     if hooks is not None and (decided := hooks.before(step, turn)) is not None:
         return decided, attempt
     while True:
-        run.expect_going()
+        run.require_not_stopped()
         started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
-        run.emit_start(started, at_once=policy.once or run.has_ended(turn))
-        if policy.once:
-            run.unended.add(turn.path)
+        run.emit_start(started, at_once=policy.at_most_once or run.has_older_result(turn))
+        if policy.at_most_once:
+            run.unfinished_once.add(turn.path)
         outcome = _in_time(step, own, attempt)
         if not isinstance(outcome, Failed):
             return outcome, attempt
@@ -364,14 +372,14 @@ def _run_attempts(step: Step, turn: StepContext, began: float) -> tuple[Outcome,
         if delay is None or not isinstance(outcome, Failed):
             return outcome, attempt
         of = policy.retry.attempts if attempt < policy.retry.attempts else 0
-        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of, run.charged(turn.path)))
+        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of, run.take_charges(turn.path)))
         run.pause_at(turn, delay)
         attempt += 1
-        own = replace(turn, replaying=False)
+        own = replace(turn, can_replay=False)
         if goes_on == "always" or (goes_on and can_continue_after(outcome.failure, turn.path)):
             # As in a run that is resumed: what was done inside of it, at this attempt or before, stays done.
-            own = replace(turn, replaying=True, after=since)
-            run.fresh = False
+            own = replace(turn, can_replay=True, replay_after=since)
+            run.is_first_run = False
 
 
 def _pause(
@@ -395,10 +403,10 @@ def _in_time(step: Step, turn: StepContext, attempt: int) -> Outcome:
     try:
         outcome = _attempt(step, own)
     except DeadlineExceeded:
-        if limit is None or turn.is_over():
+        if limit is None or turn.is_expired():
             raise
         return Failed(replace(too_long(limit), path=turn.path))
-    if limit is not None and own.is_over() and not turn.is_over():
+    if limit is not None and own.is_expired() and not turn.is_expired():
         return _with_limit(outcome, limit, turn.path)
     return outcome
 

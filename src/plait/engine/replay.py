@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def replay(step: Step, turn: StepContext) -> Outcome | None:
-    return None if turn.run.fresh else turn.run.known(step, turn)
+    return None if turn.run.is_first_run else turn.run.find_recorded(step, turn)
 
 
 def replay_unless_failed(turn: StepContext, name: str, is_in_vain: InVain = lambda *_: False) -> StepContext:
@@ -32,13 +32,13 @@ def replay_unless_failed(turn: StepContext, name: str, is_in_vain: InVain = lamb
     `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has failed since?
     """
     journal = turn.run.journal
-    if turn.run.fresh or not turn.replaying:
+    if turn.run.is_first_run or not turn.can_replay:
         return turn
-    known, end = journal.recorded(f"{turn.path}/{name}"), journal.last_end(turn.path)
+    known, end = journal.step(f"{turn.path}/{name}"), journal.last_result(turn.path)
     if known is None or end is None or end.number < known.number or not isinstance(end.outcome, Failed):
         return turn
     in_vain = isinstance(known.outcome, Failed) or is_in_vain(known, end.outcome.failure)
-    return replace(turn, replaying=False) if in_vain else turn
+    return replace(turn, can_replay=False) if in_vain else turn
 
 
 InVain: TypeAlias = "Callable[[StepRecord, Failure], bool]"
@@ -68,12 +68,12 @@ ITEMS_STEP: Final = "items"
 
 
 class RecordedLookup(Protocol):
-    def recorded(self, path: str) -> StepRecord | None: ...
+    def step(self, path: str) -> StepRecord | None: ...
 
 
 def items_selected_at(journal: RecordedLookup, fan: str, chooser: str = ITEMS_STEP) -> int:
     """The event with which the items of a fan were chosen; 0 if nothing is known of that."""
-    return record_number(journal.recorded(f"{fan}/{chooser}"))
+    return record_number(journal.step(f"{fan}/{chooser}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class RetriedItems:
     held: Mapping[str, str] = field(default_factory=dict)
     """By paths of the flow: the texts of its steps then, as fingerprints."""
 
-    def stays_done(self, path: str, fingerprint: str) -> bool:
+    def keeps(self, path: str, fingerprint: str) -> bool:
         """Is what was done at a path not done again for its text, which is this one now?"""
         if not self.items or "/".join(path.split("/", 2)[:2]) in self.items:
             return False

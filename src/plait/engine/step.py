@@ -132,11 +132,11 @@ class Policy:
 
     retry: Retry = NO_RETRY
     timeout: float | None = None
-    once: bool = False
+    at_most_once: bool = False
     """Rather ask than do it a second time, when nobody knows whether the first was finished."""
-    failure_is_final: bool = False
+    keep_failure: bool = False
     """A recorded failure is remembered like a success: a dead letter, until somebody retries it."""
-    failure_is_skipped: bool = False
+    skip_on_failure: bool = False
     """A failure that is not tried again any more counts as if there had been nothing to do."""
 
 

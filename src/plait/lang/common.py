@@ -122,45 +122,45 @@ def _span_at(node: nodes.Node, place: tuple[str | int, ...]) -> Span:
 
 def parse_policy(said: Fields, older: Fields | None) -> Policy:
     timeout = said.seconds("timeout")
-    for other in (said.inner("test"), older):
+    for other in (said.child("test"), older):
         if timeout is None and other is not None:
             timeout = other.seconds("timeout")
     retry = parse_retry(said)
-    if retry is None and older is not None and (again := older.whole("retries")):
+    if retry is None and older is not None and (again := older.integer("retries")):
         retry = Retry(attempts=again + 1)
     if retry is None and timeout is None and not said.flag("once"):
         return DEFAULT_POLICY
-    return Policy(retry=retry or NO_RETRY, timeout=timeout, once=said.flag("once"))
+    return Policy(retry=retry or NO_RETRY, timeout=timeout, at_most_once=said.flag("once"))
 
 
 def parse_retry(place: Fields, name: str = "retry") -> Retry | None:
     """What a map says under `retry`: a number of attempts, or more."""
-    said = place.inner(name)
+    said = place.child(name)
     if said is None:
-        attempts = place.whole(name)
+        attempts = place.integer(name)
         return None if attempts is None else Retry(attempts=attempts)
     backoff, base, increment = (
         said.text("backoff") or "exponential",
         said.number("base"),
         said.seconds("increment"),
     )
-    if (way := said.inner("backoff")) is not None:
+    if (way := said.child("backoff")) is not None:
         backoff = next(name for name in ("fixed", "linear", "exponential", "fibonacci") if way.node.get(name))
-        numbers = way.inner(backoff)
+        numbers = way.child(backoff)
         if numbers is not None and backoff == "linear":
             increment = numbers.seconds("increment")
         if numbers is not None and backoff == "exponential":
             base = numbers.number("base")
     first = said.seconds("initial_delay")
     return Retry(
-        attempts=said.whole("attempts") or 1,
+        attempts=said.integer("attempts") or 1,
         backoff=backoff,  # type: ignore[arg-type]  # one of the words of its table
         initial_delay=1.0 if first is None else first,
         max_delay=said.seconds("max_delay") or 30.0,
         increment=increment,
         base=base or 2.0,
         jitter=_jitter(said),
-        retry_on=said.words("retry_on"),
+        retry_on=said.strings("retry_on"),
         budget=said.seconds("budget"),
     )
 
@@ -174,7 +174,7 @@ def _jitter(said: Fields) -> float:
 
 def parse_backend(flow: Fields) -> str:
     """Where items run: as the map says, else as its flow does."""
-    own = flow.inner("map")
+    own = flow.child("map")
     return (own.text("backend") if own else None) or flow.text("backend") or "local"
 
 
@@ -183,7 +183,7 @@ def parse_capture(said: Fields) -> Capture | None:
     if name is None:
         return None
     capture = Capture(name, format=said.text("capture_format") or "string")  # type: ignore[arg-type]
-    streams = said.inner("capture_streams")
+    streams = said.child("capture_streams")
     if streams is None:
         stream: Any = said.text("capture_streams") or "stdout"  # one of the words of its table
         return replace(capture, stream=stream)
@@ -217,12 +217,12 @@ def read_limits(said: Fields | None) -> Limits:
     if said is None:
         return NO_LIMITS
     return Limits(
-        turns=said.whole("turns"),
-        tokens=said.whole("tokens"),
+        turns=said.integer("turns"),
+        tokens=said.integer("tokens"),
         spend=said.number("spend"),
         seconds=said.seconds("seconds"),
-        steps=said.whole("steps"),
-        depth=said.whole("depth"),
+        steps=said.integer("steps"),
+        depth=said.integer("depth"),
     )
 
 
@@ -233,7 +233,7 @@ def parse_on_empty(said: Fields) -> OnEmpty:
 
 def agent_limits(said: Fields) -> Limits:
     """The limits of an agent."""
-    return with_default_turns(read_limits(said.inner("limits")))
+    return with_default_turns(read_limits(said.child("limits")))
 
 
 def with_default_turns(limits: Limits) -> Limits:

@@ -61,13 +61,13 @@ class FlowEnvironment:
             **{name: secret.reveal() for name, secret in self.secrets.items()},
         }
 
-    def hidden(self) -> frozenset[str]:
+    def texts_to_mask(self) -> frozenset[str]:
         """Every text that is masked wherever it appears."""
         return self.guessed.union(secrets_in([self.names(), *self.secrets.values()]))
 
     def environ(self, host: Mapping[str, str]) -> dict[str, str | Secret]:
         """What `env.X` answers: a secret is one under every name that it has there."""
-        return _wrap_secrets({**host, **self.process_env()}, self.hidden())
+        return _wrap_secrets({**host, **self.process_env()}, self.texts_to_mask())
 
 
 def load_environment(
@@ -82,7 +82,7 @@ def load_environment(
     reader = _Head(flow, environ, caller)
     found = reader.read(parameters, profile)
     if reader.problems:
-        raise InputError.together(reader.problems)
+        raise InputError.combine(reader.problems)
     return found
 
 
@@ -101,10 +101,10 @@ class _Head:
         """The names that the head itself has; all others are its caller's."""
         self.budget = Budget()
 
-    def hidden(self) -> frozenset[str]:
+    def texts_to_mask(self) -> frozenset[str]:
         filed, _ = self._env_files()
         secrets = self._secrets(filed)
-        return frozenset(self._guessed(filed)).union(secret.reveal() for secret in secrets.values())
+        return frozenset(self._guess_secrets(filed)).union(secret.reveal() for secret in secrets.values())
 
     def read(self, parameters: Mapping[str, Json], profile: str | None) -> FlowEnvironment:
         filed, refused = self._env_files()
@@ -113,12 +113,12 @@ class _Head:
         self.own = {*filed, *secrets, *parameters}
         self.given = {*filed, *secrets, *(parameters if caller is None else caller.given)}
         self.data = set() if caller is None else set(caller.data)
-        guessed = frozenset(self._guessed(filed))
+        guessed = frozenset(self._guess_secrets(filed))
         hidden = guessed.union(secret.reveal() for secret in secrets.values())
         self.sources = Sources(environ=_wrap_secrets(self.environ, hidden))
         given = _wrap_secrets(filed, hidden)
         around = {} if caller is None else caller.scope.names
-        variables = self._filled(self.flow.entries("vars"), {**around, **parameters, **secrets})
+        variables = self._render_entries(self.flow.entries("vars"), {**around, **parameters, **secrets})
         known = {**around, **given, **parameters, **variables, **secrets}
         env = {**given, **self._variables(profile, known)}
         return FlowEnvironment(
@@ -136,7 +136,7 @@ class _Head:
         """Those of the flow, with what a profile says in the place of what it replaces."""
         own, chosen = dict(self.flow.variables("env")), dict(self._profile(profile))
         if not chosen:
-            return self._filled(list(own.items()), known)
+            return self._render_entries(list(own.items()), known)
         from plait.lang.analysis.mentions import names_in
 
         if circles := list(circular_variables(own, chosen)):
@@ -155,21 +155,23 @@ class _Head:
             extends = name in own and node is not own[name] and name in names_in(node)
             for other in [*names_in(node), *(names_in(own[name]) if extends else ())]:
                 settle(other)
-            before = self._filled([(name, own[name])], {**known, **found}) if extends else {}
-            found.update(self._filled([(name, node)], {**known, **found, **before}))
+            before = self._render_entries([(name, own[name])], {**known, **found}) if extends else {}
+            found.update(self._render_entries([(name, node)], {**known, **found, **before}))
 
         for name in (*own, *chosen):
             settle(name)
         return found
 
-    def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
+    def _render_entries(
+        self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]
+    ) -> dict[str, Json]:
         """Each value with those above it put in."""
         found: dict[str, Json] = {}
         names = dict(known)
         for name, node in entries:
             try:
                 template = format.to_template(node)
-                value = template.careful(self._lookup(names), strict=True, sealing=True)
+                value = template.render_checked(self._lookup(names), strict=True, sealing=True)
                 self.budget.spend(value, node.span)
                 found[name] = names[name] = value
                 self._tell_origin(name, template)
@@ -192,7 +194,7 @@ class _Head:
             else:
                 origin = self.caller.scope.origin(root)
                 is_authors = origin is not None and origin.of_author
-                is_data = not root.isidentifier() if origin is None else not origin.trusted
+                is_data = not root.isidentifier() if origin is None else not origin.is_trusted
             if not is_authors:
                 self.given.add(name)
             if is_data:
@@ -231,7 +233,7 @@ class _Head:
                 self.problems += error.problems
                 continue
             if dotenv is not None:
-                found |= dotenv.filled({**self.environ, **found})
+                found |= dotenv.expand({**self.environ, **found})
                 refused += dotenv.refused
         return found, tuple(dict.fromkeys(refused))
 
@@ -245,7 +247,7 @@ class _Head:
                 found[name] = secret
         return found
 
-    def _guessed(self, filed: Mapping[str, str]) -> Iterator[str]:
+    def _guess_secrets(self, filed: Mapping[str, str]) -> Iterator[str]:
         """Secrets by their names: of env files, and of the environment as far as the flow speaks of it."""
         from plait.core.secret_names import has_form_of_key, looks_secret, password_in
 
@@ -325,7 +327,7 @@ def secrets_in(value: Json) -> Iterator[str]:
 
 def secret_texts(around: FlowEnvironment, parameters: Mapping[str, Json]) -> list[str]:
     """What has to be masked wherever it appears, in a fixed order."""
-    return sorted(around.hidden().union(secrets_in(parameters)))
+    return sorted(around.texts_to_mask().union(secrets_in(parameters)))
 
 
 def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
@@ -348,9 +350,9 @@ def read_env_file(node: nodes.Scalar) -> DotEnv | None:
         if error.code == "no-file":
             fix = "check the path, or end it with ? if the file may be missing"
             problems = [replace(problem, fix=fix) for problem in problems]
-        raise InputError.together(problems) from None
+        raise InputError.combine(problems) from None
     if found.unread:
-        raise InputError.together(_unread(path, line) for line in found.unread)
+        raise InputError.combine(_unread(path, line) for line in found.unread)
     return found
 
 

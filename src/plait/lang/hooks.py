@@ -204,7 +204,7 @@ def load_hooks(text: str, name: str, *, space: str) -> tuple[Hook, ...]:
     document = documents.parse(text, name)
     problems = [one.problem for one in check_hooks_file(document, space=space) if one.severity == "error"]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     return read_hooks(_hooks_in(document), space=space)
 
 
@@ -213,7 +213,7 @@ def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...
     problems = [] if node is None else format.validate(node, HOOKS, called="'hooks'")
     problems += [one.problem for one in hook_findings(node, space=space) if one.severity == "error"]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     return read_hooks(node, space=space)
 
 
@@ -225,7 +225,7 @@ def hook_tools(hooks: Iterable[Hook]) -> dict[str, Span]:
 
 def _hook(said: Fields, space: str) -> Hook:
     event = said.text("event") or ""
-    layer = said.whole("layer")
+    layer = said.integer("layer")
     return Hook(
         said.text("id") or "",
         event,
@@ -233,10 +233,10 @@ def _hook(said: Fields, space: str) -> Hook:
         condition=_when(said),
         layer=LAYERS[space] if layer is None else layer,
         space=space,
-        gate=said.has("verb") if said.maybe("gate") is None else said.flag("gate"),
+        gate=said.has("verb") if said.optional_flag("gate") is None else said.flag("gate"),
         verb=next((verb for verb in VERBS if verb == said.text("verb")), None),
         why=said.text("why") or "",
-        max_retries=said.whole("max_retries") or 0,
+        max_retries=said.integer("max_retries") or 0,
         delay=said.seconds("delay") or 0.0,
         timeout=said.seconds("timeout"),
         description=said.text("description") or "",

@@ -39,7 +39,7 @@ class LoadedFlow:
     parameters: Mapping[str, Json]
     surroundings: FlowEnvironment = field(repr=False)
     declared: Mapping[str, Parameter]
-    uses: Mapping[str, Span] = field(default_factory=dict)
+    tool_uses: Mapping[str, Span] = field(default_factory=dict)
     """The tools that its steps name, and where."""
     calls: tuple[ToolCall, ...] = ()
     """Those of its steps, with the parameters as they are written."""
@@ -55,7 +55,7 @@ class LoadedFlow:
     backend: str = "local"
     shared: bool = False
     """The project is at the same place on every host that performs items."""
-    ships: tuple[str, ...] = ()
+    shipped_files: tuple[str, ...] = ()
     """Patterns for files of the project that go with the items, where it is not."""
     stall_timeout: float | None = None
     """Seconds that a cluster's scheduler or a worker may give no sign of life."""
@@ -63,7 +63,7 @@ class LoadedFlow:
     """Seconds that a cluster may have no worker."""
     allow_outside: bool = False
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-    made: frozenset[str] = field(default=frozenset(), repr=False)
+    derived_secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """What its steps make of secrets, as far as that is known before."""
 
     def scope(self, run: str, *, sources: Sources | None = None, started: str = "") -> Scope:
@@ -95,4 +95,4 @@ class LoadedFlow:
 
     def secret_texts(self) -> list[str]:
         """What has to be masked wherever it appears."""
-        return sorted(self.made.union(secret_texts(self.surroundings, self.parameters)))
+        return sorted(self.derived_secrets.union(secret_texts(self.surroundings, self.parameters)))

@@ -53,7 +53,7 @@ class Parameter:
     pattern: str | None = None
 
     @property
-    def wanted(self) -> str:
+    def type_description(self) -> str:
         """What may be given, in words."""
         return WORDS[self.type]
 
@@ -84,7 +84,7 @@ def parse_parameters(document: nodes.Node) -> dict[str, Parameter]:
         found[parameter.name] = parameter
         problems += _contradictions(parameter)
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     return found
 
 
@@ -117,7 +117,7 @@ def _parse_parameter(
         return Parameter(name, span, str(said_type) if said_type else "any")
     said = format.Fields(form, value, Scope())
     default, choices = said.get("default"), said.get("choices")
-    needed = said.maybe("required")
+    needed = said.optional_flag("required")
     if needed is None:
         needed = default is None if required is None else required and default is None
     return Parameter(
@@ -160,13 +160,15 @@ def resolve_parameters(parameters: Mapping[str, Parameter], given: Mapping[str, 
                 problems.append(_missing(parameter))
             continue
         value = convert_value(parameter, offered)
-        unmet = f"is {parameter.wanted}" if isinstance(value, Undefined) else _unmet(parameter, value)
+        unmet = (
+            f"is {parameter.type_description}" if isinstance(value, Undefined) else _unmet(parameter, value)
+        )
         if unmet is not None:
             what = f"parameter '{name}' {unmet}, and what is given is not"
             problems.append(Problem(what, parameter.span, f"give it with -i {name}=…", code="parameter"))
         values[name] = value
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     return values
 
 
@@ -228,7 +230,7 @@ def _matches_whole(pattern: str, text: str) -> bool:
 
 
 def _all_wanted(parameter: Parameter) -> str:
-    parts = [parameter.wanted]
+    parts = [parameter.type_description]
     if parameter.choices:
         parts.append(f"one of {_format_choices(parameter)}")
     if parameter.pattern is not None:
@@ -298,7 +300,7 @@ def known_of_head(
 
 def find_secret_texts(flow: format.Fields, environ: Mapping[str, str]) -> frozenset[str]:
     """The texts that a head calls secrets, as far as they can be had; its problems are told elsewhere."""
-    return _Head(flow, environ).hidden()
+    return _Head(flow, environ).texts_to_mask()
 
 
 class _KnownHead(_Head):
@@ -306,7 +308,7 @@ class _KnownHead(_Head):
 
     def known(self, others: Set[str], profile: str | None) -> dict[str, Json]:
         filed = {name: value for name, value in self._in_env_files() if name not in others}
-        variables = self._filled(self.flow.entries("vars"), {})
+        variables = self._render_entries(self.flow.entries("vars"), {})
         found = {**filed, **{name: value for name, value in variables.items() if name not in others}}
         env = self._variables(profile, found)
         return {name: value for name, value in {**filed, **env, **variables}.items() if name not in others}

@@ -82,8 +82,8 @@ def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
 def note_missing_fields(holes: Iterable[ItemPlaceholder], turn: StepContext) -> None:
     run = working(turn.run)
     for hole in holes:
-        if turn.scope.lookup(hole.path) is UNDEFINED and (place := str(hole.span)) not in run.noted:
-            run.noted.add(place)
+        if turn.scope.lookup(hole.path) is UNDEFINED and (place := str(hole.span)) not in run.note_keys:
+            run.note_keys.add(place)
             stays = f"'${{{hole.path}}}' stays as it is written: an item has no such field"
             run.note(turn.path, f"{place}: {stays}")
 
@@ -150,7 +150,7 @@ class Expression(Protocol):
 
     def holds(self, scope: Scope) -> bool: ...
 
-    def is_open(self, scope: Scope) -> bool: ...
+    def is_unknown(self, scope: Scope) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,22 +203,22 @@ class ActionStep:
         if not self.strict:
             holes = item_holes(self.action, *self.env.values(), self.working_dir, self.output_file)
             object.__setattr__(self, "item_holes", holes)
-        if self.attempts is None and not self.is_simple:
+        if self.attempts is None and not self.has_no_handlers:
             # Were the whole tried again as well, three attempts would be nine, with handlers in between.
             # Handlers follow from a failure, so it is an end that they, too, can be resumed behind.
             is_handled = bool(self.on_failure or self.on_exit_code)
-            object.__setattr__(self, "attempts", replace(self.policy, failure_is_final=is_handled))
+            object.__setattr__(self, "attempts", replace(self.policy, keep_failure=is_handled))
             object.__setattr__(self, "policy", DEFAULT_POLICY)
-        if self.continue_on_error and not self.policy.failure_is_final:
+        if self.continue_on_error and not self.policy.keep_failure:
             # The flow has gone on from this failure, and so does a resumed run.
-            object.__setattr__(self, "policy", replace(self.policy, failure_is_final=True))
+            object.__setattr__(self, "policy", replace(self.policy, keep_failure=True))
 
     @property
     def inner(self) -> Sequence[Step]:
         handler = [self.on_failure.steps] if self.on_failure else []
         success = [self.on_success] if self.on_success else []
         return [
-            *(_inside(self.action) if self.is_simple else (ActionAttempt(self, FIRST),)),
+            *(_inside(self.action) if self.has_no_handlers else (ActionAttempt(self, FIRST),)),
             *handler,
             *success,
             *self.on_exit_code.values(),
@@ -229,19 +229,19 @@ class ActionStep:
     def run(self, turn: StepContext) -> Json:
         scope = turn.scope.frame("step", step=self._names(turn))
         if self.when is not None:
-            if working(turn.run).rehearsal is not None and self.when.is_open(scope):
-                return self._rehearsed_if(self.when.source.text, turn.with_scope(scope))
+            if working(turn.run).rehearsal is not None and self.when.is_unknown(scope):
+                return self._plan_conditional(self.when.source.text, turn.with_scope(scope))
             if not self.when.holds(scope):
                 raise Skip("its condition does not hold")
-        return self._done(turn.with_scope(scope))
+        return self._execute_step(turn.with_scope(scope))
 
-    def _rehearsed_if(self, when: str, turn: StepContext) -> Json:
+    def _plan_conditional(self, when: str, turn: StepContext) -> Json:
         """Only the run will know whether it is done: it is shown with its condition, and fails nothing."""
         run = working(turn.run)
         assert run.rehearsal is not None
         before = len(run.rehearsal)
         try:
-            value = self._done(turn)
+            value = self._execute_step(turn)
         except (InternalError, TrustError):
             raise
         except (StepError, PlaitError) as error:
@@ -258,11 +258,11 @@ class ActionStep:
         """How it ends, if only a run can know."""
         return {**UNKNOWN_RESULT, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
 
-    def _done(self, turn: StepContext) -> Json:
-        turn = self._placed(turn)
+    def _execute_step(self, turn: StepContext) -> Json:
+        turn = self._prepare_context(turn)
         if self.item_holes:
             self._look_for_fields(turn)
-        return self._acted(turn)
+        return self._run_with_handlers(turn)
 
     def _look_for_fields(self, turn: StepContext) -> None:
         """Of the item; a dry run fills what it can, and must not do so where a strict run would fail."""
@@ -281,7 +281,7 @@ class ActionStep:
         names = names_of_step(turn)
         return {**names, "step": {**names["step"], **own}}
 
-    def captured(self, value: Json) -> dict[str, Json]:
+    def output_variables(self, value: Json) -> dict[str, Json]:
         """The names that the step gives to those after it."""
         if not isinstance(value, dict) or "exit_code" not in value:
             return {}
@@ -314,7 +314,7 @@ class ActionStep:
 
     # ── the parts of `run` ───────────────────────────────────────────────
 
-    def _placed(self, turn: StepContext) -> StepContext:
+    def _prepare_context(self, turn: StepContext) -> StepContext:
         """The turn in the directory and environment that the step names."""
         if self.env:
             turn = with_env(turn, self.env, strict=self.strict)
@@ -326,7 +326,7 @@ class ActionStep:
     def _directory(self, named: Template, turn: StepContext) -> str:
         from os.path import join, normpath
 
-        said = named.careful(turn.scope, strict=self.strict)
+        said = named.render_checked(turn.scope, strict=self.strict)
         directory = normpath(join(turn.directory, text(said)))
         if isinstance(said, Unknown):
             return directory  # of a dry run, in which nothing happens there
@@ -335,13 +335,13 @@ class ActionStep:
         written = next((leaf.source for leaf in named.leaves()), None)
         raise InputError(
             "working_dir is outside the project",
-            None if written is None else written.placed(0, len(written.text)),
+            None if written is None else written.outer_span(0, len(written.text)),
             "name a folder of the project",
             code="file-outside",
         )
 
-    def _acted(self, turn: StepContext) -> dict[str, Json]:
-        outcome, turn = self._tried(turn, FIRST)
+    def _run_with_handlers(self, turn: StepContext) -> dict[str, Json]:
+        outcome, turn = self._attempt_action(turn, FIRST)
         handled: dict[str, Json] = {}
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
@@ -350,33 +350,33 @@ class ActionStep:
                 break  # what is used up stays so
             done, turn = self._handle(turn, outcome.failure, f"on_failure@{attempt}")
             handled = _add_captures(handled, done)
-            before = _attempt_number(outcome.failure.as_ended())
-            outcome, turn = self._tried(turn, f"{AGAIN}{attempt}")
+            before = _attempt_number(outcome.failure.as_result())
+            outcome, turn = self._attempt_action(turn, f"{AGAIN}{attempt}")
             outcome = _after_attempts(before, outcome)
         match outcome:
             case Failed(failure):
-                value = self._recovered(turn, _knowing(failure, handled))
+                value = self._recover(turn, _knowing(failure, handled))
             case Succeeded(value):
                 assert isinstance(value, dict)
-                value = self._succeeded(turn, _add_captures(value, handled))
+                value = self._after_success(turn, _add_captures(value, handled))
             case Skipped(why):
                 raise Skip(why)
         return value
 
-    def _tried(self, turn: StepContext, name: str) -> tuple[Outcome, StepContext]:
+    def _attempt_action(self, turn: StepContext, name: str) -> tuple[Outcome, StepContext]:
         """The action, recorded as a step of its own if something may follow it, and the turn of that."""
         attempt = ActionAttempt(self, name)
-        if self.is_simple:
+        if self.has_no_handlers:
             return Succeeded(act(attempt, turn)), turn
         since = replay_unless_failed(turn, name, self._is_in_vain)
-        if turn.replaying and not since.replaying and self._has_failed_inside(turn, name):
+        if turn.can_replay and not since.can_replay and self._has_failed_inside(turn, name):
             # It failed, and so did its step: it is tried again, and goes on with what it had done.
             return turn.perform_next(replace(attempt, is_tried_again=True))
         return since.perform_next(attempt)
 
     def _has_failed_inside(self, turn: StepContext, name: str) -> bool:
         path = f"{turn.path}/{name}"
-        known = None if self.goes_on is None else turn.run.journal.recorded(path)
+        known = None if self.retry_scope is None else turn.run.journal.step(path)
         if known is None or not isinstance(known.outcome, Failed):
             return False
         return can_continue_after(known.outcome.failure, path)
@@ -386,7 +386,7 @@ class ActionStep:
 
         Not if only what follows it is to be done again; and never, if it may be done only once.
         """
-        if self.attempts is not None and self.attempts.once:
+        if self.attempts is not None and self.attempts.at_most_once:
             return False
         has_changed = known.fingerprint != (self.action_fingerprint or self.fingerprint)
         return has_changed or (failure.kind == INCOMPLETE and self._has_no_remedy())
@@ -396,25 +396,25 @@ class ActionStep:
         return self.validation is not None and self.validation.on_incomplete is None
 
     @property
-    def goes_on(self) -> RetryScope | None:
+    def retry_scope(self) -> RetryScope | None:
         """Another attempt repeats no call or question of an agent that was answered."""
-        return getattr(self.action, "goes_on", None)
+        return getattr(self.action, "retry_scope", None)
 
     @property
-    def is_simple(self) -> bool:
+    def has_no_handlers(self) -> bool:
         return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
 
-    def _succeeded(self, turn: StepContext, value: dict[str, Json]) -> dict[str, Json]:
-        if self.is_simple:
+    def _after_success(self, turn: StepContext, value: dict[str, Json]) -> dict[str, Json]:
+        if self.has_no_handlers:
             return value
-        value, turn = self._followed(turn, value, "on_exit_code:0", self.on_exit_code.get(0))
+        value, turn = self._run_followup(turn, value, "on_exit_code:0", self.on_exit_code.get(0))
         if self.validation is not None:
             checked, behind = self.validation.run(turn.with_scope(self._after(turn.scope, value)))
             value, turn = _add_captures(value, checked), behind.with_scope(turn.scope)
         # Whatever it publishes or tells, a check has looked at before.
-        return self._followed(turn, value, "on_success", self.on_success)[0]
+        return self._run_followup(turn, value, "on_success", self.on_success)[0]
 
-    def _followed(
+    def _run_followup(
         self, turn: StepContext, value: dict[str, Json], name: str, steps: Steps | None
     ) -> tuple[dict[str, Json], StepContext]:
         if steps is None:
@@ -422,38 +422,38 @@ class ActionStep:
         outcome, turn = turn.perform_next(steps, scope=self._after(turn.scope, value), name=name)
         return _add_captures(value, require_success(outcome)), turn
 
-    def _recovered(self, turn: StepContext, failure: Failure) -> dict[str, Json]:
+    def _recover(self, turn: StepContext, failure: Failure) -> dict[str, Json]:
         """What a failed action comes to, after its handlers."""
         by_code = self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
         handler = self.on_failure
         if by_code is not None:
             name = f"on_exit_code:{failure.exit_code}"
-            return _add_captures(failure.as_ended(), self._handled(turn, by_code, failure, name)[0])
+            return _add_captures(failure.as_result(), self._run_handler(turn, by_code, failure, name)[0])
         if handler is None:
             raise StepError(failure)
         if handler.attempts:  # it was handled and tried again, in vain
             if handler.fails_anyway is False:
-                return failure.as_ended()
+                return failure.as_result()
             raise StepError(failure)
         done, _ = self._handle(turn, failure, "on_failure")
         if handler.fails_anyway:
             raise StepError(_knowing(failure, done))
-        return _add_captures(failure.as_ended(), done)
+        return _add_captures(failure.as_result(), done)
 
     def _handle(self, turn: StepContext, failure: Failure, name: str) -> tuple[Json, StepContext]:
         assert self.on_failure is not None
-        return self._handled(turn, self.on_failure.steps, failure, name)
+        return self._run_handler(turn, self.on_failure.steps, failure, name)
 
-    def _handled(
+    def _run_handler(
         self, turn: StepContext, steps: Steps, failure: Failure, name: str
     ) -> tuple[Json, StepContext]:
-        outcome, turn = turn.perform_next(steps, scope=self._failed_scope(turn, failure), name=name)
+        outcome, turn = turn.perform_next(steps, scope=self._failure_scope(turn, failure), name=name)
         if isinstance(outcome, Failed):
             raise StepError(with_handler_failure(failure, steps.name, outcome.failure))
         return require_success(outcome), turn
 
-    def _failed_scope(self, turn: StepContext, failure: Failure) -> Scope:
-        ended = failure.as_ended()
+    def _failure_scope(self, turn: StepContext, failure: Failure) -> Scope:
+        ended = failure.as_result()
         error = result_facts(ended)
         for name in ("stdout", "success", "duration"):
             error.pop(name, None)
@@ -466,9 +466,9 @@ class ActionStep:
         return self._after(turn.scope, ended).frame("on_failure", phase={"error": error})
 
     def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
-        return scope_after(scope, self, value, self.captured(value))
+        return scope_after(scope, self, value, self.output_variables(value))
 
-    def put_into_file(self, turn: StepContext, value: Mapping[str, Json]) -> None:
+    def write_output_file(self, turn: StepContext, value: Mapping[str, Json]) -> None:
         """What the action gave, as soon as it has ended: handlers and checks may look at the file."""
         if self.output_file is None or working(turn.run).rehearsal is not None:
             return
@@ -491,7 +491,7 @@ def with_env(turn: StepContext, env: Mapping[str, Template], *, strict: bool) ->
     """The turn in which processes find these variables, and templates their names."""
     filled = as_sealed_envs(env, turn.scope, strict=strict)
     given = {name: value for name, (value, _) in filled.items()}
-    working(turn.run).hide_made(secret for _, secrets in filled.values() for secret in secrets)
+    working(turn.run).add_derived_secrets(secret for _, secrets in filled.values() for secret in secrets)
     scope = turn.scope
     frames = {name: _frame_name(value, turn.scope) for name, value in env.items()}
     for label in ("step env", GIVEN, DATA_ENV_FRAME):
@@ -533,18 +533,18 @@ class ActionAttempt:
     @property
     def policy(self) -> Policy:
         policy = self.work.attempts or DEFAULT_POLICY
-        return replace(policy, failure_is_final=False) if self.is_tried_again else policy
+        return replace(policy, keep_failure=False) if self.is_tried_again else policy
 
     @property
-    def goes_on(self) -> RetryScope | None:
-        return self.work.goes_on
+    def retry_scope(self) -> RetryScope | None:
+        return self.work.retry_scope
 
     @plans
     def run(self, turn: StepContext) -> dict[str, Json]:
         if self.work.action is None:
             return {"output": None, "exit_code": 0}
         try:
-            value = self._acted(self.work.action, turn)
+            value = self._execute_action(self.work.action, turn)
         except StepError as error:
             self._keep_output(turn, error.failure)
             if turn.attempt == 1:
@@ -552,7 +552,7 @@ class ActionAttempt:
             raise StepError(_with_attempt(turn.attempt, error.failure)) from None
         finally:
             self._name_the_step_alike(turn)
-        self.work.put_into_file(turn, value)
+        self.work.write_output_file(turn, value)
         if value and turn.attempt > 1:
             value = {**value, ATTEMPT: turn.attempt}
         if value and self.work.capture is not None:
@@ -566,17 +566,17 @@ class ActionAttempt:
         if not isinstance(failure.output, Mapping) or "output" not in failure.output:
             return  # it did not come to print anything
         try:
-            self.work.put_into_file(turn, failure.output)
+            self.work.write_output_file(turn, failure.output)
         except (StepError, PlaitError) as error:
             what = error.failure.message if isinstance(error, StepError) else str(error)
             turn.run.note(turn.path, f"output_file of a step that failed could not be written: {what}")
 
     def _name_the_step_alike(self, turn: StepContext) -> None:
         title = turn.run.titles.get(turn.path)
-        if title is not None and not self.work.is_simple:
+        if title is not None and not self.work.has_no_handlers:
             turn.run.titles[turn.path.rpartition("/")[0]] = title
 
-    def _acted(self, action: Action, turn: StepContext) -> dict[str, Json]:
+    def _execute_action(self, action: Action, turn: StepContext) -> dict[str, Json]:
         if working(turn.run).changes is None:
             return _require_record(act(action, turn))
         from plait.program.changes import track_changes
@@ -625,7 +625,7 @@ def _attempt_number(ended: Mapping[str, Json]) -> int:
 
 
 def _with_attempt(attempt: int, failure: Failure) -> Failure:
-    return replace(failure, output={**failure.as_ended(), ATTEMPT: attempt})
+    return replace(failure, output={**failure.as_result(), ATTEMPT: attempt})
 
 
 def _after_attempts(before: int, outcome: Outcome) -> Outcome:
@@ -634,13 +634,13 @@ def _after_attempts(before: int, outcome: Outcome) -> Outcome:
         case Succeeded(dict() as value) if value:
             return Succeeded({**value, ATTEMPT: before + _attempt_number(value)})
         case Failed(failure):
-            return Failed(_with_attempt(before + _attempt_number(failure.as_ended()), failure))
+            return Failed(_with_attempt(before + _attempt_number(failure.as_result()), failure))
     return outcome
 
 
 def _knowing(failure: Failure, handled: Json) -> Failure:
     """With what handlers captured: the flow may go on, and then it knows that."""
-    ended = failure.as_ended()
+    ended = failure.as_result()
     joined = _add_captures(ended, handled)
     return failure if joined is ended else replace(failure, output=joined)
 

@@ -288,7 +288,7 @@ class ExtractingAction:
             value = act(self.action, turn)
             assert isinstance(value, dict), "it is how an action ended"
         except StepError as error:
-            ended = error.failure.as_ended()
+            ended = error.failure.as_result()
             found = {extract.name: extract.of_failed(ended) for extract in self.extracts}
             raise StepError(replace(error.failure, output=_with(ended, found))) from None
         if is_unknown_result(value):

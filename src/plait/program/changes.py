@@ -124,7 +124,7 @@ def track_changes(turn: StepContext, act: Callable[[], dict[str, Json]]) -> dict
     except StepError as error:
         changed = mask_value(tracker.since(before, turn.directory), turn.run.mask)
         raise StepError(
-            replace(error.failure, output={**error.failure.as_ended(), "changes": changed})
+            replace(error.failure, output={**error.failure.as_result(), "changes": changed})
         ) from None
     return {**value, "changes": mask_value(tracker.since(before, turn.directory), turn.run.mask)}
 
@@ -259,10 +259,10 @@ class ChangeTracker:
             return None
         key = root, os.lstat(os.path.join(root, ".git")).st_ino  # it may have become another one
         if key not in self._repositories:
-            self._repositories[key] = self._opened(root)
+            self._repositories[key] = self._open_repository(root)
         return self._repositories[key]
 
-    def _opened(self, root: str) -> _Repository:
+    def _open_repository(self, root: str) -> _Repository:
         own = find_git_root(self._project)
         prefix = os.path.relpath(os.path.realpath(self._project), own) if own else "."
         place = os.path.normpath(os.path.join(root, prefix))
@@ -290,12 +290,12 @@ class _Repository:
         listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", own=True)
         # A name that ends in '/' is another repository inside this one.  Sorted, a file that has become
         # a folder comes before what is in it, which is the order in which git can take it.
-        names = sorted(name for name in set(_split(listed)) - self._left_out() if not name.endswith(b"/"))
+        names = sorted(name for name in set(_split(listed)) - self._sparse_files() if not name.endswith(b"/"))
         lines = b"".join(name + b"\0" for name in names)
         self._git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", own=True, stdin=lines)
         return Snapshot(head, self._line("write-tree", own=True))
 
-    def _left_out(self) -> set[bytes]:
+    def _sparse_files(self) -> set[bytes]:
         """Files that a sparse checkout has not put into the worktree: they are not deleted."""
         if not os.path.exists(self._cone):
             return set()

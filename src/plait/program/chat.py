@@ -56,13 +56,13 @@ class Chat:
         conversation, number = self.first, 1
         while True:
             failure = None
-            match self._answered(conversation, turn, said):
+            match self._perform_turn(conversation, turn, said):
                 case Succeeded(answer):
                     value = answer
                 case Failed(why):
                     failure = why
             # What was heard before is shown when this is.
-            turn.run.tell(ModelText(conversation.name, ""))
+            turn.run.notify(ModelText(conversation.name, ""))
             line = self.listen(failure)
             if line is None:
                 return _require_no_failure(value, failure)
@@ -71,7 +71,7 @@ class Chat:
                 self.first, name=f"say:{number}", prompt=line, before=tuple(said), fingerprint=""
             )
 
-    def _answered(
+    def _perform_turn(
         self, conversation: AgentStep, turn: StepContext, said: list[Message]
     ) -> Succeeded | Failed:
         said.append(Message("user", turn.run.mask(conversation.prompt)))  # even if it is stopped at once
@@ -81,19 +81,19 @@ class Chat:
             if turn.run.stop.at_once:
                 raise
             turn.run.stop.forget()
-            return self._stopped(conversation, turn)
+            return self._record_stop(conversation, turn)
         stop = turn.run.stop
         if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
             stop.forget()  # whoever wanted this answer to end came too late, and does not mean the next one
         return outcome if isinstance(outcome, Succeeded | Failed) else Failed(Failure(outcome.why, "skipped"))
 
-    def _stopped(self, conversation: AgentStep, turn: StepContext) -> Failed:
+    def _record_stop(self, conversation: AgentStep, turn: StepContext) -> Failed:
         """The end of an answer that the person did not want: nobody does it again, so it is recorded."""
-        path = turn.inner(conversation).path
+        path = turn.child(conversation).path
         asked = {"asked": {"user": turn.run.mask(conversation.prompt)}}
         outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))
         said = path, conversation.kind, conversation.title, conversation.fingerprint
-        turn.run.emit(StepFinished(*said, outcome, 0.0, used=turn.run.charged(path)))
+        turn.run.emit(StepFinished(*said, outcome, 0.0, used=turn.run.take_charges(path)))
         return outcome
 
 

@@ -92,7 +92,7 @@ class ItemsStep(Step, Protocol):
 class Map:
     name: str
     items: ItemsStep
-    each: Steps
+    steps: Steps
     fingerprint: str
     title: str = "map"
     parallel: int | Template = 10
@@ -115,21 +115,21 @@ class Map:
             retry=self.errors.retry,
             timeout=self.item_timeout,
             # Where the first failure stops everything, it is no dead letter: resuming tries it again.
-            failure_is_final=failing != "stop" and not self.expects_all,
-            failure_is_skipped=failing == "skip",
+            keep_failure=failing != "stop" and not self.expects_all,
+            skip_on_failure=failing == "skip",
         )
 
     @property
     def inner(self) -> Sequence[Step]:
         around = () if self.isolation is None else self.isolation.around
-        return [self.items, MapItem(self, "*", "each item", self.each.fingerprint), *around]
+        return [self.items, MapItem(self, "*", "each item", self.steps.fingerprint), *around]
 
     @plans
     def run(self, turn: StepContext) -> Json:
         found, turn = turn.perform_next(self.items, 0)
         value = require_success(found)
         if _is_unknown(value):
-            return self._rehearsed(turn)
+            return self._plan_items(turn)
         total = _count(value)
         turn.run.emit(ItemsCounted(turn.path, total))
         parallel = self._parallel(turn)
@@ -147,11 +147,11 @@ class Map:
             parallel = shelter.threads(parallel, total)
         # Worktrees are on this machine, and so are the items that work in them.
         fanned = watch if shelter is None else None
-        backend.run_items(
-            watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel, fanned=fanned
+        backend.run(
+            watch.while_wanted(work), watch.perform, watch.finish_item, parallel=parallel, fanned=fanned
         )
-        turn.run.expect_going()
-        watch.expect_enough_successes()
+        turn.run.require_not_stopped()
+        watch.require_enough_successes()
         if self.expects_all and watch.failed and working(turn.run).rehearsal is None:
             what = f"{watch.failed} of {total} items failed"
             raise StepError(Failure(what, path=turn.path, output=watch.counts()))
@@ -164,14 +164,14 @@ class Map:
 
         return open_item_worktrees(self.isolation, turn, parallel)
 
-    def _rehearsed(self, turn: StepContext) -> Json:
+    def _plan_items(self, turn: StepContext) -> Json:
         """In a dry run, of items that only a run can find: the steps once, with their holes."""
         assert working(turn.run).rehearsal is not None
         # Names of an item that this loop is inside of would look like those of its own.
         unknown = ("item", "item_index", "item_total", "item_id", *_short_names(turn.scope))
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
         scope = turn.scope.frame("item", phase=names)
-        require_success(turn.perform(MapItem(self, "*", "each item", self.each.fingerprint), scope=scope))
+        require_success(turn.perform(MapItem(self, "*", "each item", self.steps.fingerprint), scope=scope))
         return {}
 
     def _parallel(self, turn: StepContext) -> int:
@@ -187,7 +187,7 @@ class Map:
             return int(said)
         raise InputError(
             f"max_parallel is a number from 1 to {MOST_PARALLEL}",
-            self.parallel.leaf.source.placed(0, len(self.parallel.leaf.source.text)),
+            self.parallel.leaf.source.outer_span(0, len(self.parallel.leaf.source.text)),
             "look at what the variable in it holds",
             code="wrong-type",
         )
@@ -218,14 +218,14 @@ class MapItem:
 
     @property
     def inner(self) -> Sequence[Step]:
-        each, isolation = self.fan.each, self.fan.isolation
+        each, isolation = self.fan.steps, self.fan.isolation
         return each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
 
     @plans
     def run(self, turn: StepContext) -> Json:
         if self.shelter is None:
-            return act(self.fan.each, turn)
-        return self.shelter.run(self.fan.each, turn, self.title, self.key)
+            return act(self.fan.steps, turn)
+        return self.shelter.run(self.fan.steps, turn, self.title, self.key)
 
 
 def remote_map_run(fan: Map, turn: StepContext, total: int) -> MapRun:
@@ -268,13 +268,15 @@ class _Watch:
     def look_back(self) -> None:
         """Nothing begins where earlier lives have failed too often, before that is come to item by item."""
         run, most = working(self.turn.run), self.fan.errors.max_failures
-        if most is None or run.fresh or not self.turn.replaying or run.rehearsal is not None:
+        if most is None or run.is_first_run or not self.turn.can_replay or run.rehearsal is not None:
             return
-        text = self.fan.each.fingerprint
-        after = max(self.turn.after, items_selected_at(run.journal, self.turn.path, self.fan.items.name))
+        text = self.fan.steps.fingerprint
+        after = max(
+            self.turn.replay_after, items_selected_at(run.journal, self.turn.path, self.fan.items.name)
+        )
         stay_failed = sum(
-            known.fingerprint == text or run.retried.stays_done(known.path, text)
-            for known in run.journal.failed_in(self.turn.path, after=after)
+            known.fingerprint == text or run.retried.keeps(known.path, text)
+            for known in run.journal.failures_in(self.turn.path, after=after)
             if is_item(known.path)
         )
         if stay_failed >= most:
@@ -283,19 +285,19 @@ class _Watch:
     def remember_many(self) -> bytes:
         """By order: 1 for items that an earlier life has done, and that are not looked at one by one."""
         run = working(self.turn.run)
-        if self.total < MANY or run.fresh or run.rehearsal is not None:
+        if self.total < MANY or run.is_first_run or run.rehearsal is not None:
             return b""
-        if not self.turn.replaying or self.shelter is not None:
+        if not self.turn.can_replay or self.shelter is not None:
             return b""
         if run.hooks is not None and run.hooks.has("item_finished", self.turn.path):
             return b""  # somebody may still have to hear of one
         # Where some items are retried, all others stay done, also by a text that was another one.
-        fingerprint = self.fan.each.fingerprint
-        stay_done = run.retried.stays_done(f"{self.turn.path}/item:*", fingerprint)
+        fingerprint = self.fan.steps.fingerprint
+        stay_done = run.retried.keeps(f"{self.turn.path}/item:*", fingerprint)
         text = None if stay_done else fingerprint
-        done = run.journal.done_in(self.turn.path, text, after=self.turn.after)[: self.total]
+        done = run.journal.completed_items(self.turn.path, text, after=self.turn.replay_after)[: self.total]
         self.successful = done.count(1)
-        run.tell(ItemsReplayed(self.turn.path, done))
+        run.notify(ItemsReplayed(self.turn.path, done))
         return done
 
     def while_wanted(self, work: Iterator[WorkItem]) -> Iterator[WorkItem]:
@@ -327,7 +329,7 @@ class _Watch:
         return rest if left is None else min(rest, left)
 
     def perform(self, work: WorkItem) -> Outcome:
-        item, turn = self.placed(work)
+        item, turn = self.item_step(work)
         if self.shelter is not None:
             return self.shelter.perform(item, turn, partial(self._count, work))
         known = replay(item, turn)
@@ -336,12 +338,12 @@ class _Watch:
         self._remembered.add(work.order)
         return known
 
-    def placed(self, work: WorkItem) -> tuple[MapItem, StepContext]:
+    def item_step(self, work: WorkItem) -> tuple[MapItem, StepContext]:
         """The step that an item is, and its turn."""
         title = self.turn.run.mask(item_title(work.item))
-        item = MapItem(self.fan, work.key, title, self.fan.each.fingerprint, shelter=self.shelter)
+        item = MapItem(self.fan, work.key, title, self.fan.steps.fingerprint, shelter=self.shelter)
         scope = self.turn.scope.frame("item", phase=self._names(work))
-        return item, self.turn.inner(item, scope=scope, order=work.order)
+        return item, self.turn.child(item, scope=scope, order=work.order)
 
     def _names(self, work: WorkItem) -> dict[str, Json]:
         names: dict[str, Json] = {
@@ -363,7 +365,7 @@ class _Watch:
             names["item" + FACTS] = {"value": work.item, "path": work.item}
         return names
 
-    def finished(self, work: WorkItem, outcome: Outcome) -> None:
+    def finish_item(self, work: WorkItem, outcome: Outcome) -> None:
         if self.shelter is None:  # else it was counted before it left the line
             self._count(work, outcome)
 
@@ -385,7 +387,7 @@ class _Watch:
                     self._consider_pausing()
         self._remembered.discard(work.order)
         if self._too_large_a_share():
-            share = f"{self.failed} of {self.ended} items failed"
+            share = f"{self.failed} of {self.outcome_count} items failed"
             self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
 
     def _consider(self, work: WorkItem) -> None:
@@ -404,17 +406,21 @@ class _Watch:
             self.turn.run.note(self.turn.path, f"{why}: no new items for {circuit.pause:g} s")
 
     @property
-    def ended(self) -> int:
+    def outcome_count(self) -> int:
         return self.successful + self.failed + self.skipped
 
     def _too_large_a_share(self) -> bool:
         threshold = self.fan.errors.failure_threshold
-        return threshold is not None and self.ended >= FEW and self.failed / self.ended > threshold
+        return (
+            threshold is not None
+            and self.outcome_count >= FEW
+            and self.failed / self.outcome_count > threshold
+        )
 
     def _stop(self, why: str, kind: str = "stopped") -> None:
         self.enough = self.enough or Failure(self.turn.run.mask(why), kind, path=self.turn.path)
 
-    def expect_enough_successes(self) -> None:
+    def require_enough_successes(self) -> None:
         if self.enough is not None:
             self._count_remembered()
             raise StepError(replace(self.enough, output=self.counts()))
@@ -422,13 +428,13 @@ class _Watch:
     def _count_remembered(self) -> None:
         """Count what earlier lives of the run recorded of items that this one did not come to."""
         run = self.turn.run
-        if run.fresh:
+        if run.is_first_run:
             return
         items = f"{self.turn.path}/item:"
         chosen = items_selected_at(run.journal, self.turn.path, self.fan.items.name)
         ended = Counter(
             type(known.outcome)
-            for known in run.journal.recorded_in(self.turn.path)
+            for known in run.journal.steps_in(self.turn.path)
             if known.path.startswith(items) and known.number > chosen
         )
         self.successful, self.failed, self.skipped = ended[Succeeded], ended[Failed], ended[Skipped]
@@ -472,7 +478,7 @@ def item_title(item: Json) -> str:
 
 def item_results(turn: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[str, Json]]:
     """What became of each item, in the order of the items, failed ones included."""
-    recorded = turn.run.journal.recorded_in(turn.path)
+    recorded = turn.run.journal.steps_in(turn.path)
     known = next(recorded, None)
     for work in items:
         path = f"{turn.path}/item:{work.key}"
@@ -502,7 +508,7 @@ def _result(work: WorkItem, outcome: Outcome) -> dict[str, Json]:
                 "error": None,
             }
         case Failed(failure):
-            ended = failure.as_ended()
+            ended = failure.as_result()
             return {
                 **result,
                 "status": "failed",
@@ -566,7 +572,7 @@ def foreach(
         Map(
             name="each",
             items=ListItems(source, items_fingerprint, max_items, on_empty),
-            each=each,
+            steps=each,
             fingerprint=fingerprint,
             title=title,
             parallel=parallel,
@@ -605,8 +611,8 @@ class ForeachAction:
         return record
 
     def _results(self, turn: StepContext) -> Iterator[dict[str, Json]]:
-        mine = turn.inner(self.fan)
-        written = turn.run.journal.recorded(f"{mine.path}/{self.fan.items.name}")
+        mine = turn.child(self.fan)
+        written = turn.run.journal.step(f"{mine.path}/{self.fan.items.name}")
         value = getattr(written.outcome, "value", None) if written is not None else None
         return item_results(mine, self.fan.items.read(value, mine))
 

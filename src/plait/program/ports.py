@@ -33,7 +33,7 @@ class ProcessResult(Protocol):
     @property
     def duration(self) -> float: ...
     @property
-    def truncated(self) -> bool:
+    def is_truncated(self) -> bool:
         """Some output is not in `stdout` or `stderr`."""
 
     @property
@@ -93,7 +93,7 @@ class Hands(Protocol):
         Its file was judged as every tool is, before anything in it was looked at.
         """
 
-    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+    def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
         """Raises what is wrong with a call, as far as that is known before it; nothing is called."""
 
     def code(self, tool_id: str) -> CodeParams:

@@ -48,7 +48,7 @@ class StepList:
             match outcome:
                 case Succeeded(value):
                     assert isinstance(value, dict)
-                    names = step.captured(value)
+                    names = step.output_variables(value)
                     captures |= names
                     if "output" in value:
                         output, cut = value["output"], value.get(TRUNCATED)
@@ -68,8 +68,8 @@ class StepList:
                     turn.run.note(
                         turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
                     )
-                    ended = failure.as_ended()
-                    names = step.captured(ended)
+                    ended = failure.as_result()
+                    names = step.output_variables(ended)
                     captures |= names
                     turn = _behind(step, turn, ended, names)
                 case Skipped():
@@ -83,7 +83,7 @@ class StepList:
         """Of an item: with what its earlier steps captured, for those who list what became of it."""
         if self.kind not in ITEMS or not captures:
             return failure
-        return replace(failure, output={**failure.as_ended(), "captures": captures})
+        return replace(failure, output={**failure.as_result(), "captures": captures})
 
 
 ITEMS: Final = ("item", "rounds")

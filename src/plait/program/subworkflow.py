@@ -61,7 +61,7 @@ class Subworkflow:
     """That of all that the file says."""
     timeout: float | None = None
     strict: bool = False
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -70,8 +70,8 @@ class Subworkflow:
     @plans
     def run(self, turn: StepContext) -> dict[str, Json]:
         began = time.monotonic()
-        entered = self._entered(turn)
-        working(turn.run).hide(entered.secrets)
+        entered = self._enter_flow(turn)
+        working(turn.run).add_secrets(entered.secrets)
         facts = turn.scope.names.get("workflow")
         own = {**(facts if isinstance(facts, Mapping) else {}), "name": self.program.name, "path": self.path}
         scope = turn.scope.frame("workflow", workflow={"workflow": own})
@@ -90,7 +90,7 @@ class Subworkflow:
             "duration": round(time.monotonic() - began, 6),
         }
 
-    def _entered(self, turn: StepContext) -> Entered:
+    def _enter_flow(self, turn: StepContext) -> Entered:
         params: Json = {}
         if self.params is not None:
             params = render_json_value(self.params, turn.scope, strict=self.strict)
@@ -114,9 +114,9 @@ class Subworkflow:
         if self.timeout is None:
             return act(self.program, turn)
         try:
-            return act(self.program, turn.at_most(self.timeout))
+            return act(self.program, turn.with_deadline(self.timeout))
         except DeadlineExceeded:
-            if turn.is_over():
+            if turn.is_expired():
                 raise
             raise StepError(too_long(self.timeout)) from None
 

@@ -60,7 +60,7 @@ class Validation:
     def run(self, turn: StepContext) -> tuple[Json, StepContext]:
         """What handlers captured, and the turn of what follows; raises StepError if it stays incomplete."""
         captures: dict[str, Json] = {}
-        found, turn = self._checked(turn, turn.scope, 1)
+        found, turn = self._run_check(turn, turn.scope, 1)
         for attempt in range(1, self.attempts + 1):
             if found.completion >= self.threshold or self.on_incomplete is None:
                 break
@@ -71,30 +71,32 @@ class Validation:
                 self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}"
             )
             captures |= _captures(require_success(outcome))
-            found, turn = self._checked(turn, scope, attempt + 1)
+            found, turn = self._run_check(turn, scope, attempt + 1)
         if found.completion < self.threshold and self.fails:
             raise StepError(
                 Failure(
                     f"only {found.completion:g} % complete, {self.threshold:g} % are wanted"
-                    + (f"; missing: {found.shown_missing}" if found.missing else ""),
+                    + (f"; missing: {found.missing_text}" if found.missing else ""),
                     INCOMPLETE,
                 )
             )
         facts: dict[str, Json] = {"validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)}
         return {"captures": {**captures, **facts}}, turn
 
-    def _checked(self, turn: StepContext, scope: Scope, number: int) -> tuple[ValidationResult, StepContext]:
+    def _run_check(
+        self, turn: StepContext, scope: Scope, number: int
+    ) -> tuple[ValidationResult, StepContext]:
         rehearsing = working(turn.run).rehearsal is not None
         file = None if self.result_file is None or rehearsing else render_text(self.result_file, scope)
         before = None if file is None else _file_state(file, turn)
-        fresh = turn.run.fresh
+        fresh = turn.run.is_first_run
         # What it says leads to something, also if it says it by failing: it is asked once.
-        check = replace(self.check, policy=replace(self.check.policy, failure_is_final=True))
+        check = replace(self.check, policy=replace(self.check.policy, keep_failure=True))
         name = f"check@{number}"
         # A check that has said no may say another thing now.
         since = replay_unless_failed(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
         outcome, turn = since.perform_next(check, scope=scope, name=name)
-        if rehearsing and (fresh or not turn.replaying):
+        if rehearsing and (fresh or not turn.can_replay):
             return NOT_CHECKED, turn  # what it will say nobody knows before
         if rehearsing and self.result_file is not None:
             file = render_text(self.result_file, scope)
@@ -128,7 +130,7 @@ def _output(outcome: Outcome) -> Json:
         case Succeeded(Mapping() as value):
             return complete_output(value)
         case Failed(failure):
-            return complete_output(failure.as_ended())
+            return complete_output(failure.as_result())
     return None
 
 
@@ -157,7 +159,7 @@ class ValidationResult:
     raw: Json = None
 
     @property
-    def shown_missing(self) -> str:
+    def missing_text(self) -> str:
         shown = self.missing if isinstance(self.missing, list) else [self.missing]
         return ", ".join(str(one) for one in shown[:5])
 

@@ -48,7 +48,7 @@ class WorkflowProgram:
     def phases(self) -> tuple[tuple[str, int], ...]:
         """Each part with the number of its steps."""
         return tuple(
-            (part.name, len(part.each.steps) if isinstance(part, Map) else len(part.inner))
+            (part.name, len(part.steps.steps) if isinstance(part, Map) else len(part.inner))
             for part in self.inner
         )
 
@@ -63,22 +63,22 @@ class WorkflowProgram:
         order = 0
         for part in (self.steps, self.setup):
             if part is not None:
-                value, turn = self._performed(part, turn, order)
+                value, turn = self._perform_phase(part, turn, order)
                 turn = replace(turn, scope=_with_captures(turn.scope, part.name, value))
                 order += 1
         if self.fan is not None:
-            value, turn = self._performed(self.fan, turn, order)
+            value, turn = self._perform_phase(self.fan, turn, order)
             turn = replace(turn, scope=self._with_map(turn, self.fan, value))
             if self.fan.isolation is not None:
                 turn = self._where_items_met(turn, self.fan, value)
             order += 1
         if self.reduce is not None:
-            value, turn = self._performed(self.reduce, turn, order)
+            value, turn = self._perform_phase(self.reduce, turn, order)
             turn = replace(turn, scope=_with_captures(turn.scope, "reduce", value))
             order += 1
         if self.merge is not None:
             turn = replace(turn, scope=_with_merge(turn))
-            value, turn = self._performed(self.merge, turn, order)
+            value, turn = self._perform_phase(self.merge, turn, order)
             self._end_meeting(turn)
         return value
 
@@ -97,14 +97,14 @@ class WorkflowProgram:
 
             close_gather_worktree(turn)
 
-    def _performed(self, part: Step, turn: StepContext, order: int) -> tuple[Json, StepContext]:
+    def _perform_phase(self, part: Step, turn: StepContext, order: int) -> tuple[Json, StepContext]:
         outcome, turn = turn.perform_next(part, order)
         return require_success(outcome), turn
 
     def _with_map(self, turn: StepContext, fan: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
-        if working(turn.run).rehearsal is not None and (turn.run.fresh or not turn.replaying):
+        if working(turn.run).rehearsal is not None and (turn.run.is_first_run or not turn.can_replay):
             # A dry run knows at most how many items there are, and not what would become of them.
             known = {"total": facts["total"]} if "total" in facts else {}
             return turn.scope.frame("map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}})
@@ -121,8 +121,8 @@ class WorkflowProgram:
         return turn.scope.frame("map", phase={"map": facts})
 
     def _results(self, turn: StepContext, fan: Map) -> Iterator[dict[str, Json]]:
-        mine = turn.inner(fan)
-        found = mine.run.journal.recorded(f"{mine.path}/{fan.items.name}")
+        mine = turn.child(fan)
+        found = mine.run.journal.step(f"{mine.path}/{fan.items.name}")
         if found is None or not isinstance(found.outcome, Succeeded):
             return iter(())
         return item_results(mine, fan.items.read(found.outcome.value, mine))

@@ -63,9 +63,9 @@ _MAP: Final = OneOf((Record("ensemble_map"), ListOf(Record("ensemble_map"))), "a
 _MEMBER: Final = (
     Field("goal", TemplateText(), "what it wants to reach; a template", ""),
     Field(
-        "background", TemplateText(), "what it knows and how it works; a template", "", also=("backstory",)
+        "background", TemplateText(), "what it knows and how it works; a template", "", aliases=("backstory",)
     ),
-    Field("provider", PlainText(), "whose model; that of the ensemble, if nothing is said", also=("llm",)),
+    Field("provider", PlainText(), "whose model; that of the ensemble, if nothing is said", aliases=("llm",)),
     Field("model", PlainText(), "which model; the one of the provider, if nothing is said"),
     Field("tools", PATTERNS, "patterns of the tools that it may call; none, if nothing is said"),
     Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
@@ -76,7 +76,7 @@ _MEMBER: Final = (
         f"what it may use up; without a word about turns there are at most {MOST_TURNS}",
     ),
     Field("allow_delegation", Refused("write workflow: hierarchical, and a manager"), ""),
-    Field("max_iter", Refused("write limits: {turns: …}"), "", also=("max_iterations",)),
+    Field("max_iter", Refused("write limits: {turns: …}"), "", aliases=("max_iterations",)),
     Field("verbose", NoEffect("plait show has everything that was said"), ""),
 )
 
@@ -87,16 +87,31 @@ FORMS: Final = (
         "A file that is an ensemble: tasks, and the agents or tools that do them.  Texts of tasks and agents "
         "are filled with the inputs (`{topic}`) before anything runs.",
         (
-            Field("name", PlainText(), "what people call it; its file name, if nothing is said", told=True),
-            Field("description", PlainText(), "what it is for", told=True),
-            Field("version", OneOf((PlainText(), Number()), "a version: 1.4.2"), "its version", told=True),
+            Field(
+                "name",
+                PlainText(),
+                "what people call it; its file name, if nothing is said",
+                is_documentation=True,
+            ),
+            Field("description", PlainText(), "what it is for", is_documentation=True),
+            Field(
+                "version",
+                OneOf((PlainText(), Number()), "a version: 1.4.2"),
+                "its version",
+                is_documentation=True,
+            ),
             Field("tool_type", Choice(("ensemble",)), "ensemble: the file can be called as a tool"),
-            Field("executor_id", PlainText(), "what runs it; the engine, if nothing is said", told=True),
-            Field("category", PlainText(), "the folder in which it is", told=True),
-            Field("author", Data(), "who wrote it", told=True),
-            Field("tags", Data(), "words by which it is found", told=True),
-            Field("inputs", PARAMETERS, "what it is given, with types and defaults", also=("parameters",)),
-            Field("outputs", Data(), "what it gives, for people and for chains", told=True),
+            Field(
+                "executor_id",
+                PlainText(),
+                "what runs it; the engine, if nothing is said",
+                is_documentation=True,
+            ),
+            Field("category", PlainText(), "the folder in which it is", is_documentation=True),
+            Field("author", Data(), "who wrote it", is_documentation=True),
+            Field("tags", Data(), "words by which it is found", is_documentation=True),
+            Field("inputs", PARAMETERS, "what it is given, with types and defaults", aliases=("parameters",)),
+            Field("outputs", Data(), "what it gives, for people and for chains", is_documentation=True),
             Field("secrets", _NAMES, "names of inputs whose values nobody may see, models neither"),
             Field("agents", MapOf(Record("member"), TASK_ID), "the agents by name"),
             Field(
@@ -114,7 +129,7 @@ FORMS: Final = (
                 "sequential: in the order of the list; parallel: each when its context is done; "
                 "hierarchical: a manager delegates.  If nothing is said: parallel if a task has a context, "
                 "else sequential",
-                also=("process", "strategy"),
+                aliases=("process", "strategy"),
             ),
             Field("manager", Record("manager"), "of hierarchical: who delegates, and how much"),
             Field(
@@ -129,7 +144,7 @@ FORMS: Final = (
                 "fail_fast",
             ),
             Field("max_parallel", PARALLEL, "so many tasks at a time", 4),
-            Field("provider", PlainText(), "whose model answers, if an agent does not say", also=("llm",)),
+            Field("provider", PlainText(), "whose model answers, if an agent does not say", aliases=("llm",)),
             Field("model", PlainText(), "which model, if an agent does not say"),
             LIMITS_FIELD,
             HOOKS_FIELD,
@@ -150,7 +165,7 @@ FORMS: Final = (
         "Something to be done: by an agent, or by a tool.  Without either a plain agent does it.",
         (
             Field("id", TASK_ID, "what contexts and paths call it; its place, if nothing is said"),
-            Field("name", PlainText(), "what people call it", told=True),
+            Field("name", PlainText(), "what people call it", is_documentation=True),
             Field("description", TemplateText(), "what is to be done; a template", required=True),
             Field("expected_output", TemplateText(), "what is to come of it; a template", ""),
             Field(
@@ -173,7 +188,9 @@ FORMS: Final = (
                 "how often the model is told what is wrong with an answer that does not fit",
                 2,
             ),
-            Field("attempts", Integer(1, MOST_ATTEMPTS), "how often it is tried in all", 1, also=("retry",)),
+            Field(
+                "attempts", Integer(1, MOST_ATTEMPTS), "how often it is tried in all", 1, aliases=("retry",)
+            ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("handler", Refused("a handler is a function of Python; in a file name a tool"), ""),
             Field("output_file", Refused("write a workflow around it, with write_file"), ""),
@@ -186,7 +203,7 @@ FORMS: Final = (
         "loop",
         "Tasks that are done again, round by round.",
         (
-            Field("id", TASK_ID, "what it is called in paths and messages", also=("name",)),
+            Field("id", TASK_ID, "what it is called in paths and messages", aliases=("name",)),
             Field("tasks", TASK_IDS, "the tasks of a round, in this order", required=True),
             Field(
                 "until",

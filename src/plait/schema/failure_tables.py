@@ -57,7 +57,7 @@ FORMS: Final = (
                 Integer(1, MOST_ATTEMPTS),
                 "how often in all, the first included",
                 3,
-                also=("max_attempts",),
+                aliases=("max_attempts",),
             ),
             Field(
                 "backoff",
@@ -89,7 +89,7 @@ FORMS: Final = (
                 f"only these failures are tried again: {', '.join(RETRIABLE_KINDS)}, "
                 "or a part of the message",
             ),
-            Field("budget", Duration(), "time after which nothing is tried again", also=("retry_budget",)),
+            Field("budget", Duration(), "time after which nothing is tried again", aliases=("retry_budget",)),
             Field("on_failure", Refused("write continue_on_error or on_failure beside retry"), ""),
         ),
     ),
@@ -126,16 +126,16 @@ FORMS: Final = (
         "handler",
         "`on_failure`: what to do when a step has failed, and what that means for the flow.",
         (
-            Field("steps", ListOf(HANDLED), "the steps, one after the other", also=("commands",)),
+            Field("steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)),
             *_INSTEAD_OF_STEPS,
-            Field("name", PlainText(), "what people call it", told=True),
-            Field("id", IDENTIFIER, "its place in paths", told=True),
+            Field("name", PlainText(), "what people call it", is_documentation=True),
+            Field("id", IDENTIFIER, "its place in paths", is_documentation=True),
             Field(
                 "max_attempts",
                 Integer(0, 100),
                 "how often the failed step is tried again, each time after the handler; "
                 "if nothing is said: 3 if the handler is an agent, else not at all",
-                also=("max_retries",),
+                aliases=("max_retries",),
             ),
             Field(
                 "retry_original",
@@ -163,13 +163,15 @@ FORMS: Final = (
         "Checks what a step did.  The check prints JSON, or writes it into `result_file`: "
         "`{completion_percentage, status, implemented, missing, gaps}`.",
         (
-            Field("shell", ShellText(), "the check as shell text", old=("command",)),
+            Field("shell", ShellText(), "the check as shell text", deprecated=("command",)),
             Field("claude", TemplateText(), "the check as a prompt or slash command for the agent Claude"),
             Field("agent", AGENT, "the check as a prompt for an agent"),
             Field("prompt", MODEL, "the check as a call of a model"),
             Field("tool", TemplateText(), "the check as a tool"),
             Field("params", TemplateTree(), "for tool: its parameters"),
-            Field("steps", ListOf(HANDLED), "the check as steps; the last output counts", also=("commands",)),
+            Field(
+                "steps", ListOf(HANDLED), "the check as steps; the last output counts", aliases=("commands",)
+            ),
             Field("result_file", TemplateText(), "the file with the result, instead of the output"),
             Field("threshold", Number(0, 100), "complete is what reaches so many percent", 100),
             Field(
@@ -194,7 +196,7 @@ FORMS: Final = (
         "on_incomplete",
         "What completes the gaps that a check has found; it knows `validation.*`.",
         (
-            Field("steps", ListOf(HANDLED), "the steps, one after the other", also=("commands",)),
+            Field("steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)),
             *_INSTEAD_OF_STEPS,
             Field(
                 "max_attempts",

@@ -91,7 +91,7 @@ class Fields:
     def flag(self, name: str) -> bool:
         return self._value(name) is True
 
-    def maybe(self, name: str) -> bool | None:
+    def optional_flag(self, name: str) -> bool | None:
         """A flag that may be left open."""
         value = self._value(name)
         return value if isinstance(value, bool) else None
@@ -100,10 +100,10 @@ class Fields:
         value = self._value(name)
         return value if is_number(value) else None
 
-    def whole(self, name: str) -> int | None:
+    def integer(self, name: str) -> int | None:
         node = self.get(name)
         if node is not None and has_placeholders(node):
-            return self._filled_whole(name, node)
+            return self._render_integer(name, node)
         value = self._value(name)
         return value if is_whole(value) else None
 
@@ -118,7 +118,7 @@ class Fields:
             return found
         return seconds(self._value(name), zero=zero)
 
-    def words(self, name: str) -> tuple[str, ...]:
+    def strings(self, name: str) -> tuple[str, ...]:
         """One word, or a list of them."""
         node = self.get(name)
         nodes = node.items if isinstance(node, Sequence) else (node,)
@@ -128,7 +128,7 @@ class Fields:
         node = self.get(name)
         return None if node is None else to_template(node)
 
-    def inner(self, name: str) -> Fields | None:
+    def child(self, name: str) -> Fields | None:
         """The map under a name, if a map stands there."""
         node = self.get(name)
         picked = None if node is None else select_kind(self._field(name).kind, node)
@@ -154,7 +154,7 @@ class Fields:
         node = self.get(name)
         return self._field(name).default if node is None else node.data()
 
-    def _filled_whole(self, name: str, node: Node) -> int:
+    def _render_integer(self, name: str, node: Node) -> int:
         from plait.core.values import text
 
         kind = self._field(name).kind
@@ -177,7 +177,7 @@ def _is_in(number: int, kind: Integer) -> bool:
 
 def _not_filled(node: Node, name: str, kind: Kind) -> InputError:
     return InputError(
-        f"what is put into '{name}' makes it no longer {kind.wanted}",
+        f"what is put into '{name}' makes it no longer {kind.description}",
         node.span,
         "here env, vars and parameters are known; look at what they hold",
         code="wrong-type",
@@ -197,7 +197,7 @@ def fingerprint_data(node: Node, kind: Kind) -> Json:
             return {
                 field.name if field else name: fingerprint_data(value, field.kind if field else Data())
                 for field, name, value in found
-                if field is None or not field.told
+                if field is None or not field.is_documentation
             }
         case MapOf(inner), Mapping(entries):
             return {str(key.value): fingerprint_data(value, inner) for key, value in entries}

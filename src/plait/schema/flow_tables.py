@@ -46,13 +46,13 @@ _PARAMETER_FIELDS: Final = (
     Field("type", Choice(TYPES), "what it is; text that is given is converted", "any"),
     Field("default", Data(), "its value if none is given"),
     Field("required", Boolean(), "it has to be given; so it is without a default, unless this says false"),
-    Field("description", PlainText(), "what it is for", told=True),
-    Field("choices", ListOf(Data()), "one of these", also=("enum",)),
+    Field("description", PlainText(), "what it is for", is_documentation=True),
+    Field("choices", ListOf(Data()), "one of these", aliases=("enum",)),
     Field(
         "pattern",
         PlainText(),
         "text that this regular expression (RE2) matches whole",
-        also=("validation",),
+        aliases=("validation",),
     ),
 )
 
@@ -64,11 +64,19 @@ FORMS: Final = (
         "A file that is only a list of steps is a flow, too.",
         (
             Field(
-                "name", PlainText(), "what the flow is called; the file's name if nothing is said", told=True
+                "name",
+                PlainText(),
+                "what the flow is called; the file's name if nothing is said",
+                is_documentation=True,
             ),
-            Field("description", PlainText(), "what it is for", told=True),
-            Field("version", OneOf((PlainText(), Number())), "which version this is", told=True),
-            Field("mode", Choice(("standard", "mapreduce")), "says what the phases say anyway", told=True),
+            Field("description", PlainText(), "what it is for", is_documentation=True),
+            Field("version", OneOf((PlainText(), Number())), "which version this is", is_documentation=True),
+            Field(
+                "mode",
+                Choice(("standard", "mapreduce")),
+                "says what the phases say anyway",
+                is_documentation=True,
+            ),
             Field("extends", FILE, "another file that this one completes and overrides"),
             Field(
                 "imports",
@@ -97,7 +105,7 @@ FORMS: Final = (
                 "profiles", MapOf(ENV, IDENTIFIER), "variables that replace those of env, chosen by --profile"
             ),
             Field("strict", Boolean(), "a name that nothing answers is an error", False),
-            Field("steps", ListOf(STEP), "the steps of a flow without phases", also=("commands",)),
+            Field("steps", ListOf(STEP), "the steps of a flow without phases", aliases=("commands",)),
             Field(
                 "setup",
                 OneOf((ListOf(STEP), Record("setup")), "a list of steps, or a map with steps"),
@@ -191,7 +199,7 @@ FORMS: Final = (
         "block",
         "Steps with a name.",
         (
-            Field("description", PlainText(), "what they are for", told=True),
+            Field("description", PlainText(), "what they are for", is_documentation=True),
             Field("with", ListOf(NAME), "names that a step which uses it has to give"),
             STEP_LIST,
         ),

@@ -60,17 +60,19 @@ BODY: Final = (
 """What a graph consists of, in a file of its own or below `config` of a tool."""
 
 _TOOL: Final = (
-    Field("name", PlainText(), "what people call it", told=True, also=("title",)),
-    Field("description", PlainText(), "what it is for", told=True),
-    Field("version", OneOf((PlainText(), Number()), "a version: 1.4.2"), "its version", told=True),
+    Field("name", PlainText(), "what people call it", is_documentation=True, aliases=("title",)),
+    Field("description", PlainText(), "what it is for", is_documentation=True),
+    Field(
+        "version", OneOf((PlainText(), Number()), "a version: 1.4.2"), "its version", is_documentation=True
+    ),
     Field("tool_type", Choice(("graph",)), "graph: the file can be called as a tool"),
-    Field("executor_id", PlainText(), "what runs it; the engine, if nothing is said", told=True),
-    Field("category", PlainText(), "the folder in which it is", told=True),
-    Field("author", Data(), "who wrote it", told=True),
-    Field("tags", Data(), "words by which it is found", told=True),
+    Field("executor_id", PlainText(), "what runs it; the engine, if nothing is said", is_documentation=True),
+    Field("category", PlainText(), "the folder in which it is", is_documentation=True),
+    Field("author", Data(), "who wrote it", is_documentation=True),
+    Field("tags", Data(), "words by which it is found", is_documentation=True),
     Field("inputs", PARAMETERS, "what it is given at the start, with types and defaults"),
     Field("config_schema", MapOf(Data()), "the same as JSON Schema: properties, required"),
-    Field("outputs", Data(), "what it gives, for people and for chains", told=True),
+    Field("outputs", Data(), "what it gives, for people and for chains", is_documentation=True),
     Field("secrets", _NAMES, "names of inputs whose values nobody may see"),
     Field("env_requires", _NAMES, "variables of the environment without which it does not begin"),
     LIMITS_FIELD,
@@ -105,7 +107,7 @@ FORMS: Final = (
             Field("action", Record("action"), "the call, as a map"),
             Field("shell", ShellText(), "shell text instead of a tool; values are bound, never pasted"),
             Field("interpreter", Choice(("sh", "bash", "dash")), "for shell: what runs it", "sh"),
-            Field("tool", TemplateText(), "the tool that is called: its id", also=("item_id",)),
+            Field("tool", TemplateText(), "the tool that is called: its id", aliases=("item_id",)),
             Field("params", OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"), "its parameters"),
             Field(
                 "assign",
@@ -120,7 +122,7 @@ FORMS: Final = (
                 "where it goes on; nothing: the graph ends, and has succeeded",
             ),
             Field("on_error", NODE_NAME, "the node at which it goes on if this one fails"),
-            Field("output", TemplateTree(), "of a return: what the graph gives", also=("return",)),
+            Field("output", TemplateTree(), "of a return: what the graph gives", aliases=("return",)),
             Field(
                 "over",
                 OneOf((ListOf(TemplateTree()), TemplateText()), "a list, or a template that is one"),
@@ -137,13 +139,13 @@ FORMS: Final = (
             Field("retry", TRIES, "how often it is tried, items of a foreach each for themselves"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("env_requires", _NAMES, "variables without which the graph does not begin"),
-            Field("description", PlainText(), "what it is for", told=True, also=("comment",)),
+            Field("description", PlainText(), "what it is for", is_documentation=True, aliases=("comment",)),
             Field("remote", Refused("everything runs on this machine"), ""),
             Field(
                 "command",
                 Refused("write shell: and the command, or tool: and its id"),
                 "",
-                also=("run", "cmd", "script", "bash"),
+                aliases=("run", "cmd", "script", "bash"),
             ),
         ),
     ),
@@ -152,9 +154,9 @@ FORMS: Final = (
         "action",
         "The call of a tool.",
         (
-            Field("tool", TemplateText(), "its id", also=("item_id",), required=True),
+            Field("tool", TemplateText(), "its id", aliases=("item_id",), required=True),
             Field("params", OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"), "its parameters"),
-            Field("primary", Choice(("execute",)), "what other systems say of it", told=True),
+            Field("primary", Choice(("execute",)), "what other systems say of it", is_documentation=True),
             Field(
                 "item_type", Choice(("tool", "directive")), "directive: the id is that of a directive", "tool"
             ),

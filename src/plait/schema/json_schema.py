@@ -51,7 +51,7 @@ def _form_schema(form: RecordType) -> dict[str, Json]:
     properties: dict[str, Json] = {}
     for field in form.fields:
         for name in field.spellings:
-            properties[name] = _field_schema(field, old=name in field.old)
+            properties[name] = _field_schema(field, old=name in field.deprecated)
     schema: dict[str, Json] = {
         "description": form.what,
         "type": "object",
@@ -77,7 +77,7 @@ def _form_schema(form: RecordType) -> dict[str, Json]:
 def _rules_between(form: RecordType, table: dict[str, Field]) -> Iterator[Json]:
     """What one field of a map says about others."""
     for field in form.fields:
-        belongs = [name for key in field.of for name in table[key].spellings]
+        belongs = [name for key in field.only_for for name in table[key].spellings]
         needed = [name for key in (field.needs or ())[:1] for name in table[key].spellings]
         for wanted in filter(None, (belongs, needed)):
             has_one: Json = {"anyOf": [{"required": [name]} for name in wanted]}

@@ -20,7 +20,7 @@ WARNED: Final = frozenset({"no-effect", "deprecated-field"})
 class PlainText:
     """Text that is no template; `pattern` is the form that it has."""
 
-    wanted: str = "text"
+    description: str = "text"
     pattern: str = ""
 
 
@@ -28,14 +28,14 @@ class PlainText:
 class TemplateText:
     """Text in which values are put."""
 
-    wanted: str = "text"
+    description: str = "text"
 
 
 @dataclass(frozen=True, slots=True)
 class ShellText:
     """Shell text: its values are bound."""
 
-    wanted: str = "shell text"
+    description: str = "shell text"
     decisions: tuple[tuple[str, str], ...] = ()
     """Words that are meant as a decision and would be run as a command; and what to write instead."""
 
@@ -44,47 +44,47 @@ class ShellText:
 class AgentCommand:
     """Text that begins with a slash: a command of an agent."""
 
-    wanted: str = "a command of an agent, which begins with '/'"
+    description: str = "a command of an agent, which begins with '/'"
 
 
 @dataclass(frozen=True, slots=True)
 class SingleValue:
     """Text that is one hole and nothing else: a value of any type."""
 
-    wanted: str = "a template that is one value"
+    description: str = "a template that is one value"
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateTree:
     """Any data; every string in it is a template."""
 
-    wanted: str = "any data"
+    description: str = "any data"
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
     """Any data, taken as it is."""
 
-    wanted: str = "any data"
+    description: str = "any data"
 
 
 @dataclass(frozen=True, slots=True)
 class Null:
     """Nothing."""
 
-    wanted: str = "nothing"
+    description: str = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    wanted: str = "true or false"
+    description: str = "true or false"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """`when`: an expression, true or false, or a map of tests."""
 
-    wanted: str = "a condition"
+    description: str = "a condition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Integer:
     most: int | None = None
 
     @property
-    def wanted(self) -> str:
+    def description(self) -> str:
         return f"a whole number{_range(self.least, self.most)}"
 
 
@@ -103,7 +103,7 @@ class Number:
     most: float | None = None
 
     @property
-    def wanted(self) -> str:
+    def description(self) -> str:
         return f"a number{_range(self.least, self.most)}"
 
 
@@ -114,7 +114,7 @@ class Duration:
     zero: bool = False
 
     @property
-    def wanted(self) -> str:
+    def description(self) -> str:
         return "a duration" + (", also 0" if self.zero else "") + ": seconds, or 500ms, 90s, 5m, 1h30m, 2d"
 
 
@@ -125,7 +125,7 @@ class Choice:
     """What other systems call one of them, and which that is."""
 
     @property
-    def wanted(self) -> str:
+    def description(self) -> str:
         return "one of " + ", ".join(self.words)
 
 
@@ -136,7 +136,7 @@ class Record:
     form: str
 
     @property
-    def wanted(self) -> str:
+    def description(self) -> str:
         return f"a map: {_title(self.form)}"
 
 
@@ -148,8 +148,8 @@ class MapOf:
     keys: PlainText = PlainText()
 
     @property
-    def wanted(self) -> str:
-        return f"a map from names to {self.kind.wanted}"
+    def description(self) -> str:
+        return f"a map from names to {self.kind.description}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ class ListOf:
     least: int = 0
 
     @property
-    def wanted(self) -> str:
-        return f"a list of {self.kind.wanted.removeprefix('a ')}"
+    def description(self) -> str:
+        return f"a list of {self.kind.description.removeprefix('a ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ class OneOf:
     said: str = ""
 
     @property
-    def wanted(self) -> str:
-        return self.said or ", or ".join(kind.wanted for kind in self.kinds)
+    def description(self) -> str:
+        return self.said or ", or ".join(kind.description for kind in self.kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class NoEffect:
     """A field of other systems that changes nothing here: a warning."""
 
     why: str
-    wanted: str = "anything"
+    description: str = "anything"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +189,23 @@ class Refused:
     """A field of other systems that cannot be meant here: an error."""
 
     why: str
-    wanted: str = "nothing"
+    description: str = "nothing"
 
 
 Kind: TypeAlias = (
-    PlainText | TemplateText | ShellText | AgentCommand | SingleValue | TemplateTree | Data | Null | Boolean | Condition | Integer | Number | Duration
+    PlainText
+    | TemplateText
+    | ShellText
+    | AgentCommand
+    | SingleValue
+    | TemplateTree
+    | Data
+    | Null
+    | Boolean
+    | Condition
+    | Integer
+    | Number
+    | Duration
     | Choice | Record | MapOf | ListOf | OneOf | NoEffect | Refused
 )  # fmt: skip
 
@@ -219,20 +231,20 @@ class Field:
     what: str
     default: Json = None
     required: bool = False
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     """Other spellings, as good as the first."""
-    old: tuple[str, ...] = ()
+    deprecated: tuple[str, ...] = ()
     """Spellings that will go away."""
-    told: bool = False
+    is_documentation: bool = False
     """Tells people something and changes nothing: no part of a fingerprint."""
-    of: tuple[str, ...] = ()
+    only_for: tuple[str, ...] = ()
     """Fields of the same map to one of which it belongs: without them it means nothing."""
     needs: tuple[str, str] | None = None
     """A field of the same map without which it cannot be done, and why."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        return (self.name, *self.also, *self.old)
+        return (self.name, *self.aliases, *self.deprecated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ FORMS: Final = (
         (
             Field("extends", PROVIDER_NAME, "a provider whose fields hold where this file says nothing"),
             Field("family", Choice(FAMILIES), "what the server speaks; replay asks no server"),
-            Field("description", PlainText(), "for people", told=True),
+            Field("description", PlainText(), "for people", is_documentation=True),
             Field(
                 "base_url", TemplateText(), "the address of the server; a model's name cannot be a part of it"
             ),
@@ -50,7 +50,7 @@ FORMS: Final = (
                 "models",
                 MapOf(PlainText()),
                 "names of models here, such as fast, and theirs there",
-                also=("tiers",),
+                aliases=("tiers",),
             ),
             Field("default_model", TemplateText(), "the model, if a question names none"),
             Field(

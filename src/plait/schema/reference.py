@@ -26,15 +26,15 @@ def _reference(form: RecordType) -> str:
 def _row(field: Field) -> str:
     names = [
         f"`{field.name}`",
-        *(f"`{name}`" for name in field.also),
-        *(f"`{name}` (older)" for name in field.old),
+        *(f"`{name}`" for name in field.aliases),
+        *(f"`{name}` (older)" for name in field.deprecated),
     ]
     meaning = field.what
     if field.required:
         meaning += " (required)"
     elif field.default is not None:
         meaning += f" (`{_default_text(field.default)}`)"
-    return f"| {' '.join(names)} | {_cell(field.kind.wanted)} | {_cell(meaning)} |"
+    return f"| {' '.join(names)} | {_cell(field.kind.description)} | {_cell(meaning)} |"
 
 
 def _default_text(default: Json) -> str:

@@ -97,7 +97,7 @@ PARAMETERS: Final = OneOf(
 )
 
 STEP_LIST: Final = Field(
-    "steps", ListOf(STEP), "the steps, one after the other", required=True, also=("commands",)
+    "steps", ListOf(STEP), "the steps, one after the other", required=True, aliases=("commands",)
 )
 ENV_FIELD: Final = Field("env", ENV, "variables for its processes and templates")
 TIMEOUT_MEANING: Final = "how long it may take; what still runs then is ended"
@@ -128,21 +128,21 @@ CAPTURE_FIELDS: Final = (
         "capture_output",
         OneOf((NAME, Boolean()), "a name: letters, digits and _"),
         "the name under which later steps know the output; the last output is always `last.output`",
-        also=("capture",),
+        aliases=("capture",),
     ),
     Field(
         "capture_format",
         Choice(("string", "json", "lines", "number", "boolean")),
         "how the captured output is read",
         "string",
-        of=("capture_output",),
+        only_for=("capture_output",),
     ),
     Field(
         "capture_streams",
         OneOf((Choice(("stdout", "stderr", "both")), Record("streams")), "one of stdout, stderr, both"),
         "what is captured",
         "stdout",
-        of=("capture_output",),
+        only_for=("capture_output",),
     ),
 )
 

@@ -251,7 +251,7 @@ def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
         case NoEffect(why):
             yield Problem(f"'{name}' has no effect here: {why}", key.span, "leave it away", code="no-effect")
         case kind:
-            if name in field.old:
+            if name in field.deprecated:
                 yield Problem(
                     f"'{name}' is an older name of '{field.name}'", key.span, f"write {field.name}",
                     code="deprecated-field",
@@ -271,7 +271,8 @@ def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
         found = [name for name in form.one_of if name in seen]
         if len(found) > 1:
             yield Problem(
-                f"{thing} has exactly one of {format_names(form.one_of, most=20)}; this one has {_and(found)}",
+                f"{thing} has exactly one of {format_names(form.one_of, most=20)}; "
+                f"this one has {_and(found)}",
                 node.key_span(seen[found[1]]),
                 "split it, or remove all but one",
                 code="several-commands",
@@ -289,8 +290,8 @@ def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
         if field.name not in seen:
             continue
         where, name = node.key_span(seen[field.name]), seen[field.name]
-        if field.of and not any(one in seen for one in field.of):
-            yield from _belongs_elsewhere(name, where, field.of[0], form, seen)
+        if field.only_for and not any(one in seen for one in field.only_for):
+            yield from _belongs_elsewhere(name, where, field.only_for[0], form, seen)
         if field.needs is not None and field.needs[0] not in seen:
             other, why = field.needs
             yield Problem(f"'{name}' needs '{other}': {why}", where, f"add {other}: …", code="missing-field")
@@ -335,15 +336,15 @@ def _head(node: Mapping) -> Span:
 
 
 def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
-    what = f"{called} is {kind.wanted}, not {node_type_name(node)}"
+    what = f"{called} is {kind.description}, not {node_type_name(node)}"
     fix = None
     if isinstance(kind, Choice) and isinstance(node, Scalar):
-        what = f"{called} is {kind.wanted}"
+        what = f"{called} is {kind.description}"
         close = dict(kind.elsewhere).get(str(node.value)) or closest_name(str(node.value), kind.words)
         fix = f"did you mean '{close}'?" if close else None
     elif isinstance(node, Scalar) and fits(kind, node):
         unsaid = isinstance(kind, Integer | Number) and not kind.least and kind.most is None
-        what = f"{called} is {kind.wanted}{' from 0' if unsaid else ''}"
+        what = f"{called} is {kind.description}{' from 0' if unsaid else ''}"
     elif kind is STEP or (
         isinstance(kind, OneOf) and kind.said.startswith("a step") and isinstance(node, Scalar)
     ):
@@ -362,7 +363,8 @@ def _start(node: Node) -> Span:
 
 def _wrong_key(key: Scalar, keys: PlainText, called: str) -> Problem:
     return Problem(
-        f"'{printable_name(str(key.value))}' cannot be a key of {called}: a key is {keys.wanted}", key.span,
+        f"'{printable_name(str(key.value))}' cannot be a key of {called}: a key is {keys.description}",
+        key.span,
         code="wrong-type",
     )  # fmt: skip
 

@@ -114,7 +114,7 @@ class Expression:
         """Is it true?  Of an item for a filter; of a scope, or a map of names, for a when."""
         return truth(self._root(self._state(subject)))
 
-    def is_open(self, scope: Scope) -> bool:
+    def is_unknown(self, scope: Scope) -> bool:
         """Does a when ask for something that is not known there, as much is not in a dry run?"""
         state = self._state(scope) if self._asks else None
         if any(_is_unknown(ask, state) for ask in self._asks):
@@ -154,7 +154,7 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
     source = source or Source("filter", text)
     _require_max_length(text, source)
     if holes := _find_placeholders(text):
-        raise ConditionError.together(_hole_in_filter(source, hole) for hole in holes)
+        raise ConditionError.combine(_hole_in_filter(source, hole) for hole in holes)
     written = _Written(source, text, range(len(text)), range(1, len(text) + 1), {})
     return _compile(written, _Filter(), _itself, [])
 
@@ -312,7 +312,7 @@ class _Written:
             return Span(self.source, max(0, last - 1), last)
         return Span(self.source, self.starts[start], self.ends[end - 1])
 
-    def shown(self, start: int, end: int) -> str:
+    def source_text(self, start: int, end: int) -> str:
         """What the author wrote there."""
         span = self.span(start, end)
         return shortened(span.source.text[span.start : span.end])
@@ -478,11 +478,11 @@ class _When:
         return None
 
     def hole(self, hole: Hole | FilledPlaceholder) -> Get:
-        get = self._asked(hole)
+        get = self._make_getter(hole)
         parent = _parent_of_exists(hole)
         if parent is None:
             return get
-        get_parent = self._asked(parent)
+        get_parent = self._make_getter(parent)
 
         def exists(rendering: Rendering) -> Answer:
             own = get(rendering)
@@ -490,7 +490,7 @@ class _When:
 
         return exists
 
-    def _asked(self, hole: Hole | FilledPlaceholder) -> Get:
+    def _make_getter(self, hole: Hole | FilledPlaceholder) -> Get:
         get = getter(hole, self.profile)
         required = isinstance(hole, ContextPlaceholder) and hole.required is not None
 
@@ -645,7 +645,7 @@ def _compile(
     reader = _Reader(written, tokens, rules, problems)
     root = None if problems else reader.whole()
     if problems or root is None:
-        raise ConditionError.together(problems)
+        raise ConditionError.combine(problems)
     return Expression(written.source, tuple(reader.operands), root.get, state, tuple(reader.asks))
 
 
@@ -666,7 +666,7 @@ class _Reader:
 
     def whole(self) -> _Term | None:
         try:
-            term = self.any_of()
+            term = self.parse_or()
             if self.token.kind != "end":
                 self.refuse_rest()
         except _StopError:
@@ -675,21 +675,21 @@ class _Reader:
 
     # ── joining ──────────────────────────────────────────────────────────
 
-    def any_of(self) -> _Term:
-        terms = [self.all_of()]
-        while self.taken(*_OR):
-            terms.append(self.all_of())
+    def parse_or(self) -> _Term:
+        terms = [self.parse_and()]
+        while self.accept(*_OR):
+            terms.append(self.parse_and())
         return terms[0] if len(terms) == 1 else _join_terms(terms, deciding=True)
 
-    def all_of(self) -> _Term:
-        terms = [self.negated()]
-        while self.taken(*_AND):
-            terms.append(self.negated())
+    def parse_and(self) -> _Term:
+        terms = [self.parse_not()]
+        while self.accept(*_AND):
+            terms.append(self.parse_not())
         return terms[0] if len(terms) == 1 else _join_terms(terms, deciding=False)
 
-    def negated(self) -> _Term:
+    def parse_not(self) -> _Term:
         start, negations = self.token.start, 0
-        while self.taken(*_NOT):
+        while self.accept(*_NOT):
             negations += 1
         term = self.test()
         if not negations:
@@ -704,10 +704,10 @@ class _Reader:
             self.at += 1
             if token.text == "=" and not self.rules.single_equals:
                 self.wrong(token, "a single '=' compares nothing", "write ==")
-            term = self.compared(left, _COMPARISONS[token.text], self.value())
-            self.expect_no_chain()
+            term = self.make_comparison(left, _COMPARISONS[token.text], self.value())
+            self.require_no_chain()
             return term
-        if self.taken("in", "IN"):
+        if self.accept("in", "IN"):
             return self.among(left)
         if token.text in _NOT[1:] and self.tokens[self.at + 1].text in ("in", "IN"):
             self.at += 2
@@ -718,7 +718,7 @@ class _Reader:
             return self.binary(token, [left, self.value()])
         return left
 
-    def expect_no_chain(self) -> None:
+    def require_no_chain(self) -> None:
         if self.token.kind == "mark" and self.token.text in _COMPARISONS:
             self.stop(self.token, "comparisons cannot be chained", "write a < b && b < c")
 
@@ -764,15 +764,15 @@ class _Reader:
 
     def group(self, opened: _Token) -> _Term:
         self.enter(opened)
-        term = self.any_of()
-        if not self.taken(")"):
+        term = self.parse_or()
+        if not self.accept(")"):
             self.refuse_rest("')'", opened)
         self.depth -= 1
         return replace(term, start=opened.start, end=self.last.end, is_operand=False)
 
     # ── comparing ────────────────────────────────────────────────────────
 
-    def compared(self, left: _Term, name: str, right: _Term) -> _Term:
+    def make_comparison(self, left: _Term, name: str, right: _Term) -> _Term:
         get = self.equality(left, right, name) if name in ("eq", "ne") else self.order(left, right, name)
         return _Term(get, left.start, right.end, _TRUE_OR_FALSE)
 
@@ -789,7 +789,7 @@ class _Reader:
         return equal
 
     def order(self, left: _Term, right: _Term, name: str) -> Get:
-        self.expect_order(left, right)
+        self.check_orderable(left, right)
         get_left, get_right, rules = left.get, right.get, self.rules
         compare = OPERATORS[name].build
 
@@ -804,10 +804,10 @@ class _Reader:
 
         return ordered
 
-    def expect_order(self, left: _Term, right: _Term) -> None:
+    def check_orderable(self, left: _Term, right: _Term) -> None:
         for term in (left, right):
             if term.kind is not None and term.kind not in _ORDERED:
-                what = f"'{self.shown(term)}' is {term.kind}, which has no order"
+                what = f"'{self.term_text(term)}' is {term.kind}, which has no order"
                 self.wrong(term, what, "compare it with == or !=")
                 return
         if left.kind is None or right.kind is None or left.kind == right.kind:
@@ -820,16 +820,16 @@ class _Reader:
             self.problems += error.problems
 
     def disorder(self, left: _Term, kind: str, right: _Term, other: str) -> ConditionError:
-        what = f"'{self.shown(left)}' is {kind} and is compared with {other}"
+        what = f"'{self.term_text(left)}' is {kind} and is compared with {other}"
         fix = "compare numbers with numbers and text with text"
         return ConditionError(what, self.written.span(left.start, right.end), fix, code="condition")
 
     def among(self, left: _Term) -> _Term:
-        if not self.taken("["):
+        if not self.accept("["):
             fix = "write in ['a', 'b']; for a list that is a value, write contains(list, value)"
             self.stop(self.token, "'in' needs a list in brackets", fix)
         self.enter(self.last)
-        elements = self.separated("]")
+        elements = self.parse_terms("]")
         self.depth -= 1
         equals = [self.equality(left, element, "eq") for element in elements]
         get: Get = lambda state: any(equal(state) for equal in equals)  # noqa: E731
@@ -844,7 +844,7 @@ class _Reader:
         opened = self.token
         self.enter(opened)
         self.at += 1
-        arguments = self.separated(")")
+        arguments = self.parse_terms(")")
         self.depth -= 1
         if name.text not in FUNCTIONS:
             meant = closest_name(name.text, FUNCTIONS)
@@ -875,13 +875,13 @@ class _Reader:
     def length(self, name: _Token, arguments: list[_Term]) -> _Term:
         get = arguments[0].get
         term = _Term(lambda state: _length(_plain(get(state))), name.start, self.last.end, _A_NUMBER)
-        return self.compared(term, "eq", arguments[1]) if len(arguments) == 2 else term
+        return self.make_comparison(term, "eq", arguments[1]) if len(arguments) == 2 else term
 
     def binary(self, name: _Token, arguments: list[_Term]) -> _Term:
         holder, part = arguments
-        self.expect_text(name, part)
-        self.expect_holder(name, holder)
-        test = self.tested(name, part)
+        self.check_text_argument(name, part)
+        self.check_holder(name, holder)
+        test = self.binary_function(name, part)
         get_holder, get_part, rules = holder.get, part.get, self.rules
 
         def tested(state: State) -> bool:
@@ -894,14 +894,14 @@ class _Reader:
                 problem = refused.problem(
                     self.written.span(holder.start, part.end), begin="here stands text that is"
                 )
-                raise ConditionError.together([problem]) from None
+                raise ConditionError.combine([problem]) from None
             if answer is None:
                 return rules.refuse(lambda: self.no_answer(name, holder, type_name(one)))
             return answer
 
         return _Term(tested, holder.start, self.last.end, _TRUE_OR_FALSE)
 
-    def tested(self, name: _Token, part: _Term) -> Binary:
+    def binary_function(self, name: _Token, part: _Term) -> Binary:
         """The function; `matches` with a pattern that is known reads it here, and once."""
         if name.text != "matches" or not isinstance(part.constant, str):
             return BINARY[name.text]
@@ -913,17 +913,17 @@ class _Reader:
             return BINARY[name.text]
         return lambda text, _: search(text) if type_name(text) == _A_STRING else None
 
-    def expect_text(self, name: _Token, part: _Term) -> None:
+    def check_text_argument(self, name: _Token, part: _Term) -> None:
         if name.text != "contains" and part.kind not in (None, _A_STRING):
             self.wrong(part, f"'{name.text}' needs text, not {part.kind}", "put it in quotes")
 
-    def expect_holder(self, name: _Token, holder: _Term) -> None:
+    def check_holder(self, name: _Token, holder: _Term) -> None:
         is_refused = holder.kind in (_A_NUMBER, _TRUE_OR_FALSE)
         if holder.kind is not None and (is_refused or (holder.kind == "a list" and name.text != "contains")):
             self.problems += self.no_answer(name, holder, holder.kind).problems
 
     def no_answer(self, name: _Token, holder: _Term, kind: str) -> ConditionError:
-        what = f"'{self.shown(holder)}' is {kind}, for which '{name.text}' has no answer"
+        what = f"'{self.term_text(holder)}' is {kind}, for which '{name.text}' has no answer"
         fix = "look into text; 'contains' looks into a list, and for text into a map, too"
         return ConditionError(what, self.written.span(holder.start, holder.end), fix, code="condition")
 
@@ -937,19 +937,19 @@ class _Reader:
     def last(self) -> _Token:
         return self.tokens[self.at - 1]
 
-    def taken(self, *texts: str) -> bool:
+    def accept(self, *texts: str) -> bool:
         if self.token.kind not in ("mark", "path") or self.token.text not in texts:
             return False
         self.at += 1
         return True
 
-    def separated(self, close: str) -> list[_Term]:
-        if self.taken(close):
+    def parse_terms(self, close: str) -> list[_Term]:
+        if self.accept(close):
             return []
-        terms = [self.any_of()]
-        while self.taken(","):
-            terms.append(self.any_of())
-        if not self.taken(close):
+        terms = [self.parse_or()]
+        while self.accept(","):
+            terms.append(self.parse_or())
+        if not self.accept(close):
             self.refuse_rest(f"',' or '{close}'")
         return terms
 
@@ -960,8 +960,8 @@ class _Reader:
             what = f"an expression is nested deeper than {MAX_DEPTH} levels"
             raise LimitError(what, where, "take parentheses away", code="condition-limit")
 
-    def shown(self, term: _Term) -> str:
-        return self.written.shown(term.start, term.end)
+    def term_text(self, term: _Term) -> str:
+        return self.written.source_text(term.start, term.end)
 
     # ── what is wrong ────────────────────────────────────────────────────
 
@@ -984,7 +984,7 @@ class _Reader:
         if opened is not None and token.kind == "end":
             self.stop(opened, "this '(' is never closed", "add ')'")
         what = (
-            f"'{self.written.shown(token.start, token.end)}' cannot follow"
+            f"'{self.written.source_text(token.start, token.end)}' cannot follow"
             if token.text
             else "something is missing at the end"
         )

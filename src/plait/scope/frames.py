@@ -51,7 +51,7 @@ class Frame:
     label: str
     levels: Mapping[str, Mapping[str, Json]]
 
-    def level_of(self, name: str) -> str | None:
+    def find_level(self, name: str) -> str | None:
         return next((level for level in LEVELS if name in self.levels.get(level, ())), None)
 
 
@@ -63,13 +63,13 @@ class Origin:
     level: str
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         return self.level not in UNTRUSTED_LEVELS and self.frame != DATA_ENV_FRAME
 
     @property
     def of_author(self) -> bool:
         """Does it stand in the flow as it is, and come from nowhere else?"""
-        return self.trusted and self.frame != GIVEN
+        return self.is_trusted and self.frame != GIVEN
 
 
 class Scope:
@@ -156,7 +156,7 @@ class Scope:
         """The frame and level that answer a name; None for computed and unknown names."""
         found: Origin | None = None
         for frame in self.frames:
-            level = frame.level_of(root)
+            level = frame.find_level(root)
             if level is not None and (found is None or level == "captures"):
                 found = Origin(frame.label, level)
             if found is not None and found.level not in BUILT_IN:

@@ -57,7 +57,7 @@ def generate(
     """
     # What could grow without bound is counted while it grows, and a flaw is reported each time.
     if template.many or template.flaws:
-        return Template.careful
+        return Template.render_checked
     return _Writer(template, sample, values, bold=bold).function()
 
 
@@ -86,7 +86,7 @@ class _Writer:
             "Scope": values.__class__,
             "Surprise": _Surprise,
             "containers": (dict, list, tuple),
-            "expect_bounded": require_bounded,
+            "require_bounded": require_bounded,
             # The last two: a number too long to print, a value without a text form.
             "Surprises": (_Surprise, KeyError, TypeError, AttributeError, ValueError, ValueRefusedError),
         }
@@ -110,7 +110,7 @@ class _Writer:
         self.lines.append(f"whole = {result}" if self.wholes else f"return {result}")
         if self.wholes:
             is_large = " or ".join(f"({self._is_large(name)})" for name in dict.fromkeys(self.wholes))
-            self.lines += [f"if {is_large}: expect_bounded(whole)", "return whole"]
+            self.lines += [f"if {is_large}: require_bounded(whole)", "return whole"]
         body = "\n        ".join(self.lines)
         # Switches are keyword-only for the type checker alone: CPython calls this form much faster.
         source = (
@@ -119,7 +119,7 @@ class _Writer:
             f"        {body}\n"
             f"    except Surprises:\n"
             f"        pass\n"
-            f"    return self.surprised(values, strict=strict, env=env)\n"
+            f"    return self.render_fallback(values, strict=strict, env=env)\n"
         )
         # See the docstring: the source holds names and literals only.
         exec(compile(source, "<generated for a template>", "exec"), self.given)
@@ -150,10 +150,10 @@ class _Writer:
         pieces = list(zip(program.parts, program.getters, strict=True))
         if len(pieces) <= FORMATTED:
             # Adjacent literals are one f-string.
-            return "(" + " ".join(self._formatted(part, get) for part, get in pieces) + ")"
-        return f"join(({', '.join(self._joined(part, get) for part, get in pieces)}))"
+            return "(" + " ".join(self._format_part(part, get) for part, get in pieces) + ")"
+        return f"join(({', '.join(self._join_part(part, get) for part, get in pieces)}))"
 
-    def _formatted(self, part: Part, get: Getter | None) -> str:
+    def _format_part(self, part: Part, get: Getter | None) -> str:
         """A literal, or an f-string of one value."""
         if isinstance(part, Text):
             return repr(part.text)
@@ -161,7 +161,7 @@ class _Writer:
         ready = "int" if seen.__class__ is int else "str"
         return f"f'{{{variable} if {variable}.__class__ is {ready} else show({variable})}}'"
 
-    def _joined(self, part: Part, get: Getter | None) -> str:
+    def _join_part(self, part: Part, get: Getter | None) -> str:
         """An expression that is text, or that `join` refuses."""
         if isinstance(part, Text):
             return repr(part.text)
@@ -187,12 +187,12 @@ class _Writer:
 
     def _key(self, key: object) -> str:
         # A key may be of a type whose repr is not its literal.
-        return repr(key) if key.__class__ is str else self._kept(key)
+        return repr(key) if key.__class__ is str else self._add_constant(key)
 
     def _constant(self, value: Json) -> str:
-        return repr(value) if value is None or value.__class__ in (bool, int) else self._kept(value)
+        return repr(value) if value is None or value.__class__ in (bool, int) else self._add_constant(value)
 
-    def _kept(self, value: object) -> str:
+    def _add_constant(self, value: object) -> str:
         name = f"k{len(self.given)}"
         self.given[name] = value
         return name
@@ -202,7 +202,7 @@ class _Writer:
     def _value(self, part: Part, get: Getter | None) -> tuple[str, Answer]:
         """A variable that holds the hole's value, and the value it has now."""
         assert get is not None
-        seen = self._seen(get)
+        seen = self._sample_value(get)
         match part:
             case ContextPlaceholder() if (path := _plain_path(part)) is not None:
                 return self._lookup(self.names, path, part.default), seen
@@ -213,9 +213,9 @@ class _Writer:
             case ParamPlaceholder() | PromptPlaceholder():
                 return self._lookup(self.names, (part.name,), None), seen
             case _:
-                return self._asked(part, get), seen
+                return self._call_getter(part, get), seen
 
-    def _seen(self, get: Getter) -> Answer:
+    def _sample_value(self, get: Getter) -> Answer:
         try:
             return get(self.sample)
         except PlaitError:
@@ -223,7 +223,7 @@ class _Writer:
 
     def _lookup(self, names: str, path: tuple[str, ...], default: Parts | None) -> str:
         if default is None:
-            return self._walked(names, path)
+            return self._follow_path(names, path)
         variable, constant = self._fresh(), repr(_literal_text(default))
         *outer, key = path
         if not (self.bold and self._is_map(names, outer)):
@@ -231,7 +231,7 @@ class _Writer:
             self.lines.append(f"{variable} = walk({names}, {path!r})")
             self.lines.append(f"if {variable} is missing: {variable} = {constant}")
             return variable
-        self.lines.append(f"{variable} = {self._walked(names, outer)}.get({key!r}, {constant})")
+        self.lines.append(f"{variable} = {self._follow_path(names, outer)}.get({key!r}, {constant})")
         return variable
 
     def _is_map(self, names: str, path: Sequence[str]) -> bool:
@@ -239,7 +239,7 @@ class _Writer:
         known = self.sample.env if names == "env" else self.sample.names
         return isinstance(follow_path(known, tuple(path)), Mapping)
 
-    def _walked(self, names: str, path: Sequence[str]) -> str:
+    def _follow_path(self, names: str, path: Sequence[str]) -> str:
         """Look up step by step; what several holes share is looked up once."""
         at = names
         for count, key in enumerate(path, start=1):
@@ -257,15 +257,15 @@ class _Writer:
             self.guarded.add(base)
             self.lines.append(f"if {base}.__class__ is not dict: raise Surprise")
 
-    def _asked(self, part: Part, get: Getter) -> str:
+    def _call_getter(self, part: Part, get: Getter) -> str:
         """A hole with filters, alternatives, indexes or computed values: ask its closure."""
         self.asks = True
         if self.asks_in is not self.sample.source:
             # What such a hole keeps as written, and where its errors are, stands in its own source.
             self.asks_in = self.sample.source
-            self.lines.append(f"r.source = {self._kept(self.asks_in)}")
+            self.lines.append(f"r.source = {self._add_constant(self.asks_in)}")
         variable = self._fresh()
-        self.lines.append(f"{variable} = ask({self._kept(part)}, {self._kept(get)}, r)")
+        self.lines.append(f"{variable} = ask({self._add_constant(part)}, {self._add_constant(get)}, r)")
         self.lines.append(f"if {variable} is missing: raise Surprise")
         return variable
 

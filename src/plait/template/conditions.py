@@ -127,7 +127,7 @@ def compile_condition(condition: Json, *, locate: Locate = format_path) -> Calla
     """The condition as a function of the document: read and checked once, used often."""
     node, problems = _read(condition, locate)
     if problems:
-        raise ConditionError.together(problems)
+        raise ConditionError.combine(problems)
     return partial(_decide, node)
 
 
@@ -143,7 +143,7 @@ def _decide(node: Node, document: Json) -> bool:
     problems: list[Problem] = []
     answer = _holds(node, document, problems)
     if problems:
-        raise ConditionError.together(problems)
+        raise ConditionError.combine(problems)
     return answer is True
 
 
@@ -202,7 +202,7 @@ class _Reader:
         self.nodes = 0
 
     def condition(self, raw: Json, place: Place, depth: int) -> Node:
-        self.expect_within_limits(depth)
+        self.require_within_limits(depth)
         if raw is None:
             return EMPTY
         if not isinstance(raw, Mapping):
@@ -210,16 +210,16 @@ class _Reader:
                 place, f"a condition is a map, not {type_name(raw)}", "write {path: …, op: …, value: …}"
             )
             return EMPTY
-        self.expect_known_keys(raw, place)
+        self.check_known_keys(raw, place)
         combinators = [key for key in COMBINATORS if key in raw]
         fields = [key for key in FIELDS if key in raw]
-        self.expect_one_meaning(combinators, fields, place)
-        nodes = [self.combined(key, raw[key], (*place, key), depth + 1) for key in combinators]
+        self.check_not_mixed(combinators, fields, place)
+        nodes = [self.parse_combinator(key, raw[key], (*place, key), depth + 1) for key in combinators]
         if fields and not combinators:
             nodes.append(self.test(raw, place, depth))
         return nodes[0] if nodes else EMPTY
 
-    def combined(self, key: str, raw: Json, place: Place, depth: int) -> Node:
+    def parse_combinator(self, key: str, raw: Json, place: Place, depth: int) -> Node:
         if key == "not":
             return Not(self.condition(raw, place, depth))
         if not isinstance(raw, list | tuple):
@@ -283,7 +283,7 @@ class _Reader:
         return found.default
 
     def json(self, value: Json, place: Place, depth: int) -> bool:
-        self.expect_within_limits(depth)
+        self.require_within_limits(depth)
         match value:
             case list() | tuple():
                 return all(self.json(part, place, depth + 1) for part in value)
@@ -303,14 +303,14 @@ class _Reader:
             self.wrong(place, "the value is not JSON data", fix)
         return sound
 
-    def expect_within_limits(self, depth: int) -> None:
+    def require_within_limits(self, depth: int) -> None:
         self.nodes += 1
         if depth > MAX_DEPTH:
             self.exceed(f"a condition is nested deeper than {MAX_DEPTH}", "join tests in flatter lists")
         if self.nodes > MAX_NODES:
             self.exceed(f"a condition has more than {MAX_NODES:,} parts", "move data to the document")
 
-    def expect_known_keys(self, raw: Mapping[str, Json], place: Place) -> None:
+    def check_known_keys(self, raw: Mapping[str, Json], place: Place) -> None:
         known = (*FIELDS, *COMBINATORS)
         for key in raw:
             if key not in known:
@@ -318,7 +318,7 @@ class _Reader:
                 fix = _suggestion(name, known, "fields")
                 self.wrong((*place, name), f"{_quote(name)} is not a field of a condition", fix)
 
-    def expect_one_meaning(self, combinators: list[str], fields: list[str], place: Place) -> None:
+    def check_not_mixed(self, combinators: list[str], fields: list[str], place: Place) -> None:
         if len(combinators) + bool(fields) > 1:
             names = " and ".join(f"'{key}'" for key in (*combinators, *fields[:1]))
             fix = "give each its own map, and join these by all: [ … ] or any: [ … ]"

@@ -243,10 +243,10 @@ class _Scanner:
             return self._never_closed(at, end)
         if self.profile.context:
             if close == at + 2:
-                self._malformed(at, close + 1, "a name is missing here")
+                self._add_malformed(at, close + 1, "a name is missing here")
                 return "${}", close + 1
             if _HYPHENATED.match(self.text, at, end) and self.profile.bare:
-                return self._hyphenated(at, close, depth)
+                return self._parse_hyphenated(at, close, depth)
             if _SHELL_EXPANSION.match(self.text, at, close):
                 return "${", at + 2
         try:
@@ -254,12 +254,12 @@ class _Scanner:
         except _NotOurs:
             pass
         except _Malformed as bad:
-            self._malformed(at, close + 1, bad.what)
+            self._add_malformed(at, close + 1, bad.what)
         except _Unknown as bad:
             self._unknown(at, close + 1, bad)
         return "${", at + 2
 
-    def _hyphenated(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
+    def _parse_hyphenated(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
         """A hole only if its name is known, like `$NAME`; else all of it is the shell's."""
         expression = _Expression(self, at + 2, close, depth, name=_HYPHENATED_NAME)
         with suppress(_NotOurs, _Malformed, _Unknown):
@@ -270,7 +270,7 @@ class _Scanner:
 
     def _never_closed(self, at: int, end: int) -> tuple[str, int]:
         if self.profile.context:
-            self._malformed(at, min(end, at + 2), "'${' is never closed")
+            self._add_malformed(at, min(end, at + 2), "'${' is never closed")
         return "${", at + 2
 
     def _at_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
@@ -356,7 +356,7 @@ class _Scanner:
         found = _BLANKS.match(self.text, at, end)
         return found.end() if found else at
 
-    def _malformed(self, start: int, end: int, what: str) -> None:
+    def _add_malformed(self, start: int, end: int, what: str) -> None:
         # A megabyte of openers is one mistake, not half a million.
         if len(self.flaws) < MAX_FLAWS:
             fix = "write '${name.key}', or '$${' for a literal '${'"
@@ -398,13 +398,13 @@ class _Expression:
 
     def hole(self, start: int) -> ContextPlaceholder:
         alternatives = [self._alternative(first=True)]
-        spread = self._taken("...")
+        spread = self._accept("...")
         self._skip_blanks()
-        while self._taken("||"):
+        while self._accept("||"):
             alternatives.append(self._alternative(first=False))
             self._skip_blanks()
         filters = self._filters()
-        ending = ":-" if self._taken(":-") else ":?" if self._taken(":?") else ""
+        ending = ":-" if self._accept(":-") else ":?" if self._accept(":?") else ""
         if not ending and self.at != self.close:
             self._refuse(alternatives)
         # Only now is it a hole.  Templates inside are read here and not before: a hole that fails
@@ -422,7 +422,7 @@ class _Expression:
         self._skip_blanks()
         char = self._char()
         if char in ("'", '"'):
-            return Alternative(Literal(self._quoted(char)))
+            return Alternative(Literal(self._parse_quoted(char)))
         if first and char in _SHELL_SPECIALS and char:
             raise _NotOurs
         if not first and (number := self._match(_NUMBER)):
@@ -431,7 +431,7 @@ class _Expression:
         if name is None:
             raise _Malformed("a name is missing here" if self.at == self.close else "this is not a name")
         if name in _COMPUTED_KINDS and self._char() == ":" and self._peek(1) not in ("-", "?"):
-            return self._computed(name)
+            return self._parse_computed(name)
         if name == "json" and self._char() == ":" and self._peek(1) not in ("-", "?"):
             return self._extract()
         if name in _KEYWORDS and self._char() not in (".", "[", ":"):
@@ -445,28 +445,28 @@ class _Expression:
             char = self._char()
             if char == "." and not self.text.startswith("...", self.at):
                 self.at += 1
-                keys.append(self._dotted_key())
+                keys.append(self._parse_dot_key())
             elif char == "[":
-                keys.append(self._bracketed_key(shell_array=not keys))
+                keys.append(self._parse_bracket_key(shell_array=not keys))
             else:
                 return tuple(keys)
 
-    def _dotted_key(self) -> str | int:
+    def _parse_dot_key(self) -> str | int:
         key = self._match(_KEY)
         if key is None:
             raise _Malformed("a key is missing after '.'")
         return int(key) if _INDEX.fullmatch(key) else key  # 007 is the key of a map
 
-    def _bracketed_key(self, *, shell_array: bool) -> str | int:
+    def _parse_bracket_key(self, *, shell_array: bool) -> str | int:
         opened = self.at
         self.at += 1
         char = self._char()
         key: str | int | None = None
         if char in ("'", '"') and char:
-            key = self._quoted(char)
+            key = self._parse_quoted(char)
         elif (index := self._match(_INTEGER)) and len(index) < 19:
             key = int(index)
-        if key is None or not self._taken("]"):
+        if key is None or not self._accept("]"):
             if shell_array:
                 raise _NotOurs
             self.at = opened
@@ -494,7 +494,7 @@ class _Expression:
         fix = f"formats: {known}, or a glob such as :*.py"
         raise _Unknown(f"unknown format ':{name}'", name, FORMATS, fix, "unknown-format")
 
-    def _computed(self, kind: str) -> _Unread:
+    def _parse_computed(self, kind: str) -> _Unread:
         self.at += 1
         start = self.at
         stops = {"file": (":-", ":?", "|"), "cmd": (":-",), "date": (":-", "|")}[kind]
@@ -545,7 +545,7 @@ class _Expression:
         if root is None:
             raise self._json_form()
         path = Path(root, self._keys())
-        if not self._taken(":from:"):
+        if not self._accept(":from:"):
             raise self._json_form()
         name = self._match(_NAME)
         if name is None:
@@ -586,14 +586,14 @@ class _Expression:
         self._skip_blanks()
         char = self._char()
         if char in ("'", '"') and char:
-            value: Json = self._quoted(char)
+            value: Json = self._parse_quoted(char)
         elif word := self._match(_FILTER_WORD):
             number = _NUMBER.fullmatch(word)
             value = _KEYWORDS[word] if word in _KEYWORDS else _number(word) if number else word
         else:
             raise _Malformed("an argument is missing in '( )'")
         self._skip_blanks()
-        if not self._taken(")"):
+        if not self._accept(")"):
             raise _Malformed("')' is missing")
         return (value,)
 
@@ -614,7 +614,7 @@ class _Expression:
     def _json_form(self) -> _Malformed:
         return _Malformed("'json:' is written json:PATH:from:NAME")
 
-    def _quoted(self, quote: str) -> str:
+    def _parse_quoted(self, quote: str) -> str:
         end = self.text.find(quote, self.at + 1, self.close)
         if end < 0:
             raise _Malformed(f"the quote {quote} is never closed")
@@ -629,7 +629,7 @@ class _Expression:
         self.at = found.end()
         return found.group()
 
-    def _taken(self, mark: str) -> bool:
+    def _accept(self, mark: str) -> bool:
         if self.text.startswith(mark, self.at) and self.at + len(mark) <= self.close:
             self.at += len(mark)
             return True

@@ -502,11 +502,11 @@ class _Reader:
                 at += 1
                 continue
             if word.text in program.executes:
-                at = self.executed(at + 1, end)
+                at = self.read_exec_command(at + 1, end)
                 continue
             last = _last_letter(word.text)
             coded = coded or (not word.text.startswith("--") and any(c in word.text for c in program.coded))
-            taken = self.taken(word.text, program)
+            taken = self.value_count(word.text, program)
             if taken and not word.known:  # its value is glued to it, unless that is empty
                 taken, dashes = 0, False
             at += 1
@@ -529,13 +529,13 @@ class _Reader:
         elif program.behind == "program" and not coded:
             self.program(_UNKNOWN, at + 1, end)
 
-    def taken(self, option: str, program: Program) -> int:
+    def value_count(self, option: str, program: Program) -> int:
         """How many words are the option's value."""
         if option in program.several:
             return program.several[option]
         return takes_next(option, program.valued, program.long_valued, program.optional)
 
-    def executed(self, at: int, end: int) -> int:
+    def read_exec_command(self, at: int, end: int) -> int:
         stop = next((n for n in range(at, end) if self.words[n].text in (";", "+")), end)
         self.command(at, stop)
         return stop + 1

@@ -159,7 +159,7 @@ class Rendering:
     def finish(self) -> None:
         """Report everything that is wrong, at once."""
         if self.problems:
-            raise TemplateSyntaxError.together(self.problems)
+            raise TemplateSyntaxError.combine(self.problems)
         if self.missing:
             raise missing_names(self.missing, self.names, self.env, is_shell=self.is_shell)
 
@@ -220,16 +220,16 @@ class Program:
         if self.flaws:
             rendering.problems += self.flaw_problems(rendering.source, strict=rendering.strict)
         if self.whole:
-            answer = self._answered(self.parts[0], self.getters[0], rendering)
+            answer = self._part_value(self.parts[0], self.getters[0], rendering)
             if isinstance(answer, Unknown):
                 return Unknown(_source_text(self.parts[0], rendering.source), answer.least)
             return _source_text(self.parts[0], rendering.source) if answer is UNDEFINED else answer
         if rendering.sealing:
-            return self.sealed(rendering)
+            return self.text_or_secret(rendering)
         unknown, whole = rendering.unknown, self.text(rendering)
         return whole if rendering.unknown == unknown else Unknown(whole)
 
-    def sealed(self, rendering: Rendering) -> Json:
+    def text_or_secret(self, rendering: Rendering) -> Json:
         """The text; if a secret is part of it, it is one, and a sink that needs it finds it whole."""
         pieces = self.pieces(rendering)
         values = [piece.value for piece in pieces if isinstance(piece, PlacedValue)]
@@ -246,7 +246,7 @@ class Program:
             for part, get in self._steps:
                 piece = part.text if get is None else get(rendering)  # type: ignore[union-attr]  # a Text
                 if piece.__class__ is not str:
-                    piece = self._written(part, piece, rendering)
+                    piece = self._part_text(part, piece, rendering)
                 pieces.append(piece)
                 if rendering.counted:
                     rendering.count(len(piece))
@@ -254,7 +254,7 @@ class Program:
             raise _locate_error(error, part, rendering.source) from None
         return "".join(pieces)
 
-    def _written(self, part: Part, answer: Answer, rendering: Rendering) -> str:
+    def _part_text(self, part: Part, answer: Answer, rendering: Rendering) -> str:
         """A value as text; a hole without one as the author wrote it."""
         if answer is UNDEFINED:
             answer = self._missing(part, rendering)
@@ -274,7 +274,7 @@ class Program:
                 if rendering.counted:
                     rendering.count(len(part.text))
                 continue
-            answer = self._answered(part, get, rendering)
+            answer = self._part_value(part, get, rendering)
             if answer.__class__ is not str and contains_unknown(answer):
                 rendering.unknown += 1
                 answer = Unknown(_source_text(part, rendering.source), least_text(answer))
@@ -288,7 +288,7 @@ class Program:
                 )
         return pieces
 
-    def _answered(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
+    def _part_value(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
         """The value of a hole; UNDEFINED when it is to stay as it is written."""
         answer = resolve_placeholder(part, get, rendering)  # type: ignore[arg-type]  # a hole has a getter
         return answer if answer is not UNDEFINED else self._missing(part, rendering)
@@ -687,7 +687,7 @@ def _default_value(parts: Parts, profile: Profile) -> Getter:
         constant = "".join(part.text for part in parts if isinstance(part, Text))
         return lambda _: constant
     inner = Program(parts, profile)
-    return inner.value if inner.whole else inner.sealed
+    return inner.value if inner.whole else inner.text_or_secret
 
 
 def _input(hole: InputPlaceholder, profile: Profile) -> Getter:
@@ -730,7 +730,7 @@ def missing_names(
     problems = [_no_value_problem(hole, source) for source, hole in required]
     if unknown:
         problems.append(_unknown(unknown, names, env, is_shell=is_shell))
-    error = MissingNamesError.together(problems)
+    error = MissingNamesError.combine(problems)
     assert isinstance(error, MissingNamesError)
     error.names = tuple(dict.fromkeys(hole.name for _, hole in unique))
     return error

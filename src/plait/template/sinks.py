@@ -80,7 +80,7 @@ def render_argv(
 
 def render_json_value(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> Json:
     """The filled tree; a map entry whose value is one unresolved `{name}` is gone, at any depth."""
-    whole = template.careful(values, strict=strict, env=env, sealing=True)
+    whole = template.render_checked(values, strict=strict, env=env, sealing=True)
     if template.profile.braces != "param":
         return whole
     stripped = _strip_unresolved(template.root, whole, template.lookup(values, env).names, env or {})

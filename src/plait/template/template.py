@@ -148,9 +148,9 @@ class Template:
         self._renderings += 1
         if self._renderings > RENDERINGS_UNTIL_HOT:
             self._specialise(values, strict=strict, env=env, bold=True)
-        return self.careful(values, strict=strict, env=env)
+        return self.render_checked(values, strict=strict, env=env)
 
-    def careful(
+    def render_checked(
         self,
         values: Mapping[str, Json] | Lookup,
         *,
@@ -229,7 +229,7 @@ class Template:
             return self.root
         raise InputError("a single text is needed here, not a list or map", code="wrong-type")
 
-    def surprised(
+    def render_fallback(
         self,
         values: Mapping[str, Json] | Lookup,
         *,
@@ -240,7 +240,7 @@ class Template:
         self._surprises += 1
         if self._surprises == SURPRISES_UNTIL_CAUTIOUS:
             self._specialise(values, strict=strict, env=env, bold=False)
-        return self.careful(values, strict=strict, env=env)
+        return self.render_checked(values, strict=strict, env=env)
 
     def _specialise(
         self, values: Mapping[str, Json] | Lookup, *, strict: bool, env: Mapping[str, str] | None, bold: bool
@@ -443,7 +443,7 @@ def _prompt_error(rendering: Rendering) -> PromptTemplateError:
 def _warn(rendering: Rendering) -> None:
     """Tell of each name that was not there: whoever gave the names, if it wants to know, else the log."""
     known = suggested_names(rendering.names)
-    tell = getattr(rendering.lookup, "missed", None) or _log_missed
+    tell = getattr(rendering.lookup, "report_missing", None) or _log_missed
     for count, (source, hole) in enumerate(rendering.unanswered):
         if isinstance(hole, ContextPlaceholder):
             guess = closest_name(hole.name, known) if count < MOST_GUESSES else None

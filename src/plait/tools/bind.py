@@ -141,7 +141,7 @@ def require_literal_code(chain: Chain) -> None:
     written = merge_config(chain).get("fixed_params") if code else None
     places = [] if written is None else code.places(compile_template(written, "config"))
     if places:
-        raise ShellRefusedError.together(
+        raise ShellRefusedError.combine(
             Problem(
                 f"config.fixed_params.{place.name} is {place.mark.language} code, "
                 "and a value in it would become code",
@@ -170,12 +170,12 @@ def _require_known_keys(config: Config, primitive: str) -> None:
     known = _TAKES.get(primitive)
     if known is None or config.written.keys() <= EXECUTION_KEYS:
         return
-    unused = config.written.keys() - EXECUTION_KEYS - config.mentioned
+    unused = config.written.keys() - EXECUTION_KEYS - config.placeholder_names
     slips = {
         key: guess for key in sorted(unused) if (guess := closest_name(key, known, cutoff=0.8)) is not None
     }
     if slips:
-        raise InputError.together(
+        raise InputError.combine(
             Problem(
                 f"config.{key} is used by nothing",
                 config.where,
@@ -373,7 +373,7 @@ def _require_no_options(argv: Sequence[str], begun: Mapping[int, str], config: C
         if at in found
     ]
     if problems:
-        raise ValueRefusedError.together(problems)
+        raise ValueRefusedError.combine(problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,7 +561,9 @@ def _directory(call: BindRequest, config: Config) -> str:
     written = config.written.get("cwd") or ""
     if not isinstance(written, str):
         raise _bad_config(config, "cwd", "text", "write cwd: some/folder")
-    if not written or config.unresolved(config.template(written)):  # {anchor_path} of a tool that has none
+    if not written or config.has_unresolved(
+        config.template(written)
+    ):  # {anchor_path} of a tool that has none
         return call.cwd
     return os.path.join(call.cwd, text(config.value("cwd")))
 
@@ -674,7 +676,7 @@ def _authorisation(auth: Json, config: Config) -> tuple[str, str]:
 
 def _credential(written: Json, key: str, config: Config) -> str:
     template = config.template(written) if isinstance(written, str) else None
-    missing = template is None or config.unresolved(template)
+    missing = template is None or config.has_unresolved(template)
     if missing or not (value := _header(written, config)).strip():
         fix = "give a value to what it names, or remove config.auth to send the request without"
         raise _bad_config(config, key, "nothing: the request would go out without it", fix)
@@ -801,7 +803,7 @@ def _server_chosen_by(config: Config) -> tuple[str, ...]:
     written = config.written.get("server")
     if isinstance(written, Mapping):
         written = [written.get(key) for key in ("command", "args", "url")]
-    return tuple(sorted(config.asked_of_caller(written) - _in_map(config, "fixed_params").keys()))
+    return tuple(sorted(config.caller_names(written) - _in_map(config, "fixed_params").keys()))
 
 
 def _server_url_from_data(config: Config) -> bool:

@@ -147,7 +147,7 @@ class PreparedCall:
     shadowed: tuple[str, ...]
 
     @property
-    def given(self) -> dict[str, Json]:
+    def all_params(self) -> dict[str, Json]:
         """All that the binding was given."""
         return {**self.params, **self.ready.resolved}
 
@@ -157,7 +157,7 @@ class PreparedCall:
         return SecretMask(self.ready.secrets, self.params)
 
     @property
-    def handed(self) -> SecretMask:
+    def passed_secrets(self) -> SecretMask:
         """What data that is shown may not show: the secrets that the tool was given."""
         return SecretMask(self.ready.handed, self.params)
 
@@ -205,7 +205,7 @@ def call_tool(
     metadata: dict[str, Json] = {
         "duration_ms": round(duration * 1000, 3),
         "resolved_env_keys": list(prepared.ready.env_names),
-        **{name: prepared.handed.masked(fact) for name, fact in returned.metadata.items()},
+        **{name: prepared.passed_secrets.mask_secrets(fact) for name, fact in returned.metadata.items()},
     }
     if returned.exit_code is not None:
         metadata["exit_code"] = returned.exit_code
@@ -221,15 +221,17 @@ def call_tool(
     if not returned.success and prepared.ready.left_out:
         metadata["left_out"] = list(prepared.ready.left_out)
     if returned.stderr:
-        metadata["stderr"] = _stderr_tail(prepared.secrets.masked(returned.stderr))
+        metadata["stderr"] = _stderr_tail(prepared.secrets.mask_secrets(returned.stderr))
     return ToolResult(
         item_id,
         returned.success,
-        returned.data if in_clear else prepared.handed.masked(returned.data),
-        returned.error and prepared.secrets.masked(returned.error),
+        returned.data if in_clear else prepared.passed_secrets.mask_secrets(returned.data),
+        returned.error and prepared.secrets.mask_secrets(returned.error),
         prepared.ready.records,
         metadata,
-        returned.printed if in_clear else _text_or_none(prepared.handed.masked(returned.printed)),
+        returned.printed
+        if in_clear
+        else _text_or_none(prepared.passed_secrets.mask_secrets(returned.printed)),
     )
 
 
@@ -280,7 +282,7 @@ def _with_parameters(refused: TrustError, prepared: PreparedCall) -> TrustError:
         return refused
     from shlex import quote
 
-    written = quote(json_text(prepared.secrets.masked(chosen)))
+    written = quote(json_text(prepared.secrets.mask_secrets(chosen)))
     return TrustError(refused.what, refused.where, f"{refused.fix} --params {written}", code=refused.code)
 
 
@@ -320,8 +322,8 @@ def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
     declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
     deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
     beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
-    required = (verdict for item in deps if not (verdict := toolbox.trust.judge(item)).allowed)
-    return [*required, *toolbox.trust.refused_among(beside)]
+    required = (verdict for item in deps if not (verdict := toolbox.trust.decide(item)).allowed)
+    return [*required, *toolbox.trust.find_refused(beside)]
 
 
 def prepare(
@@ -402,7 +404,7 @@ class ToolCache:
             return None
         return known.ready
 
-    def looked(self, item_id: str, *, dry: bool) -> tuple[FileWitness, ...]:
+    def current_witnesses(self, item_id: str, *, dry: bool) -> tuple[FileWitness, ...]:
         """What the tool rested on when it was made ready before, as it looks now."""
         known = self._known.get((item_id, dry))
         places = () if known is None else known.ready.rests_on or ()
@@ -433,7 +435,7 @@ def _prepare_tool(
     toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[ToolFile], object]
 ) -> PreparedTool:
     """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked anything."""
-    now, seen = toolbox.clock(), toolbox.ready.looked(item_id, dry=dry)
+    now, seen = toolbox.clock(), toolbox.ready.current_witnesses(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
     pairs = validate(chain)
     before_trust(chain.tool)
@@ -699,12 +701,12 @@ def _keeping_overflow(call: ProcessCall, toolbox: Toolbox) -> ProcessCall:
 
 def _find_shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
     answering = toolbox.spaces.find(item_id)
-    hidden = toolbox.spaces.shadowed(answering) if answering is not None else ()
+    hidden = toolbox.spaces.find_shadowed(answering) if answering is not None else ()
     return tuple(found.path for found in hidden)
 
 
 def _mask_environment(environment: Environment) -> Environment:
-    child = {name: replace(value, value=value.shown) for name, value in environment.child.items()}
+    child = {name: replace(value, value=value.display_value) for name, value in environment.child.items()}
     lookup = {
         name: MASK if name in environment.secrets else value for name, value in environment.lookup.items()
     }
@@ -736,7 +738,7 @@ class SecretMask:
     def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
         self._secrets, self._params = secrets, params
 
-    def masked(self, value: Any) -> Any:
+    def mask_secrets(self, value: Any) -> Any:
         """A text, or any other value, without them."""
         if value is None or isinstance(value, int | float):
             return value

@@ -105,7 +105,7 @@ class Config:
         return isinstance(written, str) and self._plan.text(written) is not None
 
     @property
-    def mentioned(self) -> frozenset[str]:
+    def placeholder_names(self) -> frozenset[str]:
         """Every name that a `{name}` of the authors refers to."""
         return frozenset(_param_names(self.template(self.written)))
 
@@ -150,17 +150,17 @@ class Config:
         holes = self.template(self.written[name]).placeholders
         return all(hole.kind == "param" and self._may_be_option(str(hole), seen) for hole in holes)
 
-    def asked_of_caller(self, value: Json) -> frozenset[str]:
+    def caller_names(self, value: Json) -> frozenset[str]:
         """The names that a text leaves to the caller, directly or through other keys, given or not."""
-        return frozenset(self._asked(value, set()))
+        return frozenset(self._find_caller_names(value, set()))
 
-    def _asked(self, value: Json, seen: set[str]) -> Iterator[str]:
-        for name in self._plan.wanted(self.template(value)):
+    def _find_caller_names(self, value: Json, seen: set[str]) -> Iterator[str]:
+        for name in self._plan.param_names(self.template(value)):
             if name in seen or name in CONTEXT:
                 continue
             seen.add(name)
             if name in self.written and name not in self._leaves:
-                yield from self._asked(self.written[name], seen)
+                yield from self._find_caller_names(self.written[name], seen)
             else:
                 yield name
 
@@ -181,7 +181,7 @@ class Config:
             return False
         return name not in self.written or self._of_author(self.template(self.written[name]), seen)
 
-    def unresolved(self, template: Template) -> bool:
+    def has_unresolved(self, template: Template) -> bool:
         """Does a `{name}` of it stand for nothing?"""
         names = self.names_for(template)
         return any(hole.kind == "param" and hole not in names for hole in template.placeholders)
@@ -194,7 +194,7 @@ class Config:
 
     def names_for(self, template: Template) -> dict[str, Json]:
         """What the `{name}` holes of a template stand for."""
-        wanted = self._plan.wanted(template)
+        wanted = self._plan.param_names(template)
         return {name: self._leaf(name) for name in wanted if name in self._leaves or name in self.written}
 
     def _leaf(self, name: str) -> Json:
@@ -276,7 +276,7 @@ class _Plan:
             self._texts[written] = text
         return text
 
-    def wanted(self, template: Template) -> list[str]:
+    def param_names(self, template: Template) -> list[str]:
         """The names of its `{name}` holes."""
         known = self._wanted.get(id(template))
         return _param_names(template) if known is None else known
@@ -330,7 +330,7 @@ def validate_params(params: Mapping[str, Json], item: ToolFile) -> dict[str, Jso
     filled, schema = with_defaults(params, item), item.header.config_schema
     found = [] if schema is None else _violations(filled, schema)
     if found:
-        raise InputError.together([_problem(one, item) for one in found])
+        raise InputError.combine([_problem(one, item) for one in found])
     return filled
 
 
@@ -339,7 +339,7 @@ def validate_known_params(params: Mapping[str, Json], item: ToolFile) -> None:
     schema = item.header.config_schema
     problems = [] if schema is None else [_problem(one, item) for one in violations(params, schema)]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
 
 
 @dataclass(frozen=True, slots=True)

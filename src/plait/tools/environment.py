@@ -42,7 +42,7 @@ class EnvValue:
     secret: bool = False
 
     @property
-    def shown(self) -> str:
+    def display_value(self) -> str:
         return MASK if self.secret else self.value
 
 
@@ -56,7 +56,7 @@ class DotEnv:
     unread: tuple[int, ...] = ()
     """The numbers of lines that are no variable; what stands there may be a secret."""
 
-    def filled(self, host: Mapping[str, str]) -> dict[str, str]:
+    def expand(self, host: Mapping[str, str]) -> dict[str, str]:
         """The values; one may refer to those above it and to `host`, and to nothing else."""
         if not self.written:
             return {}
@@ -112,7 +112,7 @@ def resolve_environment(
 ) -> Environment:
     """Primitive first, tool last: later elements override."""
     child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}
-    from_file = dotenv.filled(host)
+    from_file = dotenv.expand(host)
     lookup = {**from_file, **host}
     declared = frozenset(name for item in chain.elements for name in item.header.secrets)
     secrets = {name for name, value in lookup.items() if name in declared or is_secret(name, value)}

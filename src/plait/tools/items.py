@@ -174,7 +174,7 @@ def parse_header(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
     header = reader.header()
     reader.unknown(kind)
     if reader.problems:
-        raise DocumentError.together(reader.problems)
+        raise DocumentError.combine(reader.problems)
     return header
 
 
@@ -191,13 +191,13 @@ class _HeaderReader:
             tool_type=self._text("tool_type", "") or "",
             category=self._text("category", "") or "",
             description=self._text("description", "") or "",
-            env_config=self._nested("env_config", self._env_config),
+            env_config=self._read_nested("env_config", self._env_config),
             config=self._map("config") or {},
             config_schema=self._schema(),
             config_resolve=self._config_resolve(),
-            anchor=self._nested("anchor", self._anchor),
-            verify_deps=self._nested("verify_deps", self._verify_deps),
-            inputs=self._required_inputs(),
+            anchor=self._read_nested("anchor", self._anchor),
+            verify_deps=self._read_nested("verify_deps", self._verify_deps),
+            inputs=self._read_required_inputs(),
             outputs=self._names("outputs"),
             child_constraints=self._constraints(),
             secrets=self._names("secrets"),
@@ -265,14 +265,14 @@ class _HeaderReader:
             return ()
         return tuple(str(name) for name in named)
 
-    def _required_inputs(self) -> tuple[str, ...]:
+    def _read_required_inputs(self) -> tuple[str, ...]:
         """All of them, but for those that say that they are not required, or have a default."""
         names, entry = self._names("inputs"), self.entries.get("inputs")
         said = entry.value if entry is not None else None
         listed = list(said.values()) if isinstance(said, dict) else said if isinstance(said, list) else []
         return tuple(name for name, spec in zip(names, listed, strict=False) if not _is_optional(spec))
 
-    def _nested(self, key: str, read: Callable[[Entry, dict[str, Json]], Any]) -> Any:
+    def _read_nested(self, key: str, read: Callable[[Entry, dict[str, Json]], Any]) -> Any:
         value = self._map(key)
         return None if value is None else read(self.entries[key], value)
 

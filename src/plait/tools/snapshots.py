@@ -162,10 +162,10 @@ class Snapshots:
             locks, self._locks = self._locks, -1
             os.close(locks)
             self._used = set()
-        self._expect_own_root()
+        self._require_private_root()
         self._locks = _lock_file(self.root)
 
-    def _expect_own_root(self) -> None:
+    def _require_private_root(self) -> None:
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         status = os.stat(self.root, follow_symlinks=False)
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
@@ -194,7 +194,7 @@ class Snapshots:
                     count, size = count - 1, size - copy.size
         finally:
             os.close(locks)
-        for left in self._left_behind():
+        for left in self._leftovers():
             shutil.rmtree(left, ignore_errors=True)
 
     def _set_aside(self, folder: str, locks: int) -> bool:
@@ -209,7 +209,7 @@ class Snapshots:
             _let_go(locks, folder)
         return True
 
-    def _left_behind(self) -> Iterator[str]:
+    def _leftovers(self) -> Iterator[str]:
         """What was set aside, and what a process that was killed has not finished."""
         for entry in os.scandir(self.root):
             if entry.name.startswith(".old-"):

@@ -112,7 +112,7 @@ class Spaces:
         found = _first(_visible_spaces(self.spaces, within), folder, names, looking)
         return found if found is not None else _first(self.bundles(), folder, names, looking)
 
-    def shadowed(self, found: ToolLocation, *, folder: str = "tools") -> tuple[ToolLocation, ...]:
+    def find_shadowed(self, found: ToolLocation, *, folder: str = "tools") -> tuple[ToolLocation, ...]:
         """What `found` hides in spaces of lower precedence."""
         lower = [space for space in self.all if space.precedence < found.space.precedence]
         hidden = (_in_space(space, folder, found.id) for space in lower)

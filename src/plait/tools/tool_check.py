@@ -155,7 +155,7 @@ def _params(chain: Chain, sample: Json) -> dict[str, Json]:
     """A value for every parameter that is declared, or that the config asks for."""
     declared = _parameter_schemas(chain)
     author = Config(chain, params={}, context=_context(chain, None), env={})
-    names = [*declared, *sorted(author.mentioned - declared.keys() - CONTEXT - EXECUTION_KEYS)]
+    names = [*declared, *sorted(author.placeholder_names - declared.keys() - CONTEXT - EXECUTION_KEYS)]
     return {name: _sample_value(declared.get(name), sample) for name in names}
 
 

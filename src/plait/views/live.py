@@ -106,7 +106,7 @@ class LiveView:
     def watch(self, stamped: EventRecord) -> None:
         with self._lock:
             news = self.progress.add(stamped)
-            said = [line for one in news for line in self._said(one)]
+            said = [line for one in news for line in self._message_lines(one)]
         with self._printing:
             self._begin()
             self._print(said)
@@ -135,7 +135,7 @@ class LiveView:
 
     # ── the parts of those above ─────────────────────────────────────────
 
-    def _said(self, news: object) -> Iterator[Text]:
+    def _message_lines(self, news: object) -> Iterator[Text]:
         if isinstance(news, FailedStep | Note):
             colour = "red" if isinstance(news, FailedStep) else "yellow"
             for line in self._limited.lines(news, self.progress):
@@ -154,7 +154,7 @@ class LiveView:
     def _begin(self) -> None:
         if self._live is None and self._held is None:
             self._live = Live(
-                get_renderable=self._drawn,
+                get_renderable=self._render_frame,
                 console=self.console,
                 refresh_per_second=FRAMES_PER_SECOND,
                 vertical_overflow="crop",
@@ -167,7 +167,7 @@ class LiveView:
             if live is not None:
                 live.stop()
 
-    def _drawn(self) -> Group:
+    def _render_frame(self) -> Group:
         size = self.console.size
         self._mind_the_width(size.width)
         width = size.width - len(ECHO)
@@ -204,7 +204,7 @@ def frame(
     for part in parts:
         lines.append(picture.part(part))
         inner = list(picture.running(part, max(room, 0)))
-        ended = list(picture.ended(part, max(room - len(inner), 0)))
+        ended = list(picture.recent_rows(part, max(room - len(inner), 0)))
         room -= len(inner) + len(ended)
         lines += ended + inner
     return lines[: max(height, 1)]
@@ -236,10 +236,10 @@ class _Picture:
         left.append(self._steps(part), "dim")
         return self._row(left, "" if spent is None else clock(spent))
 
-    def ended(self, part: Part, room: int) -> Iterator[Text]:
+    def recent_rows(self, part: Part, room: int) -> Iterator[Text]:
         """The last steps of a part that lists them."""
         rows = list(part.rows)[-min(MOST_ROWS, room) :] if room else []
-        yield from map(self._ended, rows)
+        yield from map(self._render_row, rows)
 
     def running(self, part: Part, room: int) -> Iterator[Text]:
         steps = self.progress.running(part)
@@ -266,22 +266,22 @@ class _Picture:
 
     def _steps(self, part: Part) -> str:
         group = part.group
-        total = group.total or group.ended
+        total = group.total or group.outcome_count
         if part.is_looking:
             return "looking for its items"
         if part.has_no_items_yet:
             return ""
         if part.kind == AGENT:
-            return self._asked(part)
+            return self._usage_text(part)
         noun = NOUNS.get(part.kind, "step")
         asked = f"   {usage_line(part.asked)}" if part.asked.turns and part.kind in LISTED else ""
         if part.replayed:
             return f"{pluralize(total, noun)}, remembered"
         if part.state == "running" and group.total:
-            return f"{group.ended} of {pluralize(total, noun)}{asked}"
+            return f"{group.outcome_count} of {pluralize(total, noun)}{asked}"
         return pluralize(total, noun) + asked if total else ""
 
-    def _asked(self, part: Part) -> str:
+    def _usage_text(self, part: Part) -> str:
         """Of a part that is one agent: how far it is, and what it has taken."""
         if part.state != "running":
             return usage_line(part.asked) if part.asked.turns else ""
@@ -310,14 +310,14 @@ class _Picture:
 
     def _bar(self, part: Part, cells: int) -> Text:
         group = part.group
-        share = group.ended / group.total if group.total else 1.0
+        share = group.outcome_count / group.total if group.total else 1.0
         full = min(cells, int(cells * share))
-        failed = min(full, -(-cells * group.failed // group.total)) if group.total else 0
+        failed = min(full, -(-cells * group.failure_count // group.total)) if group.total else 0
         bar = Text(self.signs.full * (full - failed), "green")
         bar.append(self.signs.full * failed, "red")
         return bar.append(self.signs.empty * (cells - full), "dim")
 
-    def _ended(self, row: Row) -> Text:
+    def _render_row(self, row: Row) -> Text:
         left = Text(" " * (INDENT - 2)).append_text(self._sign(row.state))
         left.append(f" {one_line(row.title)}")
         said = [f"→ {one_line(row.to)}"] if row.to else []
@@ -341,7 +341,9 @@ class _Picture:
             return f"{nth_attempt(waiting.attempt, waiting.of)} failed, again in {wait}"
         fan = self.progress.fan_in(step)
         if fan is not None:
-            return f"{fan.ended}/{fan.total}" + (f"   {fan.failed} failed" if fan.failed else "")
+            return f"{fan.outcome_count}/{fan.total}" + (
+                f"   {fan.failure_count} failed" if fan.failure_count else ""
+            )
         current = step.current
         doing = step if current is None else current
         tried = next((one for one in _active_steps(step) if one.attempt > 1), None)

@@ -60,7 +60,7 @@ class FailedStep:
     path: str
     kind: str
     title: str
-    how: str
+    cause: str
     """exit 2, timeout, …"""
     lines: tuple[str, ...]
     at: float
@@ -145,24 +145,24 @@ class StepGroup:
         self._finishes = _Finishes()
 
     @property
-    def done(self) -> int:
+    def success_count(self) -> int:
         return self.counts["done"]
 
     @property
-    def failed(self) -> int:
+    def failure_count(self) -> int:
         return self.counts["failed"]
 
     @property
-    def skipped(self) -> int:
+    def skip_count(self) -> int:
         return self.counts["skipped"]
 
     @property
-    def ended(self) -> int:
-        return self.done + self.failed + self.skipped
+    def outcome_count(self) -> int:
+        return self.success_count + self.failure_count + self.skip_count
 
     @property
-    def left(self) -> int:
-        return max(0, (self.total or 0) - self.ended)
+    def pending_count(self) -> int:
+        return max(0, (self.total or 0) - self.outcome_count)
 
     def rate(self, now: float) -> float | None:
         """Finishes per second, of late; None as long as there are none."""
@@ -170,7 +170,7 @@ class StepGroup:
 
     def time_left(self, now: float) -> float | None:
         rate = self.rate(now)
-        return self.left / rate if rate and self.total is not None else None
+        return self.pending_count / rate if rate and self.total is not None else None
 
     # ── what changes it ──────────────────────────────────────────────────
 
@@ -323,7 +323,7 @@ class Part:
         if (counts := _item_counts(event.outcome)) and (event.kind == FAN or self.group.is_fan):
             self.group.settle(counts)
         elif self.state == "done" and not self.group.is_fan and event.replayed:
-            self.group.counts["done"] = self.group.total or self.group.ended
+            self.group.counts["done"] = self.group.total or self.group.outcome_count
 
     def take_up(self) -> None:
         """It is to be worked on again; what is done in it stays done."""

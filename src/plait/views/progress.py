@@ -191,21 +191,21 @@ class Progress:
     # ── questions ────────────────────────────────────────────────────────
 
     @property
-    def fans(self) -> list[Part]:
+    def maps(self) -> list[Part]:
         return [part for part in self.parts.values() if part.group.is_fan]
 
     @property
     def items(self) -> tuple[int, int] | None:
         """Items that have ended, and all; None if the flow has none that it knows of."""
-        fans = [part.group for part in self.fans]
-        return (sum(fan.ended for fan in fans), sum(fan.total or 0 for fan in fans)) if fans else None
+        fans = [part.group for part in self.maps]
+        return (sum(fan.outcome_count for fan in fans), sum(fan.total or 0 for fan in fans)) if fans else None
 
     @property
     def steps(self) -> tuple[int, int]:
         """Steps of the parts without items that have ended, and all."""
         parts = [part for part in self.parts.values() if not part.has_no_items_yet]
         groups = [part.group for part in parts if not part.group.is_fan]
-        ended = sum(group.ended for group in groups)
+        ended = sum(group.outcome_count for group in groups)
         return ended, max(ended, sum(group.total or 0 for group in groups))
 
     def running(self, part: Part) -> list[RunningStep]:
@@ -255,7 +255,7 @@ class Progress:
             event.facts,
         )
         self.ended = at
-        for part in self.fans:
+        for part in self.maps:
             part.cut_short = len(self.running(part))
         self._running.clear()
         self._fans.clear()
@@ -306,21 +306,21 @@ class Progress:
             part = self._part(path)
             part.end(event)
             reported = _is_own(event) or part.has_no_items_yet
-            return (*self._failed(event, at, reported=reported), PartEnded(part))
+            return (*self._add_failure(event, at, reported=reported), PartEnded(part))
         part_above = self.parts.get(parent)
         if part_above is None:
             fan = self._fans.get(parent)
             if fan is None:
-                return self._told_of_agent(event) if event.kind in (TURN, CALL) else ()
+                return self._agent_rows(event) if event.kind in (TURN, CALL) else ()
             fan.finish(event, at)
             self._unlist_inside(event)
-            return self._failed(event, at, reported=True)
+            return self._add_failure(event, at, reported=True)
         if event.kind == HOOK:
             return ()
         group = part_above.group
         group.finish(event, at)
         self._unlist_inside(event)
-        failed = self._failed(event, at, reported=group.is_open)
+        failed = self._add_failure(event, at, reported=group.is_open)
         if not group.is_open:
             return ()
         if group.is_fan:
@@ -340,7 +340,7 @@ class Progress:
             group.forget_all()
             group.total = None
 
-    def _told_of_agent(self, event: StepFinished) -> Sequence[News]:
+    def _agent_rows(self, event: StepFinished) -> Sequence[News]:
         """A turn or call of an agent somewhere inside a part; those of items are too many to be told."""
         above = _parent(event.path)
         part = self.parts.get(above.partition("/")[0])
@@ -365,7 +365,7 @@ class Progress:
                 if used is None or "turns" not in used:
                     return
                 if (part := self.parts.get(path.partition("/")[0])) is not None:
-                    part.asked.hear(event)
+                    part.asked.count(event)
                 while path := _parent(path):
                     if (step := self._running.get(path)) is None:
                         continue
@@ -374,12 +374,12 @@ class Progress:
                     step.asked.add(used)
             case EarlierUsage(parts=parts):
                 for name, part in self.parts.items():
-                    part.asked.hear(EarlierUsage({name: parts.get(name, {})}))
+                    part.asked.count(EarlierUsage({name: parts.get(name, {})}))
             case _:
                 return
-        self.asked.hear(event)
+        self.asked.count(event)
 
-    def _failed(self, event: StepFinished, at: float, *, reported: bool) -> tuple[FailedStep, ...]:
+    def _add_failure(self, event: StepFinished, at: float, *, reported: bool) -> tuple[FailedStep, ...]:
         if not reported or not isinstance(event.outcome, Failed):
             return ()
         how, lines = describe_failure(event.outcome.failure)

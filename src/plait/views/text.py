@@ -197,13 +197,15 @@ def plain_lines(news: News, progress: Progress) -> Iterator[str]:
             inside = f"{one_line(within)}: " if within else ""
             yield f"{one_line(part.name)}: {inside}{row_line(row)}"
         case StepEnded(part, title, outcome, duration, replayed):
-            yield f"{one_line(part.name)}: {one_line(title)}: {_word(outcome)}{_took(duration, replayed=replayed)}"
+            took = _took(duration, replayed=replayed)
+            yield f"{one_line(part.name)}: {one_line(title)}: {_word(outcome)}{took}"
         case FailedStep() as failed:
             yield failure_line(failed)
         case Note():
             yield note_line(news)
         case Retrying(title, attempt, of, how, delay):
-            yield f"{one_line(title)}: {nth_attempt(attempt, of)} failed ({one_line(how)}), again in {delay:.3g} s"
+            tried = nth_attempt(attempt, of)
+            yield f"{one_line(title)}: {tried} failed ({one_line(how)}), again in {delay:.3g} s"
         case ItemEnded() | RunOver():
             return
 
@@ -262,7 +264,7 @@ class JsonView:
         self._stream.flush()
 
     def watch(self, stamped: EventRecord) -> None:
-        self._asked.hear(stamped.event)
+        self._asked.count(stamped.event)
         self._write({"number": stamped.number, "at": round(stamped.at, 6), **event_json(stamped.event)})
 
     def stopping(self, *, at_once: bool) -> None:
@@ -389,7 +391,7 @@ def stopping_line(progress: Progress, *, at_once: bool) -> str:
         return "stopping at once …"
     if not running:
         return "stopping …"
-    kind = "item" if progress.fans else "step"
+    kind = "item" if progress.maps else "step"
     gets = "gets" if running == 1 else "get"
     return (
         f"stopping: {pluralize(running, f'running {kind}')} {gets} {grace_seconds():g} s … (again: at once)"
@@ -456,16 +458,16 @@ def _is_covered_by(failure: Failure, failed: FailedStep) -> bool:
 
 def tallies(progress: Progress) -> Iterator[str]:
     """How many items and steps there were, and what became of them."""
-    for part in progress.fans:
+    for part in progress.maps:
         group = part.group
-        parts = [f"{group.done} done"]
-        parts += [f"{group.failed} failed"] if group.failed else []
-        parts += [f"{group.skipped} skipped"] if group.skipped else []
+        parts = [f"{group.success_count} done"]
+        parts += [f"{group.failure_count} failed"] if group.failure_count else []
+        parts += [f"{group.skip_count} skipped"] if group.skip_count else []
         if progress.ended is None:
-            parts += [f"{group.left} left"] if group.left else []
+            parts += [f"{group.pending_count} left"] if group.pending_count else []
         else:
             parts += [f"{part.cut_short} cut short"] if part.cut_short else []
-            waiting = group.left - part.cut_short
+            waiting = group.pending_count - part.cut_short
             parts += [f"{waiting} not started"] if waiting > 0 else []
         yield f"{one_line(part.name)}: {pluralize(group.total or 0, 'item')}, {', '.join(parts)}"
     steps = progress.steps
@@ -484,7 +486,7 @@ def tallies(progress: Progress) -> Iterator[str]:
 
 def _went_on(progress: Progress) -> str:
     """Of a run that is done: steps that failed, and were allowed to."""
-    failed = sum(part.group.failed for part in progress.parts.values() if not part.group.is_fan)
+    failed = sum(part.group.failure_count for part in progress.parts.values() if not part.group.is_fan)
     return f", {failed} failed and the run went on" if failed and progress.status == "done" else ""
 
 
@@ -561,7 +563,7 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
     """What failed, with its last lines, and the commands that look at it and do it again."""
     shown = list(progress.failures)[-MOST_IN_SUMMARY:]
     for failed in shown:
-        yield f"  ✗ {one_line(failed.title)}   {one_line(failed.how)}", "red"
+        yield f"  ✗ {one_line(failed.title)}   {one_line(failed.cause)}", "red"
         for line in failed.lines:
             yield f"      {one_line(line, None)}", ""
     show = f"plait show {one_line(result.run)}{project_named(progress)}"
@@ -598,7 +600,7 @@ def suggested_commands(
 
 
 def _has_failed_items(progress: Progress) -> bool:
-    return any(part.group.failed for part in progress.fans)
+    return any(part.group.failure_count for part in progress.maps)
 
 
 def project_named(progress: Progress) -> str:
@@ -626,7 +628,7 @@ def step_argument(failed: FailedStep) -> str:
 def failure_line(failed: FailedStep) -> str:
     # Where it is and what to do stand below the failure; in one line there is room for what is wrong.
     said = f"  {one_line(failed.line, None)}" if failed.line else ""
-    return f"✗ {one_line(failed.title)}   {one_line(failed.how)}{said}"
+    return f"✗ {one_line(failed.title)}   {one_line(failed.cause)}{said}"
 
 
 def note_line(note: Note) -> str:
@@ -638,18 +640,18 @@ def note_line(note: Note) -> str:
 def part_figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -> Iterator[str]:
     """How far the items of a part are; and, if somebody works on the run, how fast it goes."""
     group = part.group
-    yield f"{group.ended}/{group.total if group.total is not None else '?'}"
+    yield f"{group.outcome_count}/{group.total if group.total is not None else '?'}"
     if not alive or part.state != "running" or progress.ended is not None:
-        if group.failed:
-            yield f"{group.failed} failed"
+        if group.failure_count:
+            yield f"{group.failure_count} failed"
         return
     if (rate := group.rate(now)) is not None:
         yield f"{speed(rate)}"
-    if (left := group.time_left(now)) is not None and group.left:
+    if (left := group.time_left(now)) is not None and group.pending_count:
         yield f"~{clock(round(left))}"
     yield f"{len(progress.running(part))} running"
-    if group.failed:
-        yield f"{group.failed} failed"
+    if group.failure_count:
+        yield f"{group.failure_count} failed"
 
 
 def part_summary(part: Part) -> str:
@@ -661,8 +663,8 @@ def part_summary(part: Part) -> str:
         how = f"{part.state}, {usage_line(part.asked)}" if part.asked.turns else part.state
         return how + _took(part.duration or 0.0, replayed=part.replayed)
     kind = "item" if group.is_fan else NOUNS.get(part.kind, "step")
-    failed = f", {group.failed} failed" if group.failed else ""
-    how = f"{part.state}, {pluralize(group.total or group.ended, kind)}{failed}"
+    failed = f", {group.failure_count} failed" if group.failure_count else ""
+    how = f"{part.state}, {pluralize(group.total or group.outcome_count, kind)}{failed}"
     return how + _took(part.duration or 0.0, replayed=part.replayed)
 
 

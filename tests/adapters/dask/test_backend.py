@@ -431,8 +431,8 @@ def test_what_is_recorded_is_not_sent() -> None:
     played = Played(lambda key, _: done(key))
     known = step_list("each", []).fingerprint
     played.journal.append(StepFinished("map/item:5", "item", "5", known, Succeeded("before"), 0.0, 5))
-    played.journal.reopened()
-    played.run.fresh = False
+    played.journal.reopen()
+    played.run.is_first_run = False
     played.go()
     assert "5" not in played.scheduler.tries
     assert ("5", Succeeded("before")) in played.ended

@@ -283,7 +283,7 @@ def items_of(folder: Path, flow: str, backend: str) -> list[Json]:
     result = run_flow(str(folder / "flow.yaml"), Options(backend=backend))
     assert result.status == "done", result.failure
     with flow_store(str(folder)).open(result.run, write=False) as opened:
-        recorded = [one for one in opened.journal.recorded_in("map") if one.path.startswith("map/item:")]
+        recorded = [one for one in opened.journal.steps_in("map") if one.path.startswith("map/item:")]
     return [[one.path, timeless(to_record(one.outcome))] for one in recorded]
 
 
@@ -348,7 +348,7 @@ def test_a_run_whose_cluster_is_gone_goes_on_elsewhere(tmp_path: Path, again: st
     project = tmp_path / "p"
     run = ran(project, flow, "local")[0].run
     with flow_store(str(project)).open(run, write=True) as opened:
-        opened.amend(options={**dict(opened.facts["options"]), "backend": "dask://127.0.0.1:9"})
+        opened.update_facts(options={**dict(opened.facts["options"]), "backend": "dask://127.0.0.1:9"})
     go_on: Any = {"resume": resume_flow, "retry": retry_flow}[again]
     if is_installed():
         with pytest.raises(InputError, match="there is no Dask cluster"):

@@ -247,5 +247,5 @@ def test_what_earlier_lives_used_in_an_item_is_known_where_it_is_performed_and_e
     journal = MemoryJournal()
     question = "map/item:1/0/agent/turn:1"
     journal.append(_as_used((question, {"turns": 2, "tokens": 30})))
-    assert PriorUsage(journal.reopened()).inside("map/item:1/0/agent") == {"turns": 2, "tokens": 30}
-    assert journal.recorded(question) is None
+    assert PriorUsage(journal.reopen()).inside("map/item:1/0/agent") == {"turns": 2, "tokens": 30}
+    assert journal.step(question) is None

@@ -127,7 +127,7 @@ class Place:
         try:
             return performed(self.fan, run, directory=str(self.project))
         finally:
-            self.journal.reopened()
+            self.journal.reopen()
 
     @property
     def fan(self) -> Map:
@@ -176,5 +176,5 @@ class Place:
         return [one.event.message for one in self.journal.events() if isinstance(one.event, Note)]
 
     def recorded(self, path: str) -> Json:
-        known = self.journal.recorded(path)
+        known = self.journal.step(path)
         return None if known is None else getattr(known.outcome, "value", None)

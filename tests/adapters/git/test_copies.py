@@ -28,7 +28,7 @@ def copying(folder: Path, *inputs: str, items: tuple[str, ...] = ("a", "b")) -> 
 
 
 def failure_of(place: Place, path: str) -> Failure:
-    known = place.journal.recorded(path)
+    known = place.journal.step(path)
     assert known is not None
     assert isinstance(known.outcome, Failed)
     return known.outcome.failure
@@ -95,7 +95,7 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
         elif when == "before it is recorded":
             patched.setattr("plait.program.worktrees.ports.Worktree.record", dies)
         else:
-            patched.setattr(GitWorktrees, "hand_over", dies)
+            patched.setattr(GitWorktrees, "publish", dies)
         with pytest.raises(Killed):
             place.life()
     assert len(place.left()) == 1

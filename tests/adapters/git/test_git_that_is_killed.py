@@ -49,7 +49,7 @@ def test_a_repository_about_which_git_was_killed_is_not_refused_for_what_it_lack
     place = Place(tmp_path)
     start = killing(lambda args: tuple(args[:2]) == asked, code)
     with pytest.raises(ProcessError) as raised:
-        GitWorktrees(start, str(place.project), str(tmp_path / "run"), "r").survey("HEAD", needs_branch=True)
+        GitWorktrees(start, str(place.project), str(tmp_path / "run"), "r").inspect("HEAD", needs_branch=True)
     assert raised.value.what == f"'git {asked[0]}' was killed"
 
 
@@ -57,7 +57,7 @@ def test_a_branch_that_is_nowhere_known_to_be_is_not_removed(tmp_path: Path) -> 
     place = Place(tmp_path)
     git(place.repository, "branch", "plait/r/x")
     worktrees = GitWorktrees(start_git, str(place.project), str(tmp_path / "run"), "r")
-    worktrees.survey("HEAD", needs_branch=True)
+    worktrees.inspect("HEAD", needs_branch=True)
     worktrees.forget_branch("plait/r/x", "")
     assert "plait/r/x" in place.branches()
 
@@ -94,7 +94,7 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
     def is_full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("plait.adapters.git.git.stand_in", is_full)
+    monkeypatch.setattr("plait.adapters.git.git.make_clean_repository", is_full)
     found = [
         one.why
         for one in find_leftovers(

@@ -144,7 +144,7 @@ def test_a_place_is_not_removed_with_a_repository_that_others_exclude(
     place = Place(tmp_path)
     exclude(place, "cache/\n")
     worktrees = GitWorktrees(start_git, str(place.repository), str(tmp_path / "run"), "r1")
-    spot = worktrees.add(0, "a", "a", worktrees.survey("HEAD", needs_branch=True).commit)
+    spot = worktrees.add(0, "a", "a", worktrees.inspect("HEAD", needs_branch=True).commit)
     (Path(spot.path) / "cache").mkdir()
     git(Path(spot.path) / "cache", "init", "-q")
     assert worktrees.remove(spot, merged=None) is not None
@@ -250,7 +250,7 @@ def test_a_place_that_the_repository_does_not_list_is_left_alone_and_the_item_ha
     place = Place(tmp_path, items=("a",), does=does)
     place.life()
     (kept,) = place.worktrees.iterdir()
-    known = place.journal.recorded("map/item:a")
+    known = place.journal.step("map/item:a")
     assert known is not None
     assert failure_of(known.outcome).message.startswith(
         f"{kept}: the folder of an item is no worktree of the repository any more\n"
@@ -518,7 +518,7 @@ def test_a_conflict_between_a_file_and_a_folder_names_the_file(tmp_path: Path) -
 
     place = Place(tmp_path, items=("a", "b"), does=does)
     place.life()
-    known = place.journal.recorded("map/item:b")
+    known = place.journal.step("map/item:b")
     assert known is not None
     message = failure_of(known.outcome).message
     assert message.startswith("what it did conflicts with what items before it did: d\n")

@@ -124,7 +124,7 @@ def closes_a_file(folder: Path, item: str) -> None:
 def test_a_place_that_cannot_be_looked_at_is_that_of_a_failed_item(tmp_path: Path, does: Does) -> None:
     place = Place(tmp_path, items=("a", "b"), does=does, first=IGNORING)
     assert isinstance(place.life(), Succeeded)
-    assert isinstance(place.journal.recorded("map/item:a").outcome, Failed)  # type: ignore[union-attr]
+    assert isinstance(place.journal.step("map/item:a").outcome, Failed)  # type: ignore[union-attr]
     first, second = place.left()
     assert {Path(one.path).name for one in cleaned(place) if one.path} == {first, second}
     place.does = working

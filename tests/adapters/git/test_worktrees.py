@@ -122,7 +122,7 @@ def test_changes_that_were_not_committed_are_never_dropped(
         return
     (kept,) = place.worktrees.iterdir()
     assert (kept / "a.txt").read_text() == "a"
-    item = place.journal.recorded("map/item:a")
+    item = place.journal.step("map/item:a")
     assert item is not None
     if policy == "fail":
         assert failure_of(item.outcome).message == (
@@ -239,7 +239,7 @@ def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_p
     )
     place.life()
     assert place.merged() == ["a", "c"]
-    known = place.journal.recorded("map/item:b")
+    known = place.journal.step("map/item:b")
     assert known is not None
     (kept,) = place.worktrees.iterdir()
     assert failure_of(known.outcome).message == (
@@ -435,7 +435,7 @@ def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(tmp_path: Path
 
     place = Place(tmp_path, items=("a",), isolation=Isolation("worktree", base="HEAD~2", fingerprint="w"))
     place.life()
-    known = place.journal.recorded("map/item:a")
+    known = place.journal.step("map/item:a")
     assert known is not None
     assert failure_of(known.outcome).message == PARTIAL.format(folder=place.repository, commit=first)
     assert place.left() == []
@@ -616,7 +616,7 @@ def test_nothing_that_a_repository_names_is_run(tmp_path: Path) -> None:
     assert not canary.exists(), canary.read_text()
     # Its own filters are not run, so its working tree is left alone; and its merge driver is a conflict.
     assert "filters for its files, which Plait does not run" in failure_of(outcome).message
-    known = place.journal.recorded("map/item:b")
+    known = place.journal.step("map/item:b")
     assert known is not None
     assert failure_of(known.outcome).kind == "conflict"
 
@@ -712,7 +712,7 @@ def test_a_disk_that_is_full_at_any_call_loses_nothing(tmp_path: Path) -> None:
 
 
 def is_failed(place: Place, path: str) -> bool:
-    known = place.journal.recorded(path)
+    known = place.journal.step(path)
     return known is not None and isinstance(known.outcome, Failed)
 
 

@@ -212,7 +212,7 @@ def test_a_server_that_cannot_be_reached_is_told_with_the_reason(
 def test_a_server_that_cannot_be_asked_what_it_offers_is_an_error_with_where_and_what_to_do() -> None:
     server = McpServer("gone", ("no-such-program",), ENV)
     with McpClients(Memory()) as clients, pytest.raises(McpServerError) as caught:
-        clients.offered(McpCall(server, "x", {}, SLOW))
+        clients.tool_info(McpCall(server, "x", {}, SLOW))
     assert (caught.value.code, caught.value.exit_code) == ("mcp-server", 1)
     assert str(caught.value) == (
         "config.server: the MCP server 'gone' could not be connected: there is no such program or folder\n"
@@ -295,7 +295,7 @@ def test_a_tool_at_a_url_that_changes_is_refused_until_it_is_approved_again(smal
         with pytest.raises(TrustError) as caught:
             clients.call(add)
         assert caught.value.code == "mcp-changed"
-        clients.approve(clients.offered(add))
+        clients.approve(clients.tool_info(add))
         assert clients.call(add).success
 
 
@@ -332,7 +332,7 @@ def test_a_tool_that_changes_is_refused_until_it_is_approved_again(asking: Small
             "fix: look at it and approve it: plait trust mcp small add"
         )
         assert [each.tool for each in asked] == ["add", "change"]
-        shown = clients.offered(asking("add"))
+        shown = clients.tool_info(asking("add"))
         assert shown.description.endswith("your keys to the author.")
         clients.approve(shown)
         assert clients.call(asking("add", a=1, b=2)).success
@@ -375,19 +375,19 @@ def test_whatever_a_server_declares_is_either_not_used_or_refused_when_it_change
     with McpClients(pins, approve=lambda _: True) as clients:
         for changes, refused in DECLARED_ANEW:
             assert clients.call(asking("declare", tools=[BASE])).success
-            pins.pins.pop(clients.offered(add).key, None)
-            before = clients.approved(add)
+            pins.pins.pop(clients.tool_info(add).key, None)
+            before = clients.require_approved(add)
             assert clients.call(add).data == {"result": 3}
             changed = {name: value for name, value in {**BASE, **changes}.items() if value is not None}
             assert clients.call(asking("declare", tools=[changed])).success
             if refused:
-                for use in (clients.call, clients.approved):
+                for use in (clients.call, clients.require_approved):
                     with pytest.raises(TrustError) as caught:
                         use(add)
                     assert caught.value.code == "mcp-changed", changes
             else:
                 assert clients.call(add).data == {"result": 3}
-                assert clients.approved(add) == before
+                assert clients.require_approved(add) == before
 
 
 def test_a_tool_that_is_declared_twice_is_refused(asking: Small) -> None:
@@ -412,7 +412,7 @@ def test_the_approval_of_a_server_is_none_for_another_of_its_name(asking: Small,
                 with pytest.raises(TrustError) as caught:
                     clients.call(other)
                 assert caught.value.code == "mcp-unapproved"
-            clients.approve(clients.offered(call))
+            clients.approve(clients.tool_info(call))
         # One approval does not undo another.
         assert [clients.call(call).data for call in calls] == [{"result": 3}] * 4
 

@@ -294,7 +294,7 @@ def test_lines_are_the_same_however_they_are_cut_into_pieces(lines: list[bytes],
     whole = b"".join(line + b"\n" for line in lines)
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     cutter = _Lines(most=6)
-    found = [line for start, end in itertools.pairwise(places) for line in cutter.ended_by(whole[start:end])]
+    found = [line for start, end in itertools.pairwise(places) for line in cutter.feed(whole[start:end])]
     assert found == lines
 
 
@@ -304,9 +304,9 @@ TOO_LONG_PIECES = [(b"", b"1234567"), (b"1234", b"567"), (b"", b"a\n1234567\n"),
 @pytest.mark.parametrize(("begun", "piece"), TOO_LONG_PIECES)
 def test_a_line_beyond_the_limit_is_refused_before_it_is_complete(begun: bytes, piece: bytes) -> None:
     cutter = _Lines(most=6)
-    cutter.ended_by(begun)
+    cutter.feed(begun)
     with pytest.raises(_TooLongError):
-        cutter.ended_by(piece)
+        cutter.feed(piece)
 
 
 # ── HTTP ─────────────────────────────────────────────────────────────────

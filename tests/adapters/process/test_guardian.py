@@ -263,7 +263,7 @@ def test_each_environment_arrives_whatever_came_before(environments: list[dict[s
     ours, theirs = jobs._Environments(), guardian.Environments()
     for env in environments:
         expected = {jobs.encode_text(name): jobs.encode_text(value) for name, value in env.items()}
-        assert theirs.whole(*ours.packed(env)) == expected
+        assert theirs.whole(*ours.pack_env(env)) == expected
 
 
 def test_a_program_is_looked_for_anew_each_time(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_program_ends_as_it_ends(
 ) -> None:
     finished = run(argv)
     assert (finished.stdout, finished.stderr) == (stdout, stderr)
-    assert (finished.exit_code, finished.signal, finished.truncated) == (code, number, False)
+    assert (finished.exit_code, finished.signal, finished.is_truncated) == (code, number, False)
     assert finished.duration > 0
 
 
@@ -217,7 +217,7 @@ def test_output_beyond_the_limit_is_dropped() -> None:
     finished = run(sh("seq 100000; seq 3 >&2"), max_output=10)
     assert finished.stdout == b"1\n2\n3\n4\n5\n"
     assert finished.stderr == b"1\n2\n3\n"
-    assert finished.truncated
+    assert finished.is_truncated
     assert finished.stdout_file is None
 
 

@@ -78,7 +78,7 @@ def test_after_a_kill_everything_that_was_acknowledged_is_there(tmp_path: Path, 
         acknowledged += killed_after(chance.randrange(1, 400), tmp_path, opened.id, life)
         assert runs.list()[0].status == "interrupted"
         with runs.open(opened.id, write=life % 2 == 0) as again:
-            recorded = again.journal.recorded
+            recorded = again.journal.step
             assert [path for path in acknowledged if recorded(path) is None] == []
             found = [stamped.event for stamped in again.journal.events()]
             pairs = list(zip(found[::2], found[1::2], strict=True))  # a start without its end would not pair
@@ -133,7 +133,7 @@ def test_a_torn_end_loses_at_most_the_end(left_by_a_kill: Path, how: str, bytes_
         ]
         assert orders == list(range(len(orders)))
         assert len(orders) < 300
-        assert [step.order for step in opened.journal.recorded_in("map")] == orders
+        assert [step.order for step in opened.journal.steps_in("map")] == orders
         opened.journal.append(finished(len(orders)))
     with runs.open("killed", write=False) as again:
         assert len(list(again.journal.events())) == len(orders) + 1
@@ -169,7 +169,7 @@ def test_large_data_that_was_harmed_is_refused(runs: Runs, damage: str) -> None:
         case "changed":
             blob.write_bytes(b"y" + blob.read_bytes()[1:])
     with runs.open(opened.id, write=True) as again, pytest.raises(JournalError) as refused:
-        again.journal.recorded("map/1")
+        again.journal.step("map/1")
     assert (refused.value.code, refused.value.where) == ("damaged", str(blob))
 
 
@@ -240,8 +240,8 @@ def test_after_a_failed_sync_nothing_is_believed_until_the_journal_is_opened_aga
     attempts: list[Callable[[], object]] = [
         journal.sync,
         lambda: journal.append(finished(2)),
-        lambda: journal.keep(b"x"),
-        lambda: journal.recorded("map/1"),
+        lambda: journal.put_blob(b"x"),
+        lambda: journal.step("map/1"),
     ]
     for attempt in attempts:
         with pytest.raises(JournalError) as later:
@@ -249,7 +249,7 @@ def test_after_a_failed_sync_nothing_is_believed_until_the_journal_is_opened_aga
         assert str(later.value) == str(first.value)
     journal.close()
     again = SqliteJournal(str(tmp_path), write=True)
-    assert [step.order for step in again.recorded_in("map")] == [1]
+    assert [step.order for step in again.steps_in("map")] == [1]
     again.close()
 
 
@@ -283,7 +283,7 @@ def test_a_file_that_may_not_grow_harms_nothing_and_a_later_life_continues(runs:
         "fix: raise the limit on file sizes (ulimit -f); "
         "what was recorded is safe, and plait resume continues from there"
     )
-    attempts: list[Callable[[], object]] = [fill, opened.journal.sync, lambda: opened.journal.recorded("a")]
+    attempts: list[Callable[[], object]] = [fill, opened.journal.sync, lambda: opened.journal.step("a")]
     for attempt in attempts:
         with pytest.raises(JournalError) as again:  # also now that there would be room
             attempt()
@@ -291,7 +291,7 @@ def test_a_file_that_may_not_grow_harms_nothing_and_a_later_life_continues(runs:
     opened.close()
     assert acknowledged > 20
     with runs.open(opened.id, write=True) as later:
-        assert [step.order for step in later.journal.recorded_in("map")] == list(range(acknowledged))
+        assert [step.order for step in later.journal.steps_in("map")] == list(range(acknowledged))
         later.journal.append(finished(acknowledged))
         later.journal.sync()
 
@@ -320,7 +320,7 @@ def test_large_data_that_finds_no_room_ends_the_journal_too(runs: Runs) -> None:
     assert (str(later.value), full.value.code) == (str(full.value), "too-large")
     assert list(Path(opened.folder, "blobs").iterdir()) == []
     with runs.open(opened.id, write=False) as again:
-        assert [step.order for step in again.journal.recorded_in("map")] == [1]
+        assert [step.order for step in again.journal.steps_in("map")] == [1]
 
 
 def test_all_threads_hear_of_a_fault_and_none_is_told_that_its_record_is_safe(runs: Runs) -> None:
@@ -346,7 +346,7 @@ def test_all_threads_hear_of_a_fault_and_none_is_told_that_its_record_is_safe(ru
     assert len(failed) == 4
     assert len(set(failed)) == 1
     with runs.open(opened.id, write=False) as later:
-        assert set(acknowledged) <= {step.order for step in later.journal.recorded_in("map")}
+        assert set(acknowledged) <= {step.order for step in later.journal.steps_in("map")}
 
 
 FULL = """
@@ -495,20 +495,20 @@ BEFORE_USED = (BEFORE_OWED[0], "ALTER TABLE log DROP COLUMN used", "PRAGMA user_
 def test_a_journal_that_does_not_say_what_was_used_up_is_read_as_it_is(runs: Runs) -> None:
     with runs.create({}) as opened:
         opened.journal.append(replace(finished(1), used={"steps": 1}), finished(2))
-        assert list(opened.journal.used_up(99)) == [("map/1", {"steps": 1})]
-        assert list(opened.journal.used_up(1)) == []
+        assert list(opened.journal.usage_before(99)) == [("map/1", {"steps": 1})]
+        assert list(opened.journal.usage_before(1)) == []
     with contextlib.closing(sqlite3.connect(database(opened))) as old:
         for statement in BEFORE_USED:
             old.execute(statement)
     os.unlink(os.path.join(opened.folder, "run.json"))  # which is younger than that
     with runs.open(opened.id, write=False) as again:
-        known = again.journal.recorded("map/1")
+        known = again.journal.step("map/1")
         assert known is not None
-        assert (known.used, list(again.journal.used_up(99))) == (None, [])
+        assert (known.used, list(again.journal.usage_before(99))) == (None, [])
         assert [one.event for one in again.journal.events()] == [finished(1), finished(2)]
     with runs.open(opened.id, write=True) as again:
         again.journal.append(replace(finished(3), used={"turns": 2, "spend": 0.5}))
-        assert list(again.journal.used_up(99)) == [("map/3", {"turns": 2, "spend": 0.5})]
+        assert list(again.journal.usage_before(99)) == [("map/3", {"turns": 2, "spend": 0.5})]
 
 
 def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(runs: Runs) -> None:
@@ -525,7 +525,7 @@ def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(r
         assert [one.event for one in again.journal.events()] == [replace(told, owed=None)]
     with runs.open(opened.id, write=True) as again:
         again.journal.append(told)
-        known = again.journal.recorded("map/1")
+        known = again.journal.step("map/1")
         assert known is not None
         assert known.owed == told.owed
 
@@ -558,7 +558,7 @@ def test_a_reader_sees_each_record_as_soon_as_it_is_acknowledged(runs: Runs) -> 
             if n % 10 == 0:
                 seen += len(list(watching.journal.events(seen)))
                 assert seen == n + 1
-                assert watching.journal.recorded(f"map/{n}") is not None
+                assert watching.journal.step(f"map/{n}") is not None
 
 
 def test_the_write_ahead_log_does_not_grow_without_end(runs: Runs) -> None:

@@ -177,7 +177,7 @@ def test_what_the_owner_amends_stays_the_owners(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     runs = Runs(str(scene.root), seals=scene.seals)
     with runs.open_own(scene.run, write=True) as opened:
-        opened.amend(file="/p/next.yaml", odd="\udcff\u2028", number=0.1)
+        opened.update_facts(file="/p/next.yaml", odd="\udcff\u2028", number=0.1)
     assert scene.believed() == {**FACTS, "file": "/p/next.yaml", "odd": "\udcff\u2028", "number": 0.1}
 
 

@@ -104,13 +104,13 @@ def answers(journal: Journal, asked: list[str]) -> list[object]:
     return [
         [stamped.event for stamped in journal.events()],
         [stamped.number for stamped in journal.events(2)],
-        [journal.recorded(path) for path in asked],
-        [journal.was_started(path) for path in asked],
-        list(journal.unfinished()),
-        [sorted(journal.recorded_in(path), key=by_order_and_path) for path in asked],
-        [[step.order for step in journal.recorded_in(path)] for path in asked],
-        [sorted(journal.failed_in(path), key=by_order_and_path) for path in asked],
-        [journal.done_in(path, which) for path in asked for which in (None, "f")],
+        [journal.step(path) for path in asked],
+        [journal.is_unfinished(path) for path in asked],
+        list(journal.find_unfinished()),
+        [sorted(journal.steps_in(path), key=by_order_and_path) for path in asked],
+        [[step.order for step in journal.steps_in(path)] for path in asked],
+        [sorted(journal.failures_in(path), key=by_order_and_path) for path in asked],
+        [journal.completed_items(path, which) for path in asked for which in (None, "f")],
     ]
 
 
@@ -142,7 +142,7 @@ def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
         for batch in life:
             opened.journal.append(*batch)
             memory.append(*batch)
-            assert opened.journal.recorded("a/b") == memory.recorded("a/b")  # the index grows by pieces
+            assert opened.journal.step("a/b") == memory.step("a/b")  # the index grows by pieces
         assert answers(opened.journal, asked) == answers(memory, asked)
     with runs.open(opened.id, write=True) as again:
         assert again.journal.is_fresh() == (not any(life))
@@ -154,8 +154,8 @@ def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
             assert answers(looked_at.journal, asked) == answers(memory, asked)
         long = Reader(again.journal.reader.path, Blobs(""), many=-1)
         for path in asked:
-            assert long.was_started(path) == memory.was_started(path)
-            assert (long.recorded(path) is None) == (memory.recorded(path) is None)
+            assert long.is_unfinished(path) == memory.is_unfinished(path)
+            assert (long.step(path) is None) == (memory.step(path) is None)
         long.close()
 
 
@@ -171,17 +171,17 @@ def test_steps_below_a_path_come_by_their_order_also_if_there_are_many(journal: 
     expected = list(range(1000))
     for order in sorted(expected, key=lambda n: n * 7919 % 1000):
         journal.append(finished(f"map/item:{order}", order=order), finished(f"map/item:{order}/0"))
-    assert [step.order for step in journal.recorded_in("map")] == expected
-    assert [step.path for step in journal.recorded_in("map/item:7")] == ["map/item:7/0"]
+    assert [step.order for step in journal.steps_in("map")] == expected
+    assert [step.path for step in journal.steps_in("map/item:7")] == ["map/item:7/0"]
 
 
 def test_what_is_recorded_while_steps_are_read_does_not_disturb(journal: SqliteJournal) -> None:
     journal.append(*(finished(f"map/{n}", order=n) for n in range(500)))
     seen = []
-    for step in journal.recorded_in("map"):
+    for step in journal.steps_in("map"):
         seen.append(step.order)
         journal.append(finished(f"map/{500 + step.order}", order=500 + step.order))
-        assert journal.recorded(f"map/{500 + step.order}") is not None
+        assert journal.step(f"map/{500 + step.order}") is not None
     assert seen == list(range(500))
 
 
@@ -222,25 +222,25 @@ def test_an_outcome_of_any_size_comes_back_and_a_large_one_lives_in_a_file(runs:
     assert len(stored) == (size >= LARGE)
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in stored)
     with runs.open(opened.id, write=False) as again:
-        assert again.journal.recorded("a") == StepRecord("a", "print", outcome, 0, 0.5, "title")
+        assert again.journal.step("a") == StepRecord("a", "print", outcome, 0, 0.5, "title")
 
 
 def test_a_secret_is_masked_and_what_is_no_json_is_refused_before_anything_is_written(
     journal: SqliteJournal,
 ) -> None:
     journal.append(finished("a", Succeeded({"token": Secret("hunter2")})))
-    assert journal.recorded("a") == StepRecord("a", "print", Succeeded({"token": "***"}), 0, 0.5, "title")
+    assert journal.step("a") == StepRecord("a", "print", Succeeded({"token": "***"}), 0, 0.5, "title")
     for value in (float("nan"), object(), {"x": {1, 2}}):
         with pytest.raises(ValueRefusedError):
             journal.append(Note("", "not alone"), finished("b", Succeeded(value)))
-    assert journal.recorded("b") is None
+    assert journal.step("b") is None
     assert [type(stamped.event) for stamped in journal.events()] == [StepFinished]
 
 
 def test_data_that_was_put_aside_comes_back(journal: SqliteJournal) -> None:
-    name = journal.keep(b"\0large")
-    assert journal.keep(b"\0large") == name
-    assert journal.kept(name) == b"\0large"
+    name = journal.put_blob(b"\0large")
+    assert journal.put_blob(b"\0large") == name
+    assert journal.get_blob(name) == b"\0large"
 
 
 def test_a_journal_that_was_opened_to_look_at_it_cannot_be_written(runs: Runs) -> None:
@@ -252,7 +252,7 @@ def test_a_journal_that_was_opened_to_look_at_it_cannot_be_written(runs: Runs) -
         with pytest.raises(InternalError):
             looked_at.journal.sync()
         with pytest.raises(InternalError):
-            looked_at.journal.keep(b"x")
+            looked_at.journal.put_blob(b"x")
 
 
 def test_an_event_carries_the_clock_of_its_record_and_order_does_not_depend_on_it(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_many_threads_lose_nothing_and_what_belongs_together_stays_together(jour
             journal.append(StepStarted(path, "item", path), finished(path, order=n))
             if n % 50 == 0:
                 journal.sync()
-                assert journal.recorded(path) is not None
+                assert journal.step(path) is not None
 
     workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
     for worker in workers:
@@ -375,7 +375,7 @@ def test_whoever_is_interrupted_behind_any_call_of_a_record_stands_in_nobodys_wa
 
 def test_a_word_that_two_threads_learn_has_one_number(journal: SqliteJournal) -> None:
     """The second has looked for it before the first learned it, and asks when it is already written."""
-    learned = journal.presumed_writer._packing.learned
+    learned = journal.active_writer._packing.learned
     first = learned("kind of a step")
     journal.append(StepStarted("a", "kind of a step", "title"))
     assert learned("kind of a step") == first
@@ -406,7 +406,7 @@ def test_whether_all_ends_of_a_step_of_items_are_alike(
         journal.append(finished(f"map/item:{n}/0"), finished(f"map/item:{n}/1/run"))
     journal.append(StepFinished("map/item:3/1/run", "shell", "t", "third", Succeeded(None), 0.0))
     journal.append(StepFinished("a/item:3/0", "shell", "t", "third", Succeeded(None), 0.0))
-    assert journal.reader.is_alike(fan, rest, fingerprint) is alike
+    assert journal.reader.same_fingerprint(fan, rest, fingerprint) is alike
 
 
 def test_without_the_index_a_step_that_was_begun_again_has_no_end_either(tmp_path: Path) -> None:
@@ -418,10 +418,10 @@ def test_without_the_index_a_step_that_was_begun_again_has_no_end_either(tmp_pat
         opened.journal.sync()
         for many in (0, 1000):
             reader = Reader(opened.journal.reader.path, Blobs(str(tmp_path / "blobs")), many=many)
-            assert list(reader.recorded_in("setup")) == []
-            assert reader.recorded("setup/a") is None
-            assert reader.was_started("setup/a")
-            last = reader.last_end("setup/a")
+            assert list(reader.steps_in("setup")) == []
+            assert reader.step("setup/a") is None
+            assert reader.is_unfinished("setup/a")
+            last = reader.last_result("setup/a")
             assert last is not None
             assert last.outcome == Succeeded(1)
             reader.close()

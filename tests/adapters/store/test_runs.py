@@ -159,14 +159,14 @@ def test_a_run_is_running_while_its_engine_lives_and_interrupted_when_it_died_wi
     opened.journal.append(started(opened))
     assert [summary.status for summary in runs.list()] == ["running"]
     opened.close()
-    assert [(summary.status, summary.ended) for summary in runs.list()] == [("interrupted", None)]
+    assert [(summary.status, summary.end_time) for summary in runs.list()] == [("interrupted", None)]
     with runs.open(opened.id, write=True) as again:
         again.journal.append(started(again))
         clock.now += 60
         again.journal.append(RunEnded("done"))
     (summary,) = runs.list()
     assert (summary.id, summary.flow, summary.file) == (opened.id, "fix", "fix.yaml")
-    assert (summary.status, summary.started, summary.ended) == ("done", clock.now - 60, clock.now)
+    assert (summary.status, summary.start_time, summary.end_time) == ("done", clock.now - 60, clock.now)
     with runs.open(opened.id, write=True) as third:
         third.journal.append(started(third))
         assert runs.list()[0].status == "running"
@@ -392,7 +392,7 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(
     (removed / "abc/blobs").mkdir(parents=True)
     assert runs.remove_old(keep=1, days=1) == ()
     assert list(removed.iterdir()) == []
-    assert runs.list()[0].started == clock.now
+    assert runs.list()[0].start_time == clock.now
 
 
 # ── the index ────────────────────────────────────────────────────────────
@@ -507,7 +507,7 @@ def test_a_run_that_could_not_be_made_leaves_nothing(runs: Runs, monkeypatch: py
     def refuse(*_: object) -> None:
         raise MachineError("too many files are open", code="open-files")
 
-    monkeypatch.setattr(OpenRun, "amend", refuse)
+    monkeypatch.setattr(OpenRun, "update_facts", refuse)
     with pytest.raises(MachineError):
         runs.create({})
     assert os.listdir(runs.folder) == []
@@ -522,7 +522,7 @@ def test_a_limit_of_the_machine_makes_no_run_unreadable(
     def refuse(*_: object, **__: object) -> None:
         raise fault("open-files", "journal.db")
 
-    monkeypatch.setattr(Runs, "_opened_to_read", refuse)
+    monkeypatch.setattr(Runs, "_open_for_reading", refuse)
     with pytest.raises(JournalError, match="too many files are open"):
         runs.list()
 
@@ -538,12 +538,12 @@ def test_whatever_lies_in_the_place_of_a_lock_nobody_waits_for_it(runs: Runs, cl
 
 def test_nobody_waits_for_a_pipe_in_the_place_of_an_output(runs: Runs) -> None:
     with runs.create({}) as opened:
-        name = opened.journal.keep(b"long")
+        name = opened.journal.put_blob(b"long")
         path = Path(opened.folder, "blobs", name)
         path.unlink()
         os.mkfifo(path)
         with pytest.raises(JournalError, match="is not what was put there"):
-            opened.journal.kept(name)
+            opened.journal.get_blob(name)
 
 
 def test_of_a_journal_that_is_gone_it_is_said_what_is_lost(runs: Runs, clock: Clock) -> None:

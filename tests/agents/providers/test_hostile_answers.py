@@ -204,9 +204,9 @@ def test_arguments_that_nobody_can_write_down_are_told_and_paid_once(
         assert hands.calls == []
         told = server.asked(1)["messages"][-1]
         assert "refused: the arguments are not a JSON object" in json_text(told)
-        again = performed(talk, new_run(hands, journal.reopened()))
+        again = performed(talk, new_run(hands, journal.reopen()))
         assert (again, len(server.bodies)) == (outcome, 2)
-    recorded = journal.recorded("agent/turn:1")
+    recorded = journal.step("agent/turn:1")
     assert recorded is not None
     assert isinstance(recorded.outcome, Succeeded)
     assert recorded.outcome.value["uses"][0]["arguments"] == kept

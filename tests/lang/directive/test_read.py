@@ -31,7 +31,7 @@ HOSTILE = [
 
 
 def directive(text: str, **given: Json) -> FilledDirective:
-    return read_directive(text, "review.md").filled(given)
+    return read_directive(text, "review.md").fill(given)
 
 
 def prompt(body: str, **given: Json) -> str:
@@ -202,7 +202,7 @@ def test_a_head_says_who_is_asked_and_what_is_allowed() -> None:
         "limits: {turns: 3, tokens: 1000, spend: 0.5, seconds: 90, steps: 4, depth: 1}\nmax_output_retries: 0\n---\nGo.",
         "x/review.md",
     )
-    talk = made.conversation(made.filled({}))
+    talk = made.conversation(made.fill({}))
     assert (talk.title, talk.provider, talk.model, dict(talk.options)) == (
         "Careful review",
         "mine",
@@ -217,8 +217,8 @@ def test_a_head_says_who_is_asked_and_what_is_allowed() -> None:
 def test_a_file_without_a_head_is_a_prompt() -> None:
     made = read_directive("# Say hello\n\n```xml\n<other/>\n```\n", "hello.md")
     assert (made.name, made.tools, made.limits) == ("hello", (), Limits())
-    assert made.conversation(made.filled({})).limits == Limits(turns=50)
-    assert made.filled({}).body == "# Say hello\n\n```xml\n<other/>\n```"
+    assert made.conversation(made.fill({})).limits == Limits(turns=50)
+    assert made.fill({}).body == "# Say hello\n\n```xml\n<other/>\n```"
 
 
 WRONG = [
@@ -254,7 +254,7 @@ def test_all_problems_of_a_head_are_said_together() -> None:
 
 def test_a_signature_is_no_part_of_the_prompt() -> None:
     line = "<!-- plait:signed:2026-01-01T00:00:00Z:x:y:z -->\n"
-    made = read_directive(f"{line}---\ninputs: {{a: string}}\n---\nGo {{input:a}}", "review.md").filled(
+    made = read_directive(f"{line}---\ninputs: {{a: string}}\n---\nGo {{input:a}}", "review.md").fill(
         {"a": "1"}
     )
     assert (made.body, made.raw.splitlines()[0]) == ("Go 1", "---")
@@ -310,7 +310,7 @@ Read {input:file}, {input:depth} deep.
 
 def test_the_head_may_be_xml() -> None:
     made = read_directive(XML, "review.md")
-    filled = made.filled({"file": "${HOME}"})
+    filled = made.fill({"file": "${HOME}"})
     talk = made.conversation(filled)
     assert filled.body == "Read ${HOME}, 2 deep."
     assert filled.actions == [
@@ -348,7 +348,7 @@ PROLOGS = [
 @pytest.mark.parametrize("prolog", PROLOGS)
 def test_a_head_in_xml_may_stand_behind_a_declaration_and_comments(prolog: str) -> None:
     made = read_directive(f'```xml\n{prolog}<directive name="größe"/>\n```\nGo\n', "review.md")
-    assert (made.name, made.filled({}).body) == ("größe", "Go")
+    assert (made.name, made.fill({}).body) == ("größe", "Go")
 
 
 def test_a_document_type_before_a_head_is_refused_at_its_place() -> None:
@@ -359,7 +359,7 @@ def test_a_document_type_before_a_head_is_refused_at_its_place() -> None:
 
 def test_a_head_in_a_comment_is_none_and_a_comment_without_end_is_told() -> None:
     text = "```xml\n<!-- <directive/> -->\n<other/>\n```\nGo"
-    assert read_directive(text, "review.md").filled({}).body == text
+    assert read_directive(text, "review.md").fill({}).body == text
     assert (
         problems("```xml\n<!-- <directive/>\n```\nGo")
         .splitlines()[0]

@@ -433,7 +433,7 @@ def test_a_run_in_python_is_recorded_shown_and_resumed(place: Place, monkeypatch
     runs = flow_store(str(place.root))
     with runs.open(run, write=False) as opened:
         ends = [one.event for one in opened.journal.events() if isinstance(one.event, RunEnded)]
-        recorded = opened.journal.recorded("tasks/task:first")
+        recorded = opened.journal.step("tasks/task:first")
     assert [end.status for end in ends] == ["failed"]
     assert recorded is not None
     assert isinstance(recorded.outcome, Succeeded)

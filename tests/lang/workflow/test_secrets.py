@@ -138,7 +138,7 @@ NOT_GUESSED = [
 def test_what_is_called_like_a_secret_is_hidden_and_nothing_that_data_is_full_of(
     name: str, value: str, text: str, hidden: list[str]
 ) -> None:
-    assert sorted(head_of(text, {name: value}).hidden()) == hidden
+    assert sorted(head_of(text, {name: value}).texts_to_mask()) == hidden
 
 
 # ── secrets among the inputs ─────────────────────────────────────────────

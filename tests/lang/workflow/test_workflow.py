@@ -408,11 +408,11 @@ def test_the_command_line_has_the_last_word_on_parallel_items_and_strictness(tmp
     loaded = load(tmp_path, flow)
     assert loaded.program.fan is not None
     assert loaded.program.fan.parallel == 3
-    assert [step.strict for step in loaded.program.fan.each.steps] == [True, False]
+    assert [step.strict for step in loaded.program.fan.steps.steps] == [True, False]
     told = load(tmp_path, flow, max_parallel=9, strict=False)
     assert told.program.fan is not None
     assert told.program.fan.parallel == 9
-    assert [step.strict for step in told.program.fan.each.steps] == [False, False]
+    assert [step.strict for step in told.program.fan.steps.steps] == [False, False]
 
 
 MENTIONED = [
@@ -458,7 +458,7 @@ def test_the_tools_that_a_flow_names_are_known_before_it_runs(tmp_path: Path) ->
     flow = (
         "[{tool: team/a, params: {x: 1}}, {tool: '${last.output}'}, {agent: {prompt: p, tool: team/b}}, /do]"
     )
-    assert tuple(load(tmp_path, flow).uses) == ("team/a", "team/b", "core/agents/claude")
+    assert tuple(load(tmp_path, flow).tool_uses) == ("team/a", "team/b", "core/agents/claude")
 
 
 # ── fingerprints ─────────────────────────────────────────────────────────
@@ -1003,7 +1003,9 @@ def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:
 
 
 def test_the_tools_of_a_flow_have_places(tmp_path: Path) -> None:
-    uses = load(tmp_path, "steps:\n  - tool: a/b\n  - tool: a/b\n  - agent: {prompt: x, tool: c/d}\n").uses
+    uses = load(
+        tmp_path, "steps:\n  - tool: a/b\n  - tool: a/b\n  - agent: {prompt: x, tool: c/d}\n"
+    ).tool_uses
     assert {name: span.position for name, span in uses.items()} == {"a/b": (2, 5), "c/d": (4, 24)}
 
 

@@ -311,7 +311,7 @@ def test_a_status_is_welcome_or_fails_the_step_with_its_kind(
         assert isinstance(outcome, Succeeded)
         return
     failure = failure_of(outcome)
-    assert (failure.kind, failure.exit_code, failure.as_ended()["output"]) == (kind, status, "body")
+    assert (failure.kind, failure.exit_code, failure.as_result()["output"]) == (kind, status, "body")
 
 
 ERRORS = [

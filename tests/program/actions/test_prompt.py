@@ -61,7 +61,7 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
     assert failure.output["output"] == shown
     assert failure.output["facts"]["cost"] == cost
     assert failure.output["stderr"] == "no ***"
-    assert run.spent_around("").used()["spend"] == (cost or 0)
+    assert run.budget_at("").used()["spend"] == (cost or 0)
 
 
 EARLY = [

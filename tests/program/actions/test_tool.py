@@ -77,7 +77,7 @@ def test_a_tool_that_fails_fails_its_step(facts: dict[str, Any], kind: str, code
         performed(step("a", ToolAction("t/x")), new_run(giving(result("half", error="broken", **facts))))
     )
     assert (failure.message, failure.kind, failure.exit_code) == ("t/x: broken", kind, code)
-    assert failure.as_ended()["output"] == "half"
+    assert failure.as_result()["output"] == "half"
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_a_tool_nobody_trusts_ends_the_run_and_no_handler_sees_it() -> None:
         performed(flow, new_run(hands, journal))
     assert caught.value.exit_code == 3
     assert (len(hands.asked), mend.ran, behind.ran) == (1, [], [])
-    assert list(journal.recorded_in("flow")) == []
+    assert list(journal.steps_in("flow")) == []
     # Once it is trusted, the same run goes on.
     trusted = giving(result("ok"))
-    assert isinstance(performed(flow, new_run(trusted, journal.reopened())), Succeeded)
+    assert isinstance(performed(flow, new_run(trusted, journal.reopen())), Succeeded)
 
 
 def test_a_tool_that_was_cancelled_by_a_stop_is_no_failure() -> None:
@@ -121,7 +121,7 @@ def test_a_tool_that_was_cancelled_by_a_stop_is_no_failure() -> None:
 
     with pytest.raises(Interrupted):
         performed(step("a", Stopping()), run)
-    assert run.journal.recorded("a") is None
+    assert run.journal.step("a") is None
 
 
 def test_secrets_in_what_a_tool_says_are_masked() -> None:

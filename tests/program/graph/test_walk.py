@@ -80,13 +80,13 @@ def test_replay_equals_live_and_no_recorded_call_is_repeated(
         with suppress(Crash):
             walked(file, journal, tools)
         made += tools.calls
-        journal.reopened()
+        journal.reopen()
     last = Tools()
     value = walked(file, journal, last)
     made += last.calls
     output = value["output"]
     assert {**output, "at": 0} == {"n": 3, "before": 2, "seen": [{"n": 2}, {"n": 3}, {"n": 4}], "at": 0}
-    recorded = journal.recorded("nodes/add@3")
+    recorded = journal.step("nodes/add@3")
     assert recorded is not None
     assert output["at"] == recorded.outcome.value["assign"]["at"]  # type: ignore[union-attr]
     # Items that ran beside the one that died may have ended without anybody hearing of it.
@@ -110,7 +110,7 @@ def test_what_a_walk_has_made_until_it_failed_is_in_its_failure(tmp_path: Path) 
     journal = MemoryJournal()
     with pytest.raises(StepError):
         walked(file, journal, Tools())
-    known = journal.recorded("nodes")
+    known = journal.step("nodes")
     assert known is not None
     assert isinstance(known.outcome, Failed)
     assert known.outcome.failure.output == {"output": None, "state": {"x": 1}, "steps": 2}

@@ -74,7 +74,7 @@ def test_what_is_remembered_at_once_counts_in_a_view_as_one_by_one(place: Place)
         progress.add(EventRecord(number, 0.0, event))
     group = progress.parts["map"].group
     (told,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
-    assert (group.total, group.failed, group.done) == (ITEMS, 3, ITEMS - 3)
+    assert (group.total, group.failure_count, group.success_count) == (ITEMS, 3, ITEMS - 3)
     assert group.replayed == told.done.count(1) + 3
 
 

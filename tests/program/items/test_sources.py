@@ -534,7 +534,7 @@ def test_distinct_may_look_at_the_whole_item() -> None:
 
 def test_kinds_have_an_order() -> None:
     found: list[Json] = [{"a": 1}, [1, 2], [0], "b", "a", 2, 1.5, True, False, None]
-    assert list(compile_order("item").sorted(found)) == [
+    assert list(compile_order("item").sort_items(found)) == [
         False,
         True,
         1.5,
@@ -558,10 +558,18 @@ def test_text_that_spells_a_number_is_sorted_as_one() -> None:
         {"n": "1_0"},
         {"n": 9.5},
     ]
-    assert [item["n"] for item in compile_order("n").sorted(csv)] == ["-1.5", "9", 9.5, "10", "1_0", "b", ""]
-    assert [item["n"] for item in compile_order("n DESC").sorted(csv)][:2] == ["b", "1_0"]
-    assert [item["n"] for item in compile_order("n DESC").sorted(csv)][-1] == ""
-    assert next(item["n"] for item in compile_order("n NULLS FIRST").sorted(csv)) == ""
+    assert [item["n"] for item in compile_order("n").sort_items(csv)] == [
+        "-1.5",
+        "9",
+        9.5,
+        "10",
+        "1_0",
+        "b",
+        "",
+    ]
+    assert [item["n"] for item in compile_order("n DESC").sort_items(csv)][:2] == ["b", "1_0"]
+    assert [item["n"] for item in compile_order("n DESC").sort_items(csv)][-1] == ""
+    assert next(item["n"] for item in compile_order("n NULLS FIRST").sort_items(csv)) == ""
 
 
 rows = st.lists(
@@ -583,8 +591,8 @@ def test_sorting_in_runs_is_sorting(found: list[Json], said: str, first: int) ->
     tagged = [{**row, "at": at} for at, row in enumerate(found)]
     expected = sorted(tagged, key=order.key)  # stable, as Python's is
     assert list(sorting._merge_sort(iter(tagged), order.key, 3)) == expected
-    assert list(order.sorted(iter(tagged))) == expected
-    assert list(order.sorted(iter(tagged), first=first)) == expected[:first]
+    assert list(order.sort_items(iter(tagged))) == expected
+    assert list(order.sort_items(iter(tagged), first=first)) == expected[:first]
 
 
 def test_a_filter_compares_the_numbers_of_a_csv_as_numbers(tmp_path: Path) -> None:

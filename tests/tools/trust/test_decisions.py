@@ -216,15 +216,15 @@ def test_a_signature_by_a_trusted_key_is_enough(world: World) -> None:
 def test_json_is_signed_beside_itself(world: World) -> None:
     world.trust_key()
     item = world.write("project", "team/data", b"{}", extension=".json")
-    assert world.trust().judge(item).code == "unsigned"
+    assert world.trust().decide(item).code == "unsigned"
     beside = sign_detached(item.data, kind="tool", item_id="team/data", extension=".json", key=KEY, now=NOW)
     Path(f"{item.path}.sig").write_bytes(beside)
     judging = world.trust()
-    assert judging.judge(item).by == "signature"
+    assert judging.decide(item).by == "signature"
     other = replace(item, data=b"[]", digest=file_digest(b"[]"))
-    assert judging.judge(other).code == "changed"
+    assert judging.decide(other).code == "changed"
     Path(f"{item.path}.sig").write_bytes(beside.replace(b":2026-03-30", b":2026-03-29"))
-    assert judging.judge(item).code == "forged"
+    assert judging.decide(item).code == "forged"
 
 
 DEMANDS = [
@@ -246,7 +246,7 @@ def test_a_project_can_demand_signatures(world: World, settings: str | None, sig
         (world.project / ".ai" / "plait.yaml").write_text(settings)
     judging = world.trust(ask=lambda _: True)
     assert judging.require([world.signed("team/signed")])[0].project_trusted is not signed_only
-    assert judging.judge(world.write("project", "team/plain", PROGRAM)).allowed is not signed_only
+    assert judging.decide(world.write("project", "team/plain", PROGRAM)).allowed is not signed_only
     if signed_only:
         error = refused(judging, world.write("project", "team/plain", PROGRAM))
         assert error.what == (
@@ -258,9 +258,9 @@ def test_a_demand_is_heard_as_soon_as_it_is_made(world: World) -> None:
     world.store.trust_project(str(world.project), origin="plait trust")
     judging = world.trust()
     plain = world.write("project", "team/plain", PROGRAM)
-    assert judging.judge(plain).allowed
+    assert judging.decide(plain).allowed
     (world.project / ".ai" / "plait.yaml").write_text("trust: signed\n")
-    verdict = judging.judge(plain)
+    verdict = judging.decide(plain)
     assert not verdict.allowed
     assert f"{world.project}/.ai/plait.yaml" in judging.rests_on(verdict)
 
@@ -268,7 +268,7 @@ def test_a_demand_is_heard_as_soon_as_it_is_made(world: World) -> None:
 def test_whatever_a_verdict_rests_on_is_named(world: World) -> None:
     item = world.signed()
     machine_key(world)
-    places = world.trust().rests_on(world.trust().judge(item))
+    places = world.trust().rests_on(world.trust().decide(item))
     assert set(places) == {
         item.path,
         f"{item.path}.sig",
@@ -282,7 +282,7 @@ def test_whatever_a_verdict_rests_on_is_named(world: World) -> None:
 
 def test_a_project_cannot_demand_less(world: World) -> None:
     (world.project / ".ai" / "plait.yaml").write_text("trust: project\n")
-    assert not world.trust().judge(world.write("project", "team/plain", PROGRAM)).allowed
+    assert not world.trust().decide(world.write("project", "team/plain", PROGRAM)).allowed
 
 
 def test_settings_that_are_not_understood_let_nothing_run(world: World) -> None:
@@ -290,7 +290,7 @@ def test_settings_that_are_not_understood_let_nothing_run(world: World) -> None:
     world.store.trust_project(str(world.project), origin="plait trust")
     settings.write_text("turst: signed\nnoise: 1\ntrust: nothing\n")
     with pytest.raises(DocumentError) as caught:
-        world.trust().judge(world.write("project", "team/plain", PROGRAM))
+        world.trust().decide(world.write("project", "team/plain", PROGRAM))
     assert str(caught.value) == (
         f"{settings}:1:1: 'turst' is no setting of a project\n"
         "1 | turst: signed\n  | ^^^^^\n"
@@ -304,7 +304,7 @@ def test_settings_that_are_not_understood_let_nothing_run(world: World) -> None:
     )
     settings.write_text("[trust, signed]\n")
     with pytest.raises(DocumentError, match="the settings of a project are a map"):
-        world.trust().judge(world.write("project", "team/plain", PROGRAM))
+        world.trust().decide(world.write("project", "team/plain", PROGRAM))
 
 
 # ── a lock ───────────────────────────────────────────────────────────────
@@ -315,7 +315,7 @@ def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) 
     same, other = (world.write("project", f"team/{name}", PROGRAM) for name in ("same", "other"))
     lock = Lockfile.of(str(world.project))
     assert set(lock.files) == {"tools/team/same.sh", "tools/team/other.sh"}
-    judging = world.trust().held_to(lock)
+    judging = world.trust().with_lockfile(lock)
     assert [verdict.by for verdict in judging.require([same, other])] == ["project", "project"]
     other = world.write("project", "team/other", b"#!/bin/sh\nrm\n")
     late = world.write("project", "team/late", PROGRAM)
@@ -327,7 +327,7 @@ def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) 
         f"{late.path}: 'team/late' may not run: plait.lock does not list it\n{fix}\n"
         f"{other.path}: 'team/other' may not run: it has changed since plait.lock was written\n{fix}"
     )
-    assert world.trust().judge(late).allowed  # who does not ask for the lock is not held to it
+    assert world.trust().decide(late).allowed  # who does not ask for the lock is not held to it
     assert list(lock.differences(Lockfile.of(str(world.project)))) == [
         ("tools/team/late.sh", "plait.lock does not list it"),
         ("tools/team/other.sh", "it has changed since plait.lock was written"),
@@ -336,14 +336,14 @@ def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) 
 
 def test_a_lock_lets_nothing_run(world: World) -> None:
     item = world.write("project", "team/report", PROGRAM)
-    held = world.trust().held_to(Lockfile.of(str(world.project)))
+    held = world.trust().with_lockfile(Lockfile.of(str(world.project)))
     assert refused(held, item).code == "not-trusted"
 
 
 def test_a_lock_says_nothing_about_the_installation(world: World) -> None:
     item = world.write("system", "core/x", PROGRAM)
     manifest.write(str(world.system))
-    assert world.trust().held_to(Lockfile({})).judge(item).by == "manifest"
+    assert world.trust().with_lockfile(Lockfile({})).decide(item).by == "manifest"
 
 
 LOCKS = [
@@ -425,27 +425,27 @@ def test_a_false_signature_is_refused_even_in_a_trusted_project(
 
 def test_a_clock_that_is_a_little_ahead_is_forgiven(world: World) -> None:
     world.trust_key()
-    assert world.trust().judge(world.signed(at=NOW + 300)).allowed
+    assert world.trust().decide(world.signed(at=NOW + 300)).allowed
 
 
 def test_a_content_only_signature_counts_as_none(world: World) -> None:
     world.trust_key()
     item = world.signed()
     rye = world.write("project", "team/report", item.data.replace(b"plait:signed", b"rye:signed"))
-    verdict = world.trust().judge(rye)
+    verdict = world.trust().decide(rye)
     assert (verdict.allowed, verdict.code) == (False, "content-only")
     assert verdict.why == "its signature (rye) speaks for its content alone, not for its id"
     world.store.trust_project(str(world.project), origin="plait trust")
-    assert world.trust().judge(rye).by == "project"
+    assert world.trust().decide(rye).by == "project"
 
 
 def test_a_signature_is_for_the_bytes_that_run_whatever_the_file_says_now(world: World) -> None:
     world.trust_key()
     good = world.signed()
     evil = world.write("project", "team/report", good.data.replace(b"ls", b"rm"))
-    assert world.trust().judge(good).allowed
+    assert world.trust().decide(good).allowed
     world.write("project", "team/report", good.data)
-    assert not world.trust().judge(evil).allowed
+    assert not world.trust().decide(evil).allowed
 
 
 def test_what_was_verified_is_what_runs_while_the_file_is_swapped(world: World) -> None:
@@ -470,7 +470,7 @@ def test_what_was_verified_is_what_runs_while_the_file_is_swapped(world: World) 
             contents = read_below(good.space.root, "tools/team/report.sh")
             assert contents is not None
             item = replace(good, data=contents[0], digest=file_digest(contents[0]))
-            assert judging.judge(item).allowed is (item.data == good.data)
+            assert judging.decide(item).allowed is (item.data == good.data)
             seen.add(item.data)
     finally:
         stop.set()
@@ -482,12 +482,12 @@ def test_bytes_of_a_known_digest_are_not_hashed_again(world: World) -> None:
     world.trust_key()
     item = world.signed()
     judging = world.trust()
-    assert judging.judge(item).allowed
+    assert judging.decide(item).allowed
     # Such an item cannot be read from a file: only its digest can tell that it was verified before.
     unread = replace(item, data=item.data + b"x")
-    assert judging.judge(unread).allowed
-    assert not world.trust().judge(unread).allowed
-    assert not judging.judge(replace(unread, id="team/other")).allowed
+    assert judging.decide(unread).allowed
+    assert not world.trust().decide(unread).allowed
+    assert not judging.decide(replace(unread, id="team/other")).allowed
 
 
 # ── keys ─────────────────────────────────────────────────────────────────
@@ -513,7 +513,7 @@ def test_a_key_is_trusted_for_some_ids_in_some_spaces(
     world: World, spaces: tuple[str, ...], ids: tuple[str, ...], item_id: str, space: SpaceName, runs: bool
 ) -> None:
     world.trust_key(spaces=spaces, ids=ids)
-    verdict = world.trust().judge(world.signed(item_id, space=space))
+    verdict = world.trust().decide(world.signed(item_id, space=space))
     assert verdict.allowed is runs
     assert verdict.code == ("" if runs else "out-of-scope")
 
@@ -527,7 +527,7 @@ def test_a_revoked_key_is_refused_whatever_else_is_trusted(world: World) -> None
     world.trust_key()
     item = world.signed(at=NOW - 10_000)
     judging = world.trust()
-    assert judging.judge(item).allowed
+    assert judging.decide(item).allowed
     world.store.revoke(KEY.fingerprint, "stolen")
     world.store.trust_project(str(world.project), origin="plait trust")
     assert refused(judging, item).what == (
@@ -543,8 +543,8 @@ def test_a_revoked_key_is_refused_whatever_else_is_trusted(world: World) -> None
 
 def test_a_key_that_ended_does_not_sign_any_more(world: World) -> None:
     world.trust_key(not_after=time_text(NOW - 100))
-    assert world.trust().judge(world.signed("team/old", at=NOW - 100)).allowed
-    assert world.trust().judge(world.signed("team/new", at=NOW - 99)).code == "key-ended"
+    assert world.trust().decide(world.signed("team/old", at=NOW - 100)).allowed
+    assert world.trust().decide(world.signed("team/new", at=NOW - 99)).code == "key-ended"
 
 
 def test_a_weak_key_is_not_added(world: World) -> None:
@@ -560,11 +560,11 @@ def test_a_rotation_replaces_a_key(world: World) -> None:
     assert (new.owner, new.ids, new.version) == ("Ada", ("team/*",), 2)
     judging = world.trust()
     world.clock = NOW + 60
-    assert judging.judge(world.signed("team/a", key=OTHER, at=NOW + 60)).allowed
-    assert judging.judge(world.signed("team/b", key=KEY, at=NOW)).allowed
-    assert judging.judge(world.signed("team/c", key=KEY, at=NOW + 1)).code == "key-ended"
+    assert judging.decide(world.signed("team/a", key=OTHER, at=NOW + 60)).allowed
+    assert judging.decide(world.signed("team/b", key=KEY, at=NOW)).allowed
+    assert judging.decide(world.signed("team/c", key=KEY, at=NOW + 1)).code == "key-ended"
     world.trust_key(ids=("team/*",))
-    assert world.trust().judge(world.signed("team/c", key=KEY, at=NOW + 1)).code == "key-ended"
+    assert world.trust().decide(world.signed("team/c", key=KEY, at=NOW + 1)).code == "key-ended"
 
 
 ROTATIONS = [
@@ -622,7 +622,7 @@ def may_run(world: World, item: ToolFile) -> bool:
 
 def test_judging_alone_remembers_nothing(world: World) -> None:
     world.trust_key()
-    world.trust().judge(world.signed(data=b"new\n"))
+    world.trust().decide(world.signed(data=b"new\n"))
     assert may_run(world, world.signed(data=b"old\n", at=NOW - 60))
 
 
@@ -760,7 +760,7 @@ def test_trust_files_of_a_repository_are_ignored(world: World) -> None:
     keys = world.project / ".ai" / "config" / "keys" / "trusted"
     keys.mkdir(parents=True)
     (keys / f"{KEY.fingerprint[:16]}.toml").write_text(f'fingerprint = "{KEY.fingerprint[:16]}"\n')
-    assert world.trust().judge(item).code == "unknown-key"
+    assert world.trust().decide(item).code == "unknown-key"
     assert refused(world.trust(), item).code == "not-trusted"
 
 
@@ -786,7 +786,7 @@ def test_a_home_that_is_itself_a_project_is_believed(world: World) -> None:
     home = str(world.user.parent)
     judging = Trust(str(world.user), home, now=world.now, home=home)
     judging.trust_project(origin="plait trust")
-    assert judging.judge(world.write("user", "team/own", PROGRAM)).by == "user-space"
+    assert judging.decide(world.write("user", "team/own", PROGRAM)).by == "user-space"
     assert judging.project_trusted
 
 
@@ -815,7 +815,7 @@ def test_the_environment_is_not_even_read(module: object) -> None:
 
 
 def test_your_own_files_run(world: World) -> None:
-    verdict = world.trust().judge(world.write("user", "team/own", PROGRAM))
+    verdict = world.trust().decide(world.write("user", "team/own", PROGRAM))
     assert (verdict.by, verdict.why) == ("user-space", "it is your own file; it is not signed")
 
 
@@ -829,7 +829,7 @@ def test_a_file_of_yours_that_others_can_write_is_refused(world: World, place: s
     assert error.what == f"'team/own' may not run: others can write {path}, and it is not signed"
     assert error.fix == f"look at it, then type: chmod go-w {path}"
     world.trust_key()
-    assert world.trust().judge(world.signed("team/own", space="user")).by == "signature"
+    assert world.trust().decide(world.signed("team/own", space="user")).by == "signature"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
@@ -842,9 +842,9 @@ def test_a_file_of_somebody_else_is_not_yours(world: World) -> None:
 def test_a_false_signature_is_refused_in_the_user_space_too(world: World) -> None:
     world.trust_key()
     item = world.signed(space="user")
-    assert world.trust().judge(item).by == "signature"
+    assert world.trust().decide(item).by == "signature"
     changed = world.write("user", "team/report", item.data + b"rm\n")
-    assert world.trust().judge(changed).code == "changed"
+    assert world.trust().decide(changed).code == "changed"
 
 
 def test_without_a_project_your_own_files_run_and_others_do_not(world: World) -> None:
@@ -862,7 +862,7 @@ def test_the_manifest_of_this_package_is_up_to_date() -> None:
 
 def test_a_system_file_runs_as_it_was_installed_and_not_otherwise(world: World) -> None:
     item = world.write("system", "core/list", PROGRAM)
-    assert world.trust().judge(item).code == "changed-system-file"
+    assert world.trust().decide(item).code == "changed-system-file"
     manifest.write(str(world.system))
     judging = world.trust()
     assert judging.require([item])[0].by == "manifest"
@@ -900,7 +900,7 @@ def test_a_damaged_manifest_lets_nothing_run(world: World, text: str) -> None:
     item = world.write("system", "core/list", PROGRAM)
     (world.system / "manifest.json").write_text(text)
     with pytest.raises(TrustError) as caught:
-        world.trust().judge(item)
+        world.trust().decide(item)
     assert caught.value.code == "damaged-manifest"
 
 
@@ -1013,11 +1013,11 @@ def test_processes_that_write_at_the_same_time_lose_nothing(world: World) -> Non
 def test_a_change_by_another_process_is_seen_at_once(world: World) -> None:
     item = world.write("project", "team/plain", PROGRAM)
     judging = world.trust()
-    assert not judging.judge(item).allowed
+    assert not judging.decide(item).allowed
     world.store.trust_project(str(world.project), origin="plait trust")
-    assert judging.judge(item).allowed
+    assert judging.decide(item).allowed
     world.store.forget_project(str(world.project))
-    assert not judging.judge(item).allowed
+    assert not judging.decide(item).allowed
 
 
 # ── private keys ─────────────────────────────────────────────────────────
@@ -1166,7 +1166,7 @@ def test_a_rotation_that_was_interrupted_leaves_a_key_that_signs_and_is_ended_by
         rotated(world, until=step)
     standing = keys.open()
     meanwhile = world.signed("team/meanwhile", key=standing, at=NOW)
-    assert [world.trust().judge(item).by for item in (before, meanwhile)] == ["signature", "signature"]
+    assert [world.trust().decide(item).by for item in (before, meanwhile)] == ["signature", "signature"]
 
     world.clock += 60
     done = rotated(world)
@@ -1177,9 +1177,9 @@ def test_a_rotation_that_was_interrupted_leaves_a_key_that_signs_and_is_ended_by
         old.fingerprint: (2, time_text(NOW), "your own key"),
         new.fingerprint: (2, None, "your own key"),
     }
-    assert world.trust().judge(before).by == "signature"
-    assert world.trust().judge(world.signed("team/after", key=new, at=world.clock)).by == "signature"
-    assert world.trust().judge(world.signed("team/late", key=old, at=world.clock)).code == "key-ended"
+    assert world.trust().decide(before).by == "signature"
+    assert world.trust().decide(world.signed("team/after", key=new, at=world.clock)).by == "signature"
+    assert world.trust().decide(world.signed("team/late", key=old, at=world.clock)).code == "key-ended"
     assert sorted(os.listdir(keys.root)) == sorted(["lock", "signing.key", f"{done.kept}.key"])
 
 
@@ -1244,25 +1244,25 @@ def machine_key(world: World, key: PrivateKey = KEY, **said: object) -> Path:
 def test_a_key_of_the_machine_is_trusted_and_never_written(world: World) -> None:
     path = machine_key(world)
     before = path.read_bytes()
-    verdict = world.trust().judge(world.signed())
+    verdict = world.trust().decide(world.signed())
     assert (verdict.by, verdict.owner) == ("signature", "IT")
     assert [key.fingerprint for key in trusted_keys(world)] == [KEY.fingerprint]
     world.store.revoke(KEY.fingerprint, "lost")
-    assert world.trust().judge(world.signed()).code == "revoked-key"
+    assert world.trust().decide(world.signed()).code == "revoked-key"
     assert path.read_bytes() == before
 
 
 def test_what_the_machine_revokes_nobody_trusts(world: World) -> None:
     world.trust_key()
-    assert world.trust().judge(world.signed()).by == "signature"
+    assert world.trust().decide(world.signed()).by == "signature"
     machine_key(world, revoked={"time": time_text(NOW), "reason": "lost"})
-    assert world.trust().judge(world.signed()).code == "revoked-key"
+    assert world.trust().decide(world.signed()).code == "revoked-key"
 
 
 def test_what_the_machine_ends_has_ended(world: World) -> None:
     world.trust_key()
     machine_key(world, not_after=time_text(NOW - 1))
-    assert world.trust().judge(world.signed()).code == "key-ended"
+    assert world.trust().decide(world.signed()).code == "key-ended"
 
 
 def test_a_user_space_around_the_project_is_believed_only_if_it_is_the_home_of_the_account(
@@ -1307,7 +1307,7 @@ def test_a_user_space_inside_the_project_does_not_take_the_keys_of_the_machine_a
     machine_key(world)
     inside = world.project / "home" / ".ai"
     inside.mkdir(parents=True)
-    assert world.trust(user=inside).judge(world.signed()).by == "signature"
+    assert world.trust(user=inside).decide(world.signed()).by == "signature"
 
 
 UNSAFE: list[Callable[[Path], object]] = [
@@ -1325,7 +1325,7 @@ def test_a_store_of_the_machine_that_others_can_write_is_refused(
     path = machine_key(world)
     spoil(path)
     with pytest.raises(TrustError, match="could be changed by others than the administrator") as caught:
-        world.trust().judge(world.signed())
+        world.trust().decide(world.signed())
     assert caught.value.code == "unsafe-store"
 
 
@@ -1341,4 +1341,4 @@ def test_a_link_in_the_store_of_the_machine_is_not_followed(world: World) -> Non
     path.rename(world.top / "elsewhere.json")
     path.symlink_to(world.top / "elsewhere.json")
     with pytest.raises(TrustError):
-        world.trust().judge(world.signed())
+        world.trust().decide(world.signed())

@@ -114,7 +114,7 @@ class DaskBackend:
         self.office: travel.JobPacker | None = None
         """Packs what travels; without one nothing does."""
 
-    def run_items(
+    def run(
         self,
         items: Iterator[WorkItem],
         perform: Perform,
@@ -124,7 +124,7 @@ class DaskBackend:
         fanned: MapRun | None = None,
     ) -> None:
         if fanned is None or self.office is None or not self.office.takes(fanned):
-            LocalBackend().run_items(items, perform, finished, parallel=parallel)
+            LocalBackend().run(items, perform, finished, parallel=parallel)
             return
         with quiet(), open_cluster(self.address, parallel) as cluster:
             DaskRun(
@@ -138,12 +138,12 @@ class DaskBackend:
                 wait=self.wait_for_workers,
             ).work()
 
-    def expect_there(self, stop: StopSignal) -> None:
+    def require_available(self, stop: StopSignal) -> None:
         """What is needed is installed, and there is a cluster, unless it is to be our own."""
         require_dask()
         if self.address:
             with quiet(), suppress(Preempted):
-                Cluster(self.address, self.address).expect_there(gives_way=stop.is_set)
+                Cluster(self.address, self.address).require_available(gives_way=stop.is_set)
 
 
 # ── the items ────────────────────────────────────────────────────────────
@@ -305,12 +305,13 @@ class DaskRun:
         try:
             quiet = min(QUIET, self._patience / 2)
             if not call.is_over(quiet, gives_way=self._has_to_look_up):
-                self._expect_nothing_else()
-                self._note(f"the scheduler at {self._cluster.shown} does not answer; waiting for it")
+                self._require_nothing_urgent()
+                self._note(f"the scheduler at {self._cluster.display_name} does not answer; waiting for it")
             return call.answer(self._patience - quiet, gives_way=self._has_to_look_up)
         except NoAnswer:
             raise ProcessError(
-                f"the scheduler at {self._cluster.shown} has not answered for {self._patience:g} seconds",
+                f"the scheduler at {self._cluster.display_name} has not answered "
+                f"for {self._patience:g} seconds",
                 fix=f"look what it is at, or start it again, then: plait resume {self._run.id}",
                 code="no-cluster",
             ) from None
@@ -323,7 +324,7 @@ class DaskRun:
     def _has_to_look_up(self) -> bool:
         return self._run.is_stopping() or self._is_other_scheduler()
 
-    def _expect_nothing_else(self) -> None:
+    def _require_nothing_urgent(self) -> None:
         if self._has_to_look_up():
             raise Preempted
 
@@ -331,26 +332,28 @@ class DaskRun:
         """The client has lost its scheduler, and may have found one, who knows nothing of us."""
         return self._client.scheduler_comm is not self._comm
 
-    def _told(self, workers: list[str] | None, function: Callable[..., object], *args: object) -> Any:
+    def _run_on_workers(
+        self, workers: list[str] | None, function: Callable[..., object], *args: object
+    ) -> Any:
         """What workers say, each for itself."""
         said = self._client.run(function, *args, workers=workers, on_error="return")
-        return {worker: self._returned(one) for worker, one in said.items()}
+        return {worker: self._mask_reply(one) for worker, one in said.items()}
 
-    def _told_in_clear(self, workers: list[str], function: Callable[..., object], *args: object) -> Any:
+    def _run_unmasked(self, workers: list[str], function: Callable[..., object], *args: object) -> Any:
         """The same as it is, secrets and all: to be compared, and not to be shown."""
         said = self._client.run(function, *args, workers=workers, on_error="return")
         return {worker: mask_reply(one, str) for worker, one in said.items()}
 
-    def _returned(self, value: Any) -> Any:
+    def _mask_reply(self, value: Any) -> Any:
         return mask_reply(value, self._run.mask)
 
-    def _unpacked(self, reply: bytes) -> travel.Reply:
+    def _unpack_reply(self, reply: bytes) -> travel.Reply:
         unpacked: travel.Reply = travel.unpack_reply(reply)
         several = unpacked.replies if isinstance(unpacked, travel.BatchReply) else (unpacked,)
         for one in several:
             if isinstance(one, travel.ItemCompleted):
                 self._office.learn(one.hidden)
-        masked: travel.Reply = self._returned(unpacked)
+        masked: travel.Reply = self._mask_reply(unpacked)
         return masked
 
     def _note(self, message: str) -> None:
@@ -372,9 +375,9 @@ class DaskRun:
         self._welcome()
         self._workers |= {worker: threads for worker, threads in there.items() if worker in self._workers}
         self._ask_later()
-        self._expect_workers(there)
+        self._require_workers(there)
 
-    def _expect_workers(self, there: Mapping[str, int]) -> None:
+    def _require_workers(self, there: Mapping[str, int]) -> None:
         """Somebody takes items, or will in time."""
         now = time.monotonic()
         if self._workers:
@@ -386,12 +389,12 @@ class DaskRun:
         if not self._has_said_empty and (not there or without > min(QUIET, self._wait / 2)):
             self._has_said_empty = True
             self._note(
-                f"the cluster at {self._cluster.shown} has no workers{' that answer' * bool(there)}; "
+                f"the cluster at {self._cluster.display_name} has no workers{' that answer' * bool(there)}; "
                 f"items go on when one is there, and the run ends after {self._wait:g} seconds without one"
             )
         if without > self._wait:
             raise ProcessError(
-                f"the cluster at {self._cluster.shown} has had no worker that takes items "
+                f"the cluster at {self._cluster.display_name} has had no worker that takes items "
                 f"for {self._wait:g} seconds",
                 fix=f"start workers, then: plait resume {self._run.id} "
                 "(to wait longer, write wait_for_workers under map)",
@@ -408,7 +411,7 @@ class DaskRun:
         self._reviewed = time.monotonic()
         self._stuck -= self._signs.see(beats)  # who is heard again is greeted as if it were new
         for worker in {self._flying[key].worker for key in old}:
-            self._expect_sign(worker)
+            self._check_heartbeat(worker)
         self._send_lost_again([key for key in old if key in self._flying], processing)
 
     def _heartbeats_and_tasks(self) -> tuple[dict[str, object], set[str]]:
@@ -416,7 +419,7 @@ class DaskRun:
         beats = {worker: known["last_seen"] for worker, known in workers.items()}
         return beats, {key for keys in self._client.processing().values() for key in keys}
 
-    def _expect_sign(self, worker: str) -> None:
+    def _check_heartbeat(self, worker: str) -> None:
         """It has a heartbeat, and hands over what it has done; else others do what it has."""
         question = self._asked.get(worker)
         waited = 0.0 if question is None else time.monotonic() - question.since
@@ -471,17 +474,17 @@ class DaskRun:
             self._greetings[-1].call.is_over(FIRST, gives_way=self._has_to_look_up)
 
     def _greet(self, workers: tuple[str, ...]) -> None:
-        call = TimedCall(partial(self._greeted, list(workers)))
+        call = TimedCall(partial(self._prepare_workers, list(workers)))
         self._greetings.append(_Greeting(workers, call, time.monotonic()))
 
-    def _greeted(self, workers: list[str]) -> dict[str, Any]:
+    def _prepare_workers(self, workers: list[str]) -> dict[str, Any]:
         """Are these workers such as we need?  Then they get the parcel.  By a thread of its own."""
         from pkgutil import resolve_name
         from platform import python_version
 
-        plaits = self._told_in_clear(workers, resolve_name, travel.VERSION)
-        require_same_versions(self._told_in_clear(workers, python_version), plaits, self._run.mask)
-        replies: dict[str, Any] = self._told(workers, self._office.receive, self._parcel)
+        plaits = self._run_unmasked(workers, resolve_name, travel.VERSION)
+        require_same_versions(self._run_unmasked(workers, python_version), plaits, self._run.mask)
+        replies: dict[str, Any] = self._run_on_workers(workers, self._office.receive, self._parcel)
         return replies
 
     def _welcome(self) -> None:
@@ -507,7 +510,7 @@ class DaskRun:
             raise
         for worker, reply in replies.items():
             if isinstance(reply, bytes):
-                self._consider_refusal(self._unpacked(reply))
+                self._consider_refusal(self._unpack_reply(reply))
             elif reply is None:
                 self._workers[worker] = 1
                 self._counted = 0.0  # how many it takes is seen at the next look
@@ -545,7 +548,7 @@ class DaskRun:
         self._review()
         if self._error is not None:
             return bool(self._flying)  # of those that live: what dies now is not sent again
-        self._expect_time_left()
+        self._require_time_left()
         sent: dict[str, dict[str, list[WorkItem]]] = {}
         free, together = self._free(), self._together()
         room = self._parallel - sum(len(flight.works) for flight in self._flying.values())
@@ -553,7 +556,7 @@ class DaskRun:
             works = self._some(min(room, together))
             if not works:
                 break
-            worker = self._taken_from(free, works, sent.keys())
+            worker = self._take_worker(free, works, sent.keys())
             if worker is None:
                 self._again.extendleft(reversed(works))
                 break
@@ -564,7 +567,7 @@ class DaskRun:
             self._send(worker, tasks)
         return bool(self._flying or self._again) or not self._exhausted
 
-    def _expect_time_left(self) -> None:
+    def _require_time_left(self) -> None:
         """Workers see to it themselves; but there may be none, or one that is stuck."""
         turn = self._fanned.turn
         if (end := turn.ends_at()) is not None and time.monotonic() > end + (
@@ -572,7 +575,7 @@ class DaskRun:
         ):
             raise DeadlineExceeded
 
-    def _taken_from(self, free: dict[str, int], works: list[WorkItem], sent: Set[str]) -> str | None:
+    def _take_worker(self, free: dict[str, int], works: list[WorkItem], sent: Set[str]) -> str | None:
         """The worker that has most room, or has nothing else if this is an item of which workers died."""
         if self._is_suspect(works):
             busy = {flight.worker for flight in self._flying.values()} | sent
@@ -626,11 +629,11 @@ class DaskRun:
             if work is None:
                 self._exhausted = True
                 return None
-            step, turn = self._fanned.placed(work)
+            step, turn = self._fanned.item_step(work)
             known = replay(step, turn)
             if known is None:
                 _require_time(turn)
-                self._run.tell(StepStarted(turn.path, step.kind, step.title, 1, turn.order))
+                self._run.notify(StepStarted(turn.path, step.kind, step.title, 1, turn.order))
                 return work
             self._finished(work, known)
         return None
@@ -657,14 +660,14 @@ class DaskRun:
     # ── and back ─────────────────────────────────────────────────────────
 
     def _take(self) -> None:
-        for one in self._heard():
+        for one in self._drain_messages():
             if isinstance(one, _Answer):
-                self._answered(one.question, one.fetched)
+                self._handle_fetch(one.question, one.fetched)
             else:
                 self._task_ended(one)
         self._fetch()
 
-    def _heard(self) -> list[Any]:
+    def _drain_messages(self) -> list[Any]:
         """What came in; a moment is waited for it."""
         heard: list[Any] = []
         with suppress(queue.Empty):
@@ -682,7 +685,7 @@ class DaskRun:
                 self._ready.setdefault(flight.worker, []).append(future.key)
             case "error":
                 del self._flying[future.key]
-                raise unexpected_worker_error(self._returned(future.exception()))
+                raise unexpected_worker_error(self._mask_reply(future.exception()))
             case _:
                 del self._flying[future.key]
                 self._again += flight.works
@@ -698,17 +701,17 @@ class DaskRun:
     def _hand_in(self, question: _Question, fetched: Fetched) -> None:
         self._news.put(_Answer(question, fetched))
 
-    def _answered(self, question: _Question, fetched: Fetched) -> None:
+    def _handle_fetch(self, question: _Question, fetched: Fetched) -> None:
         if self._asked.get(question.worker) is not question:
             return  # its worker or its scheduler was given up meanwhile
         del self._asked[question.worker]
         if fetched.error is not None and not _is_lost(fetched.error):
-            raise unexpected_worker_error(self._returned(fetched.error))
+            raise unexpected_worker_error(self._mask_reply(fetched.error))
         for key in question.keys:
             if key in fetched.replies:
                 self._fetches.pop(key, None)
                 flight = self._flying.pop(key)
-                self._replied(flight, self._unpacked(fetched.replies[key]))
+                self._handle_reply(flight, self._unpack_reply(fetched.replies[key]))
             elif fetched.error is not None or key in fetched.missing:
                 self._count_miss(key)
             else:  # kept back because of others
@@ -729,15 +732,15 @@ class DaskRun:
         for key in later:
             self._ready.setdefault(self._flying[key].worker, []).append(key)
 
-    def _replied(self, flight: _Flight, reply: travel.Reply) -> None:
+    def _handle_reply(self, flight: _Flight, reply: travel.Reply) -> None:
         works = flight.works
         match reply:
             case travel.BatchReply(replies, seconds):
                 each = seconds / max(1, len(replies))
                 self._pace = each if self._pace is None else (3 * self._pace + each) / 4
-                self._run.record(tuple(event for one in replies for event in _events(one)))
+                self._run.append_remote(tuple(event for one in replies for event in _events(one)))
                 for work, one in zip(works, replies, strict=False):
-                    self._ended(work, one)
+                    self._handle_item_reply(work, one)
                 self._again += works[len(replies) :]
             case travel.JobMissing():
                 self._again += works
@@ -747,7 +750,7 @@ class DaskRun:
             case _:
                 raise InternalError("a worker replied what is no reply", code="cluster")
 
-    def _ended(self, work: WorkItem, reply: travel.Reply) -> None:
+    def _handle_item_reply(self, work: WorkItem, reply: travel.Reply) -> None:
         match reply:
             case travel.ItemCompleted(outcome):
                 self._finished(work, outcome)
@@ -761,14 +764,14 @@ class DaskRun:
                 self._error = self._error or to_error(reply)
 
     def _give_up(self, work: WorkItem) -> None:
-        step, turn = self._fanned.placed(work)
+        step, turn = self._fanned.item_step(work)
         failure = Failure(
             "its workers died or fell silent, one after the other, while they were at this item",
             "worker",
             path=turn.path,
         )
-        outcome: Outcome = Skipped(failure.message) if step.policy.failure_is_skipped else Failed(failure)
-        self._run.record((_end(step, turn, outcome),))
+        outcome: Outcome = Skipped(failure.message) if step.policy.skip_on_failure else Failed(failure)
+        self._run.append_remote((_end(step, turn, outcome),))
         self._finished(work, outcome)
 
     # ── when things go wrong ─────────────────────────────────────────────
@@ -799,7 +802,7 @@ class DaskRun:
 
     def _is_back(self) -> bool:
         """Wait for it; False if the run is to stop."""
-        self._note(f"the scheduler at {self._cluster.shown} is gone; waiting for it")
+        self._note(f"the scheduler at {self._cluster.display_name} is gone; waiting for it")
         until = time.monotonic() + self._patience
         while not self._run.is_stopping():
             try:
@@ -813,7 +816,7 @@ class DaskRun:
                     raise
                 if time.monotonic() > until:
                     raise ProcessError(
-                        f"the scheduler at {self._cluster.shown} is gone, and did not come back",
+                        f"the scheduler at {self._cluster.display_name} is gone, and did not come back",
                         fix=f"start it again, then: plait resume {self._run.id}",
                         code="no-cluster",
                     ) from None
@@ -839,17 +842,17 @@ class DaskRun:
 
     def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:
         self._is_silent = True
-        said: Mapping[str, object] = self._told(workers, self._office.halt, self._digest, at_once)
+        said: Mapping[str, object] = self._run_on_workers(workers, self._office.halt, self._digest, at_once)
         self._is_silent = False
         return said
 
     def directly(self, worker: str, at_once: bool) -> object:
         said = self._cluster.directly(self._client, worker, self._office.halt, self._digest, at_once)
-        return self._returned(said)
+        return self._mask_reply(said)
 
     def _say_goodbye(self) -> None:
         """A worker that does not hear it forgets by itself, some time later."""
-        call = TimedCall(partial(self._told, None, self._office.forget, self._digest))
+        call = TimedCall(partial(self._run_on_workers, None, self._office.forget, self._digest))
         call.is_over(self._closing, gives_way=self._is_hurried)
 
     @property
@@ -869,7 +872,7 @@ def _is_lost(error: BaseException) -> bool:
 
 
 def _require_time(turn: StepContext) -> None:
-    if turn.is_over():
+    if turn.is_expired():
         raise DeadlineExceeded
 
 

@@ -106,7 +106,7 @@ class Cluster:
         return not self.address
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return f"dask://{self.address}" if self.address else "dask"
 
     def client(self, seconds: float = CONNECT, *, gives_way: GivesWay) -> Any:
@@ -115,7 +115,7 @@ class Cluster:
             self._await(lambda: _find_speaker(self.scheduler, seconds), seconds, gives_way)
         return self._await(lambda: _client(self.scheduler, seconds), seconds, gives_way)
 
-    def expect_there(self, *, gives_way: GivesWay) -> None:
+    def require_available(self, *, gives_way: GivesWay) -> None:
         self._await(lambda: _find_speaker(self.scheduler, CONNECT), CONNECT, gives_way)
 
     def _await(self, function: Callable[[], Any], seconds: float, gives_way: GivesWay) -> Any:
@@ -126,7 +126,7 @@ class Cluster:
         if call.is_over() and call.error is None:
             return call.value
         raise InputError(
-            f"there is no Dask cluster at {self.shown}: {_reason(call.error)}",
+            f"there is no Dask cluster at {self.display_name}: {_reason(call.error)}",
             fix=NO_ADDRESS if isinstance(call.error, ValueError) else NOBODY_THERE,
             code="no-cluster",
         )
@@ -300,7 +300,7 @@ class StopChannels(Protocol):
 
 def stop_workers(workers: Iterable[str], ways: StopChannels, stop: StopSignal) -> list[str]:
     """Have workers end what they are at; those that did not say that they have."""
-    return _Halting(set(workers), ways, stop).done()
+    return _Halting(set(workers), ways, stop).wait_for_stop()
 
 
 class _Halting:
@@ -313,7 +313,7 @@ class _Halting:
         self._asked: dict[tuple[str, bool], TimedCall] = {}
         """By worker, and whether it was hurried: calls under way, of which an answer may come late."""
 
-    def done(self) -> list[str]:
+    def wait_for_stop(self) -> list[str]:
         until = time.monotonic() + (AT_ONCE if self._hurried else seconds_to_stop())
         while self._busy and time.monotonic() < until:
             if self._is_hurried_now():

@@ -71,7 +71,7 @@ class SealedSecret:
     def __init__(self, value: str) -> None:
         self._value = value
 
-    def opened(self) -> Secret:
+    def to_secret(self) -> Secret:
         return Secret(self._value)
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ def unseal(value: Json) -> Json:
     """The value at the end of its way."""
     match value:
         case SealedSecret():
-            return value.opened()
+            return value.to_secret()
         case dict():
             return {name: unseal(inner) for name, inner in value.items()}
         case list():

@@ -55,7 +55,7 @@ class Checkout:
     # ── the lock ─────────────────────────────────────────────────────────
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Nobody else changes the tree's index meanwhile."""
         self._release()  # of an earlier life: only one engine works on a run
         self._take_lock()
@@ -95,14 +95,14 @@ class Checkout:
 
     # ── going along ──────────────────────────────────────────────────────
 
-    def expect_fits(self, old: str, new: str) -> None:
+    def require_can_update(self, old: str, new: str) -> None:
         """Raises InTheWay if the tree could not go from one commit to the other."""
         if self._git.has_own_filters():
             raise LocalChangesConflict(
                 "the repository defines filters for its files, which Plait does not run"
             )
         self._copy_index()
-        self._expect_room(self._changes(old, new))
+        self._require_free_paths(self._changes(old, new))
         self._read_tree("-n", old, new)
 
     def update(self, old: str, new: str, *, again: bool) -> None:
@@ -112,7 +112,7 @@ class Checkout:
         """
         self._is_behind = True
         try:
-            self._updated(old, new, again=again)
+            self._update_tree(old, new, again=again)
         except CheckoutFailed:
             raise
         except LocalChangesConflict:
@@ -120,12 +120,12 @@ class Checkout:
             raise
         self._is_behind = False
 
-    def _updated(self, old: str, new: str, *, again: bool) -> None:
+    def _update_tree(self, old: str, new: str, *, again: bool) -> None:
         self._copy_index()
         changes = self._changes(old, new)
         if again:
             self._heal(changes)
-        self._expect_room(changes)
+        self._require_free_paths(changes)
         self._read_tree(old, new)
         os.rename(self._own, self._index)
 
@@ -133,7 +133,7 @@ class Checkout:
         self._drop_own()
         if os.path.exists(self._index):
             _copy_with_time(self._index, self._own)
-        self._asked("update-index", "-q", "--refresh")
+        self._try_run("update-index", "-q", "--refresh")
 
     def _changes(self, old: str, new: str) -> list[_Change]:
         rows = names(self._run("diff-tree", "-r", "-z", "--no-renames", "--raw", old, new))
@@ -144,7 +144,7 @@ class Checkout:
         return found
 
     def _read_tree(self, *args: str) -> None:
-        answer = self._asked("read-tree", "-m", "-u", *args)
+        answer = self._try_run("read-tree", "-m", "-u", *args)
         if answer.exit_code != 0:
             said = "\n".join(stderr_lines(answer, most=10))
             room = disk_space_note(self.path, said)
@@ -156,7 +156,7 @@ class Checkout:
 
     # ── files of the user that git does not know ─────────────────────────
 
-    def _expect_room(self, changes: Sequence[_Change]) -> None:
+    def _require_free_paths(self, changes: Sequence[_Change]) -> None:
         """git would write over files that it ignores, and remove whole folders of them."""
         known = self._entries().keys()
         found = {
@@ -207,14 +207,14 @@ class Checkout:
         dirty = {*names(self._run("diff-files", "-z", "--name-only", "--ignore-submodules=dirty"))}
         gone = [one for one in changes if one.status == b"D" and not os.path.lexists(self._full(one.name))]
         maybe = [one for one in changes if one.status == b"A" or (one.status != b"D" and one.name in dirty)]
-        begun = self._begun(maybe)
+        begun = self._partial_changes(maybe)
         if gone or begun:
             entries = b"".join(one.entry for one in (*gone, *begun))
             self._run("update-index", "-z", "--index-info", stdin=entries)
         if begun:
             self._run("checkout-index", "-f", "-q", "-u", "-z", "--stdin", stdin=_join_names(begun))
 
-    def _begun(self, changes: Sequence[_Change]) -> list[_Change]:
+    def _partial_changes(self, changes: Sequence[_Change]) -> list[_Change]:
         """Those of which the tree has all, a part, or nothing: then writing them loses nobody's change."""
         # git removes a file before it writes it anew.
         missing = [one for one in changes if one.status != b"A" and not os.path.lexists(self._full(one.name))]
@@ -261,8 +261,8 @@ class Checkout:
                     return False
         return True
 
-    def _asked(self, *args: str) -> Answer:
-        return self._git.asked(*args, inside=self._inside)
+    def _try_run(self, *args: str) -> Answer:
+        return self._git.try_run(*args, inside=self._inside)
 
     def _run(self, *args: str, stdin: bytes = b"") -> bytes:
         return self._git.run(*args, inside=self._inside, stdin=stdin)

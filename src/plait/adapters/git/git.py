@@ -105,7 +105,7 @@ class Git:
         self._lock = Lock()
         self._who: Mapping[str, str] | None = None
 
-    def asked(
+    def try_run(
         self,
         *args: str,
         inside: GitLocation | None = None,
@@ -119,9 +119,9 @@ class Git:
         around = {**SAFE, **self._around(inside), **(env or {})}
         return self._start(args, cwd=inside.path, env=around, stdin=stdin)
 
-    def answered(self, *args: str, inside: GitLocation | None = None) -> Answer:
+    def run_checked(self, *args: str, inside: GitLocation | None = None) -> Answer:
         """The same where an exit code is an answer: a git that was killed has given none."""
-        answer = self.asked(*args, inside=inside)
+        answer = self.try_run(*args, inside=inside)
         if _is_killed(answer):
             raise git_error(args[0], answer)
         return answer
@@ -134,7 +134,7 @@ class Git:
         env: Mapping[str, str] | None = None,
     ) -> bytes:
         """What a git command prints; a ProcessError with git's own words if it fails."""
-        answer = self.asked(*args, inside=inside, stdin=stdin, env=env)
+        answer = self.try_run(*args, inside=inside, stdin=stdin, env=env)
         if answer.exit_code != 0:
             raise self.failure(args[0], answer)
         return answer.stdout
@@ -163,13 +163,13 @@ class Git:
 
     def line_if_any(self, *args: str, inside: GitLocation | None = None) -> str:
         """What git prints, or nothing if there is no such thing."""
-        answer = self.answered(*args, inside=inside)
+        answer = self.run_checked(*args, inside=inside)
         return os.fsdecode(answer.stdout.removesuffix(b"\n")) if answer.exit_code == 0 else ""
 
     def who(self) -> Mapping[str, str]:
         """Who makes commits: the user, or, where git does not know the user, Plait."""
         if self._who is None:
-            known = self.answered("var", "GIT_COMMITTER_IDENT").exit_code == 0
+            known = self.run_checked("var", "GIT_COMMITTER_IDENT").exit_code == 0
             roles = () if known else ("AUTHOR", "COMMITTER")
             self._who = {f"GIT_{role}_{name}": value for role in roles for name, value in NOBODY.items()}
         return self._who

@@ -75,7 +75,7 @@ def clean_leftover(start: StartGit, project: str, runs: str, left: Leftover) -> 
         return left
     worktrees = GitWorktrees(start, project, os.path.join(runs, left.run), left.run)
     is_open = worktrees.is_open()
-    if left.path in (*worktrees.asides(), *worktrees.gone()):
+    if left.path in (*worktrees.asides(), *worktrees.missing_folders()):
         return _without_rest(worktrees, left)
     if left.path and not left.branch:
         return left if left.files else _without_folder(left)
@@ -122,7 +122,7 @@ def _try_remove(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
 
 def _is_committed(worktrees: GitWorktrees, spot: Worktree) -> bool:
     """Commit what is not; False if the worktree holds what no branch can."""
-    worktrees.expect_whole(spot)
+    worktrees.require_intact(spot)
     look = worktrees.look(spot)
     if look.unmerged or (not look.on_branch and not worktrees.point(spot, look.head)):
         return False
@@ -168,7 +168,7 @@ def _folder(git: Git, worktrees: GitWorktrees, run: str, path: str, *, running: 
         return Leftover(run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running)
     spot, files, why = worktrees.spot_at(path), 0, ""
     try:
-        worktrees.expect_whole(spot)
+        worktrees.require_intact(spot)
         look = worktrees.look(spot)
         files = len(look.files) + len(look.repositories)
         unread = None if running else worktrees.unread(spot)
@@ -189,7 +189,7 @@ def _rests(worktrees: GitWorktrees, run: str) -> Iterator[Leftover]:
         yield Leftover(run, path, "", why=f"{_what_rests(path)}: plait worktrees --clean")
     if asides or not worktrees.is_open():
         return  # with those goes what git lists of them
-    for path in worktrees.gone():
+    for path in worktrees.missing_folders():
         yield Leftover(run, path, "", why=LISTED)
 
 
@@ -205,7 +205,7 @@ def _iter_entries(folder: str) -> Iterator[str]:
 
 
 def _branches(git: Git) -> Iterator[tuple[str, str]]:
-    listed = git.asked("for-each-ref", "--format=%(refname)%00", OURS)
+    listed = git.try_run("for-each-ref", "--format=%(refname)%00", OURS)
     for line in names(listed.stdout) if listed.exit_code == 0 else ():
         ref = os.fsdecode(line).strip("\n")
         parts = ref.removeprefix(OURS).split("/")
@@ -216,11 +216,11 @@ def _branches(git: Git) -> Iterator[tuple[str, str]]:
 def _commits(git: Git, branch: str) -> int | None:
     """How many commits only branches of runs have; None if git cannot tell."""
     known = ("--exclude=plait/*", "--branches", "--remotes")
-    counted = git.asked("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *known)
+    counted = git.try_run("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *known)
     if counted.exit_code == 0:
         return int(counted.stdout)
     return 0 if _is_gone(git, branch) else None
 
 
 def _is_gone(git: Git, branch: str) -> bool:
-    return git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}{branch}").exit_code == 1
+    return git.try_run("show-ref", "--verify", "--quiet", f"{BRANCHES}{branch}").exit_code == 1

@@ -66,26 +66,30 @@ class GitWorktrees:
 
     # ── the repository ───────────────────────────────────────────────────
 
-    def survey(self, base: str, *, needs_branch: bool) -> RepositoryState:
-        inside = self._git.asked("rev-parse", "--is-inside-work-tree")
+    def inspect(self, base: str, *, needs_branch: bool) -> RepositoryState:
+        inside = self._git.try_run("rev-parse", "--is-inside-work-tree")
         if inside.exit_code != 0 and b"not a git repository" not in inside.stderr:
             raise git_error("rev-parse", inside)
         if inside.exit_code != 0:
-            raise self._refused("the project is not in a git repository", "git init, and a first commit")
+            raise self._worktree_error(
+                "the project is not in a git repository", "git init, and a first commit"
+            )
         if inside.stdout.strip() != b"true":
-            raise self._refused("the repository has no working tree: it is bare", "work in a clone of it")
+            raise self._worktree_error(
+                "the repository has no working tree: it is bare", "work in a clone of it"
+            )
         site = self._site(base)
         if not site.commit:
             if base == "HEAD":
-                raise self._refused("the repository has no commit yet", "make a first commit")
-            raise self._refused(f"there is no commit '{base}' in the repository", "name another base")
+                raise self._worktree_error("the repository has no commit yet", "make a first commit")
+            raise self._worktree_error(f"there is no commit '{base}' in the repository", "name another base")
         if needs_branch and not site.branch:
-            raise self._refused(
+            raise self._worktree_error(
                 "no branch is checked out (detached HEAD), so there is nothing to merge into",
                 "git switch BRANCH; or write isolation: {kind: worktree, merge: none}",
             )
-        if self._git.answered("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
-            raise self._refused(
+        if self._git.run_checked("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
+            raise self._worktree_error(
                 "a branch is called 'plait', and git has no room for branches 'plait/…' beside it",
                 "git branch -m plait NEW-NAME",
             )
@@ -114,7 +118,7 @@ class GitWorktrees:
             self.open(self._site("HEAD"))
         return bool(self._common)
 
-    def _refused(self, what: str, fix: str) -> InputError:
+    def _worktree_error(self, what: str, fix: str) -> InputError:
         return InputError(
             f"items cannot have worktrees here: {what}", self._project, fix, code="no-worktrees"
         )
@@ -129,9 +133,9 @@ class GitWorktrees:
             if os.path.lexists(path):
                 continue
             new = ("--quiet", "--no-checkout", "--lock", "--reason", MAKING, "-b", branch, path, commit)
-            made = self._git.asked("worktree", "add", *new)
+            made = self._git.try_run("worktree", "add", *new)
             if made.exit_code == 0:
-                made = self._filled(path)
+                made = self._check_out_files(path)
             if made.exit_code == 0:
                 return self._spot(path, branch, commit)
             if b"already exists" not in made.stderr:
@@ -143,10 +147,10 @@ class GitWorktrees:
             "this item has too many worktrees", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
 
-    def _filled(self, path: str) -> Answer:
+    def _check_out_files(self, path: str) -> Answer:
         """Bring the files to a new worktree; until that is done it is marked as one that is being made."""
         administration = self._inside(path).administration
-        filled = self._git.asked("reset", "--hard", "--quiet", inside=GitLocation(administration, path))
+        filled = self._git.try_run("reset", "--hard", "--quiet", inside=GitLocation(administration, path))
         if filled.exit_code == 0:
             self._indexes[path] = _stamp(os.path.join(administration, "index"))
             os.unlink(os.path.join(administration, "locked"))
@@ -163,12 +167,12 @@ class GitWorktrees:
         if os.path.islink(self._folder):
             raise _is_link(self._folder)
 
-    def leave(self, branch: str) -> str:
+    def remove_gather(self, branch: str) -> str:
         """Remove the worktree that `gather` has made, since its branch moves on without it.
 
         What nobody has committed there goes to a branch of its own, whose name is given back.
         """
-        path = self._gathered
+        path = self._gather_path
         if not os.path.isdir(path):
             return ""
         spot = Worktree(path, path, branch, "")
@@ -185,9 +189,9 @@ class GitWorktrees:
         After a kill in the middle the worktree is on that branch already.
         """
         self.break_locks(spot)
-        self.expect_whole(spot)
+        self.require_intact(spot)
         inside = self._inside(spot.path)
-        on = self._git.answered("symbolic-ref", "--quiet", "HEAD", inside=inside).stdout.decode().strip()
+        on = self._git.run_checked("symbolic-ref", "--quiet", "HEAD", inside=inside).stdout.decode().strip()
         is_aside = on.startswith(f"{BRANCHES}{spot.branch}-left-")
         if is_aside:
             spot = replace(spot, branch=on.removeprefix(BRANCHES))
@@ -211,19 +215,19 @@ class GitWorktrees:
         return spot
 
     @property
-    def _gathered(self) -> str:
+    def _gather_path(self) -> str:
         return os.path.join(self._folder, "merged")
 
     def gather(self, branch: str) -> Worktree:
         """A worktree of a branch that is there already."""
-        path = self._gathered
+        path = self._gather_path
         if os.path.lexists(path) and self.is_unfinished(path):
             self.remove(self.spot_at(path), merged=None)
         if not os.path.lexists(path):
             self._make_folder()
             new = ("--quiet", "--no-checkout", "--lock", "--reason", MAKING, path, branch)
             self._git.run("worktree", "add", *new)
-            filled = self._filled(path)
+            filled = self._check_out_files(path)
             if filled.exit_code != 0:
                 raise self._git.failure("reset", filled, branch)
         return self._spot(path, branch, self.tip(BRANCHES + branch))
@@ -234,7 +238,7 @@ class GitWorktrees:
                 raise _is_link(path)
         return os.path.isdir(spot.directory) and (not spot.branch or _is_whole(spot.path))
 
-    def expect_whole(self, spot: Worktree) -> None:
+    def require_intact(self, spot: Worktree) -> None:
         if not _is_whole(spot.path):
             raise InputError(
                 "nothing is committed from a folder of an item, since its .git is gone, and other files may "
@@ -265,7 +269,7 @@ class GitWorktrees:
         inside = self._inside(spot.path)
         if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(spot.path):
             # Somebody else wrote the index, perhaps with files in it that git is told to take for unchanged.
-            self._git.asked("update-index", "-q", "--really-refresh", inside=inside)
+            self._git.try_run("update-index", "-q", "--really-refresh", inside=inside)
         listed = self._git.run("status", *EVERYTHING, inside=inside)
         head = branch = ""
         files: list[str] = []
@@ -333,7 +337,7 @@ class GitWorktrees:
             return None
         administration = self._administration(spot.path)
         if administration is not None:
-            stays = self._needed(GitLocation(administration, spot.path, sees_all=True))
+            stays = self._find_unsaved(GitLocation(administration, spot.path, sees_all=True))
             if stays is not None:
                 return stays
         # At once: half of it, after a kill, would look like an item that has removed the other half.  For
@@ -370,16 +374,16 @@ class GitWorktrees:
         if not gone:
             return
         listed = "".join(f"delete {BRANCHES}{branch}\0{at}\0" for branch, at in gone.items())
-        if self._git.asked("update-ref", "--stdin", "-z", stdin=listed.encode()).exit_code != 0:
+        if self._git.try_run("update-ref", "--stdin", "-z", stdin=listed.encode()).exit_code != 0:
             for branch, at in gone.items():  # all or none it was; now those that can be
                 self._delete(branch, at)
 
     def unread(self, spot: Worktree) -> Leftover | None:
         """Why a worktree stays of which git can say nothing: a part of it cannot be read."""
-        needed = self._needed(self._inside(spot.path))
+        needed = self._find_unsaved(self._inside(spot.path))
         return needed if needed is not None and needed.cause == "closed" else None
 
-    def _needed(self, inside: GitLocation) -> Leftover | None:
+    def _find_unsaved(self, inside: GitLocation) -> Leftover | None:
         """Does a place hold what git neither knows nor ignores?  It may be nowhere else."""
         found = nested_repositories(os.fsencode(inside.path))
         if _has_modules(inside.administration) or os.path.isdir(os.path.join(inside.path, ".git")):
@@ -397,7 +401,7 @@ class GitWorktrees:
         top, literal = os.fsencode(inside.path), {"GIT_LITERAL_PATHSPECS": "0"}
         by_name = {b"./" + os.path.relpath(one, top): one for one in folders}
         listed = b"".join(name + b"\0" for name in by_name)
-        ignored = self._git.asked("check-ignore", "-z", "--stdin", inside=inside, stdin=listed, env=literal)
+        ignored = self._git.try_run("check-ignore", "-z", "--stdin", inside=inside, stdin=listed, env=literal)
         return [one for name, one in by_name.items() if name not in set(names(ignored.stdout))]
 
     def _remove_administration(self, administration: str) -> None:
@@ -421,9 +425,9 @@ class GitWorktrees:
 
         Of removals, what a crash or a permission kept; and copies that were never handed over.
         """
-        return [path for path in self._listed() if os.path.basename(path).startswith(".")]
+        return [path for path in self._item_folders() if os.path.basename(path).startswith(".")]
 
-    def gone(self) -> list[str]:
+    def missing_folders(self) -> list[str]:
         """The folders of this run that git lists and that are not there."""
         return sorted(path for _, path in self._stale())
 
@@ -446,12 +450,12 @@ class GitWorktrees:
         for number in range(1, MOST_TRIES):
             path = os.path.join(self._folder, place_name(self._run, order, title, key, number))
             if not os.path.lexists(path):
-                return self._copied(path, inputs)
+                return self._copy_inputs(path, inputs)
         raise InputError(
             "this item has too many folders", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
 
-    def _copied(self, path: str, inputs: Sequence[str]) -> Worktree:
+    def _copy_inputs(self, path: str, inputs: Sequence[str]) -> Worktree:
         making = self._making(path)
         remove_tree(making)  # of a life that ended meanwhile
         try:
@@ -464,7 +468,7 @@ class GitWorktrees:
                 raise _unmade(path, error) from error
             raise
 
-    def hand_over(self, spot: Worktree) -> None:
+    def publish(self, spot: Worktree) -> None:
         """From now on steps work there; a folder of copies gets its own name only when that is recorded."""
         making = self._making(spot.path)
         if spot.branch or not os.path.isdir(making):
@@ -487,7 +491,7 @@ class GitWorktrees:
 
     def move(self, ref: str, new: str, old: str) -> bool:
         """Compare and swap; False if the ref was somewhere else; without `old` it has to be new."""
-        moved = self._git.asked("update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old)
+        moved = self._git.try_run("update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old)
         if moved.exit_code == 0:
             return True
         if self.tip(ref) == old:
@@ -496,27 +500,27 @@ class GitWorktrees:
 
     def forget_branch(self, branch: str, at: str) -> bool:
         """Remove a branch, if it is there; False if somebody has checked it out."""
-        if any(ref == BRANCHES + branch for ref, _ in self.checked_out()):
+        if any(ref == BRANCHES + branch for ref, _ in self.list_checkouts()):
             return False
         self._delete(branch, at)
         return True
 
     def _delete(self, branch: str, at: str) -> None:
         if at:  # else git would remove it wherever it is
-            self._git.asked("update-ref", "-d", BRANCHES + branch, at)
+            self._git.try_run("update-ref", "-d", BRANCHES + branch, at)
 
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         self.settle()
         ours = f"{BRANCHES}plait/{self._run}/"
         listed = self._git.run("for-each-ref", f"--merged={into}", "--format=%(objectname) %(refname)", ours)
         self.prune()
-        needed = {*spare, *(ref.removeprefix(BRANCHES) for ref, _ in self.checked_out())}
+        needed = {*spare, *(ref.removeprefix(BRANCHES) for ref, _ in self.list_checkouts())}
         for line in os.fsdecode(listed).splitlines():
             at, _, ref = line.partition(" ")
             if not {ref.removeprefix(BRANCHES), ref.removeprefix(ours)} & needed:
                 self._delete(ref.removeprefix(BRANCHES), at)
 
-    def unmerged(self, into: str) -> list[str]:
+    def find_unmerged(self, into: str) -> list[str]:
         ours = f"{BRANCHES}plait/{self._run}/"
         told = "--format=%(refname:lstrip=2)%00%(worktreepath)%00"
         rows = names(self._git.run("for-each-ref", f"--no-merged={into}", told, ours))
@@ -534,12 +538,12 @@ class GitWorktrees:
     def is_ancestor(self, one: str, other: str) -> bool:
         if not one or not other:
             return False
-        return self._git.answered("merge-base", "--is-ancestor", one, other).exit_code == 0
+        return self._git.run_checked("merge-base", "--is-ancestor", one, other).exit_code == 0
 
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
         """The commit in which two come together, or the files on which they do not agree."""
         options = ("--write-tree", "-z", "--name-only", "--no-messages", "--allow-unrelated-histories")
-        merged = self._git.asked("merge-tree", *options, ours, theirs, inside=GitLocation("", self._root))
+        merged = self._git.try_run("merge-tree", *options, ours, theirs, inside=GitLocation("", self._root))
         if merged.exit_code not in (0, 1) or not merged.stdout:
             if b"usage:" in merged.stderr:
                 raise InputError(
@@ -559,23 +563,23 @@ class GitWorktrees:
     # ── the user's own working tree ──────────────────────────────────────
 
     @contextmanager
-    def tree_of(self, ref: str, *, mark: str) -> Iterator[Checkout | None]:
+    def lock_tree(self, ref: str, *, mark: str) -> Iterator[Checkout | None]:
         """The working tree that has a branch checked out, if there is one; it is locked meanwhile."""
-        for found, path in [*self.checked_out()]:
+        for found, path in [*self.list_checkouts()]:
             if found != ref:
                 continue
             folder = self._administration(path) or self._common
             tree = Checkout(self._git, path, folder, os.path.join(self._folder, ".written"), mark)
-            with tree.held():
+            with tree.hold_lock():
                 # Nobody can leave the branch any more; but perhaps somebody just has.
-                head = self._git.asked("symbolic-ref", "--quiet", "HEAD", inside=GitLocation(folder, path))
+                head = self._git.try_run("symbolic-ref", "--quiet", "HEAD", inside=GitLocation(folder, path))
                 if head.exit_code not in (0, 1):
                     raise git_error("symbolic-ref", head)
                 yield tree if os.fsdecode(head.stdout).removesuffix("\n") == ref else None
             return
         yield None
 
-    def checked_out(self) -> Iterator[tuple[str, str]]:
+    def list_checkouts(self) -> Iterator[tuple[str, str]]:
         """The branches that are checked out, with the working trees in which they are."""
         path = ""
         for line in names(self._git.run("worktree", "list", "--porcelain", "-z")):
@@ -601,9 +605,9 @@ class GitWorktrees:
 
     def leftovers(self) -> list[str]:
         """The folders that are there."""
-        return [path for path in self._listed() if not os.path.basename(path).startswith(".")]
+        return [path for path in self._item_folders() if not os.path.basename(path).startswith(".")]
 
-    def _listed(self) -> list[str]:
+    def _item_folders(self) -> list[str]:
         """The folders of items; a link is none, wherever it leads."""
         if os.path.islink(self._folder) or not os.path.isdir(self._folder):
             return []

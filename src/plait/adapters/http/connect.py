@@ -44,7 +44,7 @@ class Deadline:
     def remaining(self) -> float:
         return self.at - self.clock()
 
-    def left(self) -> float:
+    def require_time_left(self) -> float:
         """Seconds that may still be waited; at the deadline, the error."""
         if (seconds := self.remaining) <= 0:
             raise timeout_error()
@@ -86,10 +86,10 @@ class Dialler:
         why = "its name has no address"
         for address in addresses:
             try:
-                return self.dial(address, port, min(deadline.left(), ADDRESS_PATIENCE))
+                return self.dial(address, port, min(deadline.require_time_left(), ADDRESS_PATIENCE))
             except OSError as error:
                 why = _reason(error)
-        deadline.left()
+        deadline.require_time_left()
         raise RequestError(
             f"the host cannot be reached: {why}",
             fix="check host and port, and that the server runs",
@@ -154,7 +154,7 @@ def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[s
     found: Future[Sequence[str]] = Future()
     Thread(target=_settle, args=(found, resolve, host), name="plait-look-up", daemon=True).start()
     try:
-        return found.result(timeout=deadline.left())
+        return found.result(timeout=deadline.require_time_left())
     except TimeoutError:
         raise timeout_error() from None
     except (OSError, UnicodeError) as error:

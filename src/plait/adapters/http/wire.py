@@ -49,17 +49,17 @@ class Target:
     def parse(cls, written: str) -> Target:
         if _DOT_SEGMENT.search(_path(written)):
             raise _bad_url("its path holds '.' or '..', which lead to another path than the one written")
-        return cls._checked(written)
+        return cls._parse_url(written)
 
     def join(self, location: str) -> Target:
         """Where a redirect leads; its own `..` belong to the server that wrote them."""
         try:
-            return self._checked(str(self.url.join(location)))
+            return self._parse_url(str(self.url.join(location)))
         except (httpx2.InvalidURL, ValueError):
             raise _bad_url("it cannot be read") from None
 
     @classmethod
-    def _checked(cls, written: str) -> Target:
+    def _parse_url(cls, written: str) -> Target:
         try:
             url = httpx2.URL(written)
         except (httpx2.InvalidURL, ValueError):
@@ -222,7 +222,7 @@ class _Stream(httpcore2.NetworkStream):
         self._socket = sock
 
     def read(self, max_bytes: int, timeout: Deadline | float | None = None) -> bytes:
-        self._socket.settimeout(_deadline(timeout).left())
+        self._socket.settimeout(_deadline(timeout).require_time_left())
         try:
             return self._socket.recv(max_bytes)
         except TimeoutError:
@@ -234,7 +234,7 @@ class _Stream(httpcore2.NetworkStream):
         deadline = _deadline(timeout)
         rest = memoryview(buffer)
         while rest:
-            self._socket.settimeout(deadline.left())
+            self._socket.settimeout(deadline.require_time_left())
             try:
                 rest = rest[self._socket.send(rest) :]
             except TimeoutError:
@@ -250,7 +250,7 @@ class _Stream(httpcore2.NetworkStream):
         timeout: Deadline | float | None = None,
     ) -> _Stream:
         try:
-            self._socket.settimeout(_deadline(timeout).left())
+            self._socket.settimeout(_deadline(timeout).require_time_left())
             return _Stream(ssl_context.wrap_socket(self._socket, server_hostname=server_hostname))
         except BaseException as error:
             self._socket.close()

@@ -152,12 +152,12 @@ class ApprovalFile:
         return self._read().get(key)
 
     def put(self, key: str, digest: str) -> None:
-        with self._locked():
+        with self._file_lock():
             self._write({**self._read(), key: digest})
 
     def remove(self, key: str) -> bool:
         """Take an approval back; False if there was none."""
-        with self._locked():
+        with self._file_lock():
             pins = self._read()
             known = pins.pop(key, None) is not None
             self._write(pins)
@@ -197,7 +197,7 @@ class ApprovalFile:
         _sync_folder(folder)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _file_lock(self) -> Iterator[None]:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         # The lock is never removed: two processes could otherwise hold two locks of one name.
         handle = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -85,7 +85,7 @@ def call_mcp(call: McpCall, *, clients: McpClients | None = None) -> PrimitiveRe
 
 def require_approved(call: McpCall, *, clients: McpClients | None = None) -> McpToolInfo:
     """A tool as its server describes it, over the connection by which it will be called."""
-    return (clients or _standard_clients()).approved(call)
+    return (clients or _standard_clients()).require_approved(call)
 
 
 def run_to_end(awaitable: Awaitable[T]) -> T:
@@ -132,7 +132,7 @@ class McpClients:
         try:
             found = self._find(call)
             spent = time.monotonic() - started
-            self._expect_approved(found.offered(call.server))
+            self._require_approval(found.tool_info(call.server))
             left = max(call.limits.timeout - spent, 0.001)
             answer = self._run(lambda connections: connections.call_tool(found.connection, call, left))
         except McpServerError as failure:
@@ -141,14 +141,14 @@ class McpClients:
             )
         return _make_result(answer, time.monotonic() - started)
 
-    def offered(self, call: McpCall) -> McpToolInfo:
+    def tool_info(self, call: McpCall) -> McpToolInfo:
         """The tool as its server describes it now, approved or not."""
-        return self._find(call).offered(call.server)
+        return self._find(call).tool_info(call.server)
 
-    def approved(self, call: McpCall) -> McpToolInfo:
+    def require_approved(self, call: McpCall) -> McpToolInfo:
         """The same of one that may be called; TrustError if nobody approved it as it is now."""
-        offered = self.offered(call)
-        self._expect_approved(offered)
+        offered = self.tool_info(call)
+        self._require_approval(offered)
         return offered
 
     def approve(self, offered: McpToolInfo) -> None:
@@ -173,7 +173,7 @@ class McpClients:
         _require_encodable_params(call)
         return self._run(lambda connections: connections.find_tool(call))
 
-    def _expect_approved(self, offered: McpToolInfo) -> None:
+    def _require_approval(self, offered: McpToolInfo) -> None:
         with self._asking:  # one question at a time, and none that another thread has just answered
             known = self._pins.get(offered.key)
             if known == offered.digest:
@@ -307,7 +307,7 @@ class _Found:
     connection: _Connection
     tool: Tool
 
-    def offered(self, server: McpServer) -> McpToolInfo:
+    def tool_info(self, server: McpServer) -> McpToolInfo:
         return McpToolInfo(
             server.name, self.tool.name, tool_declaration(self.tool), server.command or (server.url,)
         )
@@ -344,7 +344,7 @@ class _Connections:
 
     async def _list_tool(self, call: McpCall, limit: _Deadline) -> _Found:
         connection = limit.connection = self._connection(call.server)
-        await connection.opened()
+        await connection.wait_until_ready()
         return _Found(connection, await connection.ask(lambda client: _tool_named(client, call)))
 
     async def call_tool(self, connection: _Connection, call: McpCall, seconds: float) -> CallToolResult:
@@ -373,10 +373,10 @@ class _Connections:
         if connection is None or not connection.alive:
             connection = self._open[key] = _Connection(server, self._resolve)
             self._keepers.add(connection.keeper)
-            connection.keeper.add_done_callback(self._gone)
+            connection.keeper.add_done_callback(self._discard_keeper)
         return connection
 
-    def _gone(self, keeper: asyncio.Task[None]) -> None:
+    def _discard_keeper(self, keeper: asyncio.Task[None]) -> None:
         self._keepers.discard(keeper)
         if not keeper.cancelled():
             keeper.exception()  # told to whoever asked; asyncio need not print it
@@ -411,7 +411,7 @@ class _Connection:
     def last_words(self) -> str:
         return self._transport.last_words() if self._transport else ""
 
-    async def opened(self) -> None:
+    async def wait_until_ready(self) -> None:
         self._waiting += 1
         try:
             await asyncio.wait({self.keeper, self._ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -420,25 +420,25 @@ class _Connection:
             if not self._waiting and not self._ready.done():
                 self.end()  # nobody waits any longer for a server that needs so long to start
         if not self._ready.done():
-            raise self._lost("could not be connected")
+            raise self._connection_error("could not be connected")
 
     async def ask(self, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """The answer to a request, or the news that there will be none."""
         if not self.alive:
-            raise self._lost("ended before it was asked")
+            raise self._connection_error("ended before it was asked")
         asking = asyncio.create_task(request(self.client))
         try:
             await asyncio.wait({asking, self.keeper}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             asking.cancel()
         if not asking.done() or asking.cancelled():
-            raise self._lost("ended before it answered")
+            raise self._connection_error("ended before it answered")
         error = asking.exception()
         if error is None:
             return asking.result()
-        raise self._explained(error)
+        raise self._explain_error(error)
 
-    def _explained(self, error: BaseException) -> PlaitError:
+    def _explain_error(self, error: BaseException) -> PlaitError:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -446,15 +446,15 @@ class _Connection:
         if isinstance(error, InputError):
             return error
         if not self.alive or (self._transport and self._transport.trouble):
-            return self._lost("ended before it answered")
+            return self._connection_error("ended before it answered")
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
             return McpServerError(f"the MCP server '{name}' refused: {printable(error.message)}")
         if isinstance(error, RuntimeError | ValueError):
             # The answer broke the protocol or its own schema; the text may quote values.
             return McpServerError(f"the MCP server '{name}' gave an answer that cannot be used")
-        return self._lost("ended before it answered")
+        return self._connection_error("ended before it answered")
 
-    def _lost(self, what: str) -> PlaitError:
+    def _connection_error(self, what: str) -> PlaitError:
         self.end()
         error = _cause(self.keeper)
         if isinstance(error, InputError | RequestError | GuardianError | MachineError):

@@ -148,7 +148,7 @@ class Stdio:
         with to_session:
             try:
                 while piece := await _read_piece(self._stdout):
-                    for line in lines.ended_by(piece):
+                    for line in lines.feed(piece):
                         if (message := _message(line)) is not None:
                             await to_session.send(message)
             except _TooLongError:
@@ -267,7 +267,7 @@ class _Lines:
         self._most = most
         self._begun = bytearray()
 
-    def ended_by(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes) -> list[bytes]:
         """The lines that are complete with this piece."""
         first, *others = piece.split(b"\n")
         self._begin(first)

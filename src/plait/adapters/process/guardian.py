@@ -348,7 +348,7 @@ class Guardian:
         if self.warm is None:
             self.warm = self.make_warm(_DEFAULTS, self.mark_other)
         mark, files = (job.mark, self.own_limit[1]), (self.files_of_children, self.own_files)
-        variables = self.environments.joined(order.env, order.more_env, env)
+        variables = self.environments.join_packed(order.env, order.more_env, env)
         try:
             return self.warm.begin(
                 program, order.argv, variables, descriptors, first=order.first, mark=mark, files=files
@@ -376,7 +376,7 @@ class Guardian:
         places = [*enumerate(given[:streams], order.first), *enumerate(files, FIRST_FILE)]
         try:
             self.set_mark(mark)
-            places = self.lowered(places)
+            places = self.lower_descriptors(places)
             if all(fd < self.files_of_children for _, fd in places):
                 self.limit_files(self.files_of_children)
             return os.posix_spawn(
@@ -404,7 +404,7 @@ class Guardian:
             except (ValueError, OSError):
                 return  # we were given a limit that is lower: orphans of a job stay until all are ended
 
-    def lowered(self, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def lower_descriptors(self, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The same descriptors, by numbers that a child may have, as far as there are some."""
         free, lowered = self.low[1:], []
         for place, fd in places:
@@ -755,7 +755,7 @@ class Environments:
             self.packed, self.last = packed, _unpack(packed)
         return {**self.last, **_unpack(more)} if more else self.last
 
-    def joined(self, packed: bytes, more: bytes, whole: Environment) -> bytes:
+    def join_packed(self, packed: bytes, more: bytes, whole: Environment) -> bytes:
         """The same as `whole`, in one text; mostly that is what came."""
         parts = [part for part in (packed, more) if part]
         if len(whole) == sum(part.count(b"\0") + 1 for part in parts):  # none replaces another

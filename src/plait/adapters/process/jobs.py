@@ -210,7 +210,7 @@ def _order(argv: Sequence[str], env: Mapping[str, str], how: int, group: int) ->
         raise InputError("there is no program to start", fix="name one", code="no-program")
     try:
         words = _join_words(argv)
-        pairs, more = _ENVIRONMENTS.packed(env if type(env) is dict else dict(env))
+        pairs, more = _ENVIRONMENTS.pack_env(env if type(env) is dict else dict(env))
     except UnicodeEncodeError:
         raise _no_words(argv[0], "an argument or variable holds half a character") from None
     except ValueError:
@@ -226,7 +226,7 @@ class _Environments:
         # One object, so that no thread sees half of a change.
         self._last: tuple[dict[str, str], bytes] = ({}, b"")
 
-    def packed(self, env: dict[str, str]) -> tuple[bytes, bytes]:
+    def pack_env(self, env: dict[str, str]) -> tuple[bytes, bytes]:
         """An environment that may be the one of earlier, and the variables that have changed since."""
         last, packed = self._last
         changed = {name: value for name, value in env.items() if last.get(name) != value}

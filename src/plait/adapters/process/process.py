@@ -99,7 +99,7 @@ class ProcessResult:
     stderr: bytes = field(repr=False)
     duration: float
     """Seconds, by a clock that nobody can set."""
-    truncated: bool
+    is_truncated: bool
     """Some output is not in `stdout` or `stderr` because it went beyond the limit."""
     stdout_truncated: bool = False
     peak_rss: int = 0
@@ -355,7 +355,7 @@ def _run_program(program: _Program, wanted: _Wanted) -> tuple[Why, ProcessResult
         why = watch.see_through(wanted)
         if watch.refused is not None:
             raise _not_started(program, watch.refused)
-        return why, watch.finished(time.monotonic() - started)
+        return why, watch.make_result(time.monotonic() - started)
     finally:
         ours.close()
 
@@ -791,7 +791,7 @@ class _Watch:
             del self.open[fd]  # closed with the others, when we leave
         return True
 
-    def finished(self, duration: float) -> ProcessResult:
+    def make_result(self, duration: float) -> ProcessResult:
         out, err = self.out, self.err
         # No report: it could not even be killed.
         status, peak = (self.exit.number, self.exit.peak_rss) if self.exit else (signal.SIGKILL, 0)
@@ -802,7 +802,7 @@ class _Watch:
             stdout=bytes(out.kept),
             stderr=bytes(err.kept),
             duration=duration,
-            truncated=out.truncated or err.truncated,
+            is_truncated=out.truncated or err.truncated,
             stdout_truncated=out.truncated,
             peak_rss=peak,
             stdout_file=out.close(),

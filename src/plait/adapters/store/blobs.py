@@ -27,7 +27,7 @@ class Blobs:
             write_whole(self._folder, name, data)
         return name
 
-    def kept(self, name: str) -> bytes:
+    def get_blob(self, name: str) -> bytes:
         path = os.path.join(self._folder, os.path.basename(name))
         try:
             with map_storage_errors(path), open(path, "rb", opener=open_at_once) as file:

@@ -44,75 +44,75 @@ class SqliteJournal:
             raise
 
     def append(self, *events: Event) -> None:
-        self.presumed_writer.append(*events)
+        self.active_writer.append(*events)
 
     def sync(self) -> None:
-        self.presumed_writer.sync()
+        self.active_writer.sync()
 
-    def expect(self, fingerprints: Iterable[str]) -> None:
-        self.presumed_writer.learn(fingerprints)
+    def prepare(self, fingerprints: Iterable[str]) -> None:
+        self.active_writer.learn(fingerprints)
 
-    def recorded(self, path: str) -> StepRecord | None:
-        self._expect_sound()
-        return self.reader.recorded(path)
+    def step(self, path: str) -> StepRecord | None:
+        self._require_healthy()
+        return self.reader.step(path)
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
-        self._expect_sound()
-        return self.reader.recorded_in(path, begins)
+    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
+        self._require_healthy()
+        return self.reader.steps_in(path, begins)
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
-        self._expect_sound()
-        return self.reader.failed_in(path, after=after)
+    def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
+        self._require_healthy()
+        return self.reader.failures_in(path, after=after)
 
-    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
-        self._expect_sound()
-        return self.reader.failed_titles(path, after=after)
+    def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+        self._require_healthy()
+        return self.reader.failure_titles(path, after=after)
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
-        self._expect_sound()
-        return self.reader.used_up(before)
+    def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
+        self._require_healthy()
+        return self.reader.usage_before(before)
 
-    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
-        self._expect_sound()
-        return self.reader.done_in(path, fingerprint, after=after)
+    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+        self._require_healthy()
+        return self.reader.completed_items(path, fingerprint, after=after)
 
-    def has_begun(self, path: str) -> bool:
-        self._expect_sound()
-        return self.reader.has_begun(path)
+    def was_ever_started(self, path: str) -> bool:
+        self._require_healthy()
+        return self.reader.was_ever_started(path)
 
-    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
-        self._expect_sound()
-        return self.reader.begun_in(path, begins)
+    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
+        self._require_healthy()
+        return self.reader.started_in(path, begins)
 
-    def last_end(self, path: str) -> StepRecord | None:
-        self._expect_sound()
-        return self.reader.last_end(path)
+    def last_result(self, path: str) -> StepRecord | None:
+        self._require_healthy()
+        return self.reader.last_result(path)
 
-    def was_started(self, path: str) -> bool:
-        self._expect_sound()
-        return self.reader.was_started(path)
+    def is_unfinished(self, path: str) -> bool:
+        self._require_healthy()
+        return self.reader.is_unfinished(path)
 
-    def unfinished(self) -> Iterator[str]:
-        self._expect_sound()
-        return self.reader.unfinished()
+    def find_unfinished(self) -> Iterator[str]:
+        self._require_healthy()
+        return self.reader.find_unfinished()
 
     def is_fresh(self) -> bool:
         return self._fresh
 
     def last(self) -> int:
-        self._expect_sound()
+        self._require_healthy()
         return self.reader.last()
 
     def events(self, after: int = 0) -> Iterator[EventRecord]:
-        self._expect_sound()
+        self._require_healthy()
         return self.reader.events(after)
 
-    def keep(self, data: bytes) -> str:
-        return self.presumed_writer.keep(data)
+    def put_blob(self, data: bytes) -> str:
+        return self.active_writer.keep(data)
 
-    def kept(self, name: str) -> bytes:
-        self._expect_sound()
-        return self._blobs.kept(name)
+    def get_blob(self, name: str) -> bytes:
+        self._require_healthy()
+        return self._blobs.get_blob(name)
 
     def close(self) -> None:
         # The reader first: whoever closes last empties the write-ahead log, which only a writer can.
@@ -121,11 +121,11 @@ class SqliteJournal:
             self._writer.close()
 
     @property
-    def presumed_writer(self) -> Writer:
+    def active_writer(self) -> Writer:
         if self._writer is None:
             raise InternalError("a journal that was opened for reading was asked to write", code="journal")
         return self._writer
 
-    def _expect_sound(self) -> None:
+    def _require_healthy(self) -> None:
         if self._writer is not None:
-            self._writer.expect_sound()
+            self._writer.require_healthy()

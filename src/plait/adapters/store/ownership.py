@@ -51,7 +51,7 @@ class Owner:
         self._folder = folder
         self.why_unsealed = ""
 
-    def sealed(self, facts: Mapping[str, Json]) -> dict[str, Json]:
+    def add_seal(self, facts: Mapping[str, Json]) -> dict[str, Json]:
         """The facts with their seal; without one, if this user has no key and cannot have one."""
         plain = without_seal(facts)
         try:

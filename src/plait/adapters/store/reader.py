@@ -309,7 +309,7 @@ class Reader:
         self._framed = 0
         """The number up to which marks are in it."""
         self._words: dict[int, str] = {}
-        self._unpacking = Unpacking(self._word, blobs.kept, path)
+        self._unpacking = Unpacking(self._word, blobs.get_blob, path)
 
     def close(self) -> None:
         with self._lock:
@@ -324,11 +324,11 @@ class Reader:
         """The number of the last event; 0 if there is none."""
         return int(self._all("SELECT coalesce(max(number), 0) FROM log")[0][0])
 
-    def expect_records(self, said: About | None, *, whole: bool) -> None:
+    def require_records(self, said: About | None, *, whole: bool) -> None:
         """JournalError if there are fewer than were there, or others."""
         with self._lock:
             try:
-                require_records(self._opened(), said, self.path, whole=whole)
+                require_records(self._open_connection(), said, self.path, whole=whole)
             except sqlite3.Error as error:
                 raise to_journal_error(error, self.path) from error
 
@@ -343,7 +343,7 @@ class Reader:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
-    def used_up(self, before: int) -> Iterator[tuple[str, Usage]]:
+    def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
         """By path: what events before this one say was used up."""
         if not self.knows_word([SOMETHING_USED]):
             return
@@ -377,8 +377,8 @@ class Reader:
 
     def short_outline(self, most: int) -> Iterator[EventRecord]:
         """The same, but of failed items only the first by order and the last by time; and the last notes."""
-        failed = self._failed_numbers(MAP)
-        shown = {known.path.rpartition("/")[2] for known in self._recorded_at(failed[:most])}
+        failed = self._failure_numbers(MAP)
+        shown = {known.path.rpartition("/")[2] for known in self._load_records(failed[:most])}
         tries = [number for number, name in self._all(_RETRIES) if unescape_text(name) in shown]
         notes = [number for (number,) in self._all(_LAST_NOTES)]
         yield from self.outline({*failed[:most], *sorted(failed)[-most:], *tries, *notes})
@@ -404,7 +404,7 @@ class Reader:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
-    def called(self, name: str) -> list[str]:
+    def find_steps(self, name: str) -> list[str]:
         """The paths of steps with this path, name, key or title; if there is none, of those that begin so."""
         stored = escape_text(name)
         key = f"{ITEM}{stored}"
@@ -428,7 +428,7 @@ class Reader:
         for number, *row in self._all(query, *values):
             yield to_stamped(number, tuple(row), self._unpacking)
 
-    def is_alike(self, fan: str, rest: str, fingerprint: str) -> bool:
+    def same_fingerprint(self, fan: str, rest: str, fingerprint: str) -> bool:
         """Have all ends of one step of the items of a fan this fingerprint, of whatever life they are?"""
         above, _, name = escape_text(rest).rpartition("/")
         items = f"{escape_text(fan)}/{ITEM}"
@@ -444,7 +444,7 @@ class Reader:
         )
         return {unescape_text(name): (first, last) for name, first, last in found}
 
-    def ended_in(self, fan: str) -> dict[str, int]:
+    def count_outcomes(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
         found = self._all(_ENDED, f"{escape_text(fan)}/", ITEM, _BEHIND_ITEMS)
         return {STATUS_NAMES[status]: count for status, count in found}
@@ -469,27 +469,27 @@ class Reader:
 
     # ── steps ────────────────────────────────────────────────────────────
 
-    def recorded(self, path: str) -> StepRecord | None:
-        number = self._known(path).number
-        return None if number is None else self._recorded_at([number])[0]
+    def step(self, path: str) -> StepRecord | None:
+        number = self._step_state(path).number
+        return None if number is None else self._load_records([number])[0]
 
-    def has_begun(self, path: str) -> bool:
-        return self._known(path) is not _NOTHING
+    def was_ever_started(self, path: str) -> bool:
+        return self._step_state(path) is not _NOTHING
 
-    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
+    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
         names = escape_text(begins)
         with self._lock:
             self._catch_up()
             found = self._all(_BEGUN_IN, f"{escape_text(path)}/", names, len(names), names)
         return (unescape_text(one) for (one,) in found)
 
-    def last_end(self, path: str) -> StepRecord | None:
-        number = self._known(path).ended
-        return None if number is None else self._recorded_at([number])[0]
+    def last_result(self, path: str) -> StepRecord | None:
+        number = self._step_state(path).ended
+        return None if number is None else self._load_records([number])[0]
 
-    def recorded_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
+    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
         if "/" not in path and path != MAP and not begins and self._is_behind():
-            yield from self._recorded_outside(path)
+            yield from self._steps_outside_map(path)
             return
         before, last = self._list_below(path, escape_text(begins))
         try:
@@ -498,12 +498,12 @@ class Reader:
                 some = self._all(f"SELECT id, number FROM temp.listed WHERE id > ? LIMIT {PAGE}", at)
                 some = [(id, number) for id, number in some if id <= last]
                 at = some[-1][0]
-                yield from self._recorded_at([number for _, number in some])
+                yield from self._load_records([number for _, number in some])
         finally:
             if self._connection is not None:
                 self._all("DELETE FROM temp.listed WHERE id > ? AND id <= ?", before, last)
 
-    def _recorded_outside(self, path: str) -> Iterator[StepRecord]:
+    def _steps_outside_map(self, path: str) -> Iterator[StepRecord]:
         """The steps directly below a path outside of the map, without an index of a million items."""
         last = self.last()
         frame = self._frame_up_to(last)
@@ -524,50 +524,50 @@ class Reader:
         ]
         numbers = [number for _, number in sorted(kept)]
         for at in range(0, len(numbers), PAGE):
-            yield from self._recorded_at(numbers[at : at + PAGE])
+            yield from self._load_records(numbers[at : at + PAGE])
 
-    def failed_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
+    def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         """Those directly below a path that failed, by `order`; without the index where that is not needed."""
-        numbers = self._failed_numbers(path, after)
+        numbers = self._failure_numbers(path, after)
         for at in range(0, len(numbers), PAGE):
-            yield from self._recorded_at(numbers[at : at + PAGE])
+            yield from self._load_records(numbers[at : at + PAGE])
 
-    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+    def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
         """The same, but only their paths and titles: of very many that is much less to read."""
-        for _, name, title in self._failed_below(path, after):
+        for _, name, title in self._failures_below(path, after):
             yield f"{path}/{unescape_text(name)}", unescape_text(title or "")
 
-    def failed_count(self, path: str, *, after: int = 0) -> int:
-        return len(self._failed_below(path, after))
+    def count_failures(self, path: str, *, after: int = 0) -> int:
+        return len(self._failures_below(path, after))
 
-    def _failed_numbers(self, path: str, after: int = 0) -> list[int]:
-        return [number for number, _, _ in self._failed_below(path, after)]
+    def _failure_numbers(self, path: str, after: int = 0) -> list[int]:
+        return [number for number, _, _ in self._failures_below(path, after)]
 
-    def _failed_below(self, path: str, after: int) -> list[_Ended]:
+    def _failures_below(self, path: str, after: int) -> list[_Ended]:
         with self._lock:
             last = self.last()
             if self._failed[:2] != (path, last):
-                self._failed = (path, last, self._found_failed(path, last))
+                self._failed = (path, last, self._find_failures(path, last))
             found = self._failed[2]
         return [one for one in found if one[0] > after] if after else found
 
-    def _found_failed(self, path: str, last: int) -> list[_Ended]:
+    def _find_failures(self, path: str, last: int) -> list[_Ended]:
         above = (mark.number for mark in self._frame_up_to(last) if mark.drops_below(path))
         below = f"{escape_text(path)}/"
         found: list[_Ended] = self._all(_FAILED, below, below, max(above, default=0))
-        said = self.said_counts(path)
+        said = self.final_counts(path)
         if said is not None and len(found) == said.get("failed"):
             return found
         # Some were done again without being forgotten, or nobody has counted them yet.
         self._catch_up()
         return self._all(_LIST_FAILED, f"{escape_text(path)}/")
 
-    def said_counts(self, fan: str) -> Mapping[str, int] | None:
+    def final_counts(self, fan: str) -> Mapping[str, int] | None:
         """What a fan that has ended says about its items; None if it has not, or says nothing."""
-        known = self.recorded(fan)
+        known = self.step(fan)
         return None if known is None else map_counts(known.outcome)
 
-    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         items = (f"{escape_text(path)}/", ITEM, _BEHIND_ITEMS, after)
         with self._lock:
             self._catch_up()
@@ -580,10 +580,10 @@ class Reader:
             raise damage_error(self.path)
         return to_bitmap(places)
 
-    def was_started(self, path: str) -> bool:
-        return bool(self._known(path).started)
+    def is_unfinished(self, path: str) -> bool:
+        return bool(self._step_state(path).started)
 
-    def unfinished(self) -> Iterator[str]:
+    def find_unfinished(self) -> Iterator[str]:
         """The paths of steps that were begun and whose end is not recorded."""
         with self._lock:
             self._catch_up()
@@ -595,10 +595,10 @@ class Reader:
 
         Where there is a map, those that it has chosen last, and no others.
         """
-        said = self.said_counts(MAP)
+        said = self.final_counts(MAP)
         if said is not None:
             return {status: said[name] for status, name in _SAID.items() if said.get(name)}
-        chosen = self._known(f"{MAP}/items").ended
+        chosen = self._step_state(f"{MAP}/items").ended
         with self._lock:
             self._catch_up()
             found = self._all(_COUNT) if chosen is None else self._all(_COUNT_OF_MAP, chosen)
@@ -628,10 +628,10 @@ class Reader:
 
     # ── the index ────────────────────────────────────────────────────────
 
-    def _known(self, path: str) -> _Known:
+    def _step_state(self, path: str) -> _Known:
         with self._lock:
             if ITEM not in path and path.count("/") < 2 and self._is_behind():
-                return self._known_outside(path)
+                return self._state_outside_items(path)
             self._catch_up()
             query = "SELECT number, ended, started FROM temp.known WHERE parent = ? AND name = ?"
             found = self._all(query, *split(path))
@@ -641,7 +641,7 @@ class Reader:
         """Would it be noticed if the index were continued now?"""
         return self.last() - self._indexed > self._many
 
-    def _known_outside(self, path: str) -> _Known:
+    def _state_outside_items(self, path: str) -> _Known:
         """The same of a path outside of items, without an index of a million of them."""
         last = self.last()
         frame = self._frame_up_to(last)
@@ -692,7 +692,7 @@ class Reader:
 
     # ── rows ─────────────────────────────────────────────────────────────
 
-    def _recorded_at(self, numbers: list[int]) -> list[StepRecord]:
+    def _load_records(self, numbers: list[int]) -> list[StepRecord]:
         marks = ", ".join("?" * len(numbers))
         rows = self._all(f"SELECT {COLUMNS}, number FROM log WHERE number IN ({marks})", *numbers)
         found = {row[-1]: row[:-1] for row in rows}
@@ -706,7 +706,7 @@ class Reader:
 
     def _all(self, query: str, *values: object) -> list[Any]:
         with self._lock:
-            connection = self._opened()
+            connection = self._open_connection()
             try:
                 return connection.execute(query, values).fetchall()
             except sqlite3.Error as error:
@@ -715,11 +715,11 @@ class Reader:
     def _many_times(self, query: str, values: Iterable[tuple[str, ...]]) -> None:
         with self._lock:
             try:
-                self._opened().executemany(query, values)
+                self._open_connection().executemany(query, values)
             except sqlite3.Error as error:
                 raise to_journal_error(error, self.path) from error
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = open_to_read(self.path)
             with map_storage_errors(self.path):

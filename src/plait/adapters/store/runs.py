@@ -78,8 +78,8 @@ class RunSummary:
     flow: str
     file: str
     status: Status | Literal["unreadable"]
-    started: float
-    ended: float | None = None
+    start_time: float
+    end_time: float | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     """Of its items: done, failed, skipped."""
     problem: str = ""
@@ -122,10 +122,10 @@ class OpenRun:
     @property
     def facts(self) -> dict[str, Json]:
         """What was said of the run when it was made."""
-        return without_seal(self._sealed_facts)
+        return without_seal(self._facts_with_seal)
 
     @property
-    def _sealed_facts(self) -> dict[str, Json]:
+    def _facts_with_seal(self) -> dict[str, Json]:
         reader = self.journal.reader
         said = reader.about("facts")
         if said is None and reader.about("created") is None:
@@ -140,7 +140,7 @@ class OpenRun:
     def is_own(self) -> bool:
         """Did this user make the run, in this very folder?"""
         with suppress(TrustError):
-            return self._owner.is_own(self._sealed_facts)
+            return self._owner.is_own(self._facts_with_seal)
         return False
 
     @property
@@ -150,16 +150,16 @@ class OpenRun:
 
     def require_own(self) -> None:
         """TrustError unless this user made the run here: what others wrote decides nothing."""
-        facts = self._sealed_facts
+        facts = self._facts_with_seal
         if not facts:
             raise never_begun(self.id)
         if not self._owner.is_own(facts):
             raise foreign_run(self.id, self.project)
 
-    def amend(self, **facts: Json) -> None:
+    def update_facts(self, **facts: Json) -> None:
         """Say something else of the run from now on."""
-        said = self._owner.sealed({**self.facts, **facts})
-        self.journal.presumed_writer.say("facts", to_json(said))
+        said = self._owner.add_seal({**self.facts, **facts})
+        self.journal.active_writer.say("facts", to_json(said))
 
     def close(self) -> None:
         summary: RunSummary | None = None
@@ -186,7 +186,7 @@ class OpenRun:
         with suppress(JournalError):
             reader = self.journal.reader
             last = reader.last()
-            self.journal.presumed_writer.say("counts", to_json([last, reader.item_counts()]))
+            self.journal.active_writer.say("counts", to_json([last, reader.item_counts()]))
 
 
 class Runs:
@@ -233,26 +233,26 @@ class Runs:
                     made.append((self._new_folder(), number))
                 return made[0][0]
 
-            self._indexed(lambda index: index.add(make, created))
+            self._query_index(lambda index: index.add(make, created))
             run, number = made[0]
             try:
-                return self._made(run, os.path.join(self._folder, run), facts, (number, created))
+                return self._make_run(run, os.path.join(self._folder, run), facts, (number, created))
             except BaseException:
                 self._remove_folder(os.path.join(self._folder, run))
                 raise
 
-    def _made(self, run: str, folder: str, facts: Mapping[str, Json], place: Place) -> OpenRun:
-        opened = self._opened_to_write(run, folder, create=True)
+    def _make_run(self, run: str, folder: str, facts: Mapping[str, Json], place: Place) -> OpenRun:
+        opened = self._open_for_writing(run, folder, create=True)
         try:
             number, created = place
-            opened.amend(**facts)
-            opened.journal.presumed_writer.say("place", number)
+            opened.update_facts(**facts)
+            opened.journal.active_writer.say("place", number)
             # Last, since a run with this counts as wholly made.
-            opened.journal.presumed_writer.say("created", created)
+            opened.journal.active_writer.say("created", created)
             opened.journal.sync()
             about = About(number, created)
             write_about(folder, about)
-            opened.journal.presumed_writer.keep_tail(about)
+            opened.journal.active_writer.keep_tail(about)
             with map_storage_errors(folder):
                 sync_folder(self._folder)
         except BaseException:
@@ -267,7 +267,7 @@ class Runs:
             raise self._unknown(run)
         require_plain_folders(self._root, folder)
         with _expecting_made(folder):
-            opened = self._opened_to_write(run, folder) if write else self._opened_to_read(run, folder)
+            opened = self._open_for_writing(run, folder) if write else self._open_for_reading(run, folder)
         try:
             _creation_time(opened)
             _ = opened.facts
@@ -275,7 +275,7 @@ class Runs:
             opened.close()
             raise
         if write:
-            self._indexed(lambda index: index.note(run, "", ended=False))
+            self._query_index(lambda index: index.note(run, "", ended=False))
         return opened
 
     def open_own(self, run: str, *, write: bool) -> OpenRun:
@@ -291,27 +291,27 @@ class Runs:
         opened.close()
         return self.open(run, write=True)
 
-    def _opened_to_read(self, run: str, folder: str, *, whole: bool = True) -> OpenRun:
+    def _open_for_reading(self, run: str, folder: str, *, whole: bool = True) -> OpenRun:
         """A run with all the records that it is known to have had; `whole`: each of the last is looked at."""
         about = read_about(folder)  # before the journal, which may grow
         opened = OpenRun(run, folder, SqliteJournal(folder, write=False), None, self._seals)
         try:
-            opened.journal.reader.expect_records(about, whole=whole)
+            opened.journal.reader.require_records(about, whole=whole)
         except BaseException:
             opened.close()
             raise
         return opened
 
-    def _opened_to_write(self, run: str, folder: str, *, create: bool = False) -> OpenRun:
+    def _open_for_writing(self, run: str, folder: str, *, create: bool = False) -> OpenRun:
         lock = RunLock.take(os.path.join(folder, "lock"), run, now=self._now())
         try:
             about = None if create else read_about(folder)
             if about is not None:
                 # Before anything is written: a backup may still make it whole.
-                self._opened_to_read(run, folder).close()
+                self._open_for_reading(run, folder).close()
             journal = SqliteJournal(folder, write=True, create=create, now=self._now)
             if about is not None:
-                journal.presumed_writer.keep_tail(about)
+                journal.active_writer.keep_tail(about)
         except BaseException:
             lock.release()
             raise
@@ -353,9 +353,9 @@ class Runs:
             known = self.list() if found[0].foreign else found
             return next((one.id for one in known if not one.foreign), found[0].id)
         assert prefix is not None
-        if self._indexed(lambda index: index.knows(prefix)):
+        if self._query_index(lambda index: index.knows(prefix)):
             return prefix
-        named = self._indexed(lambda index: index.begin_with(prefix, NEAR))
+        named = self._query_index(lambda index: index.begin_with(prefix, NEAR))
         if len(named) > 1:
             raise InputError(
                 f"several runs begin with '{prefix}': {format_names(sorted(named))}",
@@ -370,7 +370,7 @@ class Runs:
         """The newest first, also those that cannot be read; what was never wholly made is left out."""
         found: Summaries = []
         step = None if most is None else max(2 * most, 10)
-        entries = self._indexed(lambda index: index.newest(step))
+        entries = self._query_index(lambda index: index.newest(step))
         for entry in entries:
             if most is not None and len(found) >= most:
                 return found
@@ -404,30 +404,30 @@ class Runs:
         """What was never made has ended as well: it may be removed when it is old."""
         ended = summary is None or summary.status in ENDED
         read = "" if summary is None else dump_summary(stamp, at, _summary_fields(summary))
-        self._indexed(lambda index: index.note(run, read, ended=ended))
+        self._query_index(lambda index: index.note(run, read, ended=ended))
 
-    def _indexed(self, ask: Callable[[Index], _T]) -> _T:
+    def _query_index(self, ask: Callable[[Index], _T]) -> _T:
         """Ask the index; one that is of no use is made again, in memory if it cannot be kept."""
         require_plain_folders(self._root, self._folder)
         if not os.path.isdir(self._state):
-            return self._asked(IN_MEMORY, ask)
+            return self._query_index_at(IN_MEMORY, ask)
         path = self.index_file
         for _ in range(2):
             try:
-                return self._asked(path, ask)
+                return self._query_index_at(path, ask)
             except (sqlite3.Error, DamagedIndex) as error:
                 if is_useless(error):
                     remove_index(path)
-        return self._asked(IN_MEMORY, ask)
+        return self._query_index_at(IN_MEMORY, ask)
 
-    def _asked(self, path: str, ask: Callable[[Index], _T]) -> _T:
+    def _query_index_at(self, path: str, ask: Callable[[Index], _T]) -> _T:
         try:
-            with closing(Index(path, self._folder, self._place_of)) as index:
+            with closing(Index(path, self._folder, self._read_place)) as index:
                 return ask(index)
         except OSError as error:
             raise to_journal_error(error, self._folder) from error
 
-    def _place_of(self, run: str) -> Place:
+    def _read_place(self, run: str) -> Place:
         """Its number, and when it was made, as it says itself; of an older Plait they have no number."""
         folder = os.path.join(self._folder, run)
         about = read_about(folder)
@@ -436,10 +436,10 @@ class Runs:
         if about is not None:
             number, created = about.place, about.created
         else:
-            with suppress(JournalError), self._opened_to_read(run, folder) as opened:
+            with suppress(JournalError), self._open_for_reading(run, folder) as opened:
                 number, created = (opened.journal.reader.about(name) for name in ("place", "created"))
         number = min(number, MOST_RUNS) if isinstance(number, int) and number > 0 else 0
-        return number, created if _is_time(created) else self._changed(run)
+        return number, created if _is_time(created) else self._folder_mtime(run)
 
     def is_running(self, run: str) -> bool:
         """Does an engine work on it just now?"""
@@ -451,7 +451,7 @@ class Runs:
             return {run for run in run_names(self._folder) if self.is_running(run)}
 
     def _unknown(self, run: str) -> InputError:
-        known = [entry.id for entry in self._indexed(lambda index: index.newest(NEAR))]
+        known = [entry.id for entry in self._query_index(lambda index: index.newest(NEAR))]
         meant = closest_name(run, [one for one in known if one != run])
         fix = f"did you mean '{meant}'? " if meant else ""
         return InputError(
@@ -464,14 +464,14 @@ class Runs:
         if not _was_begun(folder):
             return None
         try:
-            with _expecting_made(folder), self._opened_to_read(run, folder, whole=not is_running) as opened:
+            with _expecting_made(folder), self._open_for_reading(run, folder, whole=not is_running) as opened:
                 return _make_summary(opened, is_running=is_running)
         except JournalError as error:
             if error.code == "unmade":
                 return None
             if error.code == "open-files":  # which says nothing of this run
                 raise
-            return RunSummary(run, "", "", "unreadable", self._changed(run), problem=error.what)
+            return RunSummary(run, "", "", "unreadable", self._folder_mtime(run), problem=error.what)
 
     # ── removing ─────────────────────────────────────────────────────────
 
@@ -486,14 +486,18 @@ class Runs:
         require_plain_folders(self._root, self._removed)
         self._finish_removing()
         keep = max(keep, 1)
-        newest, oldest = self._indexed(lambda index: (index.newest(keep), index.oldest_ended(MOST_REMOVED)))
+        newest, oldest = self._query_index(
+            lambda index: (index.newest(keep), index.oldest_ended(MOST_REMOVED))
+        )
         if len(newest) < keep:
             return ()
         before = min(entry.created for entry in newest) - days * 86_400
         if not any(entry.created < before for entry in oldest):
             return ()
         if any(self._is_foreign(entry) for entry in newest):  # those decide about none of ours
-            own = (one for one in self._indexed(lambda index: index.newest()) if not self._is_foreign(one))
+            own = (
+                one for one in self._query_index(lambda index: index.newest()) if not self._is_foreign(one)
+            )
             newest = list(islice(own, keep))
             if len(newest) < keep:
                 return ()
@@ -514,16 +518,16 @@ class Runs:
         if summary is None:
             return True
         if summary.status in ENDED and not summary.foreign:
-            return summary.started < before
+            return summary.start_time < before
         # So that it does not stand before others the next time; who works on it puts it back.
-        self._indexed(lambda index: index.note(entry.id, entry.read, ended=False))
+        self._query_index(lambda index: index.note(entry.id, entry.read, ended=False))
         return False
 
     def _is_foreign(self, entry: Entry) -> bool:
         summary = self._current(entry)
         return summary is not None and summary.foreign
 
-    def _changed(self, run: str) -> float:
+    def _folder_mtime(self, run: str) -> float:
         try:
             return os.stat(os.path.join(self._folder, run)).st_mtime
         except OSError:
@@ -540,7 +544,7 @@ class Runs:
         try:
             make_own_folder(self._removed)
             # In one step, so that nobody ever meets half of a run.
-            return self._indexed(lambda index: index.remove(run, lambda: self._is_aside(run)))
+            return self._query_index(lambda index: index.remove(run, lambda: self._is_aside(run)))
         finally:
             lock.release()
 
@@ -575,8 +579,8 @@ def _summary_fields(summary: RunSummary) -> list[Json]:
         summary.flow,
         summary.file,
         summary.status,
-        summary.started,
-        summary.ended,
+        summary.start_time,
+        summary.end_time,
         counts,
         summary.foreign,
     ]

@@ -103,7 +103,7 @@ class Writer:
         self._words: dict[str, int] = {}
         self._new_words: dict[str, int] = {}
         """Those that no transaction has written; none other than ours can, so their numbers are ours, too."""
-        self._packing = Packing(self._words, self._learned, self.keep)
+        self._packing = Packing(self._words, self._word_number, self.keep)
         self._gathering = Lock()
         self._batch = _Shared()
         self._writing = Lock()
@@ -163,7 +163,7 @@ class Writer:
         The write-ahead log holds what was added since it was last emptied into the
         database, and SQLite syncs the database before it empties the log.
         """
-        self.expect_sound()
+        self.require_healthy()
         commits = self._commits
         if commits == self._synced:
             return
@@ -195,25 +195,25 @@ class Writer:
 
     def keep(self, data: bytes) -> str:
         """Put large data aside; a fault there is one of the journal."""
-        self.expect_sound()
+        self.require_healthy()
         try:
             return self._blobs.keep(data)
         except JournalError as error:
             with self._writing:
-                raise self._failed(error, _Batch([])) from error
+                raise self._handle_fault(error, _Batch([])) from error
 
     def learn(self, words: Iterable[str]) -> None:
         """Words that rows will need, so that they are written together; more than are kept are left alone."""
         for word in islice(words, MAX_WORDS // 2):
             if word not in self._words:
-                self._learned(word)
+                self._word_number(word)
 
     def say(self, name: str, value: object) -> None:
         """Write a fact beside the events."""
         with self._writing:
             self._do("INSERT OR REPLACE INTO about VALUES(?, ?)", name, value)
 
-    def expect_sound(self) -> None:
+    def require_healthy(self) -> None:
         if self._fault is not None:
             raise repeat_error(self._fault)
 
@@ -281,7 +281,7 @@ class Writer:
             batch.is_written = added.rowcount > 0
         except sqlite3.Error as error:
             self._roll_back()
-            raise self._failed(to_journal_error(error, self.path), batch) from error
+            raise self._handle_fault(to_journal_error(error, self.path), batch) from error
         except BaseException:
             batch.is_written = self._connection.total_changes > before
             raise
@@ -290,7 +290,7 @@ class Writer:
             if batch.is_written and self._tail is not None:
                 self._tail.add(rows)
         if not batch.is_written:
-            raise self._replaced()
+            raise self._takeover_error()
 
     def _add(self, rows: list[Row]) -> None:
         if self._new_words:
@@ -307,7 +307,7 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             began = True
             if connection.execute(_EPOCH).fetchone()[0] != self._epoch:
-                raise self._replaced()
+                raise self._takeover_error()
             write(batch.rows)
             connection.execute("COMMIT")
             batch.is_written = True
@@ -316,7 +316,7 @@ class Writer:
                 self._tail.add(batch.rows)
         except sqlite3.Error as error:
             self._roll_back()
-            raise self._failed(to_journal_error(error, self.path), batch) from error
+            raise self._handle_fault(to_journal_error(error, self.path), batch) from error
         except BaseException:
             batch.is_written = began and not connection.in_transaction
             self._commits += batch.is_written
@@ -324,7 +324,7 @@ class Writer:
             raise
 
     def _do(self, statement: str, *values: object) -> None:
-        self.expect_sound()
+        self.require_healthy()
         self._transact(lambda _: self._connection.execute(statement, values), _Batch([]))
 
     def _roll_back(self) -> None:
@@ -332,7 +332,7 @@ class Writer:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _learned(self, word: str) -> int:
+    def _word_number(self, word: str) -> int:
         """The number of a word; a new one is written with the first rows that need it."""
         stored = escape_text(word)
         with self._writing:
@@ -341,7 +341,7 @@ class Writer:
                 return number
             number = self._new_words.get(stored)
             if number is None and not self._knows_words:
-                number = self._written_word(stored)
+                number = self._find_word(stored)
             if number is None:
                 self._last_word += 1
                 number = self._new_words[stored] = self._last_word
@@ -351,14 +351,14 @@ class Writer:
             self._words[word] = number
         return number
 
-    def _written_word(self, stored: str) -> int | None:
+    def _find_word(self, stored: str) -> int | None:
         with map_storage_errors(self.path):
             found = self._connection.execute("SELECT id FROM words WHERE text = ?", (stored,)).fetchone()
         return None if found is None else int(found[0])
 
     # ── faults ───────────────────────────────────────────────────────────
 
-    def _replaced(self) -> JournalError:
+    def _takeover_error(self) -> JournalError:
         self._fault = JournalError(
             "another engine has taken this run over",
             self.path,
@@ -367,7 +367,7 @@ class Writer:
         )
         return repeat_error(self._fault)
 
-    def _failed(self, fault: JournalError, batch: _Batch) -> JournalError:
+    def _handle_fault(self, fault: JournalError, batch: _Batch) -> JournalError:
         self._fault = fault
         if fault.code == "disk-full" and self._reserve.spend():
             # In the room that was kept back for it: what could not be written, and why nothing follows.

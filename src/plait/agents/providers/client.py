@@ -118,14 +118,14 @@ class HttpModel:
         model = self._model(ask)
         call = self._call(ask, model)
         told = None if on_text is None else _Told(on_text, self._secrets)
-        with self._answered(call, deadline, stop) as exchange:
-            answer = self._read(exchange, told, partial(self._broken, ask, model))
+        with self._open_exchange(call, deadline, stop) as exchange:
+            answer = self._read(exchange, told, partial(self._incomplete_error, ask, model))
         if self._secrets:
             answer = ModelResponse.of(mask_value(answer.record(), self.mask))
-        usage = self._priced(estimate_usage(answer, ask), model, answer.model or model)
+        usage = self._with_cost(estimate_usage(answer, ask), model, answer.model or model)
         return replace(answer, usage=usage, model=answer.model or model)
 
-    def _priced(self, usage: TokenUsage, *names: str) -> TokenUsage:
+    def _with_cost(self, usage: TokenUsage, *names: str) -> TokenUsage:
         """By the first of these names that has a price: servers often answer with an exact one."""
         known = (self._spec.price(name, usage) for name in names)
         return replace(usage, cost=next((one for one in known if one is not None), None))
@@ -191,7 +191,7 @@ class HttpModel:
 
     # ── attempts ─────────────────────────────────────────────────────────
 
-    def _answered(self, call: RequestCall, deadline: float, stop: StopSignal) -> _Exchange:
+    def _open_exchange(self, call: RequestCall, deadline: float, stop: StopSignal) -> _Exchange:
         """An exchange whose head is welcome; or the failure after which nothing more is tried."""
         pauses = self._spec.retry.delays(self._random)
         attempt = 0
@@ -206,7 +206,7 @@ class HttpModel:
                 failure = self._unwelcome(exchange, head, attempt)
             except RequestError as error:
                 pause = next(pauses, None) if error.code == "unreachable" else None
-                failure = self._unanswered(error, attempt)
+                failure = self._request_failure(error, attempt)
             except BaseException:
                 exchange.close()
                 raise
@@ -274,7 +274,7 @@ class HttpModel:
         kind = failure_kind_of_status(status)
         return ("refused", ": it does not take this question") if kind == "failed" else (kind, wait)
 
-    def _unanswered(self, error: RequestError, attempt: int) -> Failure:
+    def _request_failure(self, error: RequestError, attempt: int) -> Failure:
         what = f"the provider '{self.name}' gave no answer: {error.what}{_after(attempt)}"
         fix = FIXES.get(error.code or "", error.fix)
         return Failure(f"{what}; {fix}" if fix else what, _failure_kind(error))
@@ -285,7 +285,7 @@ class HttpModel:
         kind = exchange.head().headers.get("content-type", "").partition(";")[0].strip().lower()
         # A server that does not stream, although it was asked to, answers at once.
         if kind == "text/event-stream":
-            return self._streamed(exchange, told, broken)
+            return self._read_stream(exchange, told, broken)
         return self._whole(exchange, told, broken)
 
     def _whole(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
@@ -296,7 +296,7 @@ class HttpModel:
             paid = broken(
                 ModelResponse(), "", ""
             ).failure.output  # its head was welcome: the question was taken
-            raise StepError(replace(self._unanswered(error, 1), output=paid)) from None
+            raise StepError(replace(self._request_failure(error, 1), output=paid)) from None
         except UnreadableError as error:
             output = {"said": self.mask(body.decode("utf-8", "replace"))[:MOST_SAID]}
             raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
@@ -307,7 +307,7 @@ class HttpModel:
             told.end()
         return answer
 
-    def _streamed(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
+    def _read_stream(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
         reading = self._family.reading()
         try:
             for data in sse.events(exchange.pieces()):
@@ -330,8 +330,10 @@ class HttpModel:
             told.end()
         return reading.answer()
 
-    def _broken(self, ask: ModelRequest, model: str, half: ModelResponse, kind: str, why: str) -> StepError:
-        usage = self._priced(estimate_usage(half, ask, broke_off=True), model, half.model or model)
+    def _incomplete_error(
+        self, ask: ModelRequest, model: str, half: ModelResponse, kind: str, why: str
+    ) -> StepError:
+        usage = self._with_cost(estimate_usage(half, ask, broke_off=True), model, half.model or model)
         output: dict[str, Json] = {
             "text": self.mask(half.text),
             "usage": usage.record(),

@@ -102,7 +102,7 @@ def load(path: str) -> list[Entry]:
         if not wrong:
             entries.append(Entry(said.get("ask"), _answer(said["answer"])))
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     return entries
 
 
@@ -210,7 +210,7 @@ class RecordedModel:
         if stop.is_set():
             raise Interrupted
         with self._lock:
-            answer = (self._next if self._match == "order" else self._found)(request_key(ask))
+            answer = (self._next if self._match == "order" else self._find_response)(request_key(ask))
         if on_text is not None and answer.text:
             on_text(answer.text)
         return answer
@@ -218,7 +218,7 @@ class RecordedModel:
     def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002 - as it was paid then
         return usage.cost or 0.0
 
-    def _found(self, said: dict[str, Json]) -> ModelResponse:
+    def _find_response(self, said: dict[str, Json]) -> ModelResponse:
         """A question that was asked several times gets its answers in turn, and then the last one again."""
         fitting = [place for place, entry in enumerate(self._entries) if entry.fits(said)]
         if not fitting:

@@ -45,13 +45,13 @@ class Scripted:
     ) -> ModelResponse:
         if stop.is_set():
             raise Interrupted
-        said = self._said(ask)
+        said = self._next_response(ask)
         answer = require_response(ModelResponse(said) if isinstance(said, str) else said, self.name)
         if on_text is not None and answer.text:
             on_text(answer.text)
         return answer
 
-    def _said(self, ask: ModelRequest) -> Said:
+    def _next_response(self, ask: ModelRequest) -> Said:
         with self._lock:
             number = len(self.asked)
             self.asked.append(ask)

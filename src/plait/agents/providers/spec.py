@@ -92,9 +92,9 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     assert isinstance(node, MappingNode)
     said = Fields("provider", node, Scope())
     if missing := list(_missing(said)):
-        raise InputError.together(missing)
-    retry = said.inner("retry") or _empty("provider_retry", said)
-    limits = said.inner("limits") or _empty("provider_limits", said)
+        raise InputError.combine(missing)
+    retry = said.child("retry") or _empty("provider_retry", said)
+    limits = said.child("limits") or _empty("provider_limits", said)
     models = {key: str(value.data()) for key, value in said.entries("models")}
     default_model = _template(said, "default_model")
     return Spec(
@@ -102,16 +102,16 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
         family=_family(said),
         base_url=_template(said, "base_url"),
         path=_template(said, "path"),
-        auth=_auth(said.inner("auth")),
+        auth=_auth(said.child("auth")),
         headers=tuple((key, to_template(value, "config")) for key, value in said.entries("headers")),
         body=_template(said, "body"),
         models=models,
         default_model=render_text(default_model, {}, env=environ) or None,
         model_variables=tuple(str(hole) for hole in default_model.placeholders if hole.kind == "env"),
         prices=_prices(said),
-        max_tokens=limits.whole("max_tokens"),
+        max_tokens=limits.integer("max_tokens"),
         retry=Retry(
-            attempts=retry.whole("attempts") or 1,
+            attempts=retry.integer("attempts") or 1,
             initial_delay=retry.seconds("initial_delay") or 0.0,
             max_delay=retry.seconds("max_delay") or 0.0,
             jitter=JITTER,
@@ -146,7 +146,7 @@ def _missing(said: Fields) -> Iterator[Problem]:
                 f"add {part}: …, or extends: NAME of a provider that has it",
                 code="missing-field",
             )
-    auth = said.inner("auth")
+    auth = said.child("auth")
     kind = None if auth is None else auth.text("type")
     if auth is not None and kind != "none":
         for part in ("env", "header") if kind == "header" else ("env",):

@@ -74,7 +74,7 @@ class StructuredProvider:
         used, left = NO_USAGE, ask.schema_retries
         while True:
             try:
-                answer = self.model.once(ask, timeout=clock.left(), stop=stop, on_text=on_text)
+                answer = self.model.once(ask, timeout=clock.seconds_left(), stop=stop, on_text=on_text)
             except StepError as error:
                 raise _with_usage(error, used) from None
             used = used + answer.usage
@@ -98,7 +98,7 @@ class _Clock:
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 

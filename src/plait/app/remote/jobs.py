@@ -135,10 +135,10 @@ class WorkerJob:
         sources = self.loaded.sources(run=lambda bound, place: command_output(bound, place, env))
         scope = Scope({}, label="run", sources=sources)
         for label, levels in self.parcel.frames[1:]:
-            scope = scope.frame(label, **travel.unseal(self._moved(levels)))
+            scope = scope.frame(label, **travel.unseal(self._with_local_paths(levels)))
         return scope
 
-    def _moved(self, levels: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
+    def _with_local_paths(self, levels: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
         """`workflow.dir` is where the files are."""
         facts = levels.get("workflow", {}).get("workflow")
         if self._folder is None or not isinstance(facts, dict) or "dir" not in facts:
@@ -169,7 +169,7 @@ class WorkerJob:
         )
         run.masker = masker
         run.folder = self.folder
-        run.noted = self.noted
+        run.note_keys = self.noted
         run.backend = LocalBackend()
         run.hands = LocalServices(
             self.project,
@@ -311,7 +311,7 @@ def _load_flow(parcel: travel.JobPayload, project: str) -> LoadedFlow:
         travel.unseal(dict(parcel.variables)),
         travel.unseal(dict(parcel.env)),
         travel.unseal(dict(parcel.secrets)),
-        frozenset(one.opened().reveal() for one in parcel.hidden),
+        frozenset(one.to_secret().reveal() for one in parcel.hidden),
     )
     revealed = {name: value.reveal() if isinstance(value, Secret) else value for name, value in named.items()}
     loaded = load_workflow(

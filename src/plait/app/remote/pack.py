@@ -35,7 +35,7 @@ def require_remote_capable(loaded: LoadedFlow) -> None:
     fan = loaded.program.fan
     problems = [] if fan is None else list(_problems(loaded, fan))
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
 
 
 def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
@@ -49,7 +49,7 @@ def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
         what = "a flow that asks what its steps change cannot run on a cluster: git is asked in one place"
         yield Problem(what, None, fix, code="not-on-cluster")
     for path, step in iter_steps(fan):
-        if step.policy.once:
+        if step.policy.at_most_once:
             what = f"step '{step.title}' ({path}) may run only once, and a worker that dies is replaced"
             more = f"{fix}, or let the step run in reduce"
             yield Problem(what, None, more, code="not-on-cluster")
@@ -92,7 +92,7 @@ class JobPacker:
         mentions = _Mentions.of(loaded)
         files = {} if shared else _files(loaded)
         if not shared:
-            self._expect_tools(mentions)
+            self._require_system_tools(mentions)
         around = loaded.surroundings
         return travel.pack_job(
             travel.JobPayload(
@@ -112,10 +112,10 @@ class JobPacker:
                 variables=_sendable(around.vars),
                 env=_sendable(around.env),
                 secrets=_sendable(around.secrets),
-                hidden=[travel.SealedSecret(text) for text in self._run.masker.hidden]
+                hidden=[travel.SealedSecret(text) for text in self._run.masker.secrets]
                 if self._run.masker
                 else [],
-                named=mentions.named_variables(around.environ(loaded.environ)),
+                named=mentions.env_variables(around.environ(loaded.environ)),
                 frames=[
                     (frame.label, {level: _sendable(names) for level, names in frame.levels.items()})
                     for frame in reversed(turn.scope.frames)
@@ -131,17 +131,17 @@ class JobPacker:
             profile=self._profile,
             timeout=self._loaded.timeout,
             accept_changes=run.accept_changes,
-            said_done=run.said_done,
+            said_done=run.marked_done,
             retried=run.retried,
             keeps_overflow=not self._loaded.secret_texts(),
         )
 
-    def _expect_tools(self, mentions: _Mentions) -> None:
+    def _require_system_tools(self, mentions: _Mentions) -> None:
         """Those of the system are everywhere; a file of the project that runs is not sent, it is trusted."""
         from plait.app.toolbox import toolbox
 
         chains = toolbox(self._loaded.project).chains
-        wanted = [one for one in self._loaded.uses if one in mentions.text]
+        wanted = [one for one in self._loaded.tool_uses if one in mentions.text]
         foreign = [one for one in wanted if chains.get(one).tool.space.name != "system"]
         if foreign:
             raise InputError(
@@ -151,26 +151,26 @@ class JobPacker:
             )
 
     def learn(self, hidden: Iterable[travel.SealedSecret]) -> None:
-        self._run.hide(secret.opened().reveal() for secret in hidden)
+        self._run.add_secrets(secret.to_secret().reveal() for secret in hidden)
 
     def errands(self, digest: str, fanned: MapRun, works: Sequence[WorkItem]) -> bytes:
         return travel.pack_items(digest, [self._errand(fanned, work) for work in works])
 
     def _errand(self, fanned: MapRun, work: WorkItem) -> travel.ItemTask:
-        if self._run.fresh:
+        if self._run.is_first_run:
             turn = fanned.turn
-            return travel.ItemTask(work, turn.time_left(), turn.replaying)
-        step, turn = fanned.placed(work)
-        known = tuple(_records_below(self._run.journal, step, turn.path, turn.after))
+            return travel.ItemTask(work, turn.time_left(), turn.can_replay)
+        step, turn = fanned.item_step(work)
+        known = tuple(_records_below(self._run.journal, step, turn.path, turn.replay_after))
         used = tuple(self._run.earlier.below(turn.path))
-        return travel.ItemTask(work, turn.time_left(), turn.replaying, known, used)
+        return travel.ItemTask(work, turn.time_left(), turn.can_replay, known, used)
 
 
 def _records_below(journal: Journal, step: Step | None, path: str, after: int) -> Iterator[StepRecord]:
     """The finished steps inside one, also of those that were not finished themselves; what counts of them."""
     inner = {f"{path}/{one.name}": one for one in (step.inner if step is not None else ())}
     seen: set[str] = set()
-    for known in _in_force(journal.recorded_in(path), after):
+    for known in _in_force(journal.steps_in(path), after):
         seen.add(known.path)
         yield known
         yield from _records_below(journal, inner.get(known.path), known.path, after)
@@ -209,7 +209,7 @@ class _Mentions:
         blocks = [step.data() for name in flow.blocks.names() for step in _block_steps(flow.blocks.get(name))]
         return cls(repr([None if node is None else node.data(), blocks]))
 
-    def named_variables(self, environ: Mapping[str, Json]) -> dict[str, Json]:
+    def env_variables(self, environ: Mapping[str, Json]) -> dict[str, Json]:
         """What `env.NAME` asks for."""
         names = set(re.findall(r"\benv\.(\w+)", self.text))
         return {name: travel.seal(environ[name]) for name in sorted(names & environ.keys())}
@@ -236,7 +236,7 @@ def _files(loaded: LoadedFlow) -> dict[str, bytes]:
         raise InputError(what, loaded.path, "write shared: true under map", code="not-on-cluster")
     flow = compose(documents.load(loaded.path), loaded.path, project=loaded.project)
     found: dict[str, bytes] = {}
-    for name in (own, *flow.others, *_files_to_ship(root, loaded.ships)):
+    for name in (own, *flow.others, *_files_to_ship(root, loaded.shipped_files)):
         read = read_below(root, name)
         if read is not None:
             found[name] = read[0]

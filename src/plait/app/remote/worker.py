@@ -158,7 +158,7 @@ def _perform_item(place: WorkerJob, errand: travel.ItemTask, left: float | None)
     journal = MemoryJournal()
     if errand.known or errand.used:
         journal.append(*map(_as_finished, errand.known), *map(_as_used, errand.used))
-        journal.reopened()
+        journal.reopen()
     known = journal.last()
     stop = StopSignal()
     path = f"{place.fan.name}/item:{errand.work.key}"
@@ -169,7 +169,7 @@ def _perform_item(place: WorkerJob, errand: travel.ItemTask, left: float | None)
             place.fan.name,
             place.scope,
             deadline=None if left is None else time.monotonic() + left,
-            replaying=errand.replaying,
+            can_replay=errand.replaying,
             directory=place.directory,
             env=place.env,
         )
@@ -180,7 +180,7 @@ def _perform_item(place: WorkerJob, errand: travel.ItemTask, left: float | None)
             run.close()
     events = travel.worth_recording([stamped.event for stamped in journal.events(known)])
     single = reply(place, events)
-    hidden = set() if run.masker is None else set(run.masker.hidden).difference(place.hidden)
+    hidden = set() if run.masker is None else set(run.masker.secrets).difference(place.hidden)
     if hidden and isinstance(single, travel.ItemCompleted):
         return replace(single, hidden=tuple(map(travel.SealedSecret, sorted(hidden))))
     return single

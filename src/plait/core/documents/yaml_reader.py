@@ -140,7 +140,7 @@ def parse(text: str, name: str, *, pure: bool = False) -> Node:
     """
     read = parse_partial(text, name, pure=pure)
     if read.problems:
-        raise DocumentError.together(read.problems)
+        raise DocumentError.combine(read.problems)
     return read.node or Scalar(None, Span(Source(name, text), 0, 0))
 
 
@@ -224,7 +224,7 @@ class _Builder:
                 if action := actions.get(type(event)):
                     action(event)
                 elif isinstance(event, yaml.DocumentEndEvent):
-                    self.expect_nothing_after(_end(event))
+                    self.check_document_end(_end(event))
                     break
         except DocumentError as error:
             self.problems += error.problems
@@ -293,7 +293,7 @@ class _Builder:
         span = Span(self.source, _start(event), _end(event))
         target = self.target(event.anchor or "", span)
         self.spend(target.nodes, target.characters, span)
-        self.expect_depth(len(self.open) + target.height, span)
+        self.require_depth(len(self.open) + target.height, span)
         if self.open and self.open[-1].waits_for_key:
             self.problem("an alias cannot be a key", span, "write the key out", "key")
             self.place(Scalar(None, span), 0, span.end)
@@ -338,11 +338,11 @@ class _Builder:
             characters_before=characters,
         )
         self.open.append(opened)
-        self.expect_depth(len(self.open), span)
+        self.require_depth(len(self.open), span)
 
     def end_sequence(self, event: yaml.SequenceEndEvent) -> None:
         opened = self.open.pop()
-        self.close(opened, Sequence(tuple(opened.items), self.span_of(opened, event)))
+        self.close(opened, Sequence(tuple(opened.items), self.collection_span(opened, event)))
 
     def end_mapping(self, event: yaml.MappingEndEvent) -> None:
         opened = self.open.pop()
@@ -355,10 +355,10 @@ class _Builder:
         merged = table.get(MERGE_KEY)
         if merged and not merged[0].style:
             del table[MERGE_KEY]
-            table = {**self.inherited(merged[1], merged[0].span), **table}
-        self.close(opened, Mapping((*again, *table.values()), self.span_of(opened, event)))
+            table = {**self.merge_key_entries(merged[1], merged[0].span), **table}
+        self.close(opened, Mapping((*again, *table.values()), self.collection_span(opened, event)))
 
-    def span_of(self, opened: _Open, event: yaml.Event) -> Span:
+    def collection_span(self, opened: _Open, event: yaml.Event) -> Span:
         # A block collection ends, for the parser, only where the next thing begins.
         return Span(self.source, opened.start, _end(event) if opened.is_flow else opened.end)
 
@@ -398,7 +398,7 @@ class _Builder:
                 fix = "merge with one '<<: [*a, *b]'" if name == MERGE_KEY else "remove or rename all but one"
                 self.problem(what, first, fix, "duplicate-key", tuple(again[:MAX_PROBLEMS]))
 
-    def inherited(self, value: Node, where: Span) -> dict[Plain, tuple[Scalar, Node]]:
+    def merge_key_entries(self, value: Node, where: Span) -> dict[Plain, tuple[Scalar, Node]]:
         """The entries that `<<` brings in: of several maps, the first that has a key wins."""
         maps = value.items if isinstance(value, Sequence) else (value,)
         table: dict[Plain, tuple[Scalar, Node]] = {}
@@ -409,7 +409,7 @@ class _Builder:
             table.update((key.value, (key, node)) for key, node in each.entries)
         return table
 
-    def expect_nothing_after(self, end: int) -> None:
+    def check_document_end(self, end: int) -> None:
         found = _NOTHING.match(self.source.text, end)
         at = found.end() if found else end
         if at == len(self.source.text):
@@ -432,7 +432,7 @@ class _Builder:
             what = f"this document has more than {MAX_TEXT:,} characters when its aliases are written out"
             raise LimitError(what, where, "split it, or use fewer aliases", code="too-large")
 
-    def expect_depth(self, depth: int, where: Span) -> None:
+    def require_depth(self, depth: int, where: Span) -> None:
         if depth > MAX_DEPTH:
             raise too_deep(where)
 

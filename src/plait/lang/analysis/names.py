@@ -104,7 +104,9 @@ NAMES: Final = (
         ("name", "id", "path", "dir", "iteration", "start_time", "run", *_CHANGES),
     ),
     BuiltinName("last", _WORKFLOW, "the output of the step before it in its list", ENDED),
-    BuiltinName("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*ENDED, "attempt")),
+    BuiltinName(
+        "shell", _WORKFLOW, "the output of the last shell step before it in its list", (*ENDED, "attempt")
+    ),
     BuiltinName("git", (*_WORKFLOW, "items"), "the state of the repository", ("branch", "commit", "root")),
     BuiltinName("state", _GRAPH, "what the nodes have assigned so far"),
     BuiltinName("inputs", _GRAPH, "what the graph was started with"),

@@ -106,7 +106,7 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         self._outer = outer
 
     def __getitem__(self, name: str) -> BuiltinName:
-        found = self._given(name) or names_everywhere_in(self.phase).get(name)
+        found = self._find_capture(name) or names_everywhere_in(self.phase).get(name)
         if found is None:
             raise KeyError(name)
         return found
@@ -115,32 +115,34 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         """Nearest first: the order in which a message lists them."""
         every, here = names_in("flow"), names_in(self.phase)
         behind = BEHIND_STEPS.keys() & here.keys()
-        yield from (name for name in here if name not in every and not self._given(name))
-        yield from (name for name in self._given_names() if name not in behind)
-        yield from (name for name in here if name in every and (name in behind) is bool(self._given(name)))
+        yield from (name for name in here if name not in every and not self._find_capture(name))
+        yield from (name for name in self._capture_names() if name not in behind)
+        yield from (
+            name for name in here if name in every and (name in behind) is bool(self._find_capture(name))
+        )
 
     def __len__(self) -> int:
-        return len(names_everywhere_in(self.phase)) + self._given_count()
+        return len(names_everywhere_in(self.phase)) + self._count_captures()
 
-    def _given(self, name: str, *, apart: bool = False) -> BuiltinName | None:
+    def _find_capture(self, name: str, *, apart: bool = False) -> BuiltinName | None:
         """`apart`: asked from a list of its own, to which steps leave only what has a name of the author."""
         index, found = self._captured.get(name, (self._limit, None))
         if index < self._limit and not (apart and _is_left_behind(found)):
             return found
         if self._outer is None:
             return None
-        return self._outer._given(name, apart=apart or self._apart)
+        return self._outer._find_capture(name, apart=apart or self._apart)
 
-    def _given_names(self, *, apart: bool = False) -> Iterator[str]:
+    def _capture_names(self, *, apart: bool = False) -> Iterator[str]:
         if self._outer is not None:  # to ask whether it is empty would count all its names
-            yield from self._outer._given_names(apart=apart or self._apart)
+            yield from self._outer._capture_names(apart=apart or self._apart)
         for name, (_, found) in islice(self._captured.items(), self._limit):
-            hides = self._outer is not None and self._outer._given(name, apart=apart or self._apart)
+            hides = self._outer is not None and self._outer._find_capture(name, apart=apart or self._apart)
             if not hides and not (apart and _is_left_behind(found)):
                 yield name
 
-    def _given_count(self) -> int:
-        return sum(1 for _ in self._given_names())
+    def _count_captures(self) -> int:
+        return sum(1 for _ in self._capture_names())
 
 
 def _open(known: KnownNames) -> abc.Mapping[str, BuiltinName]:
@@ -257,7 +259,7 @@ class _Frame:
     def child(
         self, more: Iterable[BuiltinName] = (), *, phase: str | None = None, apart: bool = False
     ) -> _Frame:
-        inner = _Frame(phase or self.phase, self.known(), apart=apart or phase is not None)
+        inner = _Frame(phase or self.phase, self.visible_names(), apart=apart or phase is not None)
         inner.add(more)
         return inner
 
@@ -265,7 +267,7 @@ class _Frame:
         """What goes on to the steps behind this place."""
         return [name for _, name in self.captured.values() if not _is_left_behind(name)]
 
-    def known(self) -> KnownNames:
+    def visible_names(self) -> KnownNames:
         return KnownNames(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
 
 
@@ -294,7 +296,7 @@ class _Values(abc.Mapping[str, Json]):
 
 
 def _values(frame: _Frame, name: str) -> tuple[Json, ...]:
-    known = frame.known().get(name)
+    known = frame.visible_names().get(name)
     return () if known is None else known.values
 
 
@@ -521,7 +523,7 @@ class _Reader:
         self, frame: _Frame, *own: BuiltinName, held: abc.Mapping[str, Json] | None = None
     ) -> _Frame:
         """A step in its own variables and those of its phase; a known name means their value there."""
-        known, held = frame.known(), held or {}
+        known, held = frame.visible_names(), held or {}
         env = [
             replace(known.get(name.name, name), value=held.get(name.name, NOT_KNOWN))
             for name in (*self.env, *own)
@@ -538,7 +540,7 @@ class _Reader:
         nodes = {str(k.value): v for env in written if isinstance(env, Mapping) for k, v in env.entries}
         try:
             templates = {name: text_template(node) for name, node in nodes.items()}
-            filled = as_sealed_envs(templates, assumed(_open(frame.known())))
+            filled = as_sealed_envs(templates, assumed(_open(frame.visible_names())))
         except PlaitError as error:
             self.too_long += [one for one in error.problems if one.code == "output-too-long"]
             return {}
@@ -548,7 +550,7 @@ class _Reader:
         """The fields of a map: what it does, then what follows it."""
         self.maps.append((name, node))
         if name == "step" and node.get("workflow") is not None:
-            self.calls.append((node, frame.known()))
+            self.calls.append((node, frame.visible_names()))
         first, then = _in_order(node)
         self.rounds = literal_items(node.get("foreach"))
         doing = frame.child() if name == "validate" else frame  # what a check captures ends with it
@@ -642,7 +644,7 @@ class _Reader:
         from plait.schema import to_template
 
         try:
-            found = to_template(node).careful(assumed(_open(frame.known())), sealing=True)
+            found = to_template(node).render_checked(assumed(_open(frame.visible_names())), sealing=True)
         except PlaitError:
             return {}  # that is reported as the template that it is
         return found if isinstance(found, dict) else {}
@@ -659,7 +661,7 @@ class _Reader:
                     path,
                     node,
                     frame.phase,
-                    frame.known(),
+                    frame.visible_names(),
                     shell,
                     when,
                     declared=self.declared,

@@ -100,7 +100,7 @@ def _too_long(field: TemplateField, leaf: Leaf, profile: str, own: frozenset[str
             template.counted = template.counted and not field.when  # each hole of a condition is an operand
             template.pieces(assumed(known, without=own))
         elif template.may_grow:
-            template.careful(assumed(known), sealing=True)
+            template.render_checked(assumed(known), sealing=True)
     except PlaitError as error:
         yield from (
             Finding(replace(one, where=one.where or node.span))

@@ -52,7 +52,7 @@ class ToolCall:
     is_whole: bool = True
     """Are these all the parameters, or will a run make others?"""
 
-    def known_params(self) -> dict[str, Json]:
+    def params_with_unknowns(self) -> dict[str, Json]:
         """The parameters, with what only a run knows as such."""
         known = {} if self.params is None else _render_constants(self.params.root, self.params.profile)
         return known if isinstance(known, dict) else {}

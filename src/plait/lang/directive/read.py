@@ -82,7 +82,7 @@ class Directive:
     hooks: tuple[Hook, ...] = ()
     warnings: tuple[Finding, ...] = ()
 
-    def filled(self, given: Mapping[str, Json], *, strict: bool = False) -> FilledDirective:
+    def fill(self, given: Mapping[str, Json], *, strict: bool = False) -> FilledDirective:
         """With its inputs; InputError with everything that does not fit, or is missing."""
         values = resolve_parameters(self.inputs, given)
         scope: dict[str, Json] = {"inputs": values}
@@ -137,7 +137,7 @@ def load_directive(
     `text`: what the file holds, if somebody has read and judged it already.
     """
     directive = read_directive(read_text(path, MAX_TEXT) if text is None else text, path)
-    filled = directive.filled(given or {}, strict=bool(strict))
+    filled = directive.fill(given or {}, strict=bool(strict))
     return LoadedFlow(
         DirectiveProgram(directive.name, directive.conversation(filled), filled, directive.limits),
         path,
@@ -145,7 +145,7 @@ def load_directive(
         filled.inputs,
         FlowEnvironment({}, {}, {}),
         directive.inputs,
-        uses=directive.uses,
+        tool_uses=directive.uses,
         warnings=directive.warnings,
         strict=bool(strict),
         kind="directive",
@@ -188,11 +188,11 @@ def read_directive(text: str, path: str) -> Directive:
     findings = _findings(parts)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     said = Fields("directive", parts.head, Scope())
-    permissions = said.inner("permissions")
-    tools = said.words("permissions") if permissions is None else permissions.words("tools")
-    model = said.inner("model")
+    permissions = said.child("permissions")
+    tools = said.strings("permissions") if permissions is None else permissions.strings("tools")
+    model = said.child("model")
     options = {name: node.data() for name, node in said.entries("options")}
     system, actions = said.get("system"), said.get("actions")
     hooks = read_hooks(said.get("hooks"), scope=Scope())
@@ -211,8 +211,8 @@ def read_directive(text: str, path: str) -> Directive:
         model=said.text("model") if model is None else model.text("id") or model.text("tier"),
         options=options,
         tools=tools,
-        once=() if permissions is None else permissions.words("once"),
-        limits=read_limits(said.inner("limits")),
+        once=() if permissions is None else permissions.strings("once"),
+        limits=read_limits(said.child("limits")),
         max_output_retries=_whole(said, "max_output_retries"),
         uses={**hook_tools(hooks), **dict(_uses(tools, said))},
         hooks=hooks,
@@ -237,7 +237,7 @@ def hooks_in(path: str) -> nodes.Node | None:
 
 
 def _whole(said: Fields, name: str) -> int:
-    value = said.whole(name)
+    value = said.integer(name)
     return value if value is not None else 0
 
 

@@ -78,7 +78,7 @@ def parse_xml_head(source: Source, start: int, end: int) -> nodes.Mapping:
     reader = _Reader(source)
     node = reader.directive(parse_xml(source, start, end))
     if reader.problems:
-        raise InputError.together(reader.problems)
+        raise InputError.combine(reader.problems)
     return node
 
 
@@ -138,7 +138,7 @@ class _Builder:
     def _end(self, tag: str) -> None:
         element = self._open.pop()
         if tag in OPAQUE:
-            behind = self._text.find(">", self._offset_of(element)) + 1
+            behind = self._text.find(">", self._element_offset(element)) + 1
             element.text = self._hidden.get(behind, element.text)
 
     def _characters(self, data: str) -> None:
@@ -152,7 +152,7 @@ class _Builder:
         where = Span(self._source, begin, begin + len(DOCTYPE))
         raise InputError("a document type is not read here", where, "remove <!DOCTYPE …>", code="bad-xml")
 
-    def _offset_of(self, element: Element) -> int:
+    def _element_offset(self, element: Element) -> int:
         return element.span.start - self._start
 
     def _span(self, index: int, length: int) -> Span:
@@ -211,9 +211,9 @@ class _Reader:
                 case "description":
                     entries.append(self._text(element, "description"))
                 case "inputs":
-                    entries.append(self._declared(element, "inputs", "input"))
+                    entries.append(self._parse_declarations(element, "inputs", "input"))
                 case "outputs":
-                    entries.append(self._declared(element, "outputs", "output"))
+                    entries.append(self._parse_declarations(element, "outputs", "output"))
         actions = [self._action(one) for one in _actions_in(root)]
         if actions:
             entries.append((self._key("actions", root), nodes.Sequence(tuple(actions), root.span)))
@@ -278,10 +278,10 @@ class _Reader:
             if capability.tag not in ACTIONS:
                 self._unknown(capability, (*ACTIONS, "acknowledge"))
             elif capability.tag == "execute":
-                patterns += self._executed(capability)
+                patterns += self._tool_patterns(capability)
         return self._key("permissions", element), nodes.Sequence(tuple(patterns), element.span)
 
-    def _executed(self, capability: Element) -> Iterator[nodes.Scalar]:
+    def _tool_patterns(self, capability: Element) -> Iterator[nodes.Scalar]:
         if capability.words and not capability.inner:
             yield self._scalar(_pattern(capability.words), capability)
         for item in capability.inner:
@@ -291,7 +291,7 @@ class _Reader:
             else:
                 self._unknown(item, ("tool", "directive"))
 
-    def _declared(self, element: Element, name: str, tag: str) -> tuple[nodes.Scalar, nodes.Node]:
+    def _parse_declarations(self, element: Element, name: str, tag: str) -> tuple[nodes.Scalar, nodes.Node]:
         found = []
         for one in element.inner:
             if one.tag != tag:
@@ -304,7 +304,7 @@ class _Reader:
             entries.append((self._key("required", one), nodes.Scalar(needed == "true", one.span)))
             if one.words:
                 entries.append(self._text(one, "description"))
-            self._expect_attributes(one, ("name", "type", "default", "required"))
+            self._check_attributes(one, ("name", "type", "default", "required"))
             found.append(nodes.Mapping(tuple(entries), one.span))
         return self._key(name, element), nodes.Sequence(tuple(found), element.span)
 
@@ -353,7 +353,7 @@ class _Reader:
             if name in element.attributes
         ]
 
-    def _expect_attributes(self, element: Element, known: tuple[str, ...]) -> None:
+    def _check_attributes(self, element: Element, known: tuple[str, ...]) -> None:
         for name in element.attributes:
             if name not in known:
                 self._wrong(element, f"<{element.tag}> has no attribute '{name}'", _suggest_name(name, known))

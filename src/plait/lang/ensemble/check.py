@@ -82,7 +82,7 @@ def _of_whole(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
         yield Problem(what, where(cast, "max_parallel"), "leave it away, or raise it", code="wrong-type")
     for task, times in _times(cast.tasks):
         if times > 1:
-            what = f"task '{cast.id_of(task)}' stands {times} times in the list"
+            what = f"task '{cast.task_id(task)}' stands {times} times in the list"
             fix = "make a second Task: two tasks may say the same"
             yield Problem(what, None, fix, code="duplicate-task")
 
@@ -103,7 +103,7 @@ def _no_word(field: str, value: str, words: Sequence[str], where: Span | None) -
 
 
 def _of_task(cast: EnsembleSpec, task: Task, where: Where, known: set[int]) -> Iterator[Problem]:
-    called = f"task '{cast.id_of(task)}'"
+    called = f"task '{cast.task_id(task)}'"
     by_handler, by_tool = task.handler is not None, task.tool is not None
     for one, other, is_odd in (
         ("handler", "agent", by_handler and task.agent is not None),
@@ -158,9 +158,9 @@ def _of_groups(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     for owner, tasks in _groups(cast):
         for task in tasks:
             if id(task) in taken:
-                what = f"task '{cast.id_of(task)}' stands in two loops or maps"
+                what = f"task '{cast.task_id(task)}' stands in two loops or maps"
                 yield Problem(what, where(owner, "tasks"), "let it stand in one", code="contradiction")
-            taken[id(task)] = cast.id_of(task)
+            taken[id(task)] = cast.task_id(task)
 
 
 def _groups(cast: EnsembleSpec) -> Iterator[tuple[Loop | MapReduce, Sequence[Task]]]:
@@ -192,14 +192,16 @@ def _of_loop(cast: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
     for task in loop.tasks:
         for one in task.context:
             if any(one is other for other in loop.tasks) and id(one) not in seen and one is not task:
-                what = f"task '{cast.id_of(task)}' needs '{cast.id_of(one)}', which comes later in {called}"
+                what = (
+                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later in {called}"
+                )
                 fix = "put it before, or rely on the feedback of the round before"
                 yield Problem(what, where(task, "context"), fix, code="wrong-order")
         seen.add(id(task))
 
 
 def _of_map(cast: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Problem]:
-    called = f"the map of task '{cast.id_of(one.task)}'"
+    called = f"the map of task '{cast.task_id(one.task)}'"
     if one.on_empty not in ON_EMPTY:
         yield _no_word("on_empty", one.on_empty, ON_EMPTY, where(one, "on_empty"))
     if one.chunk_size is not None and one.chunk_size < 2:
@@ -216,9 +218,8 @@ def _of_map(cast: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Proble
             yield Problem(what, where(one, field), "name a task for reduce", code="contradiction")
     yield from _of_items(cast, one, called, where)
     if one.reduce is not None and any(task is one.reduce for task in one.task.context):
-        what = (
-            f"task '{cast.id_of(one.task)}' needs '{cast.id_of(one.reduce)}', which puts its outputs together"
-        )
+        task, reduce = cast.task_id(one.task), cast.task_id(one.reduce)
+        what = f"task '{task}' needs '{reduce}', which puts its outputs together"
         yield Problem(what, where(one.task, "context"), "take it out of the context", code="cycle")
 
 
@@ -236,7 +237,7 @@ def _of_items(cast: EnsembleSpec, one: MapReduce, called: str, where: Where) -> 
             what = f"the items of {called} come from a task that the ensemble does not have"
             yield Problem(what, where(one, "items"), "add it to the tasks", code="unknown-task")
         elif any(one.source is other for other in (one.task, one.reduce)):
-            what = f"the items of {called} come from '{cast.id_of(one.source)}', which stands in it"
+            what = f"the items of {called} come from '{cast.task_id(one.source)}', which stands in it"
             yield Problem(what, where(one, "items"), "name another task", code="cycle")
     elif not isinstance(one.items, str) and not isinstance(one.items, Sequence):
         what = f"the items of {called} are a list, the name of an input, or a task"
@@ -256,10 +257,10 @@ def _of_manager(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
         return
     for task in cast.tasks:
         if not task.is_done_by_model:
-            what = f"task '{cast.id_of(task)}' is done by no agent, and a manager delegates to agents"
+            what = f"task '{cast.task_id(task)}' is done by no agent, and a manager delegates to agents"
             yield Problem(what, where(task, "tool"), "give it an agent", code="contradiction")
         if task.context:
-            what = f"task '{cast.id_of(task)}' has a context, and a manager decides what its workers know"
+            what = f"task '{cast.task_id(task)}' has a context, and a manager decides what its workers know"
             yield Problem(what, where(task, "context"), "leave it away", code="contradiction")
     if cast.loops or cast.maps:
         what = "a manager decides how often something is done: there are no loops or maps"
@@ -301,7 +302,7 @@ def _of_caps(cast: EnsembleSpec, manager: Manager, where: Where) -> Iterator[Pro
 def _order_problems(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     circle = _circle(cast)
     if circle:
-        names = " → ".join(f"'{cast.id_of(task)}'" for task in [*circle, circle[0]])
+        names = " → ".join(f"'{cast.task_id(task)}'" for task in [*circle, circle[0]])
         what = f"tasks need each other in a circle: {names}"
         yield Problem(what, where(circle[0], "context"), "take one of them out of a context", code="cycle")
         return
@@ -311,7 +312,9 @@ def _order_problems(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     for task in cast.tasks:
         for one in cast.needs(task):
             if id(one) not in seen:
-                what = f"task '{cast.id_of(task)}' needs '{cast.id_of(one)}', which comes later in the list"
+                what = (
+                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later in the list"
+                )
                 fix = "put it before, or write workflow: parallel"
                 yield Problem(what, where(task, "context"), fix, code="wrong-order")
         seen.add(id(task))
@@ -463,7 +466,7 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
     if node is None:
         return
     item = next((one.item for one in read.cast.maps if one.task is task), None)
-    context = tuple(read.cast.id_of(one) for one in task.context)
+    context = tuple(read.cast.task_id(one) for one in task.context)
     if inputs and item is not None:  # an item has whatever fields it has
         asked = (
             placeholder_input(hole) for _, hole in required_placeholders(read.written[(id(task), "params")])
@@ -475,7 +478,7 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
     ]
     reduced = next((one.task for one in read.cast.maps if one.reduce is task), None)
     if reduced is not None:
-        items = _items_named(read.written[(id(task), "params")], read.cast.id_of(reduced))
+        items = _items_named(read.written[(id(task), "params")], read.cast.task_id(reduced))
         known.append(BuiltinName("context", (), "the outputs that it puts together", (*context, *items)))
     elif context:
         known.append(BuiltinName("context", (), "the outputs of the tasks in its context", context))
@@ -487,7 +490,7 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
         for finding in check_template(
             TemplateField("params", scalar, "a task", there, declared=declared_so), "graph"
         ):
-            yield finding if reduced is None else _in_reduce(finding, read.cast.id_of(reduced))
+            yield finding if reduced is None else _in_reduce(finding, read.cast.task_id(reduced))
 
 
 def _in_reduce(finding: Finding, task: str) -> Finding:

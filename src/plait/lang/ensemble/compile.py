@@ -108,7 +108,7 @@ def read_ensemble(document: nodes.Node, path: str) -> EnsembleFile:
     findings = check_ensemble(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     assert isinstance(document, nodes.Mapping)
     said = Fields("ensemble", document, NOTHING)
     read = _Reader(said, path).read()
@@ -120,8 +120,8 @@ def read_ensemble(document: nodes.Node, path: str) -> EnsembleFile:
         {**hook_tools(hooks), **read.uses},
         tool_calls(document, "prompt") if read.uses else (),
         tuple(finding for finding in findings if finding.severity == "warning"),
-        frozenset(said.words("secrets")),
-        read_limits(said.inner("limits")),
+        frozenset(said.strings("secrets")),
+        read_limits(said.child("limits")),
         hooks,
         said.seconds("timeout"),
     )
@@ -146,7 +146,7 @@ def _build_flow(
         inputs,
         FlowEnvironment({}, {}, {}),
         plan.parameters,
-        uses=plan.uses,
+        tool_uses=plan.uses,
         calls=plan.calls,
         warnings=plan.warnings,
         strict=bool(strict),
@@ -179,7 +179,7 @@ def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
         missing.problems = (*missing.problems, *others)
         raise missing
     if others:
-        raise InputError.together(others)
+        raise InputError.combine(others)
     return values
 
 

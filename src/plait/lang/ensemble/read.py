@@ -73,7 +73,7 @@ class _Reader:
         for name, node in said.entries("agents"):
             self.agents[name] = self._agent(Fields("member", _map(node), NOTHING))
         self._tasks()
-        manager = said.inner("manager")
+        manager = said.child("manager")
         cast = EnsembleSpec(
             said.text("name") or os.path.splitext(os.path.basename(self.path))[0],
             tuple(self.tasks.values()),
@@ -82,7 +82,7 @@ class _Reader:
             said.text("workflow"),  # type: ignore[arg-type]  # one of the words of its table
             None if manager is None else self._manager(manager),
             said.text("on_error") or "fail_fast",  # type: ignore[arg-type]  # as above
-            said.whole("max_parallel") or 1,
+            said.integer("max_parallel") or 1,
             said.text("provider"),
             said.text("model"),
             {id(task): name for name, task in self.tasks.items()},
@@ -101,10 +101,10 @@ class _Reader:
         manager = Manager(
             said.text("role") or "",
             **self._member(said),
-            max_delegations=said.whole("max_delegations"),
-            max_per_worker=said.whole("max_per_worker"),
-            workers=self._roles(said.words("workers")),
-            required=self._roles(said.words("required")),
+            max_delegations=said.integer("max_delegations"),
+            max_per_worker=said.integer("max_per_worker"),
+            workers=self._roles(said.strings("workers")),
+            required=self._roles(said.strings("required")),
         )
         self._note(manager, said, AGENT_TEXTS)
         return manager
@@ -117,8 +117,8 @@ class _Reader:
         )
 
     def _member(self, said: Fields) -> dict[str, Json]:
-        limits = read_limits(said.inner("limits"))
-        tools = said.words("tools")
+        limits = read_limits(said.child("limits"))
+        tools = said.strings("tools")
         for tool in tools:
             if "*" not in tool and ":" not in tool:
                 self.uses.setdefault(tool, said.span("tools"))
@@ -128,7 +128,7 @@ class _Reader:
             "provider": said.text("provider"),
             "model": said.text("model"),
             "tools": tools,
-            "once": said.words("once"),
+            "once": said.strings("once"),
             "options": {name: node.data() for name, node in said.entries("options")},
             "limits": replace(limits, turns=MOST_TURNS) if limits.turns is None else limits,
         }
@@ -156,7 +156,7 @@ class _Reader:
             said_of[name] = said
             self.tasks[name] = self._task(said)
         for name, said in said_of.items():
-            found = tuple(self._named(said, "context"))
+            found = tuple(self._find_tasks(said, "context"))
             # All tasks are there before any can be named; nobody has seen this one yet.
             object.__setattr__(self.tasks[name], "context", found)
 
@@ -167,13 +167,13 @@ class _Reader:
         task = Task(
             said.text("description") or "",
             said.text("expected_output") or "",
-            agent=self._agent_of(said),
+            agent=self._task_agent(said),
             tool=tool,
             params=None if params is None else params.data(),
             name=said.text("name"),
             output_schema=schema.data() if isinstance(schema, nodes.Mapping) else None,
-            max_output_retries=said.whole("max_output_retries") or 0,
-            attempts=said.whole("attempts") or 1,
+            max_output_retries=said.integer("max_output_retries") or 0,
+            attempts=said.integer("attempts") or 1,
             timeout=said.seconds("timeout"),
         )
         self._note(task, said, TASK_TEXTS)
@@ -181,8 +181,8 @@ class _Reader:
             self.written[(id(task), "params")] = to_template(params, "graph")
         return task
 
-    def _agent_of(self, said: Fields) -> Agent | None:
-        inner, named = said.inner("agent"), said.text("agent")
+    def _task_agent(self, said: Fields) -> Agent | None:
+        inner, named = said.child("agent"), said.text("agent")
         if inner is not None:
             return self._agent(inner)
         if named is not None and named not in self.agents:
@@ -190,7 +190,7 @@ class _Reader:
             self.problems.append(_unknown(what, said.get("agent"), named, self.agents, "unknown-agent"))
         return None if named is None else self.agents.get(named)
 
-    def _named(self, said: Fields, name: str) -> Iterator[Task]:
+    def _find_tasks(self, said: Fields, name: str) -> Iterator[Task]:
         """The tasks that a field names, one or several."""
         node = said.get(name)
         for one in node.items if isinstance(node, nodes.Sequence) else (node,):
@@ -209,9 +209,9 @@ class _Reader:
         for node in self.said.items("loops"):
             said = Fields("ensemble_loop", _map(node), NOTHING)
             loop = Loop(
-                tuple(self._named(said, "tasks")),
+                tuple(self._find_tasks(said, "tasks")),
                 self._until(said),
-                max_iterations=said.whole("max_iterations") or 0,
+                max_iterations=said.integer("max_iterations") or 0,
                 on_max=said.text("on_max") or "return_last",  # type: ignore[arg-type]  # a word of its table
                 feedback=said.flag("feedback"),
                 name=said.text("id"),
@@ -238,16 +238,16 @@ class _Reader:
 
     def _map(self, said: Fields) -> Iterator[MapReduce]:
         items, path = self._items(said)
-        reduce = next(self._named(said, "reduce"), None)
-        for task in self._named(said, "task"):
+        reduce = next(self._find_tasks(said, "reduce"), None)
+        for task in self._find_tasks(said, "task"):
             made = MapReduce(
                 items,
                 task,
                 reduce,
                 item=said.text("as") or "item",
-                chunk_size=said.whole("chunk_size"),
-                target_tokens=said.whole("target_tokens"),
-                max_levels=said.whole("max_levels") or MAX_LEVELS,
+                chunk_size=said.integer("chunk_size"),
+                target_tokens=said.integer("target_tokens"),
+                max_levels=said.integer("max_levels") or MAX_LEVELS,
                 path=path,
                 on_empty=parse_on_empty(said),
             )
@@ -256,9 +256,9 @@ class _Reader:
 
     def _items(self, said: Fields) -> tuple[Json, str | None]:
         """A list, the name of an input, or the task that makes the list and where in its data that is."""
-        made = said.inner("items")
+        made = said.child("items")
         if made is not None:
-            return next(self._named(made, "task"), ()), made.text("path")
+            return next(self._find_tasks(made, "task"), ()), made.text("path")
         items = said.get("items")
         assert isinstance(items, nodes.Sequence | nodes.Scalar)
         return items.data(), None

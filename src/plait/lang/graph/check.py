@@ -104,7 +104,7 @@ class NamedTool:
 
 def node_tool(said: Fields) -> NamedTool | None:
     """The tool of a node, or of what its action says."""
-    inner = said.inner("action") or said
+    inner = said.child("action") or said
     node = inner.get("tool")
     if not isinstance(node, nodes.Scalar):
         return None
@@ -166,7 +166,7 @@ class _Graph:
 
     def findings(self) -> Iterator[Finding]:
         yield from self._two_bodies()
-        yield from map(Finding, self._lost_edges())
+        yield from map(Finding, self._check_edges())
         for name, (_, said) in self.nodes.items():
             yield from map(Finding, _check_node_fields(name, said))
             yield from _conditions(said)
@@ -186,15 +186,15 @@ class _Graph:
             what, fix = "a graph needs 'start': the node with which it begins", "add start: …"
             yield Finding(Problem(what, self.document.key_span("nodes"), fix, code="missing-field"))
 
-    def _lost_edges(self) -> Iterator[Problem]:
+    def _check_edges(self) -> Iterator[Problem]:
         start = self.start
         if isinstance(start, nodes.Scalar) and self.nodes:
-            yield from self._lost(_Target(str(start.value), start.span, "start"))
+            yield from self._check_target(_Target(str(start.value), start.span, "start"))
         for targets in self.targets.values():
             for target in targets:
-                yield from self._lost(target)
+                yield from self._check_target(target)
 
-    def _lost(self, target: _Target) -> Iterator[Problem]:
+    def _check_target(self, target: _Target) -> Iterator[Problem]:
         known = self.names
         if target.name in known:
             return
@@ -343,10 +343,10 @@ class _Names:
             yield from check_template(field, "graph")
             node, place = self._place(field)
             for path, span in _template_paths(field):
-                yield from self._asked_for(path, span, node, place)
+                yield from self._check_path(path, span, node, place)
         for name, (_, said) in self.graph.nodes.items():
             for path, span in _condition_paths(said):
-                yield from self._asked_for(path, span, name, "next", tested=True)
+                yield from self._check_path(path, span, name, "next", tested=True)
 
     def _place(self, field: TemplateField) -> tuple[str, str]:
         """The node and the field in which a template stands."""
@@ -356,7 +356,7 @@ class _Names:
         name = path[: ends[-1]] if ends else ""
         return name, path[len(name) + 1 :].partition(".")[0].partition("[")[0]
 
-    def _asked_for(
+    def _check_path(
         self, path: Path, span: Span, node: str, place: str, *, tested: bool = False
     ) -> Iterator[Finding]:
         first = path.keys[0] if path.keys else None

@@ -114,7 +114,7 @@ def read_graph(document: nodes.Node, path: str) -> GraphFile:
     findings = check_graph(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     assert isinstance(document, nodes.Mapping)
     head, body = Fields("graph", document, NOTHING), graph_body(document)
     graph = _graph(head, body, path)
@@ -126,7 +126,7 @@ def read_graph(document: nodes.Node, path: str) -> GraphFile:
         uses,
         tool_calls(document, "graph") if uses else (),
         tuple(finding for finding in findings if finding.severity == "warning"),
-        frozenset(head.words("secrets")),
+        frozenset(head.strings("secrets")),
         dict(_needs(head, body)),
         body.seconds("timeout"),
     )
@@ -138,16 +138,16 @@ def _graph(head: Fields, body: Fields, path: str) -> GraphProgram:
     goes_on = body.text("on_error") == "continue"
     # What begins elsewhere, or with another state, has done none of what this one does.
     around: Json = [body.text("start"), state.data() if state else {}, goes_on]
-    most = body.whole("max_concurrency") or MAX_CONCURRENCY
+    most = body.integer("max_concurrency") or MAX_CONCURRENCY
     made = [_node(name, node, around, goes_on, most) for name, node in body.entries("nodes")]
     return GraphProgram(
         name,
         body.text("start") or "",
         {node.name: node for node in made},
         state=dict(state.data()) if isinstance(state, nodes.Mapping) else {},
-        max_steps=body.whole("max_steps") or MAX_STEPS,
-        goes_on=goes_on,
-        limits=read_limits(head.inner("limits")),
+        max_steps=body.integer("max_steps") or MAX_STEPS,
+        continue_on_error=goes_on,
+        limits=read_limits(head.child("limits")),
         hooks=read_hooks(body.get("hooks")),
     )
 
@@ -162,7 +162,7 @@ def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -
         retry=retry,
         timeout=said.seconds("timeout"),
         # The graph has gone on from this failure, and so does a resumed run.
-        failure_is_final=on_error is not None or goes_on,
+        keep_failure=on_error is not None or goes_on,
     )
     return NodeSpec(
         name,
@@ -199,7 +199,7 @@ def _call(said: Fields, around: Json, name: str) -> Action | None:
     if named is None:
         return None
     tool = named.id()
-    params = (said.inner("action") or said).get("params")
+    params = (said.child("action") or said).get("params")
     has_params = params is not None and params.data() is not None
     return NodeCall(
         to_template(named.node, "graph") if tool is None else tool,
@@ -214,7 +214,7 @@ def _call(said: Fields, around: Json, name: str) -> Action | None:
 def _loop(said: Fields, most: int, goes_on: bool) -> NodeForeach:
     over = said.get("over")
     assert over is not None
-    parallel = (said.whole("max_concurrency") or most) if said.flag("parallel") else 1
+    parallel = (said.integer("max_concurrency") or most) if said.flag("parallel") else 1
     return NodeForeach(
         to_template(over, "graph"),
         said.text("as") or "item",
@@ -263,7 +263,7 @@ def _needs(head: Fields, body: Fields) -> Iterator[tuple[str, Span]]:
         Fields("node", node, NOTHING) for _, node in body.entries("nodes") if isinstance(node, nodes.Mapping)
     ]
     for one in (head, *said):
-        yield from ((name, one.span("env_requires")) for name in one.words("env_requires"))
+        yield from ((name, one.span("env_requires")) for name in one.strings("env_requires"))
 
 
 # ── what it is given ─────────────────────────────────────────────────────
@@ -311,7 +311,7 @@ def _build_flow(
     except InputError as error:
         problems += error.problems
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     graph = replace(
         plan.graph,
         inputs=inputs,
@@ -326,7 +326,7 @@ def _build_flow(
         inputs,
         FlowEnvironment({}, {}, {}),
         plan.parameters,
-        uses=plan.uses,
+        tool_uses=plan.uses,
         calls=plan.calls,
         warnings=plan.warnings,
         strict=bool(strict),

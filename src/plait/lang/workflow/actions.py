@@ -28,7 +28,7 @@ def build_action(
         case "shell":
             return "shell", _shell(said, required_template(said, "shell"), parse_interpreter(said), strict)
         case "test":
-            inner = said.inner("test")
+            inner = said.child("test")
             script = required_template(said, "test") if inner is None else required_template(inner, "command")
             return "shell", _shell(said, script, "sh", strict)
         case "tool":
@@ -75,7 +75,7 @@ def _tool(builder: WorkflowCompiler, said: Fields, strict: bool) -> Action:
 def _agent(builder: WorkflowCompiler, said: Fields, command: str, strict: bool) -> Action:
     from plait.program.actions.cli_agent import CLAUDE, CliAgentAction
 
-    inner = said.inner(command)
+    inner = said.child(command)
     options = inner.entries("options") if inner else []
     model = (inner.get("model") if inner else None) or said.get("model")
     if model is not None:
@@ -89,7 +89,7 @@ def _agent(builder: WorkflowCompiler, said: Fields, command: str, strict: bool) 
 def _prompt(said: Fields, strict: bool) -> Action:
     from plait.program.actions.prompt import PromptAction
 
-    inner = said.inner("prompt")
+    inner = said.child("prompt")
     model = said.text("model")
     if inner is None:
         return PromptAction(required_template(said, "prompt"), model=model, strict=strict)
@@ -111,7 +111,7 @@ def _converse(said: Fields, inner: Fields, options: dict[str, Json], strict: boo
     from plait.program.actions.prompt import Converse
 
     schema = inner.get("schema")
-    retries = inner.whole("max_output_retries")
+    retries = inner.integer("max_output_retries")
     return Converse(
         said.text("name") or said.text("id") or "agent",
         required_template(inner, "prompt"),
@@ -119,8 +119,8 @@ def _converse(said: Fields, inner: Fields, options: dict[str, Json], strict: boo
         inner.text("provider"),
         inner.text("model") or said.text("model"),
         options,
-        inner.words("tools"),
-        inner.words("once"),
+        inner.strings("tools"),
+        inner.strings("once"),
         schema.data() if isinstance(schema, nodes.Mapping) else None,
         agent_limits(inner),
         0 if retries is None else retries,
@@ -133,7 +133,7 @@ def _foreach(builder: WorkflowCompiler, said: Fields, place: CompileContext, str
 
     node = said.get("foreach")
     assert node is not None
-    inner = said.inner("foreach")
+    inner = said.child("foreach")
     source: Source
     if inner is not None:
         script = inner.template("command")
@@ -152,15 +152,15 @@ def _foreach(builder: WorkflowCompiler, said: Fields, place: CompileContext, str
     each = builder.steps("do", said.items("do"), place, kind="rounds", title="each item")
     most = said.get("max_items")
     told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
-    found = digest([*told, *builder.head.mentioned(node, most), *builder.reaching(place)])
-    parallel = said.maybe("parallel")
+    found = digest([*told, *builder.head.declarations_in(node, most), *builder.reaching(place)])
+    parallel = said.optional_flag("parallel")
     return foreach(
         source,
         each,
         fingerprint=join_fingerprints([found, each.fingerprint]),
         items_fingerprint=found,
-        parallel=(said.whole("parallel") or 1) if parallel is None else parallel,
-        max_items=said.whole("max_items"),
+        parallel=(said.integer("parallel") or 1) if parallel is None else parallel,
+        max_items=said.integer("max_items"),
         continue_on_error=said.flag("continue_on_error"),
         on_empty=parse_on_empty(said),
     )
@@ -190,7 +190,7 @@ def with_change_checks(
 def _http(said: Fields, strict: bool) -> Action:
     from plait.program.actions.http import HttpAction
 
-    inner = said.inner("http")
+    inner = said.child("http")
     if inner is None:
         url = required_template(said, "http")
         return HttpAction(url, strict=strict, is_title=_is_title(url, said))
@@ -204,7 +204,7 @@ def _http(said: Fields, strict: bool) -> Action:
         inner.template("body"),
         tuple(statuses if isinstance(statuses, list) else [statuses]),
         strict=strict,
-        allow_hosts=tuple(inner.words("allow_hosts")),
+        allow_hosts=tuple(inner.strings("allow_hosts")),
         is_title=_is_title(url, said),
     )
 
@@ -212,7 +212,7 @@ def _http(said: Fields, strict: bool) -> Action:
 def _write_file(said: Fields, strict: bool) -> Action:
     from plait.program.actions.write_file import WriteFileAction
 
-    inner = said.inner("write_file")
+    inner = said.child("write_file")
     assert inner is not None
     mode = inner.get("mode")
     written = None if mode is None else str(mode.data())

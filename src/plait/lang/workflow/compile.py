@@ -73,7 +73,7 @@ class CompileContext:
 
     def inside(self, said: Fields) -> CompileContext:
         """The place of the steps that a step with steps of its own performs."""
-        older = said.inner("metadata")
+        older = said.child("metadata")
         told = [(name, said.get(name)) for name in ("with", "env", "working_dir")]
         told.append(("env", older.get("env") if older else None))
         return replace(
@@ -143,7 +143,7 @@ class WorkflowCompiler:
         self.around: Json = [
             env.data() if env else {},
             chosen.data() if chosen else {},
-            *self.head.mentioned(env, chosen),
+            *self.head.declarations_in(env, chosen),
         ]
         """What the whole flow says that reaches every step."""
 
@@ -174,14 +174,14 @@ class WorkflowCompiler:
             return None
         if isinstance(node, nodes.Sequence):
             return self.steps(key, node.items, place)
-        said = self.said.inner(key)
+        said = self.said.child(key)
         assert said is not None
         place = replace(place, env=dict(said.variables("env")))
         return self.steps(key, said.items("steps"), place, timeout=said.seconds("timeout"))
 
     def setup(self, place: CompileContext) -> Steps | None:
         steps = self.phase("setup", place)
-        said = self.said.inner("setup")
+        said = self.said.child("setup")
         if steps is None or said is None or not said.has("capture_outputs"):
             return steps
         from plait.lang.workflow.setup_captures import add_setup_captures
@@ -189,7 +189,7 @@ class WorkflowCompiler:
         return add_setup_captures(steps, said)
 
     def fan(self, place: CompileContext) -> Map | None:
-        said = self.said.inner("map")
+        said = self.said.child("map")
         if said is None:
             return None
         from plait.lang.workflow.map import compile_map
@@ -221,8 +221,8 @@ class WorkflowCompiler:
             node = expand_short_step(node)
         assert isinstance(node, nodes.Mapping)
         said = Fields("step", node, self.scope)
-        older = said.inner("metadata")
-        own = said.maybe("strict")
+        older = said.child("metadata")
+        own = said.optional_flag("strict")
         told_strict = self.strict if own is None else own
         strict = told_strict and not (own is None and self.lenient)
         inner = place.below()
@@ -271,7 +271,7 @@ class WorkflowCompiler:
         node = _without(node, without)
         said = fingerprint_data(node, format.STEP)
         phase = {name: value.data() for name, value in place.of_phase.items()}
-        used = self.head.mentioned(node, *place.of_phase.values())
+        used = self.head.declarations_in(node, *place.of_phase.values())
         told = [sort_keys(said), self.around, phase, strict, *used, *self.reaching(place)]
         own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
         block = [step.fingerprint for step in action.inner] if isinstance(action, BlockAction) else []
@@ -284,7 +284,7 @@ class WorkflowCompiler:
         if not place.reaching:
             return []
         said: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
-        return [said, *self.head.mentioned(*(node for _, node in place.reaching))]
+        return [said, *self.head.declarations_in(*(node for _, node in place.reaching))]
 
     # ── what follows it ──────────────────────────────────────────────────
 
@@ -298,11 +298,11 @@ class WorkflowCompiler:
         return self.steps(name, items, place, kind="handler", timeout=timeout)
 
     def handler(self, said: Fields, place: CompileContext) -> FailureHandler | None:
-        older = said.inner("test")
+        older = said.child("test")
         if not said.has("on_failure") and older is not None:
             said = older
         node = said.get("on_failure")
-        inner = said.inner("on_failure")
+        inner = said.child("on_failure")
         if inner is not None:
             return self.handler_map(inner, place)
         if node is None or (isinstance(node, nodes.Scalar) and node.value is False):
@@ -315,12 +315,12 @@ class WorkflowCompiler:
         return FailureHandler(steps, MENDED_ATTEMPTS if is_agent else 0)
 
     def handler_map(self, said: Fields, place: CompileContext) -> FailureHandler:
-        forgiving = said.flag("continue_on_error") or said.maybe("handler_failure_fatal") is False
+        forgiving = said.flag("continue_on_error") or said.optional_flag("handler_failure_fatal") is False
         place = replace(place, forgiving=place.forgiving or forgiving)
         steps = self.steps(
             "on_failure", handler_commands(said), place, kind="handler", timeout=said.seconds("timeout")
         )
-        return FailureHandler(steps, _attempts(said), said.maybe("fail_workflow"))
+        return FailureHandler(steps, _attempts(said), said.optional_flag("fail_workflow"))
 
     def validation(self, said: Fields, place: CompileContext) -> Validation | None:
         node = said.get("validate")
@@ -328,7 +328,7 @@ class WorkflowCompiler:
             return None
         from plait.program.validate import Validation
 
-        inner = said.inner("validate")
+        inner = said.child("validate")
         if inner is None:
             check = self.following(node, "check", place)
             assert check is not None
@@ -336,11 +336,11 @@ class WorkflowCompiler:
         check = self.steps(
             "check", handler_commands(inner), place, kind="check", timeout=inner.seconds("timeout")
         )
-        completes = inner.inner("on_incomplete")
+        completes = inner.child("on_incomplete")
         steps = self.completing(inner, completes, place)
-        attempts = inner.whole("max_attempts")
+        attempts = inner.integer("max_attempts")
         if attempts is None:
-            attempts = completes.whole("max_attempts") if completes else 2
+            attempts = completes.integer("max_attempts") if completes else 2
         fails = inner.flag("fail_workflow") and (completes is None or completes.flag("fail_workflow"))
         return Validation(
             check,
@@ -376,7 +376,7 @@ class _Head:
             and convert_value(parameter, parameter.default) == scope.lookup(name)
         }
 
-    def mentioned(self, *places: nodes.Node | None) -> list[Json]:
+    def declarations_in(self, *places: nodes.Node | None) -> list[Json]:
         """What stands there, of each name that is mentioned, directly or by a variable; [] if none is."""
         if not (self._vars or self._defaults):
             return []
@@ -396,7 +396,7 @@ class _Head:
 
 def _attempts(said: Fields) -> int:
     """How often a step is tried again after its handler."""
-    attempts = said.whole("max_attempts")
+    attempts = said.integer("max_attempts")
     if attempts is not None:
         return attempts
     if said.has("retry_original"):

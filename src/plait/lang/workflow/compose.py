@@ -87,13 +87,13 @@ def compose(document: Node, path: str, *, project: str | None = None) -> Compose
     """
     root = _root(path, project)
     composer = _Composer(lambda relative: _read_below(root, relative))
-    return composer.composed(document, os.path.relpath(os.path.realpath(path), root))
+    return composer.compose_document(document, os.path.relpath(os.path.realpath(path), root))
 
 
 def compose_alone(document: Node) -> ComposedWorkflow:
     """A document without a place: its own blocks, and nothing from other files."""
     composer = _Composer(None)
-    return composer.composed(document, "")
+    return composer.compose_document(document, "")
 
 
 def _root(path: str, project: str | None) -> str:
@@ -124,7 +124,7 @@ class _Composer:
         self.files: dict[str, Node] = {}
         self.whole = True
 
-    def composed(self, document: Node, path: str) -> ComposedWorkflow:
+    def compose_document(self, document: Node, path: str) -> ComposedWorkflow:
         merged, blocks = self._file(document, path, (path,))
         found = _block_problems(merged, blocks)
         shares = isinstance(document, Mapping) and (document.get("imports") or document.get("extends"))
@@ -173,9 +173,9 @@ class _Composer:
                 continue  # the format says what is wrong
             found = self._other(named, path, chain)
             if found is not None:
-                self._take(entry, named, self._blocks_of(*found, chain), blocks)
+                self._take(entry, named, self._load_blocks(*found, chain), blocks)
 
-    def _blocks_of(self, document: Node, path: str, chain: tuple[str, ...]) -> Blocks:
+    def _load_blocks(self, document: Node, path: str, chain: tuple[str, ...]) -> Blocks:
         known = self.known.get(path)
         if known is None:
             self.problems += format.validate(document, called=f"'{path}'")

@@ -40,6 +40,6 @@ def _field_secrets(field: TemplateField, scope: Scope) -> Iterator[str]:
 
 def _try_render(text: str, scope: Scope) -> Json:
     try:
-        return compile_template(text, "workflow").careful(scope, strict=True, sealing=True)
+        return compile_template(text, "workflow").render_checked(scope, strict=True, sealing=True)
     except PlaitError:
         return None  # it needs what only a run knows

@@ -40,13 +40,13 @@ BELONGS_TO: Final = {
 
 def compile_map(builder: WorkflowCompiler, said: Fields, place: CompileContext) -> Map:
     node = said.get("steps")
-    inner = said.inner("steps")
+    inner = said.child("steps")
     items = inner.items("steps") if inner is not None else said.items("steps")
     assert node is not None
     place = replace(place, env=dict(said.variables("env")))
     each = builder.steps("each", items, place, kind="item", title="each item")
     found = _map_items(builder, said)
-    limits = said.inner("timeout_config")
+    limits = said.child("timeout_config")
     timeout = said.seconds("timeout")
     return Map(
         "map",
@@ -75,12 +75,12 @@ def _map_items(builder: WorkflowCompiler, said: Fields) -> FindItems:
         input,
         replace(
             read_selection(_without_holes(said.node)),
-            offset=said.whole("offset") or 0,
-            max_items=said.whole("max_items"),
+            offset=said.integer("offset") or 0,
+            max_items=said.integer("max_items"),
         ),
         said.template("id"),
-        digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
-        allow_outside="outside_files" in builder.said.words("allow"),
+        digest([told, builder.around, *builder.head.declarations_in(*nodes_told.values())]),
+        allow_outside="outside_files" in builder.said.strings("allow"),
         strict=builder.strict,
         on_empty=parse_on_empty(said),
         env={name: text_template(value) for name, value in env.items() if not mentions_item(value, named)},
@@ -88,7 +88,7 @@ def _map_items(builder: WorkflowCompiler, said: Fields) -> FindItems:
 
 
 def _isolation(builder: WorkflowCompiler, said: Fields) -> Isolation | None:
-    inner, node = said.inner("isolation"), said.get("isolation")
+    inner, node = said.child("isolation"), said.get("isolation")
     kind = said.text("isolation") if inner is None else inner.text("kind")
     if kind in (None, "none"):
         return None
@@ -109,7 +109,7 @@ def _isolation(builder: WorkflowCompiler, said: Fields) -> Isolation | None:
 
 def isolation_problems(said: Fields | None) -> Iterator[Problem]:
     """What a map says about places of one kind that belongs to another."""
-    inner = None if said is None else said.inner("isolation")
+    inner = None if said is None else said.child("isolation")
     if inner is None:
         return
     kind = inner.text("kind") or ""
@@ -137,11 +137,11 @@ def _errors(builder: WorkflowCompiler, said: Fields) -> ErrorPolicy:
     places = [*own, *around]
     failing = _failing(own) or _failing(around)
     retry = _retry(places)
-    circuit = next((one.inner("circuit_breaker") for one in places if one.has("circuit_breaker")), None)
+    circuit = next((one.child("circuit_breaker") for one in places if one.has("circuit_breaker")), None)
     threshold = next(
         (one.number("failure_threshold") for one in places if one.has("failure_threshold")), None
     )
-    most = next((one.whole("max_failures") for one in places if one.has("max_failures")), None)
+    most = next((one.integer("max_failures") for one in places if one.has("max_failures")), None)
     return ErrorPolicy(
         on_item_failure=failing or ("retry" if said.has("retry") else "dlq"),  # type: ignore[arg-type]  # its words
         retry=retry or (Retry(attempts=3) if failing == "retry" else NO_RETRY),
@@ -150,9 +150,9 @@ def _errors(builder: WorkflowCompiler, said: Fields) -> ErrorPolicy:
         circuit=None
         if circuit is None
         else CircuitBreaker(
-            circuit.whole("failure_threshold") or 5,
+            circuit.integer("failure_threshold") or 5,
             circuit.seconds("timeout") or 30.0,
-            circuit.whole("success_threshold") or 3,
+            circuit.integer("success_threshold") or 3,
         ),
     )
 
@@ -165,7 +165,7 @@ def policy_problems(*saids: Fields) -> Iterator[Problem]:
 
 def _levels(said: Fields) -> list[Fields]:
     """A map or flow, and the map of its own that says what happens when items fail."""
-    return [one for one in (said, said.inner("error_policy")) if one is not None]
+    return [one for one in (said, said.child("error_policy")) if one is not None]
 
 
 def _failing(level: Many[Fields]) -> str | None:

@@ -64,7 +64,7 @@ def load_workflow(
     findings = _require_workflow(flow, path, project)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     head = Fields("flow", _head(flow.document), Scope())
     parameters = parse_parameters(flow.document)
     values, around = known or _resolve_values(head, parameters, given or {}, profile, environ)
@@ -93,22 +93,22 @@ def load_workflow(
         values,
         around,
         parameters,
-        uses=builder.tools | called,
+        tool_uses=builder.tools | called,
         calls=_calls((flow, *builder.called)) if builder.tools else (),
         warnings=(*_warnings(findings), *_env_file_warnings(around, said), *_short_secrets(around, said)),
         strict=strictly and not lenient,
         timeout=said.seconds("timeout"),
-        limits=read_limits(said.inner("limits")),
+        limits=read_limits(said.child("limits")),
         hooks=hooks,
         durability=said.text("durability") or "normal",
         backend=parse_backend(said),
         shared=_of_map(said, "shared"),
-        ships=_ships(said),
+        shipped_files=_ships(said),
         stall_timeout=_seconds_of_map(said, "stall_timeout"),
         wait_for_workers=_seconds_of_map(said, "wait_for_workers"),
-        allow_outside="outside_files" in said.words("allow"),
+        allow_outside="outside_files" in said.strings("allow"),
         environ=environ,
-        made=_find_derived_secrets(flow, around, values, environ) | builder.made,
+        derived_secrets=_find_derived_secrets(flow, around, values, environ) | builder.made,
     )
 
 
@@ -144,18 +144,18 @@ def _hooks(flow: Fields, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span
 
 
 def _of_map(flow: Fields, flag: str) -> bool:
-    own = flow.inner("map")
+    own = flow.child("map")
     return own is not None and own.flag(flag)
 
 
 def _seconds_of_map(flow: Fields, field: str) -> float | None:
-    own = flow.inner("map")
+    own = flow.child("map")
     return None if own is None else own.seconds(field)
 
 
 def _ships(flow: Fields) -> tuple[str, ...]:
-    own = flow.inner("map")
-    return () if own is None else tuple(own.words("ship"))
+    own = flow.child("map")
+    return () if own is None else tuple(own.strings("ship"))
 
 
 def _require_workflow(flow: ComposedWorkflow, path: str, project: str | None) -> list[Finding]:
@@ -163,7 +163,7 @@ def _require_workflow(flow: ComposedWorkflow, path: str, project: str | None) ->
         return check_workflow(flow, project=project)
     found = format.validate(flow.document)
     if found:
-        raise InputError.together(found)
+        raise InputError.combine(found)
     fix = "write steps:, or setup:, map: and reduce:; a graph has start: and nodes:, an ensemble tasks:"
     raise InputError("this file has no steps", path, fix, code="no-steps")
 
@@ -193,7 +193,7 @@ def _resolve_values(
     except InputError as error:
         problems += error.problems
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     return values, around
 
 

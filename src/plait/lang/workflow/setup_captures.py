@@ -37,12 +37,12 @@ def _extract(name: str, node: nodes.Node, scope: Scope) -> tuple[int, OutputPart
         return at if isinstance(at, int) else 0, OutputPart(name)
     said = Fields("captured", node, scope)
     default = said.get("default")
-    return said.whole("command_index") or 0, OutputPart(
+    return said.integer("command_index") or 0, OutputPart(
         name,
         said.text("source") or "stdout",
         said.text("pattern"),
         said.text("json_path"),
-        said.whole("max_size") or 1 << 20,
+        said.integer("max_size") or 1 << 20,
         None if default is None else default.data(),
         default is not None,
         said.text("multiline") or "preserve",

@@ -125,7 +125,9 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
                 resolve_parameters({name: parameters[name]}, {name: value})
             except InputError as error:
                 yield from (
-                    replace(one, where=given[name].span, fix=f"declared is {parameters[name].wanted}")
+                    replace(
+                        one, where=given[name].span, fix=f"declared is {parameters[name].type_description}"
+                    )
                     for one in error.problems
                 )
     for name, parameter in parameters.items():
@@ -238,7 +240,7 @@ def _resolve_params(
         node = said.get("params") or said.get("workflow")
         where = None if node is None else node.span
         fix = "correct it under params of this step"
-        raise InputError.together([replace(one, where=where, fix=fix) for one in error.problems]) from None
+        raise InputError.combine([replace(one, where=where, fix=fix) for one in error.problems]) from None
 
 
 def _each(params: nodes.Node | None) -> dict[str, Template]:

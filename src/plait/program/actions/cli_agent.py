@@ -41,9 +41,9 @@ class CliAgentAction:
         run = working(turn.run)
         prompt = run.mask(render_text(self.prompt, turn.scope, strict=self.strict))
         if run.rehearsal is not None:
-            return run.rehearse(turn, "agent", prompt)
+            return run.add_planned_step(turn, "agent", prompt)
         if self.is_title:
-            run.entitle(turn.path, command_title(prompt))
+            run.set_title(turn.path, command_title(prompt))
         params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
         try:
             value = call_tool_step(turn, self.tool, params, as_text=True)

@@ -71,16 +71,16 @@ class HttpAction:
         run = working(turn.run)
         call = self._call(turn)
         if run.rehearsal is not None:
-            return run.rehearse(turn, "http", f"{call.method} {call.url}")
+            return run.add_planned_step(turn, "http", f"{call.method} {call.url}")
         if self.is_title:
-            run.entitle(turn.path, command_title(run.mask(call.url)))
+            run.set_title(turn.path, command_title(run.mask(call.url)))
         try:
             answer = run.hands.request(call)
         except RequestError as error:
             raise StepError(
                 timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), turn)
             ) from None
-        return self._expect_welcome(answer, turn)
+        return self._require_expected_status(answer, turn)
 
     def _call(self, turn: StepContext) -> RequestCall:
         scope, left = turn.scope, working(turn.run).time_left(turn)
@@ -115,7 +115,7 @@ class HttpAction:
         allowed = matching_host_rule(url, self.allow_hosts)
         if allowed is None:
             raise StepError(Failure("the url leads to a host that allow_hosts does not name", "refused"))
-        if allowed == ANY_HOST and any(_has_secret(part, scope) for part in self._sent()):
+        if allowed == ANY_HOST and any(_has_secret(part, scope) for part in self._request_templates()):
             said = "a secret would be sent to whatever host a value names: name the hosts under allow_hosts"
             raise StepError(Failure(said, "refused"))
         return url, "*" in allowed
@@ -124,7 +124,7 @@ class HttpAction:
         first = self.url.pieces(scope)[0]
         return isinstance(first, PlacedValue) and isinstance(first.value, Unknown)
 
-    def _sent(self) -> Iterator[Template]:
+    def _request_templates(self) -> Iterator[Template]:
         yield self.url
         yield from self.headers.values()
         if self.body is not None:
@@ -144,7 +144,7 @@ class HttpAction:
         kind = "text/plain; charset=utf-8" if isinstance(value, str | Secret) else JSON
         return utf8(reveal_text(value)), kind
 
-    def _expect_welcome(self, answer: PrimitiveResult, turn: StepContext) -> dict[str, Json]:
+    def _require_expected_status(self, answer: PrimitiveResult, turn: StepContext) -> dict[str, Json]:
         status = answer.metadata.get("status")
         status = status if isinstance(status, int) else 0
         welcome = status in self.expect if self.expect else answer.success

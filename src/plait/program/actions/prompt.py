@@ -71,15 +71,15 @@ class PromptAction:
         system = "" if self.system is None else render_text(self.system, turn.scope, strict=self.strict)
         asked = ModelRequest((Message("user", text),), run.mask(system), self.model, options=self.options)
         if run.rehearsal is not None:
-            return run.rehearse(turn, "prompt", text)
+            return run.add_planned_step(turn, "prompt", text)
         provider = run.hands.provider(self.provider)
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
         if run.hooks is None and not _was_asked(turn):
             return _execute_turn(asked, provider, turn)
-        return self._remembered(Question(asked, provider, turn.attempt), _after_misread(turn))
+        return self._perform_turn(Question(asked, provider, turn.attempt), _after_misread(turn))
 
-    def _remembered(self, question: Question, turn: StepContext) -> dict[str, Json]:
+    def _perform_turn(self, question: Question, turn: StepContext) -> dict[str, Json]:
         outcome = turn.perform(question)
         if isinstance(outcome, Skipped):
             raise Skip(outcome.why)
@@ -120,13 +120,13 @@ class Question:
     def run(self, turn: StepContext) -> Json:
         hooks, context = turn.run.hooks, self._context(turn)
         if hooks is not None:
-            hooks.expect("turn_started", turn, context)
+            hooks.require("turn_started", turn, context)
         value = _execute_turn(self.ask, self.provider, turn)
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
         value = {**value, MODEL: value["facts"]["model"]}
         if hooks is not None:
-            hooks.tell_behind(
+            hooks.notify_after(
                 turn, "turn_finished", {**context, MODEL: self.ask.model or value[MODEL], "result": value}
             )
         return value
@@ -140,26 +140,26 @@ class Question:
 
 def _was_asked(turn: StepContext) -> bool:
     """Has an earlier life an answer, in which hooks heard of it?"""
-    if turn.run.fresh or not turn.replaying:
+    if turn.run.is_first_run or not turn.can_replay:
         return False
-    known = turn.run.journal.recorded(f"{turn.path}/{FIRST}")
+    known = turn.run.journal.step(f"{turn.path}/{FIRST}")
     return known is not None and isinstance(known.outcome, Succeeded)
 
 
 def _after_misread(turn: StepContext) -> StepContext:
     """An answer that could not be captured is of no use: a run that goes on asks for another one."""
     journal = turn.run.journal
-    if turn.run.fresh or (answer := journal.recorded(f"{turn.path}/{FIRST}")) is None:
+    if turn.run.is_first_run or (answer := journal.step(f"{turn.path}/{FIRST}")) is None:
         return turn
-    match journal.last_end(turn.path):
+    match journal.last_result(turn.path):
         case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if number > answer.number:
-            return replace(turn, replaying=False)
+            return replace(turn, can_replay=False)
     return turn
 
 
 def _execute_turn(asked: ModelRequest, provider: Provider, turn: StepContext) -> dict[str, Json]:
     run = working(turn.run)
-    spent = run.spent_around(turn.path)
+    spent = run.budget_at(turn.path)
     if (reached := spent.take(*ASKING, turns=1)) is not None:
         raise limit_error(reached, turn)
     bill = TurnBudget(spent, partial(run.charge, turn.path))
@@ -184,7 +184,7 @@ def _execute_turn(asked: ModelRequest, provider: Provider, turn: StepContext) ->
 
 def _turn_error(failure: Failure, bill: TurnBudget, turn: StepContext) -> StepError | LimitExceeded:
     """How a question without an answer ends: by itself, or by a limit, and then what was paid is kept."""
-    over = bill.over(failure, turn)
+    over = bill.limit_reached(failure, turn)
     if over is None:
         return StepError(failure)
     end = limit_error(over, turn, partial=failure.output)
@@ -238,7 +238,7 @@ class Converse:
     limits: Limits = NO_LIMITS
     max_output_retries: int = 2
     strict: bool = False
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @plans
     def run(self, turn: StepContext) -> dict[str, Json]:

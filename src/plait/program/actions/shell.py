@@ -43,14 +43,14 @@ class ShellAction:
     def run_with(self, turn: StepContext, values: Values) -> dict[str, Json]:
         """The same with these values, where they are not those of the scope."""
         run = working(turn.run)
-        bound = self._constant[0] if self._constant else self.bound(values)
-        run.hide_made(bound.secrets)
+        bound = self._constant[0] if self._constant else self.bind(values)
+        run.add_derived_secrets(bound.secrets)
         if run.rehearsal is not None:
-            return run.rehearse(turn, "shell", bound.shown)
+            return run.add_planned_step(turn, "shell", bound.shown)
         if self.is_title:
-            run.entitle(turn.path, command_title(run.mask(bound.shown)))
+            run.set_title(turn.path, command_title(run.mask(bound.shown)))
         try:
-            ended = self._ended(bound, turn)
+            ended = self._run_shell(bound, turn)
         except ProcessError as error:
             if error.code != "timeout":
                 raise
@@ -58,7 +58,7 @@ class ShellAction:
         _note_losses(ended, turn)
         return require_exit_zero(process_result_record(ended, turn), ended.signal)
 
-    def _ended(self, bound: BoundScript, turn: StepContext) -> ProcessResult:
+    def _run_shell(self, bound: BoundScript, turn: StepContext) -> ProcessResult:
         run = working(turn.run)
         return run.hands.shell(
             bound,
@@ -75,7 +75,7 @@ class ShellAction:
             stop=run.stop,
         )
 
-    def bound(self, values: Values) -> BoundScript:
+    def bind(self, values: Values) -> BoundScript:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
         bound = bind_shell(self.script, values, strict=self.strict, dialect=dialect)
         if not self.script.leaf.program.hole_count:
@@ -111,7 +111,7 @@ def process_result_record(ended: ProcessResult, turn: StepContext) -> dict[str, 
         "exit_code": ended.exit_code,
         "duration": round(ended.duration, 6),
     }
-    if ended.truncated:
+    if ended.is_truncated:
         record["truncated"] = True
         record[TRUNCATED] = _cut(ended)
         record |= {

@@ -46,20 +46,20 @@ class ToolAction:
     params: Template | None = None
     """A map of them."""
     strict: bool = False
-    goes_on = "inner"
+    retry_scope = "inner"
     """What is called may be a flow or an agent, which has recorded what it did."""
 
     @plans
     def run(self, turn: StepContext) -> dict[str, Json]:
         scope, strict = turn.scope, self.strict
         named = self.tool_id
-        wanted = named if isinstance(named, str) else named.careful(scope, strict=strict)
+        wanted = named if isinstance(named, str) else named.render_checked(scope, strict=strict)
         tool_id = text(wanted)
         params: Json = {}
         if self.params is not None:
             params = fill_params(turn, tool_id, self.params, scope, strict=strict)
         if isinstance(wanted, Unknown) or isinstance(params, Unknown):
-            return working(turn.run).rehearse(turn, "tool", f"{tool_id} {text(params)}")
+            return working(turn.run).add_planned_step(turn, "tool", f"{tool_id} {text(params)}")
         return call_tool_step(turn, tool_id, require_mapping(tool_id, params))
 
 
@@ -89,8 +89,8 @@ def call_tool_step(
     """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
     run = working(turn.run)
     if run.rehearsal is not None:
-        tools(turn).expect_call(tool_id, params)
-        return run.rehearse(turn, "tool", f"{tool_id} {json_text(dict(params))}")
+        tools(turn).require_valid_call(tool_id, params)
+        return run.add_planned_step(turn, "tool", f"{tool_id} {json_text(dict(params))}")
     program = run.hands.program(tool_id, params)
     if program is not None:
         return _from_inside(program, turn)
@@ -114,7 +114,7 @@ class Called:
     as_text: bool = False
     name: str = ONCE_CALL
     kind: str = "tool"
-    policy: Policy = Policy(once=True)
+    policy: Policy = Policy(at_most_once=True)
     inner: Sequence[Step] = ()
     fingerprint: str = ""
     """Whoever makes the call has one, which says all."""

@@ -46,14 +46,14 @@ class WriteFileAction:
         path = render_text(self.path, turn.scope, strict=self.strict)
         _require_valid_path(path, self.path)
         if run.rehearsal is not None and _is_open(self.content, turn.scope):
-            return run.rehearse(turn, "write_file", f"{path} (its size is not known yet)")
-        data = utf8(run.mask(self._written(turn.scope)))
+            return run.add_planned_step(turn, "write_file", f"{path} (its size is not known yet)")
+        data = utf8(run.mask(self._render_content(turn.scope)))
         if run.rehearsal is not None:
-            return run.rehearse(turn, "write_file", f"{path} ({len(data)} bytes)")
+            return run.add_planned_step(turn, "write_file", f"{path} ({len(data)} bytes)")
         run.hands.write(path, data, directory=turn.directory, mode=self.mode, create_dirs=self.create_dirs)
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
 
-    def _written(self, scope: Scope) -> str:
+    def _render_content(self, scope: Scope) -> str:
         match self.format:
             case "text":
                 return text(self.content.render(scope, strict=self.strict))
@@ -73,7 +73,7 @@ class WriteFileAction:
 
 def _is_open(content: Template, scope: Scope) -> bool:
     """Is there a value in it that only a run will know?"""
-    return contains_unknown(content.careful(scope)) or any(
+    return contains_unknown(content.render_checked(scope)) or any(
         isinstance(hole, ContextPlaceholder)
         and not hole.bare
         and hole.default is None
@@ -94,7 +94,7 @@ def _require_valid_path(path: str, template: Template) -> None:
     source = template.leaf.source
     raise InputError(
         "the path of the file is empty" if "\0" not in path else "the path of the file holds NUL",
-        source.placed(0, len(source.text)),
+        source.outer_span(0, len(source.text)),
         "look at what the variables in it hold",
         code="bad-path",
     )
@@ -115,14 +115,14 @@ def content_problem(content: Template, format: FileFormat) -> Problem | None:
         try:
             _parse_yaml(content)
         except PlaitError as error:
-            return replace(error.problems[0], where=source.placed(0, len(source.text)))
+            return replace(error.problems[0], where=source.outer_span(0, len(source.text)))
         return None
     samples: list[Piece] = [part.text if isinstance(part, Text) else PlacedValue(0, part) for part in parts]
     try:
         _parse_json(samples)
     except StepError:
         return Problem(
-            "the content is not JSON", source.placed(0, len(source.text)), AS_MAP, code="json-text"
+            "the content is not JSON", source.outer_span(0, len(source.text)), AS_MAP, code="json-text"
         )
     return None
 
@@ -164,7 +164,7 @@ def _parse_yaml(content: Template) -> Json:
     if any(not isinstance(part, Text) for part in content.leaf.program.parts):
         raise InputError(
             "text with variables in it cannot be written as YAML: a value could change what it means",
-            content.leaf.source.placed(0, len(content.leaf.source.text)),
+            content.leaf.source.outer_span(0, len(content.leaf.source.text)),
             AS_MAP,
             code="yaml-text",
         )

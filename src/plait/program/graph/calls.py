@@ -53,7 +53,7 @@ class NodeCall:
     is_directive: bool = False
     """Whatever the id is filled in with, it is that of a directive."""
 
-    def shown(self) -> str:
+    def source_text(self) -> str:
         """As its author wrote it."""
         named = self.tool if isinstance(self.tool, str) else self.tool.leaf.source.text
         written = [leaf.source.text for leaf in self.params.leaves()] if self.params else []
@@ -67,7 +67,7 @@ class ShellCall:
     action: ShellAction
     fingerprint: str = ""
 
-    def shown(self) -> str:
+    def source_text(self) -> str:
         """As its author wrote it."""
         return self.action.script.leaf.source.text
 
@@ -89,7 +89,7 @@ def call_result(call: Action, turn: StepContext, names: NodeScope, *, strict: bo
 def describe_call(call: Action, turn: StepContext, names: NodeScope, *, strict: bool) -> str:
     """What would be called, with its parameters put in."""
     if isinstance(call, ShellCall):
-        return replace(call.action, strict=strict).bound(names).shown
+        return replace(call.action, strict=strict).bind(names).shown
     tool_id = _tool_id(call, names, strict=strict)
     params = _params(call, tool_id, turn, names, strict=strict)
     return f"{tool_id} {json_text(dict(params))}" if params else tool_id
@@ -172,7 +172,7 @@ def performed_items(
         item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
         # What a call is given it has from `seen`; hooks ask the scope.
         scope = None if turn.run.hooks is None else turn.scope.child(item=deep_copy(work.item))
-        return perform(item, turn.inner(item, scope=scope, order=work.order))
+        return perform(item, turn.child(item, scope=scope, order=work.order))
 
     def finished(work: WorkItem, outcome: Outcome) -> None:
         ended[work.order] = outcome
@@ -185,8 +185,8 @@ def performed_items(
             yield WorkItem(order, str(order), item)
 
     backend = working(turn.run).backend
-    backend.run_items(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
-    turn.run.expect_going()
+    backend.run(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
+    turn.run.require_not_stopped()
     failures = [(order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)]
     if failures and not loop.keeps_going:
         raise StepError(_as_one(failures, len(items)))
@@ -242,12 +242,12 @@ class Item:
         self.name = name
         self.title = title
         self.fingerprint = call.fingerprint
-        self.policy = Policy(retry=node.policy.retry, failure_is_final=keeps_going)
+        self.policy = Policy(retry=node.policy.retry, keep_failure=keeps_going)
         self._call, self._names, self._strict = call, names, strict
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
-    def gone_on(self, failure: Failure) -> Json:
+    def value_after_failure(self, failure: Failure) -> Json:
         """What an item gives whose failure a hook swallows: the same as in a loop that keeps going."""
         return error_entry(failure, int(self.name.partition(":")[2]))
 

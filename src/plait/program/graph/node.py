@@ -63,10 +63,10 @@ class NodeScope:
     def command(self, pieces: list[Piece], source: Source) -> Answer:
         return self._way.base.command(pieces, source)
 
-    def missed(self, where: Span, name: str, guess: str | None) -> None:
+    def report_missing(self, where: Span, name: str, guess: str | None) -> None:
         run = working(self._way.turn.run)
-        if str(where) not in run.noted:
-            run.noted.add(str(where))
+        if str(where) not in run.note_keys:
+            run.note_keys.add(str(where))
             meant = f"; did you mean '{guess}'?" if guess else ""
             run.note(self._path, f"{where}: nothing is named '{name}', and it stays empty{meant}")
 
@@ -79,7 +79,7 @@ class NodeStep:
         "title",
     )  # fmt: skip
     counts_itself = True
-    goes_on = "always"
+    retry_scope = "always"
     """What it has called is not called again because of what follows it."""
 
     def __init__(self, way: _Way, node: NodeSpec, number: int) -> None:
@@ -99,7 +99,7 @@ class NodeStep:
         # What is inside is tried again by itself, where something may come between two attempts.
         self.policy = _whole_policy(node) if self.is_composed else node.policy
 
-    def gone_on(self, failure: Failure) -> Json:
+    def value_after_failure(self, failure: Failure) -> Json:
         """What the visit comes to where a hook swallows its failure; None: nobody can say where to go on."""
         error = error_record(self.node, failure)
         if self.node.on_error is not None:
@@ -113,7 +113,7 @@ class NodeStep:
     def run(self, turn: StepContext) -> Json:
         node = self.node
         names = NodeScope(self._way, clock_names() if node.clock else {}, turn.path)
-        record = self._done(turn, names)
+        record = self._execute_node(turn, names)
         if self._way.hooks is not None:
             after = {**self._way.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
@@ -125,33 +125,33 @@ class NodeStep:
                 "state": after,
                 "steps": steps,
             }
-            verdict = self._way.asked("after_step", turn, told)
+            verdict = self._way.hook_decision("after_step", turn, told)
             if verdict is not None and verdict.verb == "abort":
                 # A gate that could not answer has not heard of the visit, which therefore has no end yet.
                 outcome = Succeeded(record) if verdict.is_all else None
-                raise replace(verdict, path=turn.path).aborted(outcome)
+                raise replace(verdict, path=turn.path).abort_error(outcome)
         return record
 
-    def _done(self, turn: StepContext, names: NodeScope) -> dict[str, Json]:
+    def _execute_node(self, turn: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.kind == "return":
-            output = None if node.output is None else self._filled(node.output, names)
+            output = None if node.output is None else self._render(node.output, names)
             return {"output": self._recordable(output)}
         if node.call is None:
-            return self._left(names)
+            return self._transition_record(names)
         try:
-            names.names["result"] = self._acted(node.call, turn, names)
+            names.names["result"] = self._execute_call(node.call, turn, names)
         except _WentOnError as gone_on:
             names.names["result"] = {"status": "error", **gone_on.error}
             way = next_node(node, names) if node.on_error is None else {"next": node.on_error}
             return {"error": gone_on.error, **way}
-        return self._left(names)
+        return self._transition_record(names)
 
-    def _left(self, names: NodeScope) -> dict[str, Json]:
+    def _transition_record(self, names: NodeScope) -> dict[str, Json]:
         """What is recorded: what it assigns, and where it leads."""
         node, record = self.node, dict[str, Json]()
         if node.assign is not None:
-            assigned = record["assign"] = self._recordable(self._filled(node.assign, names))
+            assigned = record["assign"] = self._recordable(self._render(node.assign, names))
             if json_size(assigned) > _MANY:  # two nodes may double each other's texts, visit by visit
                 require_bounded({**names.names["state"], **assigned})
         if node.loop is not None and node.loop.collect is not None:
@@ -159,25 +159,25 @@ class NodeStep:
             record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
         return {**record, **next_node(node, names, record.get("assign"))}
 
-    def _acted(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
+    def _execute_call(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.loop is not None:
             return performed_items(node.loop, call, node, turn, names, strict=self._way.graph.strict)
         if not self.is_composed:
             return call_result(call, turn, names, strict=self._way.graph.strict)
-        return self._called_with_hooks(call, turn, names)
+        return self._call_with_hooks(call, turn, names)
 
-    def _called_with_hooks(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
+    def _call_with_hooks(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
         """The call as a step of its own: hooks say what follows when it fails."""
         attempt = 1
         # What was done inside the call stays done, at whichever attempt: as of every other agent.
         first = f"{turn.path}/{CALL}"
-        since = turn.after if turn.replaying else turn.run.journal.last()
+        since = turn.replay_after if turn.can_replay else turn.run.journal.last()
         while True:
             name = CALL if attempt == 1 else f"{CALL}@{attempt}"
             called = Called(self, call, names, name, is_followed=self._is_followed(turn, name, attempt))
             if attempt > 1:
-                turn.run.fresh = False
+                turn.run.is_first_run = False
                 called.goes_on_in = (first, since)
             outcome, turn = turn.perform_next(called, attempt - 1)
             self.attempts_inside = max(self.attempts_inside, attempt)
@@ -190,17 +190,17 @@ class NodeStep:
     def _is_followed(self, turn: StepContext, name: str, attempt: int) -> bool:
         """Has a hook said what follows from a failure, in an earlier life that did not end the visit?"""
         hooks, journal = self._way.hooks, turn.run.journal
-        if hooks is None or turn.run.fresh or not turn.replaying:
+        if hooks is None or turn.run.is_first_run or not turn.can_replay:
             return False
-        known = journal.recorded(f"{turn.path}/{name}")
-        if known is None or record_number(journal.last_end(turn.path)) > known.number:
+        known = journal.step(f"{turn.path}/{name}")
+        if known is None or record_number(journal.last_result(turn.path)) > known.number:
             return False
         return hooks.has_decided("error", replace(turn, attempt=attempt), known.number)
 
     def _tries_again(self, turn: StepContext, outcome: Failed, attempt: int) -> bool:
         failure = outcome.failure
         told = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
-        verdict = self._way.asked("error", turn, told)
+        verdict = self._way.hook_decision("error", turn, told)
         match verdict:
             case HookDecision("retry"):
                 if attempt > (verdict.max_retries or 0) or failure.kind == LIMIT:
@@ -211,12 +211,12 @@ class NodeStep:
             case HookDecision("continue" | "skip"):
                 raise _WentOnError(error_record(self.node, failure))
             case HookDecision("fail"):
-                raise StepError(replace(failure, message=f"{failure.message}\n{verdict.said}"))
+                raise StepError(replace(failure, message=f"{failure.message}\n{verdict.message}"))
             case HookDecision("abort"):
-                raise verdict.aborted()
+                raise verdict.abort_error()
         return False
 
-    def _filled(self, template: Template, names: NodeScope) -> Json:
+    def _render(self, template: Template, names: NodeScope) -> Json:
         return template.render(names, strict=self._way.graph.strict)
 
     def _recordable(self, value: Json) -> Json:
@@ -230,8 +230,8 @@ class NodeStep:
     def _tell_of_secrets(self) -> None:
         """A resumed run has what is recorded, and no other state: so it is the same in this life."""
         run, about = working(self._way.turn.run), f"secrets of {self.node.name}"
-        if about not in run.noted:
-            run.noted.add(about)
+        if about not in run.note_keys:
+            run.note_keys.add(about)
             told = "what it gives on holds a secret, and *** stands for that from here on"
             run.note(
                 self._way.turn.path, f"node '{self.node.name}': {told}; use ${{inputs.…}} where it is needed"
@@ -266,18 +266,18 @@ class Called:
         self.name = name
         self.title = visit.title
         self.fingerprint = call.fingerprint
-        self.policy = replace(visit.node.policy, failure_is_final=is_followed)
+        self.policy = replace(visit.node.policy, keep_failure=is_followed)
         self._visit, self._call, self._names = visit, call, names
         self.goes_on_in: tuple[str, int] | None = None
         """The path of the first attempt, and the event behind which what is recorded there counts."""
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
     def run(self, turn: StepContext) -> Json:
         self._visit.attempts_inside += 1
         if self.goes_on_in is not None:
             path, since = self.goes_on_in
-            turn = replace(turn, path=path, replaying=True, after=since)
+            turn = replace(turn, path=path, can_replay=True, replay_after=since)
         return call_result(self._call, turn, self._names, strict=self._visit._way.graph.strict)
 
 
@@ -289,7 +289,7 @@ def _may_fail_behind(node: NodeSpec) -> bool:
 def _whole_policy(node: NodeSpec) -> Policy:
     # The time of a call is that of each attempt; of a loop it is that of all its items.
     timeout = None if node.loop is None else node.policy.timeout
-    return Policy(timeout=timeout, failure_is_final=node.policy.failure_is_final)
+    return Policy(timeout=timeout, keep_failure=node.policy.keep_failure)
 
 
 def next_node(

@@ -117,7 +117,7 @@ def leads_to(node: NodeSpec) -> Iterator[str]:
 def describe_node(node: NodeSpec, does: str | None = None) -> str:
     """What a node does, as its author wrote it, or in the words of whoever knows more; and its edges."""
     if does is None:
-        does = node.kind if node.call is None else node.call.shown()
+        does = node.kind if node.call is None else node.call.source_text()
         does = does if node.loop is None else f"for each {node.loop.name}: {does}"
     ways = [edge.to + (f" if {edge.when.source.text}" if edge.when else "") for edge in node.edges]
     return does + (f" → {', '.join(ways)}" if ways else "")
@@ -147,7 +147,7 @@ class GraphProgram:
     state: Mapping[str, Json] = field(default_factory=dict)
     inputs: Mapping[str, Json] = field(default_factory=dict, repr=False)
     max_steps: int = 1000
-    goes_on: bool = False
+    continue_on_error: bool = False
     """`on_error: continue`."""
     limits: Limits = NO_LIMITS
     hooks: tuple[Hook, ...] = ()
@@ -170,8 +170,8 @@ class GraphProgram:
     @plans
     def run(self, turn: StepContext) -> Json:
         """`{output, state, steps}`, and `errors` if it went on from some; StepError when it fails."""
-        with working(turn.run).spending(
-            turn.path, self.limits, f"graph '{self.name}'", goes_on=turn.replaying
+        with working(turn.run).budget_scope(
+            turn.path, self.limits, f"graph '{self.name}'", goes_on=turn.can_replay
         ) as spent:
             _require_depth(spent)
             return require_success(turn.perform(GraphStep(self)))
@@ -213,10 +213,10 @@ class GraphStep:
     def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is not None:
             return _plan_graph(self.graph, turn)
-        if not turn.run.fresh and not turn.run.accept_changes:
+        if not turn.run.is_first_run and not turn.run.accept_changes:
             _require_known_nodes(self.graph, turn)
-        turn.run.journal.expect(node.fingerprint for node in self.graph.nodes.values())
-        return _Way(self.graph, turn).walked()
+        turn.run.journal.prepare(node.fingerprint for node in self.graph.nodes.values())
+        return _Way(self.graph, turn).walk_graph()
 
 
 class _Way:
@@ -230,23 +230,23 @@ class _Way:
         self.visits: dict[str, int] = {}
         self.errors: list[Json] = []
         self.hooks = turn.run.hooks
-        self.spent = working(turn.run).spent_around(turn.path)
+        self.spent = working(turn.run).budget_at(turn.path)
         self.limited = _limit_names(self.spent)
         self.around = turn.scope
         self.base = Scope({}, sources=turn.scope.sources)
 
-    def walked(self) -> dict[str, Json]:
+    def walk_graph(self) -> dict[str, Json]:
         try:
-            return self._walked()
+            return self._walk_nodes()
         except LimitExceeded as end:
             end.failure = replace(end.failure, output={**self.partial(), "ended": "limit"})
             raise
 
-    def _walked(self) -> dict[str, Json]:
+    def _walk_nodes(self) -> dict[str, Json]:
         self._fire("graph_started", {"start": self.graph.start})
         at: str | None = self.graph.start
         while at is not None:
-            self._expect_steps_of_its_own()
+            self._require_steps_left()
             node = self.graph.nodes[at]
             visit = NodeStep(self, node, self._number(at))
             self._take_a_step(visit)
@@ -255,14 +255,14 @@ class _Way:
             match outcome:
                 case Succeeded(value):
                     if "output" in value:
-                        return self._completed(value["output"])
-                    at = self._moved(node, value)
+                        return self._complete(value["output"])
+                    at = self._apply_visit(node, value)
                 case Failed(failure):
                     at = self._after_failure(node, failure)
                 case Skipped():  # a hook wanted it so
                     names = NodeScope(self, {"result": {"status": "skipped"}}, self.turn.path)
                     at = next_node(node, names).get("next")
-        return self._completed(dict(self.state))
+        return self._complete(dict(self.state))
 
     def _with_state(self) -> StepContext:
         """For hooks, which know the state at every step inside the graph."""
@@ -274,7 +274,7 @@ class _Way:
         number = self.visits[name] = self.visits.get(name, 0) + 1
         return number
 
-    def _moved(self, node: NodeSpec, value: Mapping[str, Json]) -> str | None:
+    def _apply_visit(self, node: NodeSpec, value: Mapping[str, Json]) -> str | None:
         if "assign" in value:
             self.state.update(value["assign"])
         if "error" in value:
@@ -283,7 +283,7 @@ class _Way:
 
     def _after_failure(self, node: NodeSpec, failure: Failure) -> str | None:
         error = error_record(node, failure)
-        if node.on_error is None and not self.graph.goes_on:
+        if node.on_error is None and not self.graph.continue_on_error:
             raise StepError(replace(failure, message=_at_node(node, failure.message), output=self.partial()))
         self._remember(node, error)
         if node.on_error is not None:
@@ -298,11 +298,11 @@ class _Way:
 
     # ── limits, hooks, the end ───────────────────────────────────────────
 
-    def _expect_steps_of_its_own(self) -> None:
+    def _require_steps_left(self) -> None:
         if self.steps >= self.graph.max_steps:
             own = LimitReached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
             if self.hooks is not None:
-                self.hooks.reach(self.turn, own, self.facts())
+                self.hooks.limit_reached(self.turn, own, self.facts())
             raise StepError(own.failure({**self.partial(), "ended": "limit"}))
 
     def _take_a_step(self, visit: NodeStep) -> None:
@@ -311,7 +311,7 @@ class _Way:
             return  # nobody asks
         run, path = self.turn.run, f"{self.turn.path}/{visit.name}"
         limited = self.limited
-        if not run.fresh and run.journal.has_begun(path):
+        if not run.is_first_run and run.journal.was_ever_started(path):
             # It is no next one: what its call needs is looked at there.
             limited = tuple(name for name in limited if name in ("steps", "seconds"))
         if (reached := run.take_step(path, self.spent, *limited)) is not None:
@@ -321,7 +321,7 @@ class _Way:
         """What the graph has come to."""
         return {"output": None, "state": dict(self.state), "steps": self.steps, **self._errors()}
 
-    def _completed(self, output: Json) -> dict[str, Json]:
+    def _complete(self, output: Json) -> dict[str, Json]:
         self._fire("graph_completed", {"result": output})
         return {"output": output, "state": dict(self.state), "steps": self.steps, **self._errors()}
 
@@ -329,13 +329,15 @@ class _Way:
         return {"errors": self.errors} if self.errors else {}
 
     def _fire(self, event: str, context: Mapping[str, Json]) -> None:
-        verdict = self.asked(event, self.turn, context)
+        verdict = self.hook_decision(event, self.turn, context)
         if verdict is not None and verdict.verb == "fail":
             raise StepError(replace(verdict.failure(), output=self.partial()))
         if verdict is not None and verdict.verb == "abort":
-            raise verdict.aborted()
+            raise verdict.abort_error()
 
-    def asked(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> HookDecision | None:
+    def hook_decision(
+        self, event: str, turn: StepContext, context: Mapping[str, Json]
+    ) -> HookDecision | None:
         """What hooks say, if there are any."""
         if self.hooks is None:
             return None
@@ -368,7 +370,7 @@ def _require_known_nodes(graph: GraphProgram, turn: StepContext) -> None:
     """A node that was visited and is no longer there was renamed or removed: the file has changed."""
     from plait.engine.replay import changed_steps_error
 
-    recorded = [known.path.rpartition("/")[2] for known in turn.run.journal.recorded_in(turn.path)]
+    recorded = [known.path.rpartition("/")[2] for known in turn.run.journal.steps_in(turn.path)]
     visits = (name for name in recorded if not name.startswith("hook:"))
     gone = {name for visit in visits if (name := visit.partition("@")[0]) not in graph.nodes}
     if gone:
@@ -399,7 +401,7 @@ def _plan_graph(graph: GraphProgram, turn: StepContext) -> Json:
     run, again = working(turn.run), _first_done_again(graph, turn)
     assert run.rehearsal is not None
     for node in reachable(graph):
-        inner = turn.inner(node)
+        inner = turn.child(node)
         known = _first_visit(node, turn)
         if known is not None and known.number < again:
             run.rehearsal.append(PlannedStep(inner.path, node.kind, node.title, remembered=True))
@@ -408,16 +410,16 @@ def _plan_graph(graph: GraphProgram, turn: StepContext) -> Json:
         if _keeps_call(node, turn) and known is not None and known.number == again:
             does = "what it called is kept"
         is_changed = known is not None and known.fingerprint != node.fingerprint
-        run.rehearse(
-            replace(inner, replaying=inner.replaying and is_changed), node.kind, describe_node(node, does)
+        run.add_planned_step(
+            replace(inner, can_replay=inner.can_replay and is_changed), node.kind, describe_node(node, does)
         )
     return {}
 
 
 def _first_visit(node: NodeSpec, turn: StepContext) -> StepRecord | None:
     """How the first visit of a node has ended, in a run that may remember it."""
-    remembers = turn.replaying and not turn.run.fresh
-    return turn.run.journal.recorded(turn.inner(node).path) if remembers else None
+    remembers = turn.can_replay and not turn.run.is_first_run
+    return turn.run.journal.step(turn.child(node).path) if remembers else None
 
 
 def _first_done_again(graph: GraphProgram, turn: StepContext) -> float:
@@ -427,13 +429,13 @@ def _first_done_again(graph: GraphProgram, turn: StepContext) -> float:
 
 
 def _counts(node: NodeSpec, known: StepRecord) -> bool:
-    has_failed = isinstance(known.outcome, Failed) and not node.policy.failure_is_final
+    has_failed = isinstance(known.outcome, Failed) and not node.policy.keep_failure
     return known.fingerprint == node.fingerprint and not has_failed
 
 
 def _keeps_call(node: NodeSpec, turn: StepContext) -> bool:
     """Was its call recorded as a step of its own, as it is now?"""
-    known = turn.run.journal.recorded(f"{turn.inner(node).path}/call") if node.call else None
+    known = turn.run.journal.step(f"{turn.child(node).path}/call") if node.call else None
     return known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
 
 
@@ -445,7 +447,7 @@ def _first_call(graph: GraphProgram, node: NodeSpec, turn: StepContext) -> str |
         return describe_call(node.call, turn, names, strict=graph.strict)
     over = node.loop.over.render(names, strict=graph.strict)
     many = f" of {len(over)}" if isinstance(over, list) else ""
-    return f"for each {node.loop.name}{many}: {node.call.shown()}"
+    return f"for each {node.loop.name}{many}: {node.call.source_text()}"
 
 
 def reachable(graph: GraphProgram) -> Iterator[NodeSpec]:

@@ -67,8 +67,8 @@ class FindItems:
         run = working(turn.run)
         turn = turn.with_scope(scope_outside_steps(turn))
         if run.rehearsal is not None:
-            return self._rehearsed(turn)
-        spooled = write_spool(self._keyed(turn), self._file(turn))
+            return self._plan_items(turn)
+        spooled = write_spool(self._items_with_keys(turn), self._file(turn))
         check_not_empty(spooled.count, self.on_empty, turn, "the map", self._why_empty())
         return {"count": spooled.count, "digest": spooled.digest}
 
@@ -91,7 +91,7 @@ class FindItems:
             yield from (WorkItem(order, key, item) for order, (key, item) in enumerate(value["items"]))
             return
         file = self._file(turn)
-        if not turn.run.fresh:
+        if not turn.run.is_first_run:
             require_spool(file, SpoolInfo(int(value["count"]), str(value["digest"])))
         for order, key, item in read_spool(file, without=without):
             yield WorkItem(order, key, item)
@@ -102,14 +102,14 @@ class FindItems:
         name = "items.jsonl" if "/" not in owner else f"items-{path_digest(owner)}.jsonl"
         return os.path.join(working(turn.run).folder, name)
 
-    def _keyed(self, turn: StepContext) -> Iterator[tuple[str, Json]]:
-        return with_keys(self._found(turn), self.id, turn.scope, mask=turn.run.mask)
+    def _items_with_keys(self, turn: StepContext) -> Iterator[tuple[str, Json]]:
+        return with_keys(self._select_items(turn), self.id, turn.scope, mask=turn.run.mask)
 
-    def _found(self, turn: StepContext) -> Iterator[Json]:
+    def _select_items(self, turn: StepContext) -> Iterator[Json]:
         items = read_items(
             self.input,
             directory=turn.directory,
-            run_command=lambda command: self._printed(command, turn),
+            run_command=lambda command: self._command_output(command, turn),
             values=turn.scope,
             json_path=self.selection.json_path,
             allow_outside=self.allow_outside,
@@ -118,8 +118,8 @@ class FindItems:
         mask = turn.run.mask
         return chosen if mask is str else (mask_value(item, mask) for item in chosen)
 
-    def _printed(self, command: Template, turn: StepContext) -> Iterator[bytes]:
-        turn = self._placed(turn)
+    def _command_output(self, command: Template, turn: StepContext) -> Iterator[bytes]:
+        turn = self._with_env(turn)
         run, left = working(turn.run), turn.time_left()
         bound = bind_shell(command, turn.scope, strict=self.strict)
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
@@ -132,35 +132,37 @@ class FindItems:
                 raise
             raise StepError(Failure(run.mask(str(error)), "exit", path=turn.path)) from None
 
-    def _placed(self, turn: StepContext) -> StepContext:
+    def _with_env(self, turn: StepContext) -> StepContext:
         return with_env(turn, self.env, strict=self.strict) if self.env else turn
 
-    def _rehearsed(self, turn: StepContext) -> Json:
+    def _plan_items(self, turn: StepContext) -> Json:
         """The items that are known without running anything."""
         run = working(turn.run)
         if isinstance(self.input, CommandInput):
-            scope = self._placed(turn).scope
-            run.rehearse(turn, "items", bind_shell(self.input.command, scope, strict=self.strict).shown)
+            scope = self._with_env(turn).scope
+            run.add_planned_step(
+                turn, "items", bind_shell(self.input.command, scope, strict=self.strict).shown
+            )
             return dict(UNKNOWN)
         if (why := self._why_not_known(turn)) is not None:
-            run.rehearse(turn, "items", f"not known yet: {why}")
+            run.add_planned_step(turn, "items", f"not known yet: {why}")
             return dict(UNKNOWN)
         try:
-            found = [[key, item] for key, item in islice(self._keyed(turn), MOST_REHEARSED)]
+            found = [[key, item] for key, item in islice(self._items_with_keys(turn), MOST_REHEARSED)]
         except InputError as error:
             if not run.would_have_run:
                 raise  # nothing that could still make them
-            run.rehearse(turn, "items", f"not known yet: {run.mask(error.what)}")
+            run.add_planned_step(turn, "items", f"not known yet: {run.mask(error.what)}")
             return dict(UNKNOWN)
         if not found and run.would_have_run:
-            run.rehearse(turn, "items", "not known yet: there are none so far")
+            run.add_planned_step(turn, "items", "not known yet: there are none so far")
             return dict(UNKNOWN)
         check_not_empty(len(found), self.on_empty, turn, "the map", self._why_empty())
         return {"count": len(found), "items": found}
 
     def _why_not_known(self, turn: StepContext) -> str | None:
         """What is asked of values that only a run will know, or is chosen by them."""
-        said = spec_template(self.input).careful(turn.scope)
+        said = spec_template(self.input).render_checked(turn.scope)
         if isinstance(said, Unknown):
             return said.shown
         if not contains_unknown(said):

@@ -41,9 +41,9 @@ class JsonReader:
             value = self._whole(text)
         except (ValueError, RecursionError):
             self.explain(text, line, column)
-        return self.checked(value, text, lambda: (line, column))
+        return self.check_value(value, text, lambda: (line, column))
 
-    def checked(self, value: Json, text: str, place: Callable[[], tuple[int, int]]) -> Json:
+    def check_value(self, value: Json, text: str, place: Callable[[], tuple[int, int]]) -> Json:
         """The value of this text, if nothing about it is doubtful."""
         deep = len(text) > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH
         if self._doubt or deep or "\\ud" in text or "\\uD" in text:
@@ -82,8 +82,8 @@ def stream_elements(
     """The elements of the list to which the names of the path lead; the rest must be JSON, too."""
     document = _Document(texts, JsonReader(name), most)
     names = path.names if path is not None and path.names is not None else ()
-    yield from document.found(names, path)
-    document.expect_end()
+    yield from document.find_elements(names, path)
+    document.require_end()
 
 
 class _Document:
@@ -99,7 +99,7 @@ class _Document:
 
     # ── structure ────────────────────────────────────────────────────────
 
-    def found(self, names: tuple[str, ...], path: JsonPath | None) -> Iterator[Json]:
+    def find_elements(self, names: tuple[str, ...], path: JsonPath | None) -> Iterator[Json]:
         char = self.next_char()
         if names and char == "{":
             yield from self.member(names, path)
@@ -127,7 +127,7 @@ class _Document:
                     "a key stands twice in one object", "remove or rename all but one", "duplicate-key"
                 )
             seen = True
-            yield from self.found(names[1:], path)
+            yield from self.find_elements(names[1:], path)
         if not seen:
             raise no_list(UNDEFINED, path, self.reader.name)
 
@@ -162,7 +162,7 @@ class _Document:
                 self.at -= 1
                 self.wrong("a ',' or a closing bracket is missing here", "separate the values by ','")
 
-    def expect_end(self) -> None:
+    def require_end(self) -> None:
         if self.next_char():
             fix = "remove it; if every line is a value of its own, say format: jsonl"
             self.wrong("this stands after the end of the data", fix)
@@ -185,7 +185,7 @@ class _Document:
             else:
                 if self.is_complete(value, end):
                     text = self.buffer[self.at : end]
-                    value = self.reader.checked(value, text, self.place)
+                    value = self.reader.check_value(value, text, self.place)
                     self.at = end
                     return value
             self.grow()

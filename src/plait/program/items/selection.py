@@ -47,7 +47,7 @@ def select(items: Iterable[Json], selection: Selection) -> Iterator[Json]:
     if selection.filter is not None:
         chosen = filter(selection.filter.holds, chosen)
     if selection.sort_by is not None:
-        chosen = selection.sort_by.sorted(chosen, first=_sort_limit(selection))
+        chosen = selection.sort_by.sort_items(chosen, first=_sort_limit(selection))
     if selection.distinct is not None:
         chosen = _distinct(chosen, selection.distinct)
     end = None if selection.max_items is None else selection.offset + selection.max_items
@@ -80,15 +80,15 @@ def read_selection(node: Mapping) -> Selection:
     """The selection that a map says; InputError with everything that is wrong in it."""
     reader = _Reader(node)
     selection = Selection(
-        json_path=reader.compiled("json_path", compile_json_path),
-        filter=reader.compiled("filter", compile_filter),
-        sort_by=reader.compiled("sort_by", compile_order),
+        json_path=reader.compile_field("json_path", compile_json_path),
+        filter=reader.compile_field("filter", compile_filter),
+        sort_by=reader.compile_field("sort_by", compile_order),
         distinct=reader.distinct(),
         offset=reader.count("offset") or 0,
         max_items=reader.count("max_items"),
     )
     if reader.problems:
-        raise InputError.together(reader.problems)
+        raise InputError.combine(reader.problems)
     return selection
 
 
@@ -97,7 +97,7 @@ class _Reader:
         self.node = node
         self.problems: list[Problem] = []
 
-    def compiled(self, key: str, compile_: Callable[[str, Source], Compiled]) -> Compiled | None:
+    def compile_field(self, key: str, compile_: Callable[[str, Source], Compiled]) -> Compiled | None:
         node = self.node.get(key)
         if node is None:
             return None

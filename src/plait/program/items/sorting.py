@@ -50,7 +50,7 @@ class SortOrder:
         """What items are compared by."""
         return tuple(_rank(find(item, one.keys), one) for one in self.by)
 
-    def sorted(self, items: Iterable[Json], *, first: int | None = None) -> Iterator[Json]:
+    def sort_items(self, items: Iterable[Json], *, first: int | None = None) -> Iterator[Json]:
         """All items in order, or the first of them."""
         if first is not None and first <= MOST_KEPT:
             return iter(heapq.nsmallest(first, items, key=self.key))
@@ -147,7 +147,7 @@ def compile_order(text: str, source: Source | None = None) -> SortOrder:
         what = f"more than {MAX_KEYS} fields to sort by"
         problems.append(Problem(what, Span(source, 0, len(text)), "sort by fewer", code="bad-sort"))
     if problems:
-        raise InputError.together(problems)
+        raise InputError.combine(problems)
     return SortOrder(tuple(by))
 
 

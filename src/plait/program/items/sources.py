@@ -45,7 +45,7 @@ def read_items(
     names: Mapping[str, Json] | Lookup = {} if values is None else values
     match spec:
         case FileInput(path, span, form):
-            found = text(path.careful(names, strict=True))
+            found = text(path.render_checked(names, strict=True))
             yield from _of_file(found, path, span, directory, form, json_path, allow_outside)
         case CommandInput():
             yield from _of_command(spec, run_command, json_path)
@@ -54,7 +54,7 @@ def read_items(
                 _of_glob(_pattern(pattern, names), span, directory, allow_outside), json_path, span
             )
         case ItemsInput(items, span):
-            yield from _apply_path(iter(items.careful(names, strict=True)), json_path, span)
+            yield from _apply_path(iter(items.render_checked(names, strict=True)), json_path, span)
         case AutoInput():
             yield from _read_auto_input(spec, names, directory, json_path, allow_outside)
 
@@ -68,8 +68,8 @@ def _read_auto_input(
 ) -> Iterator[Json]:
     """A list that a hole holds, a file that exists, a glob; never a command."""
     if (wrong := command_problem(spec.text, spec.span, directory)) is not None:
-        raise InputError.together([wrong])
-    said = spec.text.careful(names, strict=True)
+        raise InputError.combine([wrong])
+    said = spec.text.render_checked(names, strict=True)
     if isinstance(said, list):
         yield from _apply_path(iter(said), json_path, spec.span)
         return
@@ -108,7 +108,7 @@ def _of_command(spec: CommandInput, run_command: RunCommand, path: JsonPath | No
     try:
         yield from parse_items(run_command(spec.command), OUTPUT, form=spec.format, file="", path=path)
     except (DocumentError, LimitError) as error:
-        raise type(error).together(_in_output(problem, spec) for problem in error.problems) from None
+        raise type(error).combine(_in_output(problem, spec) for problem in error.problems) from None
 
 
 def _in_output(problem: Problem, spec: CommandInput) -> Problem:
@@ -248,7 +248,7 @@ def _of_glob(pattern: str, span: Span, directory: str, allow_outside: bool) -> I
         raise InputError(
             "this glob leads outside the project", span, "name a folder in it", code="file-outside"
         )
-    yield from walk.below(os.path.join(directory, root), root, walk.closed({0}))
+    yield from walk.below(os.path.join(directory, root), root, walk.expand_globstars({0}))
 
 
 def _segment(segment: str) -> re.Pattern[str]:
@@ -271,7 +271,7 @@ class _Walk:
         """Does this folder stand outside the project?"""
         return self.bound is not None and not _is_below(os.path.realpath(folder), self.bound)
 
-    def closed(self, places: set[int]) -> set[int]:
+    def expand_globstars(self, places: set[int]) -> set[int]:
         """With the places behind `**`, which may stand for no folder at all."""
         for place in sorted(places):
             while place < len(self.segments) and self.segments[place] is None:
@@ -286,17 +286,17 @@ class _Walk:
         except OSError:
             return  # a folder that may not be read, or is gone by now
         for entry in entries:
-            reached = self.reached(entry, places)
+            reached = self.match_entry(entry, places)
             if not reached:
                 continue
             inner = os.path.join(path, entry.name)
             if len(self.segments) in reached and entry.is_dir() == self.wants_folders:
-                yield self.named(inner)
+                yield self.require_utf8_name(inner)
             goes_on = entry.is_dir() and reached != {len(self.segments)}
             if goes_on and not (entry.is_symlink() and self.leaves(entry.path)):
                 yield from self.below(entry.path, inner, reached)
 
-    def reached(self, entry: os.DirEntry[str], places: set[int]) -> set[int]:
+    def match_entry(self, entry: os.DirEntry[str], places: set[int]) -> set[int]:
         reached: set[int] = set()
         for place in places:
             if place == len(self.segments):
@@ -312,9 +312,9 @@ class _Walk:
                     reached.add(place)
                 elif last:
                     reached.add(place + 1)
-        return self.closed(reached)
+        return self.expand_globstars(reached)
 
-    def named(self, path: str) -> str:
+    def require_utf8_name(self, path: str) -> str:
         try:
             path.encode()
         except UnicodeEncodeError:

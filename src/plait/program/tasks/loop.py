@@ -68,7 +68,7 @@ class LoopStep:
 
     @property
     def title(self) -> str:
-        return self.loop.name or self.program.cast.id_of(self.loop.tasks[-1])
+        return self.loop.name or self.program.cast.task_id(self.loop.tasks[-1])
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class LoopStep:
     def inner(self) -> Sequence[Step]:
         return [LoopRound(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)]
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @plans
     def run(self, turn: StepContext) -> Json:
@@ -149,7 +149,7 @@ class LoopRound:
     def inner(self) -> Sequence[Step]:
         return [self._step(order, {}) for order in range(len(self.of.loop.tasks))]
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @plans
     def run(self, turn: StepContext) -> Json:
@@ -158,14 +158,14 @@ class LoopRound:
         cast = self.of.program.cast
         for order, task in enumerate(self.of.loop.tasks):
             outcome = skip_if_needed_skipped(
-                made[one] for need in task.context if (one := cast.id_of(need)) in made
+                made[one] for need in task.context if (one := cast.task_id(need)) in made
             )
             if outcome is None:
                 outcome, turn = turn.perform_next(self._step(order, {**self.outputs, **made}), order)
             if isinstance(outcome, Failed):
                 raise StepError(with_task_outputs(outcome.failure, {"tasks": values}))
-            key = cast.id_of(task)
-            made[key] = make_task_output(key, self._filled(task), outcome)
+            key = cast.task_id(task)
+            made[key] = make_task_output(key, self._fill_task(task), outcome)
             values[key] = {**task_record_or_skip(outcome), "iteration": self.number}
         return {"tasks": values, "met": self._is_met(list(made.values())[-1], turn)}
 
@@ -181,16 +181,16 @@ class LoopRound:
         facts = {"output": last.raw, "data": last.data, "iteration": self.number}
         return compile_until(until).holds(facts)
 
-    def _filled(self, task: Task) -> Task:
+    def _fill_task(self, task: Task) -> Task:
         return replace(self.of.program.filled.task(task), iteration=self.number)
 
     def _step(self, order: int, outputs: Mapping[str, TaskOutput]) -> TaskStep:
         task = self.of.loop.tasks[order]
-        filled = self._filled(task)
+        filled = self._fill_task(task)
         if order == 0:
             filled = replace(filled, feedback=self.feedback)
         program = self.of.program
-        return make_task_step(program, task, outputs, f"task:{program.cast.id_of(task)}", filled=filled)
+        return make_task_step(program, task, outputs, f"task:{program.cast.task_id(task)}", filled=filled)
 
 
 def compile_until(until: Json) -> Expression:

@@ -106,18 +106,18 @@ class ManagerStep:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @plans
     def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is not None:
-            working(turn.run).rehearse(turn, "agent", self._prompt())
+            working(turn.run).add_planned_step(turn, "agent", self._prompt())
             return {}
         began = time.monotonic()
         try:
             value = AgentSession(self._conversation(_Rulings()), turn).to_the_end()
         except (StepError, LimitExceeded) as error:
-            error.failure = self._failed(error.failure, turn)
+            error.failure = self._with_delegations(error.failure, turn)
             raise
         record = {
             "raw": value["text"],
@@ -163,8 +163,8 @@ class ManagerStep:
             once=tuple(manager.once),
             limits=to_limits(manager.limits),
             options=manager.options,
-            own=(SessionTool(self._offer(), partial(self._delegated, rulings), rulings.tell),),
-            lacking=self._lacking,
+            own=(SessionTool(self._offer(), partial(self._delegate, rulings), rulings.tell),),
+            completion_check=self._lacking,
         )
 
     def _lacking(self, turn: StepContext) -> str | None:
@@ -173,34 +173,34 @@ class ManagerStep:
         return f"the manager ended without the work of {', '.join(map(repr, lacking))}" if lacking else None
 
     def _prompt(self) -> str:
-        parts = ["## Workers\n\n" + "\n".join(_describe_worker(one) for one in self._allowed().values())]
+        parts = [
+            "## Workers\n\n" + "\n".join(_describe_worker(one) for one in self._available_workers().values())
+        ]
         for number, task in enumerate(self.tasks, 1):
             expected = f"\n\nExpected output: {task.expected_output}" if task.expected_output else ""
             parts.append(f"## Task {number}\n\n{task.description or ''}{expected}")
         return "\n\n".join(parts)
 
     def _offer(self) -> ToolOffer:
-        named = ", ".join(self._allowed())
+        named = ", ".join(self._available_workers())
         return ToolOffer(DELEGATE, f"Have a worker do something. Workers: {named}", SCHEMA, DELEGATE)
 
-    def _allowed(self) -> Mapping[str, Agent]:
+    def _available_workers(self) -> Mapping[str, Agent]:
         names = {self.roles[role] for role in self.manager.workers} or self.workers.keys()
         return {role: one for role, one in self.workers.items() if role in names}
 
     # ── a delegation ─────────────────────────────────────────────────────
 
-    def _delegated(self, rulings: _Rulings, turn: StepContext, params: Mapping[str, Json]) -> Json:
+    def _delegate(self, rulings: _Rulings, turn: StepContext, params: Mapping[str, Json]) -> Json:
         top = turn.path.rpartition("/")[0]
-        refused = self._ruled(turn, rulings)
+        refused = self._find_refusal(turn, rulings)
         if refused is not None:
             raise StepError(Failure(refused, "refused"))
         run = working(turn.run)
         worker = self.workers[str(params["worker"])]
         above = run.agents[top].permissions.within
         # A worker may do what its author allows it, not what the manager may do.
-        run.agents[turn.path] = AgentScope(
-            Permissions(tuple(worker.tools), above), run.spent_around(turn.path)
-        )
+        run.agents[turn.path] = AgentScope(Permissions(tuple(worker.tools), above), run.budget_at(turn.path))
         try:
             value = require_success(turn.perform(self._work(worker, str(params["task"]))))
         finally:
@@ -213,21 +213,21 @@ class ManagerStep:
             WORK, worker.role, task, (), provider=self.cast.provider, model=self.cast.model, kind="agent"
         )
 
-    def _ruled(self, turn: StepContext, rulings: _Rulings) -> str | None:
+    def _find_refusal(self, turn: StepContext, rulings: _Rulings) -> str | None:
         """Why the delegation at a turn is not to be: those that were asked for before it come first."""
         path, _, own = turn.path.rpartition("/")
         accepted: Counter[str] = Counter()
         for call, use in _uses(turn.run.journal, path):
             worker = use.arguments.get("worker") if isinstance(use.arguments, Mapping) else None
-            refused = self._refused(str(worker), accepted)
+            refused = self._worker_refusal(str(worker), accepted)
             if call == own:
                 return refused
             if refused is None and _may_be_made(turn, f"{path}/{call}", use, rulings):
                 accepted[str(worker)] += 1
         return None
 
-    def _refused(self, worker: str, accepted: Counter[str]) -> str | None:
-        allowed, manager = self._allowed(), self.manager
+    def _worker_refusal(self, worker: str, accepted: Counter[str]) -> str | None:
+        allowed, manager = self._available_workers(), self.manager
         if worker not in allowed:
             guess = closest_name(worker, allowed)
             meant = f"did you mean '{guess}'? " if guess else ""
@@ -243,13 +243,13 @@ class ManagerStep:
         """What came of those that were made."""
         made: list[Json] = []
         for call, use in _uses(journal, path):
-            known = journal.recorded(f"{path}/{call}/{WORK}")
+            known = journal.step(f"{path}/{call}/{WORK}")
             if known is not None and isinstance(known.outcome, Succeeded):
                 assert isinstance(use.arguments, Mapping)
                 made.append({**task_record(known.outcome), **use.arguments, "duration": known.duration})
         return made
 
-    def _failed(self, failure: Failure, turn: StepContext) -> Failure:
+    def _with_delegations(self, failure: Failure, turn: StepContext) -> Failure:
         said = failure.output if isinstance(failure.output, Mapping) else {}
         made = self._delegations(turn.run.journal, turn.path)
         return replace(failure, output={**said, "delegations": made})
@@ -258,7 +258,7 @@ class ManagerStep:
 def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
     """The delegations that a manager has asked for, in its own order, each with the name of its call."""
     number = 1
-    while (known := journal.recorded(f"{path}/turn:{number}")) is not None:
+    while (known := journal.step(f"{path}/turn:{number}")) is not None:
         uses = ModelResponse.of(known.outcome.value).uses if isinstance(known.outcome, Succeeded) else ()
         for place, use in enumerate(uses, 1):
             if use.name == DELEGATE:
@@ -271,9 +271,9 @@ def _may_be_made(turn: StepContext, path: str, use: ToolRequest, rulings: _Rulin
     if schema_errors(use.arguments, SCHEMA):
         return False
     journal = turn.run.journal
-    match journal.recorded(path):
+    match journal.step(path):
         case StepRecord(outcome=Succeeded({"failed": True, "kind": "refused"})):
-            return journal.recorded(f"{path}/{WORK}") is not None
+            return journal.step(f"{path}/{WORK}") is not None
         case None:
             return rulings.of(path, turn)
     return True
@@ -296,8 +296,8 @@ class _Rulings:
         end = time.monotonic() + PATIENCE
         with self._told:
             while path not in self._allowed and time.monotonic() < end:
-                turn.run.expect_going()
-                if turn.is_over():
+                turn.run.require_not_stopped()
+                if turn.is_expired():
                     raise DeadlineExceeded
                 self._told.wait(LOOK)
             return self._allowed.get(path, True)

@@ -73,7 +73,7 @@ class TaskMap:
 
     @property
     def _id(self) -> str:
-        return self.program.cast.id_of(self.map.task)
+        return self.program.cast.task_id(self.map.task)
 
     @property
     def title(self) -> str:
@@ -93,14 +93,17 @@ class TaskMap:
         if one.target_tokens is not None:
             rules.append(f"{one.target_tokens}:{one.max_levels}")
         if one.source is not None:
-            rules.append(f"{cast.id_of(one.source)}:{one.path}")
+            rules.append(f"{cast.task_id(one.source)}:{one.path}")
         return rules
 
     @property
     def inner(self) -> Sequence[Step]:
-        return [*self._known(), *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())])]
+        return [
+            *self._static_items(),
+            *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())]),
+        ]
 
-    def _known(self) -> list[TaskStep]:
+    def _static_items(self) -> list[TaskStep]:
         """The items; where a task makes them, the one that stands for all of them."""
         if self.map.source is None:
             return self._items(self.program.filled.items[id(self.map.task)])
@@ -121,17 +124,17 @@ class TaskMap:
     def _all_items(self, turn: StepContext) -> list[TaskStep]:
         source = self.map.source
         if source is None:
-            return self._known()
+            return self._static_items()
         if working(turn.run).rehearsal is not None:
-            return self._known()
+            return self._static_items()
         program = self.program
-        items = items_from_output(self.map, self.outputs[program.cast.id_of(source)])
-        steps = self._items(program.texts.filled_items(self.map, program.filled, items))
+        items = items_from_output(self.map, self.outputs[program.cast.task_id(source)])
+        steps = self._items(program.texts.fill_items(self.map, program.filled, items))
         # With other items whoever makes them was done anew, and so is this; else only what is written counts.
         written = self._any_item().fingerprint
         return [replace(step, fingerprint=written) for step in steps]
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @plans
     def run(self, turn: StepContext) -> Json:
@@ -145,7 +148,7 @@ class TaskMap:
         values: dict[str, Json] = {
             self._id: _together(made) if made or skipped is None else task_record_or_skip(skipped)
         }
-        self._expect_all(turn, outcomes, len(steps), values)
+        self._require_successes(turn, outcomes, len(steps), values)
         outputs = [
             replace(
                 make_task_output(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}"
@@ -156,12 +159,14 @@ class TaskMap:
         if self.map.reduce is not None:
             hopeless = None if outputs or skipped is None else needs_skipped(self._id)
             ended = (
-                self._reduced(turn, outputs, values) if hopeless is None else task_record_or_skip(hopeless)
+                self._reduce_outputs(turn, outputs, values)
+                if hopeless is None
+                else task_record_or_skip(hopeless)
             )
-            values[self.program.cast.id_of(self.map.reduce)] = ended
+            values[self.program.cast.task_id(self.map.reduce)] = ended
         return {"tasks": values}
 
-    def _expect_all(
+    def _require_successes(
         self, turn: StepContext, outcomes: Sequence[Outcome], total: int, values: dict[str, Json]
     ) -> None:
         failures = [one.failure for one in outcomes if isinstance(one, Failed)]
@@ -172,7 +177,9 @@ class TaskMap:
             raise StepError(replace(failures[0], message=said, output={"tasks": values}))
         turn.run.note(turn.path, said)
 
-    def _reduced(self, turn: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]) -> Json:
+    def _reduce_outputs(
+        self, turn: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]
+    ) -> Json:
         """The one output that is left when no two are."""
         if not outputs:
             return {"raw": "", "data": None, "usage": TokenUsage(calls=0).record(), "duration": 0.0}
@@ -216,7 +223,7 @@ class TaskMap:
         reduce = self.map.reduce
         assert reduce is not None
         cast = self.program.cast
-        given = [self.outputs[one] for task in reduce.context if (one := cast.id_of(task)) in self.outputs]
+        given = [self.outputs[one] for task in reduce.context if (one := cast.task_id(task)) in self.outputs]
         return make_task_step(self.program, reduce, {}, name, context=[*given, *chunk])
 
 

@@ -265,7 +265,7 @@ class EnsembleSpec:
         sources = [one.source for one in self.maps if one.task is task and one.source is not None]
         return (*task.context, *sources) if sources else task.context
 
-    def id_of(self, task: Task) -> str:
+    def task_id(self, task: Task) -> str:
         return self.ids[id(task)]
 
 

@@ -54,12 +54,12 @@ class TaskStep:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    goes_on = "inner"
+    retry_scope = "inner"
 
     @plans
     def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is not None:
-            return self._rehearsed(turn)
+            return self._plan_task(turn)
         began = time.monotonic()
         value = self._value(turn)
         record = {"agent": "", "usage": UNUSED.record(), **value, "duration": round(_since(began), 6)}
@@ -68,7 +68,7 @@ class TaskStep:
     def _value(self, turn: StepContext) -> dict[str, Json]:
         task = self.task
         if self.conversation is not None:
-            return self._asked(self.conversation, turn)
+            return self._run_agent(self.conversation, turn)
         if task.handler is not None:
             handler = task.handler
             own, context = _own(task, self.context)
@@ -78,7 +78,7 @@ class TaskStep:
         assert task.tool is not None
         return _output_record(call_tool_step(turn, task.tool, self._params(task.tool, turn)).get("output"))
 
-    def _asked(self, conversation: AgentStep, turn: StepContext) -> dict[str, Json]:
+    def _run_agent(self, conversation: AgentStep, turn: StepContext) -> dict[str, Json]:
         value = AgentSession(conversation, turn).to_the_end()
         return {
             "raw": value["text"],
@@ -104,15 +104,17 @@ class TaskStep:
     def _facts(self) -> dict[str, Json]:
         return {name: getattr(self.task, name) for name in TASK_FACTS}
 
-    def _rehearsed(self, turn: StepContext) -> dict[str, Json]:
+    def _plan_task(self, turn: StepContext) -> dict[str, Json]:
         run = working(turn.run)
         task = self.task
         if self.conversation is not None:
             self.conversation.rehearse(turn)
         elif task.handler is not None:
-            run.rehearse(turn, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip())
+            run.add_planned_step(
+                turn, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip()
+            )
         else:
-            run.rehearse(
+            run.add_planned_step(
                 turn, "tool", f"{task.tool}{self._params_in_reach(turn)}\n{task.description}".rstrip()
             )
         told = f"(what '{self.id}' gives)"

@@ -91,8 +91,10 @@ class EnsembleProgram:
         """
         run = working(turn.run)
         # Whoever calls it as a tool does not know which of its inputs nobody may see.
-        run.hide(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
-        with run.spending(turn.path, self.limits, f"ensemble '{self.name}'", goes_on=turn.replaying) as spent:
+        run.add_secrets(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
+        with run.budget_scope(
+            turn.path, self.limits, f"ensemble '{self.name}'", goes_on=turn.can_replay
+        ) as spent:
             spent.expect("depth")
             return require_success(turn.perform(TaskGraph(self)))
 
@@ -107,7 +109,7 @@ def compile_ensemble(
     providers: Mapping[int, Provider] | None = None,
 ) -> EnsembleProgram:
     """Fill all texts; PromptTemplateError with everything that is missing."""
-    return EnsembleProgram(cast, texts, texts.filled(inputs, providers), limits, hooks)
+    return EnsembleProgram(cast, texts, texts.fill_all(inputs, providers), limits, hooks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +137,14 @@ class TaskGraph:
     def run(self, turn: StepContext) -> Json:
         if working(turn.run).rehearsal is None:
             _require_providers(self.program.cast, turn)
-        if not (turn.run.fresh or turn.run.accept_changes):
+        if not (turn.run.is_first_run or turn.run.accept_changes):
             _require_known_units({step.name for step in self.inner}, turn)
         return _Play(self.program, turn).to_the_end()
 
 
 def _require_known_units(names: set[str], turn: StepContext) -> None:
     """What was done is still there: a task with another name is another task, and would be done again."""
-    done = [
-        known for known in turn.run.journal.recorded_in(turn.path) if isinstance(known.outcome, Succeeded)
-    ]
+    done = [known for known in turn.run.journal.steps_in(turn.path) if isinstance(known.outcome, Succeeded)]
     lost = [
         known for known in done if (name := known.path.rpartition("/")[2]) not in names and _is_unit(name)
     ]
@@ -186,11 +186,13 @@ class _Single:
         return (self.task,)
 
     def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return make_task_step(self.program, self.task, outputs, f"task:{self.program.cast.id_of(self.task)}")
+        return make_task_step(
+            self.program, self.task, outputs, f"task:{self.program.cast.task_id(self.task)}"
+        )
 
     def outputs(self, outcome: Outcome) -> Outputs:
         task = self.program.filled.task(self.task)
-        made = make_task_output(self.program.cast.id_of(self.task), task, outcome)
+        made = make_task_output(self.program.cast.task_id(self.task), task, outcome)
         return {made.id: made}
 
 
@@ -233,7 +235,7 @@ class _Play:
         self.failures: list[tuple[Unit, Failure]] = []
         self.skipped: dict[str, str] = {}
         self._of_task = {id(task): order for order, unit in enumerate(self.units) for task in unit.tasks}
-        self._needed = [self._needed_tasks(order) for order in range(len(self.units))]
+        self._needed = [self._unit_dependencies(order) for order in range(len(self.units))]
         self._needs = [frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed]
         self._state: dict[int, str] = {}
         """By the order of a unit: begun, done, failed, skipped."""
@@ -246,19 +248,19 @@ class _Play:
         parallel = self.cast.max_parallel if self.cast.strategy == "parallel" else 1
         parallel = max(1, min(parallel, len(self.units)))
         try:
-            working(self.turn.run).backend.run_items(
-                self._ready(), self._perform, self._finished, parallel=parallel
+            working(self.turn.run).backend.run(
+                self._ready(), self._perform, self._finish_unit, parallel=parallel
             )
         except Aborted as aborted:
             aborted.failure = replace(aborted.failure, output=self._value())
             raise
-        self.turn.run.expect_going()
+        self.turn.run.require_not_stopped()
         value = self._value()
         if self.failures:
             raise StepError(self._failure(value))
         return value
 
-    def _needed_tasks(self, order: int) -> list[Task]:
+    def _unit_dependencies(self, order: int) -> list[Task]:
         """Of other units."""
         needs = [one for task in self.units[order].tasks for one in self.cast.needs(task)]
         return [one for one in needs if self._of_task[id(one)] != order]
@@ -299,26 +301,26 @@ class _Play:
             order, why = found
             self._state[order] = "skipped"
             for task in self.units[order].tasks:
-                self.skipped[self.cast.id_of(task)] = why
-            self.turn.run.note(self.turn.path, f"'{self._called(order)}' is skipped: {why}")
+                self.skipped[self.cast.task_id(task)] = why
+            self.turn.run.note(self.turn.path, f"'{self._unit_id(order)}' is skipped: {why}")
 
     def _hopeless(self) -> Iterator[tuple[int, str]]:
         for order in range(len(self.units)):
             for task in self._needed[order] if order not in self._state else ():
-                ended = self._lost(task)
+                ended = self._block_reason(task)
                 if ended is not None:
-                    yield order, why_skipped(self.cast.id_of(task), ended)
+                    yield order, why_skipped(self.cast.task_id(task), ended)
 
-    def _lost(self, task: Task) -> str | None:
+    def _block_reason(self, task: Task) -> str | None:
         """How a task ended that others need in vain."""
         state = self._state.get(self._of_task[id(task)])
-        output = self.outputs.get(self.cast.id_of(task))
+        output = self.outputs.get(self.cast.task_id(task))
         if state == "skipped" or (state == "done" and output is not None and output.status == "skipped"):
             return "skipped"
         return "failed" if state == "failed" and self.cast.on_error == "continue_on_error" else None
 
-    def _called(self, order: int) -> str:
-        return self.cast.id_of(self.units[order].tasks[-1])
+    def _unit_id(self, order: int) -> str:
+        return self.cast.task_id(self.units[order].tasks[-1])
 
     # ── doing ────────────────────────────────────────────────────────────
 
@@ -339,7 +341,7 @@ class _Play:
         self._behind[order] = behind
         return outcome
 
-    def _finished(self, work: WorkItem, outcome: Outcome) -> None:
+    def _finish_unit(self, work: WorkItem, outcome: Outcome) -> None:
         unit = self.units[work.order]
         with self._changed:
             self.outputs |= unit.outputs(outcome)
@@ -352,7 +354,7 @@ class _Play:
 
     def _value(self) -> dict[str, Json]:
         """What there is, in the order of the tasks; of a manager in that of its delegations."""
-        ids = [self.cast.id_of(task) for task in self.cast.tasks]
+        ids = [self.cast.task_id(task) for task in self.cast.tasks]
         places = {one: place for place, one in enumerate(ids)}
         ordered = sorted(self.outputs.values(), key=lambda one: places.get(one.id, len(places)))
         done = [one for one in ordered if one.status == "done"]
@@ -365,10 +367,10 @@ class _Play:
 
     def _failure(self, value: dict[str, Json]) -> Failure:
         (unit, first), *others = self.failures
-        named = f"task '{self.cast.id_of(unit.tasks[-1])}'" if len(unit.tasks) == 1 else ""
+        named = f"task '{self.cast.task_id(unit.tasks[-1])}'" if len(unit.tasks) == 1 else ""
         message = f"{named}: {first.message}" if named else first.message
         if others:
-            also = ", ".join(repr(self.cast.id_of(one.tasks[-1])) for one, _ in others)
+            also = ", ".join(repr(self.cast.task_id(one.tasks[-1])) for one, _ in others)
             message = f"{message}\nand {also} failed as well"
         return replace(first, message=message, output=value)
 
@@ -414,13 +416,13 @@ def _require_providers(cast: EnsembleSpec, turn: StepContext) -> None:
         except InputError as error:
             problems[named or ""] = replace(error.problems[0], what=f"{called}: {error.what}")
     if problems:
-        raise InputError.together(problems.values())
+        raise InputError.combine(problems.values())
 
 
 def model_users(cast: EnsembleSpec) -> Iterator[tuple[str, Json]]:
     """Who needs a model, and the provider that was named for it."""
     for task in cast.tasks:
         if task.is_done_by_model:
-            yield f"task '{cast.id_of(task)}'", None if task.agent is None else task.agent.provider
+            yield f"task '{cast.task_id(task)}'", None if task.agent is None else task.agent.provider
     if cast.strategy == "hierarchical":
         yield "the manager", None if cast.manager is None else cast.manager.provider

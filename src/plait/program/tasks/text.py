@@ -94,7 +94,7 @@ class TaskTemplates:
         """The parameters of a tool: templates of the profile `graph`."""
         return self._params.get(id(task))
 
-    def filled(
+    def fill_all(
         self, inputs: Mapping[str, Json], providers: Mapping[int, Provider] | None = None
     ) -> FilledTasks:
         """PromptTemplateError with every variable that is missing anywhere, in order of appearance.
@@ -125,7 +125,7 @@ class TaskTemplates:
         _log_texts(self._templates.values(), len(inputs))
         return FilledTasks(tasks, items, agents, inputs)
 
-    def filled_items(self, one: MapReduce, filled: FilledTasks, items: Sequence[Json]) -> tuple[Task, ...]:
+    def fill_items(self, one: MapReduce, filled: FilledTasks, items: Sequence[Json]) -> tuple[Task, ...]:
         """The task of a map for each of the items that another task has made."""
         task = one.task
         texts = [self._fillers.get((id(task), name)) for name in TASK_TEXTS]
@@ -136,11 +136,11 @@ class TaskTemplates:
             try:
                 made.append(_fill_task(task, texts, agent, {**filled.inputs, **names}))
             except PromptTemplateError as error:
-                what = f"item {number} of task '{self._cast.id_of(task)}' has no {_format_missing(error)}"
-                fix = f"'{self._cast.id_of(_source(one))}' has to give it, or leave it away in the text"
+                what = f"item {number} of task '{self._cast.task_id(task)}' has no {_format_missing(error)}"
+                fix = f"'{self._cast.task_id(_source(one))}' has to give it, or leave it away in the text"
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
-            raise InputError.together(problems)
+            raise InputError.combine(problems)
         return tuple(made)
 
     def any_item(self, one: MapReduce, filled: FilledTasks) -> Task:
@@ -222,7 +222,7 @@ class TaskTemplates:
                 template = template or written
                 missing |= dict.fromkeys(names)
                 fix = _fix(names, inputs, each, own, is_in_file=where is not None)
-                problems.append(_problem(names, self._called(owner, field), written, where, fix))
+                problems.append(_problem(names, self._describe_field(owner, field), written, where, fix))
         if not problems:
             return None
         error = PromptTemplateError(problems[0].what, list(missing), template)
@@ -261,12 +261,12 @@ class TaskTemplates:
             return []
         return list(item_names(item, map_items(one, inputs)))
 
-    def _called(self, owner: Task | Agent | MapReduce, field: str) -> str:
+    def _describe_field(self, owner: Task | Agent | MapReduce, field: str) -> str:
         match owner:
             case Task():
-                return f"the {field.replace('_', ' ')} of task '{self._cast.id_of(owner)}'"
+                return f"the {field.replace('_', ' ')} of task '{self._cast.task_id(owner)}'"
             case MapReduce():
-                return f"the items of task '{self._cast.id_of(owner.task)}'"
+                return f"the items of task '{self._cast.task_id(owner.task)}'"
         return f"the {field} of agent '{owner.role}'"
 
 

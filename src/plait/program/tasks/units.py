@@ -62,10 +62,10 @@ def make_task_step(
     context: Sequence[TaskOutput] | None = None,
 ) -> TaskStep:
     cast = program.cast
-    ids = [cast.id_of(one) for one in task.context]
+    ids = [cast.task_id(one) for one in task.context]
     return task_step(
         name,
-        cast.id_of(task),
+        cast.task_id(task),
         filled or program.filled.task(task),
         tuple(outputs[one] for one in ids if one in outputs) if context is None else tuple(context),
         context_ids=tuple(ids),
@@ -103,8 +103,8 @@ def performed_all(
 
     if steps:
         parallel = max(1, min(cast.max_parallel, len(steps)))
-        working(turn.run).backend.run_items(wanted(), perform, finished, parallel=parallel)
-        turn.run.expect_going()
+        working(turn.run).backend.run(wanted(), perform, finished, parallel=parallel)
+        turn.run.require_not_stopped()
     return [ended[order] for order in sorted(ended)], join_contexts(turn, turns)
 
 
@@ -138,16 +138,16 @@ def outputs_from_record(program: EnsembleProgram, tasks: Sequence[Task], outcome
             values, reached = {}, False
     made: Outputs = {}
     for task in tasks:
-        key = program.cast.id_of(task)
+        key = program.cast.task_id(task)
         if key in values:
             one = make_task_output(key, program.filled.task(task), _outcome(values[key]))
             made[key] = replace(one, reached_max=reached, iteration=int(values[key].get("iteration", 1)))
         elif isinstance(outcome, Skipped):
             made[key] = make_task_output(key, program.filled.task(task), outcome)
     if isinstance(outcome, Failed):
-        missing = next((task for task in tasks if program.cast.id_of(task) not in made), None)
+        missing = next((task for task in tasks if program.cast.task_id(task) not in made), None)
         if missing is not None:
-            key = program.cast.id_of(missing)
+            key = program.cast.task_id(missing)
             made[key] = make_task_output(key, program.filled.task(missing), outcome)
     return made
 

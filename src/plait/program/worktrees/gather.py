@@ -56,10 +56,10 @@ def context_after_map(turn: StepContext, fan: Map, value: Json) -> StepContext:
         return turn  # nothing is made, so there is no place
     if fan.name not in run.shelters:  # the map was done in an earlier life of the run
         require_worktrees(turn).open(
-            RepositoryState(**result_mapping(run.journal.recorded(f"{fan.name}/ground")))
+            RepositoryState(**result_mapping(run.journal.step(f"{fan.name}/ground")))
         )
     source = str(facts["source"])
-    merge = run.journal.recorded("merge")
+    merge = run.journal.step("merge")
     if not require_worktrees(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Succeeded):
         return turn  # all is merged, and the branch is gone: nothing is done there any more
     spot = require_worktrees(turn).gather(source)
@@ -74,7 +74,7 @@ def require_target_branch(turn: StepContext, value: Json, reduce: Step) -> None:
 
     One that had begun goes on, with a note: it may itself have left that branch.
     """
-    target, path = str(_facts(value).get("target", "")), turn.inner(reduce).path
+    target, path = str(_facts(value).get("target", "")), turn.child(reduce).path
     if "merged" not in _facts(value) or working(turn.run).rehearsal is not None or _is_done(turn, path):
         return
     now = require_worktrees(turn).project_branch()
@@ -95,17 +95,17 @@ def require_target_branch(turn: StepContext, value: Json, reduce: Step) -> None:
 
 def _is_done(turn: StepContext, path: str) -> bool:
     """Has an earlier life done it, behind all that is before it now?"""
-    known = turn.run.journal.recorded(path) if turn.replaying and not turn.run.fresh else None
-    return known is not None and known.number > turn.after and isinstance(known.outcome, Succeeded)
+    known = turn.run.journal.step(path) if turn.can_replay and not turn.run.is_first_run else None
+    return known is not None and known.number > turn.replay_after and isinstance(known.outcome, Succeeded)
 
 
 def _has_begun(turn: StepContext, path: str) -> bool:
     """Has an earlier life come to any of its steps, however that ended?"""
     journal = turn.run.journal
-    if turn.run.fresh or not turn.replaying:
+    if turn.run.is_first_run or not turn.can_replay:
         return False
-    ended = any(known.number > turn.after for known in journal.recorded_in(path))
-    return ended or any(begun.startswith(f"{path}/") for begun in journal.unfinished())
+    ended = any(known.number > turn.replay_after for known in journal.steps_in(path))
+    return ended or any(begun.startswith(f"{path}/") for begun in journal.find_unfinished())
 
 
 def close_gather_worktree(turn: StepContext) -> None:

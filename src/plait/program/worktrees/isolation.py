@@ -116,7 +116,7 @@ class MergeQueue:
             if order in self._working or order not in self._inside:
                 return
         while not self._free.acquire(timeout=LOOK):
-            run.expect_going()
+            run.require_not_stopped()
         with self._changed:
             self._working.add(order)
 
@@ -132,7 +132,7 @@ class MergeQueue:
                 if self._broken:
                     raise Interrupted  # one before it has no end, so this one has no turn
                 self._changed.wait(LOOK)
-                run.expect_going()
+                run.require_not_stopped()
 
     def is_empty(self) -> bool:
         with self._changed:
@@ -214,9 +214,9 @@ class ItemWorktrees:
             value = act(each, in_worktree(turn, spot))
         except StepError as error:
             raise StepError(_with_place(error.failure, spot)) from None
-        turn.run.settle(turn.path)
+        turn.run.flush_end(turn.path)
         self.line.has_worked(turn.order)
-        facts = self._concluded(each, turn.without_timeout(), spot)
+        facts = self._finish_item(each, turn.without_timeout(), spot)
         return {**value, "isolation": facts} if isinstance(value, dict) else value
 
     def _leave(self, path: str) -> None:
@@ -234,26 +234,26 @@ class ItemWorktrees:
         self.line.work_again(turn.order, turn.run)
         again = turn.attempt > 1 or turn.run.is_retried(turn.path)
         step = _Place(self, title, key, again)
-        inner = turn.inner(step, order=turn.order)
+        inner = turn.child(step, order=turn.order)
         known = replay(step, inner) if turn.attempt == 1 else None
         before = _spot(known)
         if before is not None and self._workspaces.is_there(before):
             self._workspaces.break_locks(before)
             return before, turn
-        if not turn.run.fresh or turn.attempt > 1:
+        if not turn.run.is_first_run or turn.attempt > 1:
             self._forget(turn)
-        placed = result_mapping(require_success(perform(step, replace(inner, replaying=False))))
+        placed = result_mapping(require_success(perform(step, replace(inner, can_replay=False))))
         spot = Worktree(**placed)
-        self._workspaces.hand_over(spot)
-        return spot, replace(turn, replaying=False)
+        self._workspaces.publish(spot)
+        return spot, replace(turn, can_replay=False)
 
     def _forget(self, turn: StepContext) -> None:
         """What was done in another place was not done in the new one."""
         journal, path = turn.run.journal, turn.path
-        recorded = journal.last_end(f"{path}/worktree")
+        recorded = journal.last_result(f"{path}/worktree")
         if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
             self.tidy(earlier, just_left=turn.attempt > 1)
-        if next(iter(journal.recorded_in(path)), None) is not None:
+        if next(iter(journal.steps_in(path)), None) is not None:
             turn.run.emit(StepInvalidated(path, "it begins anew in a new place"))
 
     def add(self, turn: StepContext, title: str, key: str, *, again: bool) -> Worktree:
@@ -271,13 +271,13 @@ class ItemWorktrees:
 
     # ── its end ──────────────────────────────────────────────────────────
 
-    def _concluded(self, each: Steps, turn: StepContext, spot: Worktree) -> dict[str, Json]:
+    def _finish_item(self, each: Steps, turn: StepContext, spot: Worktree) -> dict[str, Json]:
         if self.isolation.kind == "directory":
             if self._workspaces.is_unchanged(spot):
                 self._spots[turn.path] = spot, None
                 return {"directory": "", "kept": False}
             return {"directory": spot.path, "kept": True}
-        look = self._expect_committed(turn, spot, self._workspaces.look(spot))
+        look = self._require_committed(turn, spot, self._workspaces.look(spot))
         facts: dict[str, Json] = {"branch": spot.branch, "base": spot.base, "head": look.head}
         keeps = bool(look.files or look.repositories)
         if look.head == spot.base:
@@ -295,7 +295,7 @@ class ItemWorktrees:
             self._spots[turn.path] = spot, look.head if self.isolation.merges else None
         return {**facts, "branch": spot.branch if keeps or not self.isolation.merges else "", "kept": keeps}
 
-    def _expect_committed(self, turn: StepContext, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
+    def _require_committed(self, turn: StepContext, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
         """What the place holds, once its branch names all of it, as far as that is wanted."""
         if not look.on_branch and not self._workspaces.point(spot, look.head):
             raise _branch_error(spot)
@@ -337,7 +337,7 @@ class ItemWorktrees:
         self._tidied = True
         try:
             if not just_left:
-                self._workspaces.expect_whole(spot)
+                self._workspaces.require_intact(spot)
             self._tidy(spot)
         except (InputError, ProcessError) as error:
             # One place must not keep a run from its end.
@@ -359,7 +359,7 @@ class ItemWorktrees:
 
     def collect(self) -> None:
         """Let there be the branch on which everything is collected."""
-        if self.isolation.kind == "worktree" and not self._turn.run.fresh:
+        if self.isolation.kind == "worktree" and not self._turn.run.is_first_run:
             self._workspaces.break_locks()
             self._leave_meeting()
         if not self.isolation.collects or self._workspaces.tip(BRANCHES + self.branch):
@@ -367,23 +367,23 @@ class ItemWorktrees:
         assert self.site is not None
         begin = self._last_merged() or self.site.commit
         target = self._workspaces.tip(self.target)
-        if self._turn.run.fresh or not self._workspaces.is_ancestor(begin, target):
+        if self._turn.run.is_first_run or not self._workspaces.is_ancestor(begin, target):
             target = begin
         self._workspaces.move(BRANCHES + self.branch, target, "")
 
     def _leave_meeting(self) -> None:
         """Reduce and merge steps of an earlier life worked in a place that does not see what comes now."""
-        if self.isolation.collects and (side := self._workspaces.leave(self.branch)):
+        if self.isolation.collects and (side := self._workspaces.remove_gather(self.branch)):
             what = "what nobody had committed in the worktree of reduce and merge"
             self._turn.run.note(self._turn.path, f"{what} is on the branch {side} now: they begin anew")
 
     def _last_merged(self) -> str:
         """Where the branch was, if this run had one that somebody has removed."""
-        if self._turn.run.fresh:
+        if self._turn.run.is_first_run:
             return ""
         journal, last = self._turn.run.journal, ""
-        for item in journal.recorded_in(self._turn.path):
-            merged = result_mapping(journal.recorded(f"{item.path}/merge"))
+        for item in journal.steps_in(self._turn.path):
+            merged = result_mapping(journal.step(f"{item.path}/merge"))
             last = str(merged["new"]) if "new" in merged else last
         return last
 
@@ -404,7 +404,7 @@ class ItemWorktrees:
             }
         step = MergeAll(self, tip)
         path = f"{self._turn.path}/{step.name}"
-        if result_mapping(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
+        if result_mapping(self._turn.run.journal.step(path)).get("head") not in (None, tip):
             self._turn.run.emit(StepInvalidated(path, "more was merged since"))
         merged = require_success(self._turn.perform(step))
         self._tell_of_attempts(tip)
@@ -414,9 +414,11 @@ class ItemWorktrees:
 
     def _tell_of_attempts(self, merged: str) -> None:
         """What they committed that others followed is in no other branch, so that it is not ours to drop."""
-        if self._turn.run.fresh and not self._tidied:
+        if self._turn.run.is_first_run and not self._tidied:
             return
-        if branches := [one for one in self._workspaces.unmerged(merged) if not one.startswith(self.branch)]:
+        if branches := [
+            one for one in self._workspaces.find_unmerged(merged) if not one.startswith(self.branch)
+        ]:
             what = (
                 f"commits of attempts that came to nothing stay on their branches: {format_files(branches)}"
             )
@@ -424,15 +426,15 @@ class ItemWorktrees:
 
     def _tidy_leftovers(self) -> None:
         """Places of which a crash kept us from taking leave; those of dead letters stay."""
-        if self._turn.run.fresh:
+        if self._turn.run.is_first_run:
             return
         if self.isolation.kind == "directory":
             self._workspaces.prune()
             return
         journal = self._turn.run.journal
         needed = set()
-        for item in journal.recorded_in(self._turn.path):
-            spot = _worktree_from_record(journal.last_end(f"{item.path}/worktree"))
+        for item in journal.steps_in(self._turn.path):
+            spot = _worktree_from_record(journal.last_result(f"{item.path}/worktree"))
             facts = result_mapping(item).get("isolation")
             kept = not isinstance(facts, dict) or facts.get("kept")
             if spot is not None and kept:
@@ -464,7 +466,7 @@ def open_item_worktrees(
     if isolation is None:
         return None
     if run.rehearsal is not None:
-        run.rehearse(turn, isolation.kind, _describe_isolation(isolation))
+        run.add_planned_step(turn, isolation.kind, _describe_isolation(isolation))
         return None
     site = None
     if isolation.kind == "worktree":
@@ -516,7 +518,7 @@ class _Ground:
         return self.isolation.fingerprint
 
     def run(self, turn: StepContext) -> Json:
-        found = require_worktrees(turn).survey(self.isolation.base, needs_branch=self.isolation.merges)
+        found = require_worktrees(turn).inspect(self.isolation.base, needs_branch=self.isolation.merges)
         return found.record()
 
 

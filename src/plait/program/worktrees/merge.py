@@ -149,10 +149,10 @@ def _merge_commit(
     a working tree in which it is checked out goes with it; what is said if that cannot be done.
     """
     spaces, of_people = require_worktrees(turn), in_the_way is not None
-    begun = result_mapping(turn.run.journal.recorded(f"{turn.path}/intent"))
+    begun = result_mapping(turn.run.journal.step(f"{turn.path}/intent"))
     if begun.get("head") == head and _has_happened(turn, begun):
         if of_people and spaces.tip(target) == begun["new"]:
-            with spaces.tree_of(target, mark=turn.run.id) as tree:
+            with spaces.lock_tree(target, mark=turn.run.id) as tree:
                 _go_along(tree, begun, again=True)
         elif of_people:
             _tell_of_undone(turn, begun)
@@ -178,10 +178,10 @@ def _is_moved_with_tree(
     turn: StepContext, intent: dict[str, Json], in_the_way: Callable[[LocalChangesConflict], Failure]
 ) -> bool:
     """Move a branch and the working tree in which it is checked out, or neither."""
-    with require_worktrees(turn).tree_of(str(intent["target"]), mark=turn.run.id) as tree:
+    with require_worktrees(turn).lock_tree(str(intent["target"]), mark=turn.run.id) as tree:
         try:
             if tree is not None:
-                tree.expect_fits(str(intent["old"]), str(intent["new"]))
+                tree.require_can_update(str(intent["old"]), str(intent["new"]))
         except LocalChangesConflict as error:
             raise StepError(in_the_way(error)) from None
         if not _is_moved(turn, intent):
@@ -193,7 +193,7 @@ def _is_moved_with_tree(
 def _is_moved(turn: StepContext, intent: dict[str, Json]) -> bool:
     """Record an intent and move the branch; what surely was not done is no intent any more."""
     spaces, target, new = require_worktrees(turn), str(intent["target"]), str(intent["new"])
-    require_success(perform(_Intent(intent), replace(turn.inner(_Intent()), replaying=False)))
+    require_success(perform(_Intent(intent), replace(turn.child(_Intent()), can_replay=False)))
     turn.run.journal.sync()
     try:
         if spaces.move(target, new, str(intent["old"])):

@@ -124,7 +124,7 @@ class WorkingTree(Protocol):
     @property
     def path(self) -> str: ...
 
-    def expect_fits(self, old: str, new: str) -> None:
+    def require_can_update(self, old: str, new: str) -> None:
         """Raises InTheWay if the tree could not go from one commit to the other."""
 
     def update(self, old: str, new: str, *, again: bool) -> None:
@@ -137,7 +137,7 @@ class WorkingTree(Protocol):
 class Worktrees(Protocol):
     """Worktrees, branches and merges of one run.  Commits are object ids, refs whole names."""
 
-    def survey(self, base: str, *, needs_branch: bool) -> RepositoryState:
+    def inspect(self, base: str, *, needs_branch: bool) -> RepositoryState:
         """An InputError that says why, if items cannot have worktrees here."""
 
     def open(self, site: RepositoryState) -> None:
@@ -148,13 +148,13 @@ class Worktrees(Protocol):
 
     def add(self, order: int, title: str, key: str, commit: str) -> Worktree: ...
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Worktree: ...
-    def hand_over(self, spot: Worktree) -> None:
+    def publish(self, spot: Worktree) -> None:
         """A place was recorded, and steps are about to work there; until then nobody keeps a copy."""
 
     def gather(self, branch: str) -> Worktree:
         """The worktree of the branch on which everything is collected."""
 
-    def leave(self, branch: str) -> str:
+    def remove_gather(self, branch: str) -> str:
         """Remove it, since its branch moves on without it; the branch that keeps what is not committed."""
 
     def is_there(self, spot: Worktree) -> bool: ...
@@ -170,7 +170,7 @@ class Worktrees(Protocol):
     def point(self, spot: Worktree, head: str) -> bool:
         """Let its branch name what a worktree has, unless commits would lose their name by that."""
 
-    def expect_whole(self, spot: Worktree) -> None:
+    def require_intact(self, spot: Worktree) -> None:
         """Raises if a worktree may be half removed: what is missing there is nobody's deletion."""
 
     def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
@@ -193,7 +193,7 @@ class Worktrees(Protocol):
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         """Remove the branches of places that add nothing to a commit, but for these."""
 
-    def unmerged(self, into: str) -> list[str]:
+    def find_unmerged(self, into: str) -> list[str]:
         """The branches of places that are gone, and that have commits which this one has not."""
 
     def undone(self, old: str, new: str, tip: str) -> list[str]:
@@ -201,7 +201,7 @@ class Worktrees(Protocol):
 
     def is_ancestor(self, one: str, other: str) -> bool: ...
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
-    def tree_of(self, ref: str, *, mark: str) -> AbstractContextManager[WorkingTree | None]:
+    def lock_tree(self, ref: str, *, mark: str) -> AbstractContextManager[WorkingTree | None]:
         """The working tree in which a branch is checked out; nobody else changes its index meanwhile."""
 
     def facts(self, target: str, source: str) -> dict[str, Json]:

@@ -151,16 +151,16 @@ class _Reader(WordReader):
         self.rules = Rules(found, dialect)
 
     def read(self) -> None:
-        self.expect_no_nul()
+        self.require_no_nul()
         self.commands("end")
-        self.expect_no_open_here_document()
+        self.require_closed_documents()
         self.rules.finish()
 
     def script(self, start: int, until: Literal["end", ")"]) -> None:
         outer, self.documents = self.documents, _HereDocuments()
         self.outer_here_documents += len(outer.waiting)
         self.commands(until)
-        self.expect_no_open_here_document()
+        self.require_closed_documents()
         if self.documents.followed:
             self.refuse_gaps("heredoc-in-substitution", self.numbers_between(start, self.at))
         self.outer_here_documents -= len(outer.waiting)
@@ -169,7 +169,7 @@ class _Reader(WordReader):
     def assigns(self, name: str, numbers: Iterable[int]) -> None:
         self.rules.assigns(name, numbers)
 
-    def expect_no_nul(self) -> None:
+    def require_no_nul(self) -> None:
         if self.text.count(GAP) == len(self.found.gaps):
             return
         known = set(self.found.offsets)
@@ -177,7 +177,7 @@ class _Reader(WordReader):
             if nul.start() not in known:
                 raise self.unreadable("nul-in-script", nul.start())
 
-    def expect_no_open_here_document(self) -> None:
+    def require_closed_documents(self) -> None:
         if self.documents.waiting:
             raise self.unreadable("unbalanced", self.documents.waiting[0].start)
 

@@ -144,9 +144,9 @@ class _Reading:
             case int():
                 return [self.of_gap(part)]
         place = (part.start, part.end)
-        return [_Bit(bit.text, bit.value and place) for bit in self.held(part.name or "")]
+        return [_Bit(bit.text, bit.value and place) for bit in self.variable_bits(part.name or "")]
 
-    def held(self, name: str) -> list[_Bit]:
+    def variable_bits(self, name: str) -> list[_Bit]:
         """What a variable holds, if that may begin a word with a value from outside."""
         if name not in self._held:
             self._held[name] = [_Bit(None)]  # should it be made of itself

@@ -297,7 +297,7 @@ class LexerFindings:
         )
 
     def effect(self, what: Effect, name: str, offset: int) -> None:
-        self._effects.append((what, name, self.place_of(offset)))
+        self._effects.append((what, name, self.source_offset(offset)))
 
     def give(self, name: str, words: Iterable[CommandWord] | None = None) -> None:
         """A variable gets the text of one of these words; None: nobody knows."""
@@ -311,7 +311,7 @@ class LexerFindings:
                 self._refuse(code, gap.start, gap.end)
 
     def refuse_at(self, code: str, offset: int) -> None:
-        start = self.place_of(offset)
+        start = self.source_offset(offset)
         self._refuse(code, start, start + 1)
 
     def unreadable(self, code: str, offset: int) -> UnreadableError:
@@ -329,7 +329,7 @@ class LexerFindings:
         what, fix = REFUSALS[code]
         self._refusals[code, start, end] = Refusal(code, start, end, what, fix)
 
-    def place_of(self, offset: int) -> int:
+    def source_offset(self, offset: int) -> int:
         """Where an offset of the joined text stands in the author's text (exact but for escapes)."""
         number = self.number_at(offset)
         if number < len(self.offsets) and self.offsets[number] == offset:

@@ -189,7 +189,7 @@ class Rules:
         name = words[start].base or ""
         if valued:
             self.interpreters(words)
-            self.executed_by_find(name, arguments)
+            self.check_find_exec(name, arguments)
             if find_program(name).first and arguments:  # `tar xf`
                 self.refuse("value-as-option", arguments[0].leading())
         if name not in _WITH_RULES or self.by_name(name, words[start].start, arguments):
@@ -229,15 +229,15 @@ class Rules:
         text = [word.for_variable(self.found, found.end())] if plain and not word.array else None
         self.found.give(found.group(1), text)
         self.found.handed.append((found.group(1), word.start))
-        self.expect_ordinary(found.group(1), word.all_numbers)
+        self.check_ordinary_name(found.group(1), word.all_numbers)
         return True
 
     def assigns(self, name: str, numbers: Iterable[int], words: Iterable[CommandWord] | None = None) -> None:
         self.found.own.add(name)
         self.found.give(name, words)
-        self.expect_ordinary(name, numbers)
+        self.check_ordinary_name(name, numbers)
 
-    def expect_ordinary(self, name: str, numbers: Iterable[int]) -> None:
+    def check_ordinary_name(self, name: str, numbers: Iterable[int]) -> None:
         if name in _SPECIAL_VARIABLES:
             self.refuse("special-variable", numbers)
 
@@ -348,7 +348,7 @@ class Rules:
                 self.refuse("value-as-name", word.all_numbers)
             elif self.assignment(word):
                 self.found.own.add(_variable_name(word))
-                self.declared_value(word, letters)
+                self.check_declaration(word, letters)
             else:
                 self.names([word])
                 self.refuse("value-as-name", word.all_numbers)
@@ -356,7 +356,7 @@ class Rules:
         if letters & _ARRAY_ATTRIBUTES:
             self.become_arrays(words)
 
-    def declared_value(self, word: Word, letters: set[str]) -> None:
+    def check_declaration(self, word: Word, letters: set[str]) -> None:
         """What `name=…` is given.  The elements of `name=( … )` are parsed once, and never again."""
         numbers = word.all_numbers
         if not word.array:
@@ -406,7 +406,7 @@ class Rules:
                 self.names([word])
                 self.refuse("value-as-name", word.all_numbers)
 
-    def executed_by_find(self, program: str, words: list[Word]) -> None:
+    def check_find_exec(self, program: str, words: list[Word]) -> None:
         if program != "find":
             return
         for at, word in enumerate(words, start=1):

@@ -187,7 +187,9 @@ class Word:
                 parts.append(gaps[at])
             elif mark == EXPANSION:
                 name, start, end, bare = self.variables.get(at, (None, self.start, self.start, False))
-                parts.append(Variable(name, found.place_of(start), found.place_of(end), bare and splits))
+                parts.append(
+                    Variable(name, found.source_offset(start), found.source_offset(end), bare and splits)
+                )
             elif parts and isinstance(parts[-1], str):
                 parts[-1] += char
             else:
@@ -333,7 +335,7 @@ class WordReader(ABC):
             case "[" if subscript and word.size and word.name_only:
                 self.subscript(word)
             case "(" if word.last and word.last in "?*+@!":
-                self.extended_glob(word)
+                self.read_extended_glob(word)
             case "(" if word.last == "=" and not word.array and ASSIGNMENT.fullmatch(word.settle().naked):
                 self.array(word)
             case "<" | ">" if self.peek(1) == "(":
@@ -418,7 +420,7 @@ class WordReader(ABC):
                 break
         self.refuse_gaps("subscript", self.numbers_between(start, self.at))
 
-    def extended_glob(self, word: Word) -> None:
+    def read_extended_glob(self, word: Word) -> None:
         start = self.at
         self.at += 1
         self.go_deeper(start)
@@ -511,9 +513,9 @@ class WordReader(ABC):
         self.script(start, ")")
         self.at += 1
         self.depth -= 1
-        self.nested(word, start)
+        self.add_expansion(word, start)
 
-    def nested(self, word: Word, start: int) -> None:
+    def add_expansion(self, word: Word, start: int) -> None:
         numbers = self.numbers_between(start, self.at)
         word.add(EXPANSION)
         word.nested.extend(number for number in numbers if not self.found.gaps[number].raw)
@@ -538,7 +540,7 @@ class WordReader(ABC):
             self.depth -= 1
             self.end = outer_end
         self.at = stop + 1
-        self.nested(word, start)
+        self.add_expansion(word, start)
 
     def arithmetic_text(self, start: int) -> None:
         """Up to and over `))`, with only numbers as values."""
@@ -565,11 +567,11 @@ class WordReader(ABC):
                 case "\\":
                     self.escape(inner)
                 case _:
-                    self.evaluated_part(inner)
+                    self.arithmetic_part(inner)
         self.depth -= 1
         self.found.own.update(set_in_arithmetic(self.text[start : self.at]))
 
-    def evaluated_part(self, word: Word) -> None:
+    def arithmetic_part(self, word: Word) -> None:
         self.arithmetic += 1
         match self.peek():
             case "$":

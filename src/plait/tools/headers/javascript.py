@@ -53,16 +53,16 @@ class _Declarations:
             if first.depth or first.kind != "word" or before.text == ".":
                 continue
             if first.text in ("const", "let", "var"):
-                self.declared()
+                self.read_declarations()
             elif first.text in self.names and self.token.text == "=" and before.text != "type":
-                self.assigned(first)
+                self.refuse_assignment(first)
 
-    def assigned(self, name: Token) -> None:
+    def refuse_assignment(self, name: Token) -> None:
         with self.said.about(self.names[name.text], name.text):
             fix = f"write const {name.text} = … as a statement of its own"
             raise RefusedLiteral("is not declared here, only assigned", self.span(name), fix)
 
-    def declared(self) -> None:
+    def read_declarations(self) -> None:
         """`NAME: type = literal, NAME = literal`, up to the first name that is not of a header."""
         while self.token.kind == "word":
             name = self.token
@@ -70,25 +70,25 @@ class _Declarations:
             if name.text not in self.names:
                 self.said.misspelt(name.text, self.span(name))
                 return
-            self.typed()
+            self.skip_annotation()
             if self.token.text == "=":
                 self.advance()
                 with self.said.about(self.names[name.text], name.text):
-                    self.initialised(name)
+                    self.read_initializer(name)
             if self.token.text != ",":
                 return
             self.advance()
 
-    def typed(self) -> None:
+    def skip_annotation(self) -> None:
         if self.token.text == "!":
             self.advance()
         if self.token.text == ":":
             self.skip_type()
 
-    def initialised(self, name: Token) -> None:
+    def read_initializer(self, name: Token) -> None:
         first = self.token
         value = self.value(0)
-        self.expect_end(first)
+        self.require_end(first)
         self.said.add(self.names[name.text], value, self.span(name))
 
     def skip_type(self) -> None:
@@ -105,7 +105,7 @@ class _Declarations:
         ended = self.last.kind not in ("mark", "piece") or self.last.text in (">", "]", "}", ")")
         return self.token.fresh and self.token.kind == "word" and ended
 
-    def expect_end(self, first: Token) -> None:
+    def require_end(self, first: Token) -> None:
         """Nothing goes on with the value: `"a" + b` is computed, `{…} as const` is not."""
         while self.token.text in ("as", "satisfies") and not self.token.fresh:
             self.skip_type()
@@ -142,7 +142,7 @@ class _Declarations:
         items: list[Json] = []
         while self.token.text != "]":
             items.append(self.value(depth + 1))
-            self.expect_comma("]")
+            self.require_comma("]")
         self.advance()
         return items
 
@@ -155,7 +155,7 @@ class _Declarations:
                 raise computed_value_error(where)
             self.advance()
             set_key(table, key, where, self.value(depth + 1))
-            self.expect_comma("}")
+            self.require_comma("}")
         self.advance()
         return table
 
@@ -171,7 +171,7 @@ class _Declarations:
                 return token.text
         raise computed_value_error(self.span(token))
 
-    def expect_comma(self, closing: str) -> None:
+    def require_comma(self, closing: str) -> None:
         if self.token.text == ",":
             self.advance()
         elif self.token.text != closing:

@@ -85,7 +85,7 @@ class Tokens:
         found = _HASHBANG.match(self.text)
         at, fresh = (found.end() if found else 0), True
         while True:
-            start = self.skipped(at)
+            start = self.skip_blanks(at)
             fresh = fresh or (start > at and bool(_LINE_END.search(self.text, at, start)))
             if start == len(self.text):
                 break
@@ -98,7 +98,7 @@ class Tokens:
             raise self.wrong(self.open[-1].start, f"this '{self.open[-1].mark}' is never closed")
         yield Token("end", "", start, start, 0, fresh=True)
 
-    def skipped(self, at: int) -> int:
+    def skip_blanks(self, at: int) -> int:
         found = _SKIPPED.match(self.text, at)
         end = found.end() if found else at
         if self.text.startswith("/*", end):

@@ -185,7 +185,7 @@ class Trust:
         self._said_no = False
         self._lock: Lockfile | None = None
 
-    def held_to(self, lock: Lockfile) -> Trust:
+    def with_lockfile(self, lock: Lockfile) -> Trust:
         """The same, but nothing runs that is not in the lock as it is."""
         from copy import copy
 
@@ -224,11 +224,11 @@ class Trust:
             self._remember(allowed)
         return allowed, [verdict for verdict in verdicts if not verdict.allowed]
 
-    def refused_among(self, items: Sequence[ToolFile]) -> list[TrustDecision]:
+    def find_refused(self, items: Sequence[ToolFile]) -> list[TrustDecision]:
         """The verdicts on those files beside a tool that something speaks against; remembers nothing."""
         return _select_refused(self._judge_all(items))
 
-    def judge(self, item: ToolFile) -> TrustDecision:
+    def decide(self, item: ToolFile) -> TrustDecision:
         """Whether one item may run; asks nobody and remembers nothing."""
         return self._judge_all([item])[0]
 
@@ -248,7 +248,7 @@ class Trust:
     @property
     def project_trusted(self) -> bool:
         """Did the user trust the whole project, without it demanding signatures?"""
-        return self.trusts_project and not self._signed_only()
+        return self.trusts_project and not self._needs_signatures()
 
     @property
     def trusts_project(self) -> bool:
@@ -295,7 +295,7 @@ class Trust:
         ]
         if askable and self.project is not None:
             problems.append(_not_trusted(self.project, askable))
-        return TrustError.together(problems)
+        return TrustError.combine(problems)
 
     # ── deciding ─────────────────────────────────────────────────────────
 
@@ -348,7 +348,7 @@ class Trust:
             return TrustDecision(item, True, why, "project", signature=verdict.signature)
         if self._foreign:
             return replace(verdict, askable=False, fix=foreign_fix(self._foreign))
-        if self.project is not None and self._signed_only():
+        if self.project is not None and self._needs_signatures():
             why = f"{verdict.why}, and this project demands signatures (trust: signed)"
             return replace(verdict, askable=False, why=why)
         return replace(verdict, askable=self.project is not None)
@@ -392,7 +392,7 @@ class Trust:
         if signature.time > time_text(self._now() + CLOCK_SKEW):
             fix = "set the clock of this machine, or have it signed again"
             return _make_refusal(item, "from-the-future", "it was signed at a time that has not come", fix)
-        newest = self.store.newest(self._place_of(item))
+        newest = self.store.newest(self._version_key(item))
         if newest is not None and not newest.allows(signature) and item.id not in self._allow_downgrade:
             fix = f"restore the newer one, or accept this one: plait trust reset {item.id}"
             return _make_refusal(item, "rolled-back", "a newer version of it ran here before", fix)
@@ -439,19 +439,19 @@ class Trust:
 
     def _remember(self, verdicts: Iterable[TrustDecision]) -> None:
         ran = {
-            self._place_of(verdict.item): Version(verdict.signature.time, verdict.signature.hash)
+            self._version_key(verdict.item): Version(verdict.signature.time, verdict.signature.hash)
             for verdict in verdicts
             if verdict.by == "signature" and verdict.signature is not None
         }
-        downgraded = {self._place_of(v.item) for v in verdicts if v.item.id in self._allow_downgrade}
+        downgraded = {self._version_key(v.item) for v in verdicts if v.item.id in self._allow_downgrade}
         self.store.remember(ran, replacing=downgraded)
 
-    def _place_of(self, item: ToolFile) -> str:
+    def _version_key(self, item: ToolFile) -> str:
         """What is remembered together: the versions of one file of one project, or of yours."""
         space = f"project {self.project}" if item.space.name == "project" else item.space.label
         return version_key(space, item.kind, item.id, _extension(item))
 
-    def _signed_only(self) -> bool:
+    def _needs_signatures(self) -> bool:
         """Does the project demand signatures?  It can ask for more than the user, never for less."""
         root = os.path.join(self.project or "/", ".ai")
         stamp = file_stamp(f"{root}/{_SETTINGS}")
@@ -582,7 +582,7 @@ def require_valid_settings(node: MappingNode) -> None:
             what, fix = "'keep_runs' is a whole number above 0, or all", "write keep_runs: all"
             problems.append(Problem(what, said.span, fix, code="bad-setting"))
     if problems:
-        raise DocumentError.together(problems)
+        raise DocumentError.combine(problems)
 
 
 _MOST_SHOWN: Final = 10_000

@@ -70,7 +70,7 @@ class KeyFolder:
         path = self._path(name)
         make_private_folder(self.root)
         try:
-            write_new(path, _encode_record(self._record_of(key, passphrase, effort)))
+            write_new(path, _encode_record(self._make_record(key, passphrase, effort)))
         except FileExistsError:
             raise InputError(
                 f"there is a key '{name}' already", path, "give the new one another name", code="key-exists"
@@ -106,7 +106,7 @@ class KeyFolder:
         """A new key and the statement about it, kept together until the rotation has ended."""
         key = PrivateKey.generate()
         statement = statement_about(key)
-        record = {**self._record_of(key, passphrase, effort), "rotation": statement.decode()}
+        record = {**self._make_record(key, passphrase, effort), "rotation": statement.decode()}
         write_atomic(self.root, f"{name}.next", _encode_record(record))
         return statement
 
@@ -151,7 +151,7 @@ class KeyFolder:
                 return dict(record)
         raise damaged_file_error(path)
 
-    def _record_of(
+    def _make_record(
         self, key: PrivateKey, passphrase: Secret | None, effort: Effort | None
     ) -> dict[str, Json]:
         closed = _encode_key(key, passphrase, effort or Effort())
@@ -202,7 +202,7 @@ def rotate(
         statement = folder.rotation(name)
         if statement is None:
             old = opened(name)
-            version = store.expect_key(old.fingerprint).version + 1
+            version = store.require_key(old.fingerprint).version + 1
             statement = folder.begin_rotation(
                 name,
                 lambda new: sign_rotation(old, new, version=version, now=now()),
@@ -218,7 +218,7 @@ def rotate(
             reached("exchanged")
 
         rotation = read_rotation(statement)
-        if store.expect_key(key_fingerprint(rotation.old)).version < rotation.version:
+        if store.require_key(key_fingerprint(rotation.old)).version < rotation.version:
             store.rotate(statement, origin=origin, meanwhile=exchange)
         else:  # all is done but that the statement was handed out
             exchange()

@@ -41,10 +41,10 @@ class Seals:
     def make(self, text: str) -> str:
         """The seal for a text; TrustError where there is no key and none can be made."""
         self._require_own()
-        key = self._known_key()
+        key = self._load_key()
         if key is None:
             with lock_folder(self._folder):
-                key = self._known_key()  # another process may have made it meanwhile
+                key = self._load_key()  # another process may have made it meanwhile
                 if key is None:
                     key = os.urandom(KEY_BYTES)
                     write_atomic(self._folder, NAME, key.hex().encode())
@@ -53,7 +53,7 @@ class Seals:
     def holds(self, text: str, seal: str) -> bool:
         """Did this user seal this very text?  TrustError where the user space cannot say so."""
         self._require_own()
-        key = self._known_key()
+        key = self._load_key()
         # Compared as digests, so that the time it takes says nothing about either.
         return key is not None and _digest(_hmac(key, text)) == _digest(seal)
 
@@ -66,7 +66,7 @@ class Seals:
                 code="foreign-store",
             )
 
-    def _known_key(self) -> bytes | None:
+    def _load_key(self) -> bytes | None:
         if self._key is None:
             path = os.path.join(self._folder, NAME)
             try:

@@ -169,7 +169,7 @@ class TrustStore:
         stems = sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
         return tuple(key for stem in stems if (key := self.key(stem)) is not None)
 
-    def expect_key(self, fingerprint: str) -> TrustedKey:
+    def require_key(self, fingerprint: str) -> TrustedKey:
         key = self.key(fingerprint)
         if key is None:
             raise _unknown_key(fingerprint)
@@ -210,7 +210,7 @@ class TrustStore:
     def revoke(self, fingerprint: str, reason: str) -> TrustedKey:
         """Refuse whatever this key ever signed or will sign; there is no way back."""
         with lock_folder(self.root):
-            key = self.expect_key(fingerprint)
+            key = self.require_key(fingerprint)
             if key.revoked is None:
                 key = replace(key, revoked=Revoked(time_text(self._now()), reason))
                 self._write_key(key)
@@ -226,7 +226,7 @@ class TrustStore:
         rotation = read_rotation(statement)
         now = time_text(self._now())
         with lock_folder(self.root):
-            old = self.expect_key(key_fingerprint(rotation.old))
+            old = self.require_key(key_fingerprint(rotation.old))
             new = _successor(old, rotation.new, rotation.version, now, origin)
             if rotation.time > time_text(self._now() + CLOCK_SKEW):
                 raise _no_rotation("it was signed at a time that has not come")

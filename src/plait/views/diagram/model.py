@@ -362,7 +362,7 @@ def graph_visits(journal: Journal, part: str) -> list[Visit]:
     """The visits of a graph, or the steps of a workflow, in their order."""
     from plait.program.graph.walk import node_name
 
-    found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]
+    found = [known for known in journal.steps_in(part) if ":" not in known.path.rpartition("/")[2]]
     return [
         (node_name(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome)) for known in found
     ]
