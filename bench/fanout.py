@@ -33,11 +33,11 @@ from plait.app import runs as flows  # noqa: E402
 from plait.core.values import Json  # noqa: E402
 from plait.engine.backend import WorkItem  # noqa: E402
 from plait.engine.events import StepFinished  # noqa: E402
-from plait.engine.hands import WorkingRun  # noqa: E402
 from plait.engine.journal import Journal, MemoryJournal  # noqa: E402
 from plait.engine.outcome import Succeeded  # noqa: E402
 from plait.engine.perform import StepContext, perform  # noqa: E402
 from plait.engine.step import DEFAULT_POLICY, Policy, Step  # noqa: E402
+from plait.engine.working_run import WorkingRun  # noqa: E402
 from plait.program.action_step import ActionStep  # noqa: E402
 from plait.program.items.spool import read_spool, write_spool  # noqa: E402
 from plait.program.map import Map  # noqa: E402

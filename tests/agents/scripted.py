@@ -52,9 +52,9 @@ class Scripted:
         self,
         ask: ModelRequest,
         *,
-        timeout: float | None,  # noqa: ARG002
+        timeout: float | None,
         stop: StopSignal,  # noqa: ARG002
-        on_text: OnText | None = None,  # noqa: ARG002
+        on_text: OnText | None = None,
     ) -> ModelResponse:
         self.asks.append(ask)
         self.timeouts.append(timeout)

@@ -14,11 +14,11 @@ from plait.core.records import dataclass, field
 from plait.core.source import Source
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
-from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, StepError
 from plait.engine.perform import StepContext, perform
 from plait.engine.step import Policy, Step
+from plait.engine.working_run import WorkingRun
 from plait.program.action_step import ActionStep
 from plait.program.capture import Capture, Format
 from plait.program.ports import ProcessResult, Subflow

@@ -11,9 +11,9 @@ from plait.agents.messages import ModelRequest, ModelResponse
 from plait.agents.session import AgentStep
 from plait.cli import logs
 from plait.core.values import Json
-from plait.engine.hands import WorkingRun
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Failure, Interrupted, LimitExceeded, StepError
+from plait.engine.working_run import WorkingRun
 from plait.program.chat import Chat, ReadUserInput
 from plait.views.progress import replay_events
 from program.fakes import new_run, turn_of

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import plait
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.hands import WorkingRun
 from plait.engine.hooks import Hook, HookCall, HookRunner
 from plait.engine.outcome import Succeeded
 from plait.engine.perform import StepContext, act, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import WorkingRun
 from plait.program.action_step import FailureHandler
 from plait.program.actions.shell import ShellAction
 from plait.program.block import BlockAction

@@ -11,10 +11,10 @@ from plait.app.hooks import begin
 from plait.core.values import Json
 from plait.engine.event_bus import Watch
 from plait.engine.events import EarlierUsage, RunStarted, StepFinished
-from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget
 from plait.engine.outcome import Aborted, Failed, Outcome, StepError, Succeeded
+from plait.engine.working_run import WorkingRun
 from plait.lang.directive.read import load_directive
 from plait.lang.load import load_flow
 from plait.lang.loaded import LoadedFlow

@@ -33,7 +33,7 @@ def test_every_backend_of_the_table_is_there_and_may_be_named_in_a_file() -> Non
 
 
 def test_a_backend_is_added_by_a_row() -> None:
-    assert isinstance(backend("more", known={"more": "plait.adapters.local:LocalThreads"}), LocalBackend)
+    assert isinstance(backend("more", known={"more": "plait.adapters.local:LocalBackend"}), LocalBackend)
 
 
 def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:

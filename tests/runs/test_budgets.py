@@ -18,9 +18,9 @@ from plait.agents.session import AgentScope
 from plait.app.hooks import begin
 from plait.core.values import Json
 from plait.engine.events import Event, ModelText, StepFinished
-from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
+from plait.engine.working_run import WorkingRun
 from plait.lang.directive.read import load_directive
 from plait.lang.graph.read import load_graph
 from plait.lang.load import load_flow

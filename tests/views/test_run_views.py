@@ -44,9 +44,9 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.engine.hands import PlannedStep
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
+from plait.engine.working_run import PlannedStep
 from plait.views import text as lines
 from plait.views.format import clean_block, clock, json_line, one_line, speed
 from plait.views.live import ASCII, LiveView, frame

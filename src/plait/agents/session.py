@@ -38,7 +38,6 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, json_text
 from plait.engine.backend import WorkItem
-from plait.engine.hands import limit_error, working
 from plait.engine.hooks import step_names
 from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
 from plait.engine.outcome import (
@@ -52,12 +51,13 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, join_contexts, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import limit_error, working
 
 if TYPE_CHECKING:
     from plait.agents.turns import Consent, SessionTool
 
 if TYPE_CHECKING:
-    from plait.engine.hands import WorkingRun
+    from plait.engine.working_run import WorkingRun
 
 MOST_AT_ONCE: Final = 4
 """Calls of one turn that run at the same time."""

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""One request to a model, and one tool call that the model asks for: each is a step that is recorded."""
 
 from __future__ import annotations
 

@@ -13,15 +13,15 @@ from threading import Lock
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.hands import working
 from plait.engine.outcome import Aborted, DeadlineExceeded, Failure, LimitExceeded, StepError, too_long
 from plait.engine.perform import StepContext, act
+from plait.engine.working_run import working
 
 if TYPE_CHECKING:
     from plait.engine.context import RunContext
-    from plait.engine.hands import WorkingRun
     from plait.engine.hooks import Hook, HookRunner
     from plait.engine.limits import Limits
+    from plait.engine.working_run import WorkingRun
     from plait.lang.loaded import LoadedFlow
     from plait.program.ports import Subflow
     from plait.program.program import Program

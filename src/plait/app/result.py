@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""The result of a run, and who watches it."""
 
 from __future__ import annotations
 

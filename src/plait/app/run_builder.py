@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from plait.app.flow_source import FlowSource
     from plait.app.services import LocalServices
     from plait.engine.backend import Backend
-    from plait.engine.hands import PlannedStep, WorkingRun
     from plait.engine.journal import Journal
+    from plait.engine.working_run import PlannedStep, WorkingRun
     from plait.lang.loaded import LoadedFlow
     from plait.tools.trust.decisions import AskTrust
 
@@ -218,7 +218,7 @@ def _new_run(
 ) -> WorkingRun:
     from plait.adapters.local import backend
     from plait.core.masking import Masker
-    from plait.engine.hands import WorkingRun
+    from plait.engine.working_run import WorkingRun
 
     masker = Masker(secrets) if (secrets := loaded.secret_texts()) else None
     run = (kind or WorkingRun)(
@@ -330,7 +330,7 @@ def plan_program(
     said_done: Mapping[str, Json] | None = None,
     retried: RetriedItems = NOT_RETRIED,
 ) -> list[PlannedStep]:
-    from plait.engine.hands import RehearsedRun
+    from plait.engine.working_run import RehearsedRun
 
     require_tools(flow, loaded, None, running=False)
     run = _new_run(

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Tools of a project: where they are found, what starts them, and who may approve them."""
 
 from __future__ import annotations
 
@@ -77,10 +77,9 @@ def project_root(project: str | PathLike[str] | None) -> str:
             fix = "name the folder of the project"
             raise InputError(f"there is no folder '{named}'", fix=fix, code="no-directory")
         return _real_path(named if os.path.isabs(named) else os.path.join(os.getcwd(), named))
-    from plait.core.projects import nearest_project
+    from plait.core.projects import current_project
 
-    start = os.getcwd()  # which has no links in it
-    return nearest_project(start) or start
+    return current_project()
 
 
 _REAL_PATHS: dict[str, tuple[str, int, int]] = {}

@@ -32,6 +32,12 @@ def nearest_project(folder: str) -> str | None:
     return None
 
 
+def current_project() -> str:
+    """The nearest project, or the current folder."""
+    start = os.getcwd()  # which has no links in it
+    return nearest_project(start) or start
+
+
 def has_runs(folder: str) -> bool:
     try:
         with os.scandir(os.path.join(folder, AI, STATE, "runs")) as entries:

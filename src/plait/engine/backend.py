@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from plait.engine.step import Step
 
 BACKENDS: Final = {
-    "local": "plait.adapters.local:LocalThreads",
-    "dask": "plait.adapters.dask.backend:Dask",
+    "local": "plait.adapters.local:LocalBackend",
+    "dask": "plait.adapters.dask.backend:DaskBackend",
 }
 """What a file and `--backend` may name, and the class that does it: a new one is its module and a row.
 

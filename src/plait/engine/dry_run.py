@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Results that only a run can know, as a dry run hands them on."""
 
 from __future__ import annotations
 

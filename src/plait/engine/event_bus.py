@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Who hears of events, and the signal that stops a run."""
 
 from __future__ import annotations
 

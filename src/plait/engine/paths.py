@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Step paths: how items are written in them, and which path lies inside another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Which recorded outcomes count when a run is resumed, and when the user has to be asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""A step, the policy by which it is performed, and how often it is retried."""
 
 from __future__ import annotations
 

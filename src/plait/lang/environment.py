@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""The head of a flow: its variables, environment files and secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Which of the four languages a file is written in."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from plait.core.records import dataclass, field, replace
 from plait.core.source import Source, Span
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Unknown, reveal_text, text
 from plait.engine.dry_run import UNKNOWN_RESULT, is_unknown_result
-from plait.engine.hands import PlannedStep, working
 from plait.engine.outcome import (
     INCOMPLETE,
     LIMIT,
@@ -35,6 +34,7 @@ from plait.engine.outcome import (
 from plait.engine.perform import StepContext, act, plans
 from plait.engine.replay import can_continue_after, replay_unless_failed
 from plait.engine.step import DEFAULT_POLICY, Policy, RetryScope, Step
+from plait.engine.working_run import PlannedStep, working
 from plait.program.capture import (
     LOST,
     UNPARSABLE,

@@ -17,15 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from threading import Lock
 
-from plait.adapters.git.clean_repository import (
-    LISTING,
-    SAFE,
-    SETTINGS,
-    clean_repository_env,
-    make_clean_repository,
-    read_settings,
-    settings_env,
-)
 from plait.core.digests import sha256_hex
 from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -34,10 +25,19 @@ from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import find_git_root
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.dry_run import is_unknown_result
-from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError, require_success
 from plait.engine.perform import StepContext, act, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
+from plait.program.clean_repository import (
+    LISTING,
+    SAFE,
+    SETTINGS,
+    clean_repository_env,
+    make_clean_repository,
+    read_settings,
+    settings_env,
+)
 
 if TYPE_CHECKING:
     from plait.engine.perform import StepContext

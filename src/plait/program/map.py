@@ -21,7 +21,6 @@ from plait.core.values import NOT_KNOWN, Json, Unknown, deep_copy, text
 from plait.engine.backend import MOST_PARALLEL, Backend, MapRun, WorkItem
 from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.events import ItemsCounted, ItemsReplayed
-from plait.engine.hands import working
 from plait.engine.journal import StepRecord, in_bitmap
 from plait.engine.outcome import (
     TOO_MANY,
@@ -37,6 +36,7 @@ from plait.engine.paths import is_item
 from plait.engine.perform import StepContext, act, perform, plans
 from plait.engine.replay import items_selected_at, replay
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy, Retry, Step
+from plait.engine.working_run import working
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import complete_output, require_complete_output
 from plait.program.on_empty import OnEmpty, check_not_empty

@@ -11,7 +11,6 @@ from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext
 
 OnEmpty: TypeAlias = Literal["ok", "warn", "fail"]
-ON_EMPTY: Final = ("ok", "warn", "fail")
 EMPTY: Final = "empty"
 """The kind of failure of a map that has no items and must have some."""
 

@@ -1,11 +1,11 @@
-"""TODO: say what this is."""
+"""What steps need of the world outside: processes, tools, requests, models, files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.core.hints import TYPE_CHECKING, Protocol
-from plait.engine.hands import working
+from plait.engine.working_run import working
 
 if TYPE_CHECKING:
     from plait.agents.messages import Provider, ToolOffer

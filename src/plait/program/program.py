@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""A compiled flow: what `app` runs."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ ITEMS: Final = ("item", "rounds")
 
 
 def _is_rehearsed(turn: StepContext) -> bool:
-    from plait.engine.hands import working
+    from plait.engine.working_run import working
 
     return working(turn.run).rehearsal is not None
 

@@ -14,10 +14,10 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, contains_unknown
 from plait.engine.dry_run import UNKNOWN_RESULT
-from plait.engine.hands import working
 from plait.engine.outcome import DeadlineExceeded, StepError, too_long
 from plait.engine.perform import StepContext, act, plans
 from plait.engine.step import Step
+from plait.engine.working_run import working
 from plait.scope.frames import DATA_ENV_FRAME, GIVEN
 from plait.template.sinks import is_own_text, render_json_value
 

@@ -16,11 +16,11 @@ from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_value
-from plait.engine.hands import working
 from plait.engine.outcome import INCOMPLETE, Failed, Failure, Outcome, StepError, Succeeded, require_success
 from plait.engine.perform import StepContext
 from plait.engine.replay import replay_unless_failed
 from plait.engine.step import Step
+from plait.engine.working_run import working
 from plait.program.capture import complete_output, strip_newlines
 from plait.template.sinks import render_text
 

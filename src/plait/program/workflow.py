@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_text
-from plait.engine.hands import working
 from plait.engine.outcome import Succeeded, require_success
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import Step
+from plait.engine.working_run import working
 from plait.program.map import Map, item_results
 from plait.program.step_list import StepList as Steps
 

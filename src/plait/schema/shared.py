@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from plait.core.hints import Final
 from plait.engine.backend import BACKENDS, MOST_PARALLEL
-from plait.program.on_empty import ON_EMPTY
 from plait.schema.kinds import (
     AgentCommand,
     Boolean,
@@ -146,6 +145,7 @@ CAPTURE_FIELDS: Final = (
     ),
 )
 
+ON_EMPTY: Final = ("ok", "warn", "fail")
 ON_EMPTY_FIELD: Final = Field(
     "on_empty",
     Choice(ON_EMPTY),

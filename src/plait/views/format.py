@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Numbers, times, titles and text as people read them on one line of a terminal."""
 
 from __future__ import annotations
 

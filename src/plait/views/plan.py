@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""What a dry run prints: the steps of a flow, or the checked chain of a tool call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plait.views.terminal import Paint, cut, paint_for, printable, width
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
-    from plait.engine.hands import PlannedStep
+    from plait.engine.working_run import PlannedStep
 
 
 REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails", "skipped")

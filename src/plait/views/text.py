@@ -605,10 +605,10 @@ def _has_failed_items(progress: Progress) -> bool:
 
 def project_named(progress: Progress) -> str:
     """What stands at the end of a command about a run whose project is another one than where we are."""
-    from plait.app.toolbox import project_root
+    from plait.core.projects import current_project
 
     project = progress.project
-    if not os.path.isdir(project) or os.path.realpath(project) == os.path.realpath(project_root(None)):
+    if not os.path.isdir(project) or os.path.realpath(project) == os.path.realpath(current_project()):
         return ""
     return f" --project {shlex.quote(one_line(os.path.relpath(project), None))}"
 

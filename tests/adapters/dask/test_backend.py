@@ -80,7 +80,7 @@ class Scheduler:
         self.tries: dict[str, int] = {}
         self.cancelled = 0
         self.is_ours = False
-        self.shown = "dask://here"
+        self.display_name = "dask://here"
         self.connections = 0
         self.absences = 0
         """So often nobody is there, at first."""

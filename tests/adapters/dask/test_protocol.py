@@ -17,10 +17,10 @@ from plait.core.errors import InputError, TrustError
 from plait.core.values import Json, Secret
 from plait.engine.backend import WorkItem
 from plait.engine.events import StepFinished, StepStarted
-from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, Succeeded
 from plait.engine.perform import StepContext
+from plait.engine.working_run import WorkingRun
 from plait.lang.workflow.read import load_workflow
 from plait.program.map import remote_map_run
 

@@ -45,19 +45,19 @@ def values(annotation: str) -> Iterator[Any]:
             yield {"output": {SECRET: SAID}, "captures": {"a": {SECRET: SAID}, "a:facts": {"stderr": SAID}}}
         case "int" | "float" | "bool":
             yield 1
-        case "Used":
+        case "Usage":
             yield {"turns": 1.0}
-        case "Mapping[str, Used]":
+        case "Mapping[str, Usage]":
             yield {SAID: {"turns": 1.0}}
         case "bytes":
             yield b"\1"
         case "tuple[tuple[str, int], ...]":
             yield ((SAID, 1),)
-        case "tuple[Sealed, ...]":
+        case "tuple[SealedSecret, ...]":
             yield (travel.SealedSecret(SECRET),)
         case "Failure":
             yield from records(Failure)
-        case "Owed":
+        case "PendingHooks":
             yield from records(PendingHooks)
         case "Versions":
             yield from records(travel.Versions)
@@ -65,7 +65,7 @@ def values(annotation: str) -> Iterator[Any]:
             yield from every(Outcome)
         case "tuple[Event, ...]":
             yield tuple(every(Event))
-        case "tuple[Performed | Stopped | Ended | Refused, ...]":
+        case "tuple[ItemCompleted | ItemStopped | RunLimitReached | ItemRefused, ...]":
             yield tuple(
                 every(travel.ItemCompleted | travel.ItemStopped | travel.RunLimitReached | travel.ItemRefused)
             )

@@ -14,7 +14,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from threading import Lock
 
-from plait.adapters.git.clean_repository import (
+from plait.core.errors import InputError, PlaitError, ProcessError
+from plait.core.hints import Final, Protocol
+from plait.core.records import dataclass
+from plait.program.clean_repository import (
     FILTER,
     LISTING,
     SAFE,
@@ -25,9 +28,6 @@ from plait.adapters.git.clean_repository import (
     read_settings,
     settings_env,
 )
-from plait.core.errors import InputError, PlaitError, ProcessError
-from plait.core.hints import Final, Protocol
-from plait.core.records import dataclass
 
 WRITING: Final = (
     *SETTINGS,

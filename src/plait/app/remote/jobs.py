@@ -26,7 +26,7 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.journal import Journal
 
 if TYPE_CHECKING:
-    from plait.engine.hands import WorkingRun
+    from plait.engine.working_run import WorkingRun
     from plait.lang.loaded import LoadedFlow
     from plait.program.map import Map
     from plait.scope import Scope
@@ -153,7 +153,7 @@ class WorkerJob:
         from plait.adapters.local import LocalBackend
         from plait.app.services import LocalServices
         from plait.core.masking import Masker
-        from plait.engine.hands import WorkingRun
+        from plait.engine.working_run import WorkingRun
 
         settings = self.parcel.settings
         masker = Masker(self.hidden) if self.hidden else None

@@ -22,7 +22,7 @@ from plait.engine.paths import is_item
 from plait.engine.step import Step, iter_steps
 
 if TYPE_CHECKING:
-    from plait.engine.hands import WorkingRun
+    from plait.engine.working_run import WorkingRun
     from plait.lang.loaded import LoadedFlow
     from plait.program.map import Map
 
@@ -58,7 +58,7 @@ def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
 class JobPacker:
     """Packs the items of one run; see `travel.Office`."""
 
-    perform = "plait.app.remote.worker:perform"
+    perform = "plait.app.remote.worker:perform_items"
 
     def __init__(self, loaded: LoadedFlow, run: WorkingRun, *, profile: str | None) -> None:
         self._loaded = loaded

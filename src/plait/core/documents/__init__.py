@@ -9,13 +9,11 @@ In reading order:
 
     limits        how large a document may be
     files         path → bytes → text
-    nodes         Scalar, Sequence, Mapping; paths into them; keys that a kind does not have
+    nodes         Scalar, Sequence, Mapping; paths into them; nodes over nodes; keys that a kind does not have
     positions     a character of a YAML string → its place in the file
     yaml_events   text → PyYAML's events; what the parser cannot read, in words
-    yaml_scalars  the core schema: text of a scalar → string, number, true/false, null
-    yaml_reader   events → nodes, within the budget
+    yaml_reader   events → nodes, within the budget; the core schema of scalars
     json_reader   text → data; no nodes, as data has no author to point at
-    layers        nodes over nodes; where each leaf came from
 
 Each is loaded when one of its names is first used: who reads JSON needs no YAML.
 """
@@ -54,8 +52,8 @@ _HOME = {
     "load": "yaml_reader",
     "load_json": "json_reader",
     "load_partial": "yaml_reader",
-    "merge": "layers",
-    "origins": "layers",
+    "merge": "nodes",
+    "origins": "nodes",
     "parse": "yaml_reader",
     "parse_json": "json_reader",
     "parse_partial": "yaml_reader",

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Check one template: are its names known where it stands, and can they have a value?"""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from plait.lang.analysis.templates import check_template
 from plait.lang.ensemble.read import NOTHING, _entries, _parameters, _Reader, _unknown
 from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings
-from plait.program.on_empty import ON_EMPTY
 from plait.program.tasks.model import PLAIN_AGENT, Agent, EnsembleSpec, Loop, Manager, MapReduce, Task
 from plait.program.tasks.task import TASK_FACTS
 from plait.program.tasks.text import TASK_TEXTS, is_item_name, placeholder_input, required_placeholders
 from plait.schema import Fields
 from plait.schema.ensemble_tables import ON_ERROR, ON_MAX, STRATEGIES
+from plait.schema.shared import ON_EMPTY
 from plait.template.conditions import condition_paths
 from plait.template.grammar import parse_path
 from plait.template.nodes import ContextPlaceholder, Path

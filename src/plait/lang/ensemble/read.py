@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Read an ensemble file into its agents, tasks, loops and maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""Check a workflow: its steps, captures, conditions, policies and paths."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.values import Json, text
-from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext, plans
+from plait.engine.working_run import working
 from plait.program.actions.shell import command_title
 from plait.program.actions.tool import call_tool_step, fill_params
 from plait.template.sinks import render_text

@@ -18,9 +18,9 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field
 from plait.core.values import Json, Secret, Unknown, reveal_text, utf8
-from plait.engine.hands import timeout_or_limit, working
 from plait.engine.outcome import Failure, StepError, failure_kind_of_error, failure_kind_of_status
 from plait.engine.perform import StepContext, plans
+from plait.engine.working_run import timeout_or_limit, working
 from plait.program.actions.shell import command_title
 from plait.template.filters import holds_secret
 from plait.template.nodes import ContextPlaceholder, Path, Text

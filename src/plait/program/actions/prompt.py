@@ -29,7 +29,6 @@ from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.dry_run import UNKNOWN_RESULT
-from plait.engine.hands import WorkingRun, limit_error, working
 from plait.engine.journal import StepRecord
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
@@ -44,6 +43,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import WorkingRun, limit_error, working
 from plait.template.sinks import render_text
 from plait.template.template import Template
 

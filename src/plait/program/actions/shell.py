@@ -6,9 +6,9 @@ from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.hands import timeout_or_limit, working
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext, plans
+from plait.engine.working_run import timeout_or_limit, working
 from plait.program.capture import LOST, TRUNCATED
 from plait.program.ports import NO_ROOM, TIMEOUT_EXIT_CODE, ProcessResult
 from plait.template.sinks import bind_shell

@@ -14,7 +14,6 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, json_text, text
-from plait.engine.hands import timeout_or_limit, working
 from plait.engine.outcome import (
     Failure,
     Interrupted,
@@ -25,6 +24,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, act, plans
 from plait.engine.step import Policy, Step
+from plait.engine.working_run import timeout_or_limit, working
 from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, tools
 from plait.template.template import Template
 

@@ -13,9 +13,9 @@ from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import UNDEFINED, Json, contains_unknown, deep_copy, json_text, json_value, text, utf8
-from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext, plans
+from plait.engine.working_run import working
 from plait.template.nodes import ContextPlaceholder, Path, Text, placeholders
 from plait.template.program import Piece, PlacedValue
 from plait.template.sinks import render_text

@@ -15,10 +15,10 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text
 from plait.engine.backend import WorkItem
 from plait.engine.events import ItemsCounted
-from plait.engine.hands import working
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, Succeeded
 from plait.engine.perform import StepContext, perform
 from plait.engine.step import Policy, Step
+from plait.engine.working_run import working
 from plait.program.actions.shell import ShellAction
 from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
 from plait.program.map import item_title

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""One visit of a node: its names, its action, and the edge that is chosen behind it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from plait.core.masking import mask_value
 from plait.core.records import replace
 from plait.core.values import Json, json_size
 from plait.engine.events import StepRetrying
-from plait.engine.hands import working
 from plait.engine.hooks import HookDecision, error_names
 from plait.engine.journal import record_number
 from plait.engine.outcome import LIMIT, Failed, StepError, Succeeded, require_success
 from plait.engine.step import Policy
+from plait.engine.working_run import working
 from plait.program.graph.calls import call_result, performed_items
 from plait.template.program import require_bounded
 

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, deep_copy
-from plait.engine.hands import PlannedStep, limit_error, working
 from plait.engine.hooks import Hook, HookDecision
 from plait.engine.journal import StepRecord
 from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
@@ -35,6 +34,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import PlannedStep, limit_error, working
 from plait.program.graph.calls import Action, describe_call
 from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record, next_node
 from plait.program.on_empty import OnEmpty

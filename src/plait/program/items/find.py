@@ -13,10 +13,10 @@ from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, contains_unknown
 from plait.engine.backend import WorkItem
-from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
 from plait.program.action_step import with_env
 from plait.program.changes import scope_outside_steps
 from plait.program.items import (

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.hands import working
 from plait.engine.outcome import (
     Failed,
     Failure,
@@ -18,6 +17,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.handlers import function_fingerprint
 from plait.program.tasks.model import Loop, Task, TaskOutput

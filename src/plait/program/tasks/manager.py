@@ -24,7 +24,6 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.hands import working
 from plait.engine.journal import StepRecord
 from plait.engine.limits import LOOK
 from plait.engine.outcome import (
@@ -39,6 +38,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
 from plait.program.tasks.model import (
     PLAIN_AGENT,
     PLAIN_MANAGER,

@@ -9,7 +9,6 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.events import ItemsCounted
-from plait.engine.hands import working
 from plait.engine.outcome import (
     Failed,
     Outcome,
@@ -19,6 +18,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
 from plait.program.on_empty import check_not_empty
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.model import MapReduce, Task, TaskOutput

@@ -17,10 +17,10 @@ from plait.core.hints import Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text, text
-from plait.engine.hands import working
 from plait.engine.outcome import Failed, Outcome, Skipped, Succeeded, call_author_function
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
+from plait.engine.working_run import working
 from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
 from plait.program.tasks.handlers import function_fingerprint, qualified_name
 from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, to_limits

@@ -22,7 +22,6 @@ from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
 from plait.engine.backend import WorkItem
-from plait.engine.hands import working
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
@@ -39,6 +38,7 @@ from plait.engine.outcome import (
 from plait.engine.perform import StepContext, join_contexts, plans
 from plait.engine.replay import changed_steps_error
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.loop import LoopUnit
 from plait.program.tasks.manager import DELEGATION, ManagerStep, manager_step

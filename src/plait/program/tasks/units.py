@@ -9,7 +9,6 @@ from plait.core.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.backend import WorkItem
-from plait.engine.hands import working
 from plait.engine.outcome import (
     Failed,
     Failure,
@@ -19,6 +18,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, join_contexts
 from plait.engine.step import Step
+from plait.engine.working_run import working
 from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
 from plait.program.tasks.task import (
     TaskStep,

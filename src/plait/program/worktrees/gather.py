@@ -12,10 +12,10 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.hands import working
 from plait.engine.outcome import Succeeded
 from plait.engine.perform import StepContext
 from plait.engine.step import Step
+from plait.engine.working_run import working
 from plait.program.worktrees.isolation import in_worktree
 from plait.program.worktrees.merge import BRANCHES, format_files, require_worktrees, result_mapping, short
 from plait.program.worktrees.ports import RepositoryState, Worktree, Worktrees, WorktreeStatus

@@ -21,12 +21,12 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.events import StepInvalidated
-from plait.engine.hands import working
 from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failed, Failure, Interrupted, Outcome, StepError, Succeeded, require_success
 from plait.engine.perform import StepContext, act, perform
 from plait.engine.replay import replay
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
 from plait.program.worktrees.merge import (
     BRANCHES,
     MergeAll,

@@ -17,11 +17,11 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import StepInvalidated
-from plait.engine.hands import working
 from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failure, StepError, Succeeded, require_success
 from plait.engine.perform import StepContext, perform
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.working_run import working
 from plait.program.worktrees.ports import (
     CheckoutFailed,
     Conflict,

@@ -1,4 +1,4 @@
-"""TODO: say what this is."""
+"""What steps need of worktrees; `adapters.git` implements it."""
 
 from __future__ import annotations
 
