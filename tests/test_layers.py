@@ -39,7 +39,6 @@ AGAINST_THE_ORDER = {
     ("agents/turns.py",              "program"): "a run context calls tools",
     ("engine/working_run.py",        "program"): "a run context has ports by type",
     ("engine/working_run.py",        "agents"): "the same",
-    ("engine/working_run.py",        "tools"): "the same",
 }  # fmt: skip
 PURE = {"os", "pathlib", "time", "random", "subprocess"}
 PROCESSES = ("adapters/process/process.py",)

@@ -143,7 +143,7 @@ stay()
 ENGINE: Final = """
 import os, sys, threading
 from plait.core.errors import ProcessError
-from plait.adapters import process
+from plait.adapters.process import process
 
 way, timeout, python, tree, token = sys.argv[1:]
 cancel = threading.Event()

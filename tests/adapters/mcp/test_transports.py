@@ -107,7 +107,7 @@ while how == "deaf":
 PLAIT = """
 import json, sys
 from plait.adapters.mcp.client import McpClients
-from plait.tools.invocation import Limits, McpCall, McpServer
+from plait.tools.invocation import CallLimits, McpCall, McpServer
 class Pins:
     def get(self, key): return None
     def put(self, key, digest): pass
@@ -115,7 +115,7 @@ clients = McpClients(Pins(), approve=lambda _: True)
 commands = json.loads(sys.argv[1])
 def call(how):
     server = McpServer(how, tuple(commands[how]), {"PATH": "/usr/bin:/bin"}, "/")
-    return McpCall(server, "do", {}, Limits(60.0))
+    return McpCall(server, "do", {}, CallLimits(60.0))
 """
 
 

@@ -228,7 +228,7 @@ def test_output_that_is_held_ends_with_the_process_and_other_output_when_it_is_c
 def test_a_fork_holds_no_lane(token: str) -> None:
     code = f"""
 import os, time
-from plait.adapters import jobs
+from plait.adapters.process import jobs
 read, write = os.pipe()
 job = jobs.start(["sh", "-c", "echo; while :; do sleep 60; done", {token!r}], cwd=None, env=os.environ, stdio=(None, write, write))
 os.read(read, 1)
@@ -298,7 +298,7 @@ def test_a_program_is_looked_for_anew_each_time(tmp_path: Path) -> None:
 def test_everybody_can_be_ended_at_once(token: str) -> None:
     code = f"""
 import threading
-from plait.adapters import process
+from plait.adapters.process import process
 started, signals = threading.Barrier(5), []
 def one():
     finished = process.run(["sh", "-c", "echo; exec sleep 600", {token!r}], on_output=lambda *_: started.wait({LIMIT}))
@@ -344,7 +344,7 @@ def test_a_plait_that_a_plait_runs_is_ended_with_all_its_processes(token: str) -
 
 
 def test_the_guardian_ends_with_plait() -> None:
-    code = "from plait.adapters import jobs; jobs.warm_up(); print(jobs._KEEPERS[False].pid)"
+    code = "from plait.adapters.process import jobs; jobs.warm_up(); print(jobs._KEEPERS[False].pid)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True)
     pid = int(done.stdout)
     until(lambda: pid not in dict(command_lines()), time.monotonic() + LIMIT)
@@ -377,7 +377,7 @@ def test_a_guardian_that_is_killed_is_replaced_and_its_processes_are_ended(token
     code = f"""
 import os, signal
 from plait.core.errors import GuardianError
-from plait.adapters import jobs
+from plait.adapters.process import jobs
 from plait.adapters.process.process import run
 def kill(*_):
     os.kill(jobs._KEEPERS[False].pid, signal.SIGKILL)
@@ -401,7 +401,7 @@ print(run(["echo", "again"]).stdout)
 def test_a_guardian_that_is_stopped_when_plait_is_killed_ends_all_the_same(token: str) -> None:
     code = f"""
 import os, signal
-from plait.adapters import jobs
+from plait.adapters.process import jobs
 from plait.adapters.process.process import run
 def die(*_):
     os.kill(jobs._KEEPERS[False].pid, signal.SIGSTOP)
@@ -416,7 +416,7 @@ run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_ou
 def test_a_guardian_that_died_between_two_calls_is_not_missed() -> None:
     code = """
 import os, signal
-from plait.adapters import jobs
+from plait.adapters.process import jobs
 from plait.adapters.process.process import run
 run(["true"])
 pid = jobs._KEEPERS[False].pid

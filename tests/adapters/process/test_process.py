@@ -526,7 +526,7 @@ except MachineError as error:
 def test_a_fork_starts_processes_whatever_its_parent_was_just_starting() -> None:
     code = """
 import os
-from plait.adapters import process
+from plait.adapters.process import process
 for _ in range(process.MOST_STARTING):
     next(process._STARTING).acquire()
 child = os.fork()

@@ -31,7 +31,7 @@ from plait.engine.outcome import Succeeded
 WRITER = """
 import sys, threading
 from plait.engine.events import StepFinished, StepStarted
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from plait.adapters.store import Runs
 
 opened = Runs(sys.argv[1]).open(sys.argv[2], write=True)
@@ -41,7 +41,7 @@ def work(thread):
     for n in range(10_000):
         path = f"life{sys.argv[3]}/{thread}-{n}"
         value = "x" * (40_000 if n % 50 == 49 else 30)
-        journal.append(StepStarted(path, "item", "t"), StepFinished(path, "item", "t", "f", Done(value), 0.1, n))
+        journal.append(StepStarted(path, "item", "t"), StepFinished(path, "item", "t", "f", Succeeded(value), 0.1, n))
         with telling:
             sys.stdout.write(path + "\\n")
             sys.stdout.flush()
@@ -353,7 +353,7 @@ FULL = """
 import sys
 from plait.core.errors import JournalError
 from plait.engine.events import RunStarted, StepFinished
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from plait.adapters.store import Runs
 
 opened = Runs(sys.argv[1]).create({})
@@ -361,7 +361,7 @@ opened.journal.append(RunStarted(opened.id, "f", "f", "p"))
 acknowledged = 0
 try:
     while True:
-        opened.journal.append(StepFinished(f"map/{acknowledged}", "item", "t", "f", Done("x" * 500), 0.1))
+        opened.journal.append(StepFinished(f"map/{acknowledged}", "item", "t", "f", Succeeded("x" * 500), 0.1))
         acknowledged += 1
 except JournalError as error:
     opened.close()
@@ -408,7 +408,7 @@ for name in os.listdir(folder):
     os.chmod(os.path.join(folder, name), 0o400)
 os.chmod(folder, 0o500)
 with runs.open(run, write=False) as opened:
-    print(len(list(opened.journal.recorded_in("map"))), flush=True)
+    print(len(list(opened.journal.steps_in("map"))), flush=True)
 try:
     runs.open(run, write=True)
 except PlaitError as error:
@@ -573,23 +573,23 @@ def test_the_write_ahead_log_does_not_grow_without_end(runs: Runs) -> None:
 MANY = """
 import resource, sys
 from plait.engine.events import StepFinished
-from plait.engine.outcome import Done
+from plait.engine.outcome import Succeeded
 from plait.adapters.store import Runs
 
 def megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 def finished(n):
-    return StepFinished(f"map/{n}", "item", "title", "print", Done("x" * 50), 0.1, n)
+    return StepFinished(f"map/{n}", "item", "title", "print", Succeeded("x" * 50), 0.1, n)
 
 with Runs(sys.argv[1]).create({}) as opened:
     journal = opened.journal
     journal.append(*map(finished, range(5_000)))
-    read = sum(1 for _ in journal.recorded_in("map")), sum(1 for _ in journal.events())
+    read = sum(1 for _ in journal.steps_in("map")), sum(1 for _ in journal.events())
     before = megabytes()
     for first in range(5_000, 100_000, 500):
         journal.append(*map(finished, range(first, first + 500)))
-    read = sum(1 for _ in journal.recorded_in("map")), sum(1 for _ in journal.events())
+    read = sum(1 for _ in journal.steps_in("map")), sum(1 for _ in journal.events())
     print(*read, megabytes() - before)
 """
 

@@ -117,7 +117,7 @@ def test_of_a_parcel_that_is_not_there_nothing_runs() -> None:
 
 # ── folders ──────────────────────────────────────────────────────────────
 
-CLAIM = "import sys; from plait.app.remote.worker_folders import claimed; print(claimed(sys.argv[1])[0], flush=True); "
+CLAIM = "import sys; from plait.app.remote.jobs import claim_folder; print(claim_folder(sys.argv[1])[0], flush=True); "
 
 
 def test_the_folder_of_one_who_was_killed_is_removed_and_that_of_one_who_lives_is_not(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ Stdio: TypeAlias = tuple[int | None, int, int]
 """A child's standard streams; None: nothing to read."""
 
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main({})"
-_WITH_WARM = "lambda *given: __import__('warm').WarmShells(*given)"
+_WITH_WARM = "lambda *given: __import__('warm').PrestartedShells(*given)"
 _WARM = os.path.join(os.path.dirname(__file__), "libwarm.so")
 NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
 """Whoever sets this variable has every shell executed."""
