@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check interpreters format lint types fuzz attack crash bench docs-examples clean
+.PHONY: help demo test check interpreters format lint types fuzz attack crash bench figures docs-examples clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of ru
 
 bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
 	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py
+
+figures: $(STAMP) ## print how the code reads, in figures
+	@$(BIN)/python bench/figures.py
 
 docs-examples: $(STAMP) ## run the examples of the documentation
 	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)

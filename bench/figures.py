@@ -15,10 +15,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
-IRREGULAR = frozenset(
-    "begun bound broken built caught chosen done drawn found given gone heard held kept known left lost made "
-    "meant met paid said seen sent shown spent taken told written".split()  # noqa: SIM905 - read as a list
-)
+IRREGULAR = {
+    "begun",
+    "bound",
+    "broken",
+    "built",
+    "caught",
+    "chosen",
+    "done",
+    "drawn",
+    "found",
+    "given",
+    "gone",
+    "heard",
+    "held",
+    "kept",
+    "known",
+    "left",
+    "lost",
+    "made",
+    "meant",
+    "met",
+    "paid",
+    "said",
+    "seen",
+    "sent",
+    "shown",
+    "spent",
+    "taken",
+    "told",
+    "written",
+}
 NOT_PARTICIPLES = {"embed", "exceed", "feed", "indeed", "need", "proceed", "seed", "speed"}
 MANY_METHODS = 12
 DOWNCAST = re.compile(r"(?<!def )\bworking\(")

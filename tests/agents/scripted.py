@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsage, ToolOffer, ToolRequest
-from plait.agents.tool_access import make_offer, matches_any, wire_name
+from plait.agents.permissions import matches_any
+from plait.agents.tool_access import make_offer, wire_name
 from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal

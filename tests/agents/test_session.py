@@ -21,8 +21,9 @@ from plait.agents.messages import (
     ToolOffer,
     ToolRequest,
 )
+from plait.agents.permissions import Permissions
 from plait.agents.session import AgentStep
-from plait.agents.tool_access import MAX_RESULT, Permissions, make_offer, tool_id_for, wire_name
+from plait.agents.tool_access import MAX_RESULT, make_offer, tool_id_for, wire_name
 from plait.agents.turns import recorded_tool_call
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json

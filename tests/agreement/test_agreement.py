@@ -35,8 +35,8 @@ def test_what_check_refuses_no_run_knows_and_what_it_accepts_some_run_does(tmp_p
 
 WRONG = [
     # a rule, put out of action                      what a run shows then
-    ("left_behind", lambda *_: [],                  "is refused, and a run knows it"),
-    ("captures", lambda *_: [],                     "is refused, and a run knows it"),
+    ("names_after_step", lambda *_: [],                  "is refused, and a run knows it"),
+    ("captured_names", lambda *_: [],                     "is refused, and a run knows it"),
     ("env_names", lambda *_: [],                    "is refused, and a run knows it"),
     ("_is_left_behind", lambda *_: False,            "is accepted, and no run knows it"),
 ]  # fmt: skip

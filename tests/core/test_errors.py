@@ -37,7 +37,7 @@ def test_an_error_has_its_parts() -> None:
 
 
 def test_several_problems_are_one_error_in_the_order_of_their_places() -> None:
-    error = InputError.combine(
+    error = InputError.together(
         [Problem("second", SECOND), Problem("nowhere"), Problem("first", FIRST, code="c")]
     )
     assert [problem.what for problem in error.problems] == ["nowhere", "first", "second"]

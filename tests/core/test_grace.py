@@ -60,7 +60,7 @@ def test_there_is_no_other_grace() -> None:
     }
     # EOF_GRACE: how long output is read on that somebody holds open after the process has ended.
     assert found == {
-        "grace.py: GRACE",
+        "core/grace.py: GRACE",
         "adapters/process/process.py: EOF_GRACE",
         "adapters/mcp/transports.py: EOF_GRACE",
     }

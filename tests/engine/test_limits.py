@@ -186,7 +186,7 @@ class Told:
     def events(self, after: int = 0) -> Any:
         return (EventRecord(at, when, end) for at, (when, end) in enumerate(self.ends[after:], after + 1))
 
-    def used_up(self, before: int) -> Any:
+    def usage_before(self, before: int) -> Any:
         return ((end.path, end.used) for _, end in self.ends[: before - 1] if end.used)
 
 

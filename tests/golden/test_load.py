@@ -21,11 +21,11 @@ ROOM = 1.03
 LOADED = [
     # command                                                        modules, lines of code
     (["--version"],                                                    2,    259),
-    (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,   4118),
-    (["call", "core/file/read", "-p", "path=flow.yaml"],              64,  11266),
-    (["run", "flow.yaml"],                                           166,  30347),
-    (["check", "flow.yaml"],                                         161,  28551),
-    (["runs"],                                                        67,  11262),
+    (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,   4250),
+    (["call", "core/file/read", "-p", "path=flow.yaml"],              58,  11343),
+    (["run", "flow.yaml"],                                           164,  31052),
+    (["check", "flow.yaml"],                                         154,  29193),
+    (["runs"],                                                        67,  11550),
 ]  # fmt: skip
 
 FLOW = """\
@@ -60,9 +60,9 @@ def test_a_command_loads_no_more_than_it_did(
     )  # fmt: skip
     status, files = json.loads((tmp_path / "loaded.json").read_text("utf-8"))
     assert status == 0
-    found = len(files), sum(lines_of_code(Path(file)) for file in files)
-    assert found[0] <= modules * ROOM
-    assert found[1] <= lines * ROOM
+    counts = [count for file in files if (count := lines_of_code(Path(file)))]  # a package may be empty
+    assert len(counts) <= modules * ROOM, (len(counts), sum(counts))
+    assert sum(counts) <= lines * ROOM, (len(counts), sum(counts))
 
 
 def lines_of_code(path: Path) -> int:

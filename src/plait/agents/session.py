@@ -30,8 +30,9 @@ from plait.agents.messages import (
     provider_fingerprint,
     sum_usage,
 )
+from plait.agents.permissions import Permissions, matches_any
 from plait.agents.structured_output import StructuredResult, check_structured, parse_structured
-from plait.agents.tool_access import Permissions, matches_any, tool_id_for
+from plait.agents.tool_access import tool_id_for
 from plait.agents.turns import ModelTurn, ToolCallTurn, tool_call_title, tool_request_fingerprint
 from plait.core.errors import TrustError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -55,9 +56,8 @@ from plait.engine.working_run import limit_error, working
 
 if TYPE_CHECKING:
     from plait.agents.turns import Consent, SessionTool
-
-if TYPE_CHECKING:
     from plait.engine.working_run import WorkingRun
+
 
 MOST_AT_ONCE: Final = 4
 """Calls of one turn that run at the same time."""

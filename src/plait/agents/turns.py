@@ -21,7 +21,7 @@ from plait.program.actions.tool import call_tool_step
 if TYPE_CHECKING:
     from plait.agents.budget import TurnBudget
     from plait.agents.messages import ModelRequest, Provider, ToolOffer, ToolRequest
-    from plait.agents.tool_access import Permissions
+    from plait.agents.permissions import Permissions
     from plait.core.hints import Final
     from plait.engine.journal import Journal
     from plait.engine.perform import StepContext

@@ -135,7 +135,7 @@ class Ensemble:
         cast = _cast(self)
         problems = check_ensemble_spec(cast)
         if problems:
-            raise InputError.combine(problems)
+            raise InputError.together(problems)
         _set(self, "_cast", cast)
         _set(self, "_texts", TaskTemplates(cast))
         _set(self, "_hooks", _read_hooks(self.hooks))
@@ -196,7 +196,7 @@ class Ensemble:
         odd = [(name, value) for name, value in given.items() if value.__class__ not in _PLAIN]
         problems = [problem for one in odd if (problem := _not_json(*one)) is not None]
         if problems:
-            raise InputError.combine(problems)
+            raise InputError.together(problems)
         return given
 
     def _place(self, project: str | os.PathLike[str] | None) -> str | None:
@@ -238,7 +238,7 @@ def _in_python(error: InputError, cast: EnsembleSpec) -> PlaitError:
             f"; the handler of {named} holds an object that may change, and nobody can tell in another "
             "process whether it is still the same: a function or a frozen dataclass can be told"
         )
-    return InputError.combine(replace(problem, fix=fix) for problem in error.problems)
+    return InputError.together(replace(problem, fix=fix) for problem in error.problems)
 
 
 def _not_json(name: str, value: Json) -> Problem | None:
@@ -327,7 +327,7 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
     if given is None or isinstance(given, str):
         return None
     if id(given) not in made:
-        from plait.agents.providers.scripted import AuthorProvider, scripted_provider
+        from plait.agents.providers.scripted import AuthorProvider, scripted
 
         if hasattr(given, "ask"):
             made[id(given)] = AuthorProvider(given)
@@ -335,9 +335,7 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
             fix = "pass a name, a function of the question, or a list of answers"
             raise InputError("this is no provider", fix=fix, code="wrong-type")
         else:
-            made[id(given)] = scripted_provider(
-                given, name=qualified_name(given) if callable(given) else "list"
-            )
+            made[id(given)] = scripted(given, name=qualified_name(given) if callable(given) else "list")
     return made[id(given)]
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from plait.agents.tool_access import DIRECTIVE
+from plait.agents.permissions import DIRECTIVE
 from plait.core.documents import Mapping as MappingNode
 from plait.core.documents import Node
 from plait.core.errors import PlaitError, Problem, closest_name

@@ -12,12 +12,15 @@ from plait.core.errors import InputError, JournalError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
-from plait.lang.kinds import CHAT
 
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun
     from plait.lang.loaded import LoadedFlow
     from plait.tools.trust.decisions import AskTrust
+
+
+CHAT: Final = "chat"
+"""The kind of a run in which a person talked with a directive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,7 @@ def _read_secret_inputs(opened: OpenRun, inputs: Mapping[str, Json]) -> dict[str
 
 def find_flow(path: str, options: Options, project: str | None) -> FlowSource:
     """The flow in a file; or, where there is no such file, the directive with such an id."""
-    from plait.agents.tool_access import DIRECTIVE, normalize_tool_id
+    from plait.agents.permissions import DIRECTIVE, normalize_tool_id
 
     wanted = normalize_tool_id(DIRECTIVE + path.removeprefix(DIRECTIVE))
     if os.path.lexists(path) or wanted is None:

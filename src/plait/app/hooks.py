@@ -100,7 +100,7 @@ def _flow_limits(loaded: LoadedFlow) -> Limits:
 
 def _names(loaded: LoadedFlow, run: str) -> dict[str, Json]:
     """What hooks of a flow know of it."""
-    from plait.lang.kinds import CHAT
+    from plait.app.flow_source import CHAT
 
     asks = loaded.kind in ("directive", CHAT)
     return {

@@ -149,7 +149,7 @@ def require_unchanged(loaded: LoadedFlow, opened: OpenRun) -> None:
     if change is not None:
         problems.append(env_changes.env_change_problem(change))
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
 
 
 def changed_steps(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:

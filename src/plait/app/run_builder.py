@@ -284,7 +284,7 @@ def require_tools(
     tools = toolbox(flow.project, ask=ask)
     problems = code_problems(tools, loaded)
     if problems:  # before anybody is asked whether a tool may run
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     for tool_id in loaded.tool_uses:
         try:
             tools.trust.require(chain_items(tools, tool_id), running=running)
@@ -294,7 +294,7 @@ def require_tools(
             place = loaded.tool_uses[tool_id]
             problems += [replace(one, where=one.where or place) for one in error.problems]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
 
 
 def _hands(flow: FlowSource, loaded: LoadedFlow, run: WorkingRun, ask: AskTrust | None) -> LocalServices:

@@ -200,7 +200,7 @@ class LocalServices:
         return make_subflow(loaded)
 
     def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
-        from plait.agents.tool_access import DIRECTIVE
+        from plait.agents.permissions import DIRECTIVE
         from plait.app.subflows import is_flow_tool, load_tool
         from plait.core.values import contains_unknown
         from plait.tools.config import validate_known_params

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plait.agents.tool_access import DIRECTIVE
+from plait.agents.permissions import DIRECTIVE
 from plait.core.errors import InputError, MachineError, PlaitError, Problem
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import replace
@@ -163,4 +163,4 @@ def _require_tools(tools: Toolbox, loaded: LoadedFlow) -> None:
         except PlaitError as error:
             problems += [replace(one, where=one.where or place) for one in error.problems]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)

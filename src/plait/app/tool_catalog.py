@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.agents.tool_access import DIRECTIVE, make_offer, matches_any, normalize_tool_id
+from plait.agents.permissions import DIRECTIVE, matches_any, normalize_tool_id
+from plait.agents.tool_access import make_offer
 from plait.app.subflows import directive_item, schema_of_flow
 from plait.core.errors import NO_OUTCOMES, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final

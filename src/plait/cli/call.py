@@ -289,6 +289,6 @@ def _show_dry_run(record: Mapping[str, Json], *, as_json: bool) -> None:
     if as_json:
         write_json(dict(record))
         return
-    from plait.views.plan import show_call_plan
+    from plait.views.call_plan import show_call_plan
 
     show_call_plan(record)

@@ -98,7 +98,7 @@ class ChatTerminal:
 
         But not the time, since that is also the person's, and not what nobody has written.
         """
-        from plait.lang.kinds import CHAT
+        from plait.app.flow_source import CHAT
         from plait.program.chat import Chat
         from plait.program.program import DirectiveProgram
 

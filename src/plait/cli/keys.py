@@ -25,16 +25,12 @@ from plait.tools.trust.signatures import ROTATION, key_fingerprint
 from plait.views.terminal import cut, format_table, paint_for, printable, width, write_bytes, write_json
 
 if TYPE_CHECKING:
-    from plait.core.values import Secret
-    from plait.tools.trust.decisions import KeyFolder, TrustDecision, TrustedKey, TrustStore
-    from plait.tools.trust.signatures import PrivateKey
-
-if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
     from plait.core.values import Secret
-    from plait.tools.trust.decisions import KeyFolder, TrustedKey, TrustStore
+    from plait.tools.trust.decisions import KeyFolder, TrustDecision, TrustedKey, TrustStore
+    from plait.tools.trust.signatures import PrivateKey
 
 
 OWN_KEY: Final = "your own key"

@@ -164,7 +164,7 @@ def write_new(root: str, files: Mapping[str, str]) -> None:
     """All of these files, or none: an error names each one that is there already."""
     there = [relative for relative in files if os.path.lexists(os.path.join(root, relative))]
     if there:
-        raise InputError.combine(
+        raise InputError.together(
             Problem("this file is there already", os.path.join(root, relative), "move it away", code="exists")
             for relative in there
         )

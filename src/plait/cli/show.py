@@ -59,7 +59,7 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
-    from plait.lang.kinds import CHAT
+    from plait.app.flow_source import CHAT
 
     require_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)

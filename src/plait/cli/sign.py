@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-from plait.agents.tool_access import DIRECTIVE
+from plait.agents.permissions import DIRECTIVE
 from plait.cli.keys import DEFAULT_KEY, key_folder, open_key
 from plait.cli.trust_prompt import add_project, load_toolbox
 from plait.core.errors import InputError, TrustError

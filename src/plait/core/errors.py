@@ -77,7 +77,7 @@ class PlaitError(Exception):
         super().__init__(what)
 
     @classmethod
-    def combine(cls, problems: Iterable[Problem]) -> PlaitError:
+    def together(cls, problems: Iterable[Problem]) -> PlaitError:
         """One error for all problems, in the order of their places."""
         ordered = sorted(problems, key=lambda problem: problem.place)
         first = ordered[0]

@@ -35,12 +35,10 @@ from plait.engine.outcome import Failed, Interrupted, Outcome, Succeeded
 from plait.engine.replay import NOT_RETRIED, RetriedItems, changed_steps_error
 
 if TYPE_CHECKING:
-    from plait.engine.event_bus import Mask, Watch
-
-if TYPE_CHECKING:
     from random import Random
 
     from plait.core.values import Json
+    from plait.engine.event_bus import Mask, Watch
     from plait.engine.hooks import HookRunner
     from plait.engine.limits import Budget, LimitReached
     from plait.engine.perform import StepContext
@@ -323,7 +321,7 @@ class RunContext:
         asked = {turn.path: step.title, **self.open_questions}
         answered = {*self._repeat, *self.marked_done}
         problems = [_question(self.id, path, asked[path]) for path in asked if path not in answered]
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
 
     def is_repeated(self, path: str) -> bool:
         """The user has said of a step whose end nobody knows that it is to be done again."""

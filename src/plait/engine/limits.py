@@ -28,11 +28,9 @@ from plait.engine.events import EarlierUsage, StepFinished, StepRetrying, Usage
 from plait.engine.outcome import LIMIT, Failure, StepError
 
 if TYPE_CHECKING:
-    from plait.core.values import Json
-    from plait.engine.events import Event, Usage
-
-if TYPE_CHECKING:
+    from plait.engine.events import Event
     from plait.engine.journal import Journal
+
 
 NAMES: Final = ("turns", "tokens", "spend", "seconds", "steps", "depth")
 COUNTED: Final = ("turns", "tokens", "spend", "steps")

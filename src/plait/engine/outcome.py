@@ -18,12 +18,8 @@ from plait.core.values import Json, require_json
 
 if TYPE_CHECKING:
     from plait.core.errors import RequestError
-
-if TYPE_CHECKING:
-    from plait.core.hints import Final
-
-if TYPE_CHECKING:
     from plait.engine.limits import LimitReached
+
 
 INCOMPLETE: Final = "incomplete"
 """The kind of failure of a step that was done, and of which a check says that something is missing."""

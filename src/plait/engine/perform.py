@@ -40,12 +40,11 @@ from plait.engine.replay import QUESTION_CODES, can_continue_after, replay
 from plait.engine.step import Retry
 
 if TYPE_CHECKING:
-    from plait.engine.step import Policy, RetryScope, Step
-
-if TYPE_CHECKING:
-    _Run = TypeVar("_Run", bound=Callable[..., Json])
     from plait.engine.context import RunContext
+    from plait.engine.step import Policy, RetryScope, Step
     from plait.scope import Scope
+
+    _Run = TypeVar("_Run", bound=Callable[..., Json])
 
     # It may also have `retry_scope: RetryScope`; and its `run` may be one that `plans`.
 

@@ -12,11 +12,7 @@ from plait.engine.outcome import Failed
 from plait.engine.paths import generic_path, is_below
 
 if TYPE_CHECKING:
-    from plait.core.hints import Final
-
-if TYPE_CHECKING:
     from plait.core.hints import TypeAlias
-    from plait.engine.journal import StepRecord
     from plait.engine.outcome import Failure, Outcome
     from plait.engine.perform import StepContext
     from plait.engine.step import Step

@@ -12,8 +12,6 @@ from plait.engine.outcome import LIMIT, Failure
 if TYPE_CHECKING:
     from random import Random
 
-if TYPE_CHECKING:
-    from plait.core.hints import TypeAlias
     from plait.core.values import Json
     from plait.engine.perform import StepContext
 

@@ -21,19 +21,15 @@ from plait.engine.outcome import NO_TIME_LEFT, Failed, Failure, LimitExceeded, O
 from plait.engine.paths import is_item
 
 if TYPE_CHECKING:
-    from plait.program.worktrees.ports import Worktrees
-
-if TYPE_CHECKING:
-    from plait.program.ports import Hands
-
-if TYPE_CHECKING:
     from plait.agents.session import AgentScope
     from plait.engine.events import Event
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.changes import ChangeTracker
+    from plait.program.ports import Hands
     from plait.program.worktrees.gather import GatherWorktree
     from plait.program.worktrees.isolation import ItemWorktrees
+    from plait.program.worktrees.ports import Worktrees
 
 
 # ── places of their own for items ────────────────────────────────────────

@@ -19,12 +19,9 @@ from plait.schema.directive_tables import MOST_TURNS
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.engine.limits import Limits
-    from plait.schema import Fields
-
-if TYPE_CHECKING:
     from plait.core.source import Span
     from plait.scope.expressions import Expression
+
 
 TITLE_LENGTH: Final = 60
 

@@ -82,7 +82,7 @@ def load_environment(
     reader = _Head(flow, environ, caller)
     found = reader.read(parameters, profile)
     if reader.problems:
-        raise InputError.combine(reader.problems)
+        raise InputError.together(reader.problems)
     return found
 
 
@@ -350,9 +350,9 @@ def read_env_file(node: nodes.Scalar) -> DotEnv | None:
         if error.code == "no-file":
             fix = "check the path, or end it with ? if the file may be missing"
             problems = [replace(problem, fix=fix) for problem in problems]
-        raise InputError.combine(problems) from None
+        raise InputError.together(problems) from None
     if found.unread:
-        raise InputError.combine(_unread(path, line) for line in found.unread)
+        raise InputError.together(_unread(path, line) for line in found.unread)
     return found
 
 

@@ -204,7 +204,7 @@ def load_hooks(text: str, name: str, *, space: str) -> tuple[Hook, ...]:
     document = documents.parse(text, name)
     problems = [one.problem for one in check_hooks_file(document, space=space) if one.severity == "error"]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return read_hooks(_hooks_in(document), space=space)
 
 
@@ -213,7 +213,7 @@ def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...
     problems = [] if node is None else format.validate(node, HOOKS, called="'hooks'")
     problems += [one.problem for one in hook_findings(node, space=space) if one.severity == "error"]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return read_hooks(node, space=space)
 
 

@@ -10,9 +10,6 @@ from plait.core.hints import TYPE_CHECKING, Literal
 from plait.lang.analysis.names import detect_profile
 
 if TYPE_CHECKING:
-    from plait.core.hints import Final
-
-if TYPE_CHECKING:
     from plait.core.hints import Final, TypeAlias
 
 
@@ -66,7 +63,3 @@ def _fit(keys: list[str], form: str) -> int:
     """Two for a field, one for what looks like one."""
     fields = format.fields_by_spelling(form)
     return sum(2 if key in fields else 1 if closest_name(key, fields) else 0 for key in keys)
-
-
-CHAT: Final = "chat"
-"""The kind of a run in which a person talked with a directive."""

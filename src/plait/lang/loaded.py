@@ -23,10 +23,8 @@ from plait.scope.computed import Sources
 from plait.scope.frames import GIVEN
 
 if TYPE_CHECKING:
-    from plait.program.program import Program
-
-if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
+    from plait.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def parse_parameters(document: nodes.Node) -> dict[str, Parameter]:
         found[parameter.name] = parameter
         problems += _contradictions(parameter)
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return found
 
 
@@ -168,7 +168,7 @@ def resolve_parameters(parameters: Mapping[str, Parameter], given: Mapping[str, 
             problems.append(Problem(what, parameter.span, f"give it with -i {name}=…", code="parameter"))
         values[name] = value
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return values
 
 

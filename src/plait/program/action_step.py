@@ -52,14 +52,9 @@ from plait.template.sinks import as_sealed_envs, is_own_text, render_text
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.scope import Scope
-
-if TYPE_CHECKING:
-    from plait.core.source import Source
     from plait.engine.journal import StepRecord
     from plait.program.validate import Validation
     from plait.scope import Scope
-    from plait.template.template import Template
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,13 +40,10 @@ from plait.program.clean_repository import (
 )
 
 if TYPE_CHECKING:
-    from plait.engine.perform import StepContext
-    from plait.engine.step import Step
     from plait.program.action_step import Action
-
-if TYPE_CHECKING:
     from plait.program.ports import Hands
     from plait.scope import Scope
+
 
 CHANGES: Final = (
     "files", "files_added", "files_modified", "files_deleted", "files_changed",

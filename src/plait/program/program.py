@@ -10,12 +10,6 @@ from plait.engine.outcome import require_success
 from plait.engine.perform import plans
 
 if TYPE_CHECKING:
-    from plait.core.values import Json
-    from plait.engine.perform import StepContext
-    from plait.engine.step import Step
-    from plait.program.map import Map
-
-if TYPE_CHECKING:
     from plait.agents.session import AgentStep
     from plait.core.hints import Final
     from plait.core.values import Json

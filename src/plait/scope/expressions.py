@@ -154,7 +154,7 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
     source = source or Source("filter", text)
     _require_max_length(text, source)
     if holes := _find_placeholders(text):
-        raise ConditionError.combine(_hole_in_filter(source, hole) for hole in holes)
+        raise ConditionError.together(_hole_in_filter(source, hole) for hole in holes)
     written = _Written(source, text, range(len(text)), range(1, len(text) + 1), {})
     return _compile(written, _Filter(), _itself, [])
 
@@ -645,7 +645,7 @@ def _compile(
     reader = _Reader(written, tokens, rules, problems)
     root = None if problems else reader.whole()
     if problems or root is None:
-        raise ConditionError.combine(problems)
+        raise ConditionError.together(problems)
     return Expression(written.source, tuple(reader.operands), root.get, state, tuple(reader.asks))
 
 
@@ -894,7 +894,7 @@ class _Reader:
                 problem = refused.problem(
                     self.written.span(holder.start, part.end), begin="here stands text that is"
                 )
-                raise ConditionError.combine([problem]) from None
+                raise ConditionError.together([problem]) from None
             if answer is None:
                 return rules.refuse(lambda: self.no_answer(name, holder, type_name(one)))
             return answer

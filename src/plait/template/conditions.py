@@ -127,7 +127,7 @@ def compile_condition(condition: Json, *, locate: Locate = format_path) -> Calla
     """The condition as a function of the document: read and checked once, used often."""
     node, problems = _read(condition, locate)
     if problems:
-        raise ConditionError.combine(problems)
+        raise ConditionError.together(problems)
     return partial(_decide, node)
 
 
@@ -143,7 +143,7 @@ def _decide(node: Node, document: Json) -> bool:
     problems: list[Problem] = []
     answer = _holds(node, document, problems)
     if problems:
-        raise ConditionError.combine(problems)
+        raise ConditionError.together(problems)
     return answer is True
 
 

@@ -159,7 +159,7 @@ class Rendering:
     def finish(self) -> None:
         """Report everything that is wrong, at once."""
         if self.problems:
-            raise TemplateSyntaxError.combine(self.problems)
+            raise TemplateSyntaxError.together(self.problems)
         if self.missing:
             raise missing_names(self.missing, self.names, self.env, is_shell=self.is_shell)
 
@@ -730,7 +730,7 @@ def missing_names(
     problems = [_no_value_problem(hole, source) for source, hole in required]
     if unknown:
         problems.append(_unknown(unknown, names, env, is_shell=is_shell))
-    error = MissingNamesError.combine(problems)
+    error = MissingNamesError.together(problems)
     assert isinstance(error, MissingNamesError)
     error.names = tuple(dict.fromkeys(hole.name for _, hole in unique))
     return error

@@ -392,7 +392,7 @@ def is_author_placeholder(
         return all(isinstance(part, Text) for part in hole.default)  # the author's default is used
     if of_author:
         return all(origin is not None and origin.of_author for origin in origins)
-    return all(origin is not None and origin.trusted for origin in origins)
+    return all(origin is not None and origin.is_trusted for origin in origins)
 
 
 def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | None:

@@ -141,7 +141,7 @@ def require_literal_code(chain: Chain) -> None:
     written = merge_config(chain).get("fixed_params") if code else None
     places = [] if written is None else code.places(compile_template(written, "config"))
     if places:
-        raise ShellRefusedError.combine(
+        raise ShellRefusedError.together(
             Problem(
                 f"config.fixed_params.{place.name} is {place.mark.language} code, "
                 "and a value in it would become code",
@@ -175,7 +175,7 @@ def _require_known_keys(config: Config, primitive: str) -> None:
         key: guess for key in sorted(unused) if (guess := closest_name(key, known, cutoff=0.8)) is not None
     }
     if slips:
-        raise InputError.combine(
+        raise InputError.together(
             Problem(
                 f"config.{key} is used by nothing",
                 config.where,
@@ -373,7 +373,7 @@ def _require_no_options(argv: Sequence[str], begun: Mapping[int, str], config: C
         if at in found
     ]
     if problems:
-        raise ValueRefusedError.combine(problems)
+        raise ValueRefusedError.together(problems)
 
 
 @dataclass(frozen=True, slots=True)

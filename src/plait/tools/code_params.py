@@ -93,7 +93,7 @@ class CodeParams:
             return render_json_value(template, values, strict=strict)
         problems = [problem for place in places for problem in _refusals(place, self.tool_id)]
         if problems:
-            raise ShellRefusedError.combine(problems)
+            raise ShellRefusedError.together(problems)
         return _fill_tree(template, places, values, strict=strict)
 
 

@@ -330,7 +330,7 @@ def validate_params(params: Mapping[str, Json], item: ToolFile) -> dict[str, Jso
     filled, schema = with_defaults(params, item), item.header.config_schema
     found = [] if schema is None else _violations(filled, schema)
     if found:
-        raise InputError.combine([_problem(one, item) for one in found])
+        raise InputError.together([_problem(one, item) for one in found])
     return filled
 
 
@@ -339,7 +339,7 @@ def validate_known_params(params: Mapping[str, Json], item: ToolFile) -> None:
     schema = item.header.config_schema
     problems = [] if schema is None else [_problem(one, item) for one in violations(params, schema)]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ def parse_header(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
     header = reader.header()
     reader.unknown(kind)
     if reader.problems:
-        raise DocumentError.combine(reader.problems)
+        raise DocumentError.together(reader.problems)
     return header
 
 

@@ -44,7 +44,7 @@ def validate(chain: Chain) -> tuple[Pair, ...]:
     pairs = check_pairs(chain)
     problems = [problem for pair in pairs for problem in pair.problems]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return pairs
 
 

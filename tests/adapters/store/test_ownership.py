@@ -240,11 +240,14 @@ def test_a_store_of_the_app_always_asks_for_seals() -> None:
         (file.relative_to(source).as_posix(), line.strip())
         for file in source.rglob("*.py")
         for line in file.read_text("utf-8").splitlines()
-        if ("Runs(" in line or "Results(" in line) and not line.startswith("class ")
+        if ("Runs(" in line or "ResultCache(" in line) and not line.startswith("class ")
     ]
     assert sorted(made) == [
         ("app/runs.py", "return Runs(project, seals=seals_for(project))"),
-        ("app/services.py", "self._kept_results = Results(self._project, seals=seals_for(self._project))"),
+        (
+            "app/services.py",
+            "self._kept_results = ResultCache(self._project, seals=seals_for(self._project))",
+        ),
     ]
     writes = [
         file.relative_to(source).as_posix()

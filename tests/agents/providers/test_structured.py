@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agents.providers.talk import READ, SCHEMA, ask, failure, hi
 from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage, ToolRequest
-from plait.agents.providers.scripted import Scripted, scripted_provider
+from plait.agents.providers.scripted import Scripted, scripted
 from plait.agents.providers.structured import StructuredProvider
 from plait.core.values import Json, json_text
 from plait.engine.event_bus import StopSignal
@@ -35,7 +35,7 @@ FITTING = [
 
 @pytest.mark.parametrize(("text", "data"), FITTING)
 def test_an_answer_that_fits_brings_its_data(text: str, data: Json) -> None:
-    answer = ask(scripted_provider([said(text)]), hi(schema=SCHEMA))
+    answer = ask(scripted([said(text)]), hi(schema=SCHEMA))
     assert (answer.text, answer.data, answer.usage) == (text, data, PAID)
 
 
@@ -59,7 +59,7 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "ending", "why"), BAD)
 def test_an_answer_that_does_not_fit_fails_loudly_and_is_kept(text: str, ending: Any, why: str) -> None:
-    failed = failure(scripted_provider([said(text, ending=ending)]), hi(schema=SCHEMA, schema_retries=0))
+    failed = failure(scripted([said(text, ending=ending)]), hi(schema=SCHEMA, schema_retries=0))
     assert (failed.message, failed.kind) == (f"the answer of 'scripted' {why}", "bad_answer")
     assert failed.output == {"text": text, "usage": PAID.record(), "model": "m-1", "ending": ending}
 
@@ -99,9 +99,7 @@ def test_the_model_hears_what_does_not_fit_where() -> None:
 
 def test_calls_of_tools_come_before_the_answer() -> None:
     use = ToolRequest("1", "read_file", {"path": "a"})
-    model = scripted_provider(
-        [said("", uses=(use, ToolRequest("2", "give_answer", {"n": 1})), ending="tools")]
-    )
+    model = scripted([said("", uses=(use, ToolRequest("2", "give_answer", {"n": 1})), ending="tools")])
     answer = ask(model, hi(schema=SCHEMA, tools=(READ,)))
     assert (answer.uses, answer.data) == ((use,), None)
 
@@ -112,7 +110,7 @@ def test_what_was_paid_before_a_failure_is_in_it() -> None:
             return said("four")
         raise StepError(Failure("gone", "network", output={"text": "{", "usage": TokenUsage(1, 1).record()}))
 
-    failed = failure(scripted_provider(answer), hi(schema=SCHEMA))
+    failed = failure(scripted(answer), hi(schema=SCHEMA))
     assert (failed.kind, failed.output["text"]) == ("network", "{")
     assert failed.output["usage"] == (PAID + TokenUsage(1, 1)).record()
 
@@ -139,14 +137,14 @@ def test_data_of_an_answer_is_what_the_model_wrote(data: Json) -> None:
         text.encode()
     except UnicodeEncodeError:
         return
-    assert ask(scripted_provider([text]), hi(schema={})).data == data
+    assert ask(scripted([text]), hi(schema={})).data == data
 
 
 # ── answers of a program ─────────────────────────────────────────────────
 
 
 def test_a_list_is_said_in_turn_and_then_nothing_is_left() -> None:
-    asking = scripted_provider(["one", ModelResponse("two")], name="mine")
+    asking = scripted(["one", ModelResponse("two")], name="mine")
     assert [ask(asking).text, ask(asking).text] == ["one", "two"]
     failed = failure(asking)
     assert failed.message == "the provider 'mine' has 2 answers, and was asked once more"
@@ -155,7 +153,7 @@ def test_a_list_is_said_in_turn_and_then_nothing_is_left() -> None:
 def test_a_function_hears_the_question() -> None:
     heard: list[str] = []
     answer = ask(
-        scripted_provider(lambda question: question.messages[0].text.upper()), hi("abc"), on_text=heard.append
+        scripted(lambda question: question.messages[0].text.upper()), hi("abc"), on_text=heard.append
     )
     assert (answer.text, heard) == ("ABC", ["ABC"])
 
@@ -164,4 +162,4 @@ def test_a_run_that_is_to_stop_asks_no_function() -> None:
     stop = StopSignal()
     stop.ask()
     with pytest.raises(Interrupted):
-        ask(scripted_provider(["one"]), stop=stop)
+        ask(scripted(["one"]), stop=stop)

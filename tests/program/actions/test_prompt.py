@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plait.agents.messages import Message, ModelRequest, ModelResponse, TokenUsage
-from plait.agents.providers.scripted import scripted_provider
+from plait.agents.providers.scripted import scripted
 from plait.core.values import Json, Secret
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Failure, LimitExceeded, StepError, Succeeded
@@ -55,7 +55,7 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
     def fail(_: ModelRequest) -> ModelResponse:
         raise StepError(Failure("no hunter2", kind, output=output))
 
-    run = new_run(FakeHands(model=scripted_provider(fail)), mask=lambda text: text.replace("hunter2", "***"))
+    run = new_run(FakeHands(model=scripted(fail)), mask=lambda text: text.replace("hunter2", "***"))
     failure = failure_of(performed(step("a", PromptAction(text_of("hi"))), run))
     assert failure.kind == kind
     assert failure.output["output"] == shown
@@ -73,7 +73,7 @@ EARLY = [
 
 @pytest.mark.parametrize(("ending", "message"), EARLY)
 def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
-    model = scripted_provider([ModelResponse("Once", usage=TokenUsage(1, 1, cost=0.2), ending=ending)])
+    model = scripted([ModelResponse("Once", usage=TokenUsage(1, 1, cost=0.2), ending=ending)])
     failure = failure_of(performed(step("a", PromptAction(text_of("hi"))), new_run(FakeHands(model=model))))
     assert (failure.message, failure.kind, failure.output["output"]) == (message, ending, "Once")
 

@@ -254,7 +254,7 @@ def _require_valid_headers(hop: RequestHop) -> None:
         for what, fix in _header_problems(position, name, value)
     ]
     if problems:
-        raise RequestError.combine(problems)
+        raise RequestError.together(problems)
 
 
 def _header_problems(position: int, name: str, value: str) -> Iterator[tuple[str, str]]:

@@ -102,7 +102,7 @@ def load(path: str) -> list[Entry]:
         if not wrong:
             entries.append(Entry(said.get("ask"), _answer(said["answer"])))
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return entries
 
 

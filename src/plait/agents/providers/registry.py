@@ -86,7 +86,7 @@ class Providers:
         layers = list(_layers(name, self._spaces))
         self._trust.require([item for item, _ in layers])
         if wrong := [problem for _, node in layers for problem in file_problems(node)]:
-            raise InputError.combine(wrong)
+            raise InputError.together(wrong)
         return read_spec(name, documents.merge([node for _, node in reversed(layers)]), self._environ)
 
 

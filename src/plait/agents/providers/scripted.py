@@ -20,7 +20,7 @@ Said: TypeAlias = ModelResponse | str
 Script: TypeAlias = Sequence[Said] | Callable[[ModelRequest], Said]
 
 
-def scripted_provider(script: Script, *, name: str = "scripted") -> StructuredProvider:
+def scripted(script: Script, *, name: str = "scripted") -> StructuredProvider:
     """A provider that needs no server: `scripted(["Hello"])`, `scripted(lambda ask: …)`."""
     return StructuredProvider(Scripted(script, name=name))
 

@@ -92,7 +92,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     assert isinstance(node, MappingNode)
     said = Fields("provider", node, Scope())
     if missing := list(_missing(said)):
-        raise InputError.combine(missing)
+        raise InputError.together(missing)
     retry = said.child("retry") or _empty("provider_retry", said)
     limits = said.child("limits") or _empty("provider_limits", said)
     models = {key: str(value.data()) for key, value in said.entries("models")}

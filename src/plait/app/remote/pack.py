@@ -35,7 +35,7 @@ def require_remote_capable(loaded: LoadedFlow) -> None:
     fan = loaded.program.fan
     problems = [] if fan is None else list(_problems(loaded, fan))
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
 
 
 def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:

@@ -65,7 +65,7 @@ def parse_json(text: str, name: str) -> Json:
 
 def _together(problems: list[Problem]) -> PlaitError:
     """Places without their lines: this is data, not an author's text, and may be secret."""
-    error = DocumentError.combine(problems)
+    error = DocumentError.together(problems)
     error.problems = tuple(replace(problem, where=str(problem.where), also=()) for problem in error.problems)
     return error
 

@@ -37,7 +37,7 @@ def _parse_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
         while (event := parser.get_event()) is not None:
             yield event
     except yaml.MarkedYAMLError as error:
-        raise DocumentError.combine([_syntax_problem(source, error)]) from None
+        raise DocumentError.together([_syntax_problem(source, error)]) from None
     except (ValueError, OverflowError):
         # The parser in Python trusts the digits of an escape and of %YAML.
         at = parser.get_mark().index if isinstance(parser, yaml.BaseLoader) else 0
@@ -70,7 +70,7 @@ def _require_readable_text(source: Source) -> None:
         if len(problems) == MAX_PROBLEMS:
             break
     if problems:
-        raise DocumentError.combine(problems)
+        raise DocumentError.together(problems)
 
 
 def _odd_character(character: str, where: Span) -> Problem:

@@ -140,7 +140,7 @@ def parse(text: str, name: str, *, pure: bool = False) -> Node:
     """
     read = parse_partial(text, name, pure=pure)
     if read.problems:
-        raise DocumentError.combine(read.problems)
+        raise DocumentError.together(read.problems)
     return read.node or Scalar(None, Span(Source(name, text), 0, 0))
 
 

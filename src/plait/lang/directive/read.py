@@ -188,7 +188,7 @@ def read_directive(text: str, path: str) -> Directive:
     findings = _findings(parts)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     said = Fields("directive", parts.head, Scope())
     permissions = said.child("permissions")
     tools = said.strings("permissions") if permissions is None else permissions.strings("tools")

@@ -78,7 +78,7 @@ def parse_xml_head(source: Source, start: int, end: int) -> nodes.Mapping:
     reader = _Reader(source)
     node = reader.directive(parse_xml(source, start, end))
     if reader.problems:
-        raise InputError.combine(reader.problems)
+        raise InputError.together(reader.problems)
     return node
 
 

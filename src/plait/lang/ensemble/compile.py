@@ -108,7 +108,7 @@ def read_ensemble(document: nodes.Node, path: str) -> EnsembleFile:
     findings = check_ensemble(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     assert isinstance(document, nodes.Mapping)
     said = Fields("ensemble", document, NOTHING)
     read = _Reader(said, path).read()
@@ -179,7 +179,7 @@ def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
         missing.problems = (*missing.problems, *others)
         raise missing
     if others:
-        raise InputError.combine(others)
+        raise InputError.together(others)
     return values
 
 

@@ -114,7 +114,7 @@ def read_graph(document: nodes.Node, path: str) -> GraphFile:
     findings = check_graph(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     assert isinstance(document, nodes.Mapping)
     head, body = Fields("graph", document, NOTHING), graph_body(document)
     graph = _graph(head, body, path)
@@ -311,7 +311,7 @@ def _build_flow(
     except InputError as error:
         problems += error.problems
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     graph = replace(
         plan.graph,
         inputs=inputs,

@@ -26,14 +26,10 @@ from plait.template.operators import OPERATORS, RefusedError
 from plait.template.template import compile_template
 
 if TYPE_CHECKING:
-    from plait.core.hints import Final
-    from plait.program.capture import OutputPart
-    from plait.schema import Fields
-
-if TYPE_CHECKING:
-    from plait.core.hints import Final
     from plait.lang.analysis.scopes import TemplateFields
     from plait.lang.workflow.compose import ComposedWorkflow
+    from plait.program.capture import OutputPart
+    from plait.schema import Fields
 
 
 def check_step_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:

@@ -64,7 +64,7 @@ def load_workflow(
     findings = _require_workflow(flow, path, project)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     head = Fields("flow", _head(flow.document), Scope())
     parameters = parse_parameters(flow.document)
     values, around = known or _resolve_values(head, parameters, given or {}, profile, environ)
@@ -163,7 +163,7 @@ def _require_workflow(flow: ComposedWorkflow, path: str, project: str | None) ->
         return check_workflow(flow, project=project)
     found = format.validate(flow.document)
     if found:
-        raise InputError.combine(found)
+        raise InputError.together(found)
     fix = "write steps:, or setup:, map: and reduce:; a graph has start: and nodes:, an ensemble tasks:"
     raise InputError("this file has no steps", path, fix, code="no-steps")
 
@@ -193,7 +193,7 @@ def _resolve_values(
     except InputError as error:
         problems += error.problems
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return values, around
 
 

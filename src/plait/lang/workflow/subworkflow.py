@@ -240,7 +240,7 @@ def _resolve_params(
         node = said.get("params") or said.get("workflow")
         where = None if node is None else node.span
         fix = "correct it under params of this step"
-        raise InputError.combine([replace(one, where=where, fix=fix) for one in error.problems]) from None
+        raise InputError.together([replace(one, where=where, fix=fix) for one in error.problems]) from None
 
 
 def _each(params: nodes.Node | None) -> dict[str, Template]:

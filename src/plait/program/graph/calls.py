@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.agents.tool_access import DIRECTIVE
+from plait.agents.permissions import DIRECTIVE
 from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text

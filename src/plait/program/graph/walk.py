@@ -44,7 +44,6 @@ from plait.template.template import Template
 if TYPE_CHECKING:
     from plait.core.source import Source
 
-if TYPE_CHECKING:
     pass
 
 

@@ -88,7 +88,7 @@ def read_selection(node: Mapping) -> Selection:
         max_items=reader.count("max_items"),
     )
     if reader.problems:
-        raise InputError.combine(reader.problems)
+        raise InputError.together(reader.problems)
     return selection
 
 

@@ -147,7 +147,7 @@ def compile_order(text: str, source: Source | None = None) -> SortOrder:
         what = f"more than {MAX_KEYS} fields to sort by"
         problems.append(Problem(what, Span(source, 0, len(text)), "sort by fewer", code="bad-sort"))
     if problems:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     return SortOrder(tuple(by))
 
 

@@ -68,7 +68,7 @@ def _read_auto_input(
 ) -> Iterator[Json]:
     """A list that a hole holds, a file that exists, a glob; never a command."""
     if (wrong := command_problem(spec.text, spec.span, directory)) is not None:
-        raise InputError.combine([wrong])
+        raise InputError.together([wrong])
     said = spec.text.render_checked(names, strict=True)
     if isinstance(said, list):
         yield from _apply_path(iter(said), json_path, spec.span)
@@ -108,7 +108,7 @@ def _of_command(spec: CommandInput, run_command: RunCommand, path: JsonPath | No
     try:
         yield from parse_items(run_command(spec.command), OUTPUT, form=spec.format, file="", path=path)
     except (DocumentError, LimitError) as error:
-        raise type(error).combine(_in_output(problem, spec) for problem in error.problems) from None
+        raise type(error).together(_in_output(problem, spec) for problem in error.problems) from None
 
 
 def _in_output(problem: Problem, spec: CommandInput) -> Problem:

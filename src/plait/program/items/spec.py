@@ -111,7 +111,7 @@ def _parse_mapping(node: Mapping) -> InputSpec:
         span = said.span if said else node.span
         problems.append(_wrong(f"'{kind}' is text", span, f"write {kind}: and one text"))
     if problems or said is None:
-        raise InputError.combine(problems)
+        raise InputError.together(problems)
     match kind:
         case "file":
             return FileInput(_template(said), said.span, form)
@@ -153,7 +153,7 @@ def _template(node: Node) -> Template:
     try:
         return compile_template(str(node.value), "workflow", source=node.source())
     except PlaitError as error:
-        raise InputError.combine(
+        raise InputError.together(
             Problem(problem.what, node.span, problem.fix, code=problem.code) for problem in error.problems
         ) from None
 

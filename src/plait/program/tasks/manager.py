@@ -16,8 +16,9 @@ from functools import partial
 from threading import Condition
 
 from plait.agents.messages import ModelResponse, ToolOffer, ToolRequest, digest
+from plait.agents.permissions import Permissions
 from plait.agents.session import AgentScope, AgentSession, AgentStep
-from plait.agents.tool_access import Permissions, schema_errors
+from plait.agents.tool_access import schema_errors
 from plait.agents.turns import SessionTool
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final

@@ -416,7 +416,7 @@ def _require_providers(cast: EnsembleSpec, turn: StepContext) -> None:
         except InputError as error:
             problems[named or ""] = replace(error.problems[0], what=f"{called}: {error.what}")
     if problems:
-        raise InputError.combine(problems.values())
+        raise InputError.together(problems.values())
 
 
 def model_users(cast: EnsembleSpec) -> Iterator[tuple[str, Json]]:

@@ -140,7 +140,7 @@ class TaskTemplates:
                 fix = f"'{self._cast.task_id(_source(one))}' has to give it, or leave it away in the text"
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
-            raise InputError.combine(problems)
+            raise InputError.together(problems)
         return tuple(made)
 
     def any_item(self, one: MapReduce, filled: FilledTasks) -> Task:

@@ -28,10 +28,8 @@ from plait.program.tasks.task import (
 )
 
 if TYPE_CHECKING:
-    from plait.core.hints import Final
-
-if TYPE_CHECKING:
     from plait.program.tasks.task_graph import EnsembleProgram
+
 
 Outputs: TypeAlias = dict[str, TaskOutput]
 """By id, in the order in which they were there."""

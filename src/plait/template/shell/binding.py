@@ -110,7 +110,7 @@ def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Le
     """Check a script before any value is known.  All refusals are reported together."""
     checked = _check_script(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
     if checked.refusals:
-        raise ShellRefusedError.combine(
+        raise ShellRefusedError.together(
             Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
             for refusal in checked.refusals
         )
@@ -328,7 +328,7 @@ def _require_safe_values(
         place = Span(source, option.start, option.end)
         problems.append(Problem(OPTION_LIKE, place, option.fix, code="option-like"))
     if problems:
-        raise ValueRefusedError.combine(problems)
+        raise ValueRefusedError.together(problems)
 
 
 def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:

@@ -200,7 +200,7 @@ NO_HEADER: Final = "no-header"
 def _build_header(said: HeaderEntries, form: Format, kind: str) -> Header:
     if kind == "tool" and not said.problems and not any(map(_looks_like_key, said.entries)):
         said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), NO_HEADER)
-        raise DocumentError.combine(said.problems)
+        raise DocumentError.together(said.problems)
     try:
         header = parse_header(said.entries, kind=kind)
     except DocumentError as error:
@@ -209,7 +209,7 @@ def _build_header(said: HeaderEntries, form: Format, kind: str) -> Header:
     if kind == "tool" and not needs_none and not said.value("executor_id"):
         said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor")
     if said.problems:
-        raise DocumentError.combine(said.problems[: documents.MAX_PROBLEMS])
+        raise DocumentError.together(said.problems[: documents.MAX_PROBLEMS])
     return header
 
 

@@ -295,7 +295,7 @@ class Trust:
         ]
         if askable and self.project is not None:
             problems.append(_not_trusted(self.project, askable))
-        return TrustError.combine(problems)
+        return TrustError.together(problems)
 
     # ── deciding ─────────────────────────────────────────────────────────
 
@@ -582,7 +582,7 @@ def require_valid_settings(node: MappingNode) -> None:
             what, fix = "'keep_runs' is a whole number above 0, or all", "write keep_runs: all"
             problems.append(Problem(what, said.span, fix, code="bad-setting"))
     if problems:
-        raise DocumentError.combine(problems)
+        raise DocumentError.together(problems)
 
 
 _MOST_SHOWN: Final = 10_000
