@@ -262,7 +262,7 @@ def test_memory_does_not_grow_with_what_servers_print(raw: Raw) -> None:
         + """
 import resource
 for how in commands:
-    clients.offered(call(how))
+    clients.tool_info(call(how))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     clients.call(call(how))
     print(how, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

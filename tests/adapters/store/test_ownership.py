@@ -254,7 +254,7 @@ def test_a_store_of_the_app_always_asks_for_seals() -> None:
         for file in source.rglob("*.py")
         if ".open(" in file.read_text("utf-8") and "write=True" in file.read_text("utf-8")
     ]
-    assert sorted(writes) == ["app/takeover.py", "adapters/store/runs.py"]
+    assert sorted(writes) == ["adapters/store/runs.py", "app/takeover.py"]
 
 
 def test_keys_are_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
