@@ -8,7 +8,7 @@ happened, so a resumed run asks nobody twice and decides as before.  Only a `fai
 once caused is not caused again, and what happens inside a hook causes nothing.
 
 The end of a step is recorded before any hook hears of it, together with who is to hear and of what
-(`Owed`).  However a life of the run ends meanwhile, the step is done, and who has not heard of it by
+(`PendingHooks`).  However a life of the run ends meanwhile, the step is done, and who has not heard of it by
 then hears of it when the run goes on.  A gate that could not answer has not heard.
 
 Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A

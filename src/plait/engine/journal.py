@@ -83,7 +83,7 @@ class Journal(Protocol):
         """Was this step begun, and its end not recorded since?"""
 
     def find_unfinished(self) -> Iterator[str]:
-        """The paths of all steps of which `was_started` says so, in the order of their letters."""
+        """The paths of all steps of which `is_unfinished` says so, in the order of their letters."""
 
     def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
         """By path: what events with smaller numbers than this say was used up; a path may come often."""

@@ -1,9 +1,9 @@
-"""How a step ended: `Done`, `Failed` or `Skipped`; and how each looks as JSON in a journal.
+"""How a step ended: `Succeeded`, `Failed` or `Skipped`; and how each looks as JSON in a journal.
 
 A step that cannot do its work raises `StepError`; one whose run is being stopped
 raises `Interrupted`, which is no outcome: nothing is recorded of it, and a resumed
-run does it again.  So it is with `OutOfTime`: what a step is inside of has no time left;
-with `OutOfLimit`: it has nothing left of something else; and with `Aborted`, for whatever the
+run does it again.  So it is with `DeadlineExceeded`: what a step is inside of has no time left;
+with `LimitExceeded`: it has nothing left of something else; and with `Aborted`, for whatever the
 step is inside of.
 """
 

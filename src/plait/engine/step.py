@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from plait.core.values import Json
     from plait.engine.perform import StepContext
 
-    pass
-
 
 Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
 RETRIABLE_KINDS = (

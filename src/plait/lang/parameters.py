@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from plait import schema as format
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem, closest_name, format_names
-from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Secret, Undefined, json_value, reveal_text, text
@@ -36,9 +36,6 @@ from plait.scope import Scope
 from plait.template.operators import OPERATORS, RefusedError
 from plait.template.program import Lookup
 from plait.template.template import Template
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

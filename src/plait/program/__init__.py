@@ -1,0 +1,1 @@
+"""Every kind of step: actions, lists, maps, graphs, tasks, worktrees."""

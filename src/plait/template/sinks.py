@@ -105,7 +105,7 @@ def render_env(template: Template, values: Values, *, strict: bool = False, env:
 def render_secret_env(
     template: Template, values: Values, *, strict: bool = False, env: Env = None
 ) -> tuple[str | Secret | Unknown, list[str]]:
-    """As `as_env`; what a secret is part of is one.  And the texts that make it one."""
+    """As `render_env`; what a secret is part of is one.  And the texts that make it one."""
     pieces = template.pieces(values, strict=strict, env=env)
     if any(map(_is_unknown, pieces)):
         return unknown_text(pieces), []

@@ -335,7 +335,7 @@ def validate_params(params: Mapping[str, Json], item: ToolFile) -> dict[str, Jso
 
 
 def validate_known_params(params: Mapping[str, Json], item: ToolFile) -> None:
-    """As `checked_params` for a dry run, of those parameters that are known before a run."""
+    """As `validate_params` for a dry run, of those parameters that are known before a run."""
     schema = item.header.config_schema
     problems = [] if schema is None else [_problem(one, item) for one in violations(params, schema)]
     if problems:

@@ -5,7 +5,7 @@ redirects, pauses between attempts, an answer that drips.  A URL that comes from
 data, be it a value or a redirect to another origin, never leads to a private
 address; what the caller wrote into headers never reaches another origin.
 
-An answer is `Returned`, welcome (2xx) or not.  No complete answer is a `RequestError`,
+An answer is `PrimitiveResult`, welcome (2xx) or not.  No complete answer is a `RequestError`,
 whose `.code` says which kind:
 
     bad-url bad-method bad-header     refused before anything was sent

@@ -101,7 +101,7 @@ MOST_LOWERED: Final = 12
 def main(make_warm: MakeWarm | None = None) -> None:
     """Arguments: high bits of our marks, grace, `own` or `same` session; high bits of marks to sweep up.
 
-    `make_warm`: imports `warm`, whose `WarmShells` it makes, when there is more than a little to start.
+    `make_warm`: imports `warm`, whose `PrestartedShells` it makes, when there is more than a little to start.
     """
     marks, grace, session, *left_behind = sys.argv[1:]
     if session == "own":

@@ -1,7 +1,7 @@
 """Which names exist where, and which fields of a document are templates.
 
 Everything here is a table.  `NAMES` says for every built-in name in which phases it
-exists, what its fields are and what it means; `shape_of` says for every kind of map
+exists, what its fields are and what it means; `template_fields` says for every kind of map
 in a document which of its fields are read as templates, and how.  For workflows
 that follows from `format`, where their fields are written down.  A field that is
 not in these tables is not a template, and keys of maps never are.

@@ -29,7 +29,7 @@ from plait.core.documents.files import read_text
 from plait.core.documents.limits import MAX_TEXT
 from plait.core.documents.positions import VERBATIM
 from plait.core.errors import InputError, PlaitError, Problem
-from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json
@@ -49,9 +49,6 @@ from plait.schema import Fields, to_template
 from plait.scope import Scope
 from plait.template.sinks import render_json_value, render_text
 from plait.template.template import Template
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from plait.core import documents
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem
-from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json, Secret
@@ -38,9 +38,6 @@ from plait.program.tasks.text import (
     TaskTemplates,
 )
 from plait.schema import Fields
-
-if TYPE_CHECKING:
-    pass
 
 MOST_ENSEMBLES: Final = 64
 """So many that are called as tools are kept as they were read."""

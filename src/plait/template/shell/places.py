@@ -3,7 +3,7 @@
 The text of a script comes in pieces: shell text, and gaps where a value will
 be.  Of every gap it is said in which state the shell will be when it gets
 there (`Place`), or why no value may stand there (`Refusal`, one of `REFUSALS`).
-`Findings` gathers both while a script is read, and knows where a gap of the
+`LexerFindings` gathers both while a script is read, and knows where a gap of the
 joined text stands in the author's text.
 """
 

@@ -1,1 +1,0 @@
-"""Where tools and running meet: the kinds of step."""
