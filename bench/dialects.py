@@ -21,14 +21,14 @@ Written: TypeAlias = Callable[[list[str], str | None], str]
 """How a hole is written, given its keys and its default."""
 
 
-def written(tree: Tree, hole: Written, plain: Callable[[str], str] = str) -> Tree:
+def written(tree: Tree, placeholder: Written, plain: Callable[[str], str] = str) -> Tree:
     """The tree with its holes in another language; `plain` treats the text between them."""
     if isinstance(tree, dict):
-        return {key: written(item, hole, plain) for key, item in tree.items()}
+        return {key: written(item, placeholder, plain) for key, item in tree.items()}
     if isinstance(tree, list):
-        return [written(item, hole, plain) for item in tree]
+        return [written(item, placeholder, plain) for item in tree]
     return "".join(
-        plain(piece) if isinstance(piece, str) else hole(piece[1].split("."), piece[2])
+        plain(piece) if isinstance(piece, str) else placeholder(piece[1].split("."), piece[2])
         for piece in _pieces(tree)
     )
 
@@ -70,12 +70,12 @@ def limit(tree: Tree, *, trusting: bool = False) -> Callable[[dict[str, Any]], T
     return function
 
 
-def _display(tree: Tree, hole: Written) -> str:
+def _display(tree: Tree, placeholder: Written) -> str:
     if isinstance(tree, dict):
-        return "{" + ", ".join(f"{key!r}: {_display(item, hole)}" for key, item in tree.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_display(item, placeholder)}" for key, item in tree.items()) + "}"
     if isinstance(tree, list):
-        return "[" + ", ".join(_display(item, hole) for item in tree) + "]"
-    return f'f"{written(tree, hole, _f_string_text)}"'
+        return "[" + ", ".join(_display(item, placeholder) for item in tree) + "]"
+    return f'f"{written(tree, placeholder, _f_string_text)}"'
 
 
 def _f_string_hole(keys: list[str], default: str | None) -> str:

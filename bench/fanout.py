@@ -267,7 +267,7 @@ def _start_table(rounds: int) -> Table:
 class Nothing:
     """The action of a step that starts no process."""
 
-    def run(self, turn: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the protocol's shape
+    def run(self, ctx: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the protocol's shape
         return {"output": "x", "stderr": "", "exit_code": 0, "duration": 0.0}
 
 
@@ -288,11 +288,11 @@ class Counted:
     def file(self) -> str:
         return os.path.join(self.folder, "items.jsonl")
 
-    def run(self, turn: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape
+    def run(self, ctx: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape
         written = write_spool(((str(n), {"n": n}) for n in range(self.count)), self.file)
         return {"count": written.count}
 
-    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
+    def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
         for order, key, item in read_spool(self.file):
             yield WorkItem(order, key, item)
 

@@ -191,10 +191,10 @@ def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen 
 
         checked = Validation._run_check
 
-        def checking(check: Validation, turn: StepContext, scope: Scope, number: int) -> Any:
+        def checking(check: Validation, ctx: StepContext, scope: Scope, number: int) -> Any:
             before, seen.is_first_round = seen.is_first_round, seen.is_first_round and number == 1
             try:
-                return checked(check, turn, scope, number)
+                return checked(check, ctx, scope, number)
             finally:
                 seen.is_first_round = before
 

@@ -97,8 +97,8 @@ def test_a_resumed_run_repeats_neither_the_last_step_nor_its_list() -> None:
     action = Acting()
     performed(steps(step("a", action)), new_run(journal=journal))
 
-    def later(turn: StepContext) -> Json:
-        raise AssertionError(turn.path)
+    def later(ctx: StepContext) -> Json:
+        raise AssertionError(ctx.path)
 
     outcome = performed(steps(step("a", Acting(later))), new_run(journal=journal.reopen()))
     assert isinstance(outcome, Succeeded)

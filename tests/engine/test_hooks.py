@@ -51,12 +51,12 @@ class Fake:
     inner: Sequence[Step] = ()
     turns: list[StepContext] = field(default_factory=list)
 
-    def run(self, turn: StepContext) -> Json:
-        self.turns.append(turn)
+    def run(self, ctx: StepContext) -> Json:
+        self.turns.append(ctx)
         answer = self.answers[min(len(self.turns), len(self.answers)) - 1]
         if isinstance(answer, BaseException):
             raise answer
-        return answer(turn) if callable(answer) else answer
+        return answer(ctx) if callable(answer) else answer
 
 
 BROKEN = StepError(Failure("it broke", "exit", exit_code=3, output={"output": "half", "exit_code": 3}))
@@ -70,14 +70,14 @@ class Tools:
         self.calls: list[tuple[str, str, Mapping[str, Json]]] = []
 
     def __call__(
-        self, turn: StepContext, tool: str, params: Template | None, values: Scope
+        self, ctx: StepContext, tool: str, params: Template | None, values: Scope
     ) -> Mapping[str, Json]:
         filled = {} if params is None else render_json_value(params, values)
-        self.calls.append((turn.path, tool, filled))
+        self.calls.append((ctx.path, tool, filled))
         answer = self.answers.get(tool)
         if isinstance(answer, BaseException):
             raise answer
-        return {"output": answer(turn) if callable(answer) else answer}
+        return {"output": answer(ctx) if callable(answer) else answer}
 
     @property
     def names(self) -> list[str]:
@@ -182,8 +182,8 @@ def test_a_step_that_is_mended_by_a_retry_is_done() -> None:
 def test_a_failure_for_which_retries_were_in_vain_does_not_retry_what_it_is_inside_of() -> None:
     broken = Fake([BROKEN], name="inner")
 
-    def nested(turn: StepContext) -> Json:
-        outcome = turn.perform(broken)
+    def nested(ctx: StepContext) -> Json:
+        outcome = ctx.perform(broken)
         assert isinstance(outcome, Failed)
         raise StepError(outcome.failure)
 
@@ -459,8 +459,8 @@ def test_every_name_of_every_event_is_described() -> None:
 
 
 def test_what_happens_inside_a_hook_causes_nothing() -> None:
-    def inside(turn: StepContext) -> Json:
-        return str(turn.perform(Fake(["x"], name="deep")))
+    def inside(ctx: StepContext) -> Json:
+        return str(ctx.perform(Fake(["x"], name="deep")))
 
     tools = Tools(nested=inside)
     run = new_run([calling("nested", "step_finished"), calling("nested", "step_started")], tools)

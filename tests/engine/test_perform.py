@@ -69,8 +69,8 @@ class Fake:
     title: str = "a fake"
     turns: list[StepContext] = field(default_factory=list)
 
-    def run(self, turn: StepContext) -> Json:
-        self.turns.append(turn)
+    def run(self, ctx: StepContext) -> Json:
+        self.turns.append(ctx)
         answer = self.answers[min(len(self.turns), len(self.answers)) - 1]
         if isinstance(answer, BaseException):
             raise answer
@@ -286,8 +286,8 @@ def test_a_stop_records_nothing_and_a_resumed_run_does_the_step_again() -> None:
     run = new_run(journal=journal)
 
     class Stopped(Fake):
-        def run(self, turn: StepContext) -> Json:
-            turn.run.stop.ask()
+        def run(self, ctx: StepContext) -> Json:
+            ctx.run.stop.ask()
             raise ProcessError("ended", code="cancelled")
 
     with pytest.raises(Interrupted):
@@ -310,8 +310,8 @@ def test_a_stop_ends_the_pause_before_the_next_attempt() -> None:
     run = new_run()
 
     class StoppedLater(Fake):
-        def run(self, turn: StepContext) -> Json:
-            turn.run.stop.ask()
+        def run(self, ctx: StepContext) -> Json:
+            ctx.run.stop.ask()
             raise NO
 
     journal = run.journal
@@ -343,8 +343,8 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
 
     def around(inner: Step) -> Step:
         class Around(Fake):
-            def run(self, turn: StepContext) -> Json:
-                outcome = turn.perform(inner)
+            def run(self, ctx: StepContext) -> Json:
+                outcome = ctx.perform(inner)
                 return outcome.value if isinstance(outcome, Succeeded) else None
 
         return Around([], Policy(tries(3), keep_failure=True), "b", inner=[inner])
@@ -372,10 +372,10 @@ def test_a_step_for_which_there_is_no_time_is_neither_begun_nor_recorded() -> No
 class Slow(Fake):
     """Takes all the time that it has."""
 
-    def run(self, turn: StepContext) -> Json:
-        while turn.time_left():
+    def run(self, ctx: StepContext) -> Json:
+        while ctx.time_left():
             pass
-        return super().run(turn)
+        return super().run(ctx)
 
 
 LATE: list[tuple[Json | BaseException, Policy, Outcome | None]] = [
@@ -393,9 +393,9 @@ def test_a_whole_whose_time_is_over_fails_once_and_leaves_the_rest_for_later(
     first, second = Slow([answer], policy), Fake(["done"], name="b")
 
     class Whole(Fake):
-        def run(self, turn: StepContext) -> Json:
-            turn.perform(first)
-            turn.perform(second)
+        def run(self, ctx: StepContext) -> Json:
+            ctx.perform(first)
+            ctx.perform(second)
             return None
 
     run = new_run()
@@ -411,8 +411,8 @@ def test_a_step_that_is_done_once_and_was_cut_short_by_others_is_asked_about() -
     first = Slow([StepError(Failure("slow", "timeout"))], Policy(at_most_once=True))
 
     class Whole(Fake):
-        def run(self, turn: StepContext) -> Json:
-            return require_success(turn.perform(first))
+        def run(self, ctx: StepContext) -> Json:
+            return require_success(ctx.perform(first))
 
     journal = MemoryJournal()
     performed(Whole([], Policy(timeout=0.01), "c", inner=[first]), new_run(journal=journal))
@@ -454,9 +454,9 @@ def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> Non
     seen: list[list[Event]] = []
 
     class Looking(Fake):
-        def run(self, turn: StepContext) -> Json:
+        def run(self, ctx: StepContext) -> Json:
             seen.append(events_of(journal))
-            return super().run(turn)
+            return super().run(ctx)
 
     performed(Looking([None], Policy(at_most_once=True)), new_run(journal=journal))
     assert [type(event) for event in seen[0]] == [StepStarted]
@@ -537,15 +537,15 @@ class Never:
 def built(plan: Plan, ledger: list[str]) -> ActionStep:
     says = text_of(f"{plan.name} ${{seen:-}} ${{item:-}} ${{last.output:-}}")
 
-    def answer(turn: StepContext) -> Json:
-        if turn.attempt <= plan.fails:
+    def answer(ctx: StepContext) -> Json:
+        if ctx.attempt <= plan.fails:
             raise StepError(Failure(f"{plan.name} fails", "exit", 7))
-        return says.render(turn.scope)
+        return says.render(ctx.scope)
 
     class Noting(Acting):
-        def run(self, turn: StepContext) -> dict[str, Json]:
-            ledger.append(turn.path)
-            return super().run(turn)
+        def run(self, ctx: StepContext) -> dict[str, Json]:
+            ledger.append(ctx.path)
+            return super().run(ctx)
 
     inner = [built(one, ledger) for one in plan.loop]
     action: object = Noting(answer)
@@ -691,7 +691,7 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
         name, kind, title, fingerprint, inner = "pay", "shell", "pay", "f", ()
         policy = Policy(at_most_once=True)
 
-        def run(self, turn: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape
+        def run(self, ctx: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape
             raise GuardianError("the guardian has ended", code="guardian")
 
     journal = MemoryJournal()

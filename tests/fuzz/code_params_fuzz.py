@@ -100,20 +100,20 @@ class Case:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def _in(params: Any, hole: str) -> Any:
+def _in(params: Any, placeholder: str) -> Any:
     if isinstance(params, str):
-        return params.replace(HOLE, hole)
+        return params.replace(HOLE, placeholder)
     if isinstance(params, dict):
-        return {key: _in(value, hole) for key, value in params.items()}
-    return [_in(item, hole) for item in params] if isinstance(params, list) else params
+        return {key: _in(value, placeholder) for key, value in params.items()}
+    return [_in(item, placeholder) for item in params] if isinstance(params, list) else params
 
 
 def _workflow(case: Case, **more: Any) -> dict[str, Any]:
     return {"parameters": {"v": {"type": "string", "default": case.value}}, **more}
 
 
-def _step(case: Case, hole: str = "${v}") -> dict[str, Any]:
-    return {"tool": case.tool, "params": _in(case.params, hole)}
+def _step(case: Case, placeholder: str = "${v}") -> dict[str, Any]:
+    return {"tool": case.tool, "params": _in(case.params, placeholder)}
 
 
 HOSTS: dict[str, Callable[[Case], dict[str, Any]]] = {

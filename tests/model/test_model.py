@@ -26,8 +26,8 @@ def test_a_run_ends_as_if_it_had_neither_been_killed_nor_edited(tmp_path: Path, 
     assert story.found == [], story.told
 
 
-def forgets_what_was_before(turn: StepContext, path: str) -> StepContext:  # noqa: ARG001
-    return turn
+def forgets_what_was_before(ctx: StepContext, path: str) -> StepContext:  # noqa: ARG001
+    return ctx
 
 
 def test_the_model_sees_a_step_remembered_behind_one_that_was_done_again(

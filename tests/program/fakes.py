@@ -232,15 +232,15 @@ class Acting:
     answers: Callable[[StepContext], Json] = lambda _: "out"
     ran: list[str] = field(default_factory=list)
 
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        self.ran.append(turn.path)
-        return {"output": self.answers(turn), "stderr": "", "exit_code": 0, "duration": 0.0}
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        self.ran.append(ctx.path)
+        return {"output": self.answers(ctx), "stderr": "", "exit_code": 0, "duration": 0.0}
 
 
 def saying(written: str) -> Acting:
     """An action whose output is a template."""
     template = text_of(written)
-    return Acting(lambda turn: template.render(turn.scope))
+    return Acting(lambda ctx: template.render(ctx.scope))
 
 
 def failing(

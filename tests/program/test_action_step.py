@@ -255,9 +255,9 @@ def test_env_and_working_dir_reach_the_process_and_later_steps_do_not_see_them()
 def test_a_step_knows_its_names_and_its_attempt() -> None:
     said: list[Json] = []
 
-    def fail_once(turn: StepContext) -> Json:
-        said.append(text_of("${step.name} ${step.index} ${step.path} ${step.attempt}").render(turn.scope))
-        return failing().run(turn) if turn.attempt == 1 else "ok"
+    def fail_once(ctx: StepContext) -> Json:
+        said.append(text_of("${step.name} ${step.index} ${step.path} ${step.attempt}").render(ctx.scope))
+        return failing().run(ctx) if ctx.attempt == 1 else "ok"
 
     made = step(
         "a", Acting(fail_once), facts={"name": "A", "index": 0}, policy=Policy(Retry(2, "fixed", 0.0))

@@ -48,8 +48,8 @@ class Forgetful:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        self.acts.append(turn.path)
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        self.acts.append(ctx.path)
         return {"output": "done", "stderr": "", "exit_code": 0, "duration": 0.0}
 
     def output_variables(self, value: Json) -> dict[str, Json]:  # noqa: ARG002 - what a list asks its steps
@@ -65,8 +65,8 @@ def listed(name: str, steps: list[Any]) -> Steps:
 
 
 def in_hook(new: Forgetful) -> Callable[[WorkingRun], Any]:
-    def call(turn: StepContext, *_: Any) -> dict[str, Json]:
-        return new.run(turn)
+    def call(ctx: StepContext, *_: Any) -> dict[str, Json]:
+        return new.run(ctx)
 
     def performs(run: WorkingRun) -> Any:
         run.hooks = HookRunner([Hook("h", "step_finished", (HookCall("new"),))], call=call)
@@ -153,13 +153,13 @@ def test_a_kind_that_is_made_of_another_plans_only_what_it_says_itself() -> None
     @dataclass(slots=True)
     class Planning(Forgetful):
         @plans
-        def run(self, turn: StepContext) -> dict[str, Json]:
-            return {"planned": turn.run.is_dry}
+        def run(self, ctx: StepContext) -> dict[str, Json]:
+            return {"planned": ctx.run.is_dry}
 
     @dataclass(slots=True)
     class Derived(Planning):
-        def run(self, turn: StepContext) -> dict[str, Json]:
-            self.acts.append(turn.path)
+        def run(self, ctx: StepContext) -> dict[str, Json]:
+            self.acts.append(ctx.path)
             return {}
 
     new = Derived()
@@ -209,7 +209,7 @@ def test_however_deep_it_stands_it_does_not_act(shape: Any) -> None:
 
 
 def test_nothing_but_act_calls_the_run_of_a_step_an_action_or_a_program() -> None:
-    """Whoever calls `x.run(turn)` himself would let it act in a dry run."""
+    """Whoever calls `x.run(ctx)` himself would let it act in a dry run."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         if path.relative_to(SOURCE).parts[0] not in ("engine", "agents", "program", "lang", "app"):
@@ -222,8 +222,8 @@ def test_nothing_but_act_calls_the_run_of_a_step_an_action_or_a_program() -> Non
             ):
                 continue
             first = ast.unparse(node.args[0]) if node.args else ""
-            if "turn" in first:
+            if "ctx" in first:
                 found.append(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
     # A check is no step: what it performs are steps of its own.
-    allowed = ["program/action_step.py: self.validation.run(turn.with_scope(self._after(turn.scope, value)))"]
+    allowed = ["program/action_step.py: self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))"]
     assert found == allowed

@@ -49,10 +49,10 @@ class Given:
     inner: Sequence[Step] = ()
 
     @plans
-    def run(self, turn: StepContext) -> Json:  # noqa: ARG002
+    def run(self, ctx: StepContext) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 
-    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
+    def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
         return (WorkItem(order, f"k{order}", item) for order, item in enumerate(self.items))
 
 
@@ -64,8 +64,8 @@ def fan(items: Sequence[Json], action: Any, **fields: Any) -> Map:
 def picky(*bad: Json) -> Acting:
     """Fails for these items."""
 
-    def answer(turn: StepContext) -> Json:
-        item = turn.scope.lookup("item")
+    def answer(ctx: StepContext) -> Json:
+        item = ctx.scope.lookup("item")
         if item in bad:
             raise StepError(Failure(f"{item} is bad", "exit", 5))
         return f"<{item}>"
@@ -120,7 +120,7 @@ def test_no_items_are_no_failure() -> None:
 def test_nothing_is_kept_of_a_fan_inside_an_item() -> None:
     """There may be a million of them."""
     run, inner = new_run(), fan([1, 2], Acting())
-    performed(fan(range(3), Acting(lambda turn: require_success(turn.perform(inner)))), run)
+    performed(fan(range(3), Acting(lambda ctx: require_success(ctx.perform(inner)))), run)
     assert set(run.tallies) == {"map"}
 
 
@@ -254,7 +254,7 @@ NAMES: list[tuple[Json, str, Json]] = [
 def test_an_item_is_known_by_its_names(item: Json, hole: str, value: Json) -> None:
     seen: list[Json] = []
     template = text_of(hole)
-    performed(fan([item], Acting(lambda turn: seen.append(template.render(turn.scope)))))
+    performed(fan([item], Acting(lambda ctx: seen.append(template.render(ctx.scope)))))
     assert seen == [value]
 
 
@@ -319,9 +319,9 @@ def test_where_the_first_failure_stops_everything_resuming_tries_it_again() -> N
 
 
 def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
-    def answer(turn: StepContext) -> Json:
-        if turn.scope.lookup("item") == 1:
-            turn.run.stop.ask()
+    def answer(ctx: StepContext) -> Json:
+        if ctx.scope.lookup("item") == 1:
+            ctx.run.stop.ask()
         return "done"
 
     action = Acting(answer)
@@ -347,7 +347,7 @@ def test_a_tool_nobody_trusts_ends_the_run_from_within_an_item() -> None:
 
 def test_an_item_has_its_own_time() -> None:
     left: list[float | None] = []
-    performed(fan([1], Acting(lambda turn: left.append(turn.time_left())), item_timeout=20))
+    performed(fan([1], Acting(lambda ctx: left.append(ctx.time_left())), item_timeout=20))
     assert left[0] is not None
     assert 10 < left[0] <= 20
 

@@ -136,10 +136,10 @@ def test_a_file_that_a_failed_check_did_not_write_does_not_hide_its_failure(
 ) -> None:
     hands = FakeHands(files={} if before is None else {"r.json": before})
 
-    def check(turn: StepContext) -> Json:
+    def check(ctx: StepContext) -> Json:
         if written is not None:
             hands.files["r.json"] = written
-        return failing().run(turn) if fails else ""
+        return failing().run(ctx) if fails else ""
 
     made = validated(Acting(check), result_file=text_of("r.json"), fails=False)
     flow = steps(step("a", Acting(), validation=made), step("b", saying("${validation.completion}")))
@@ -157,9 +157,9 @@ def test_a_failed_check_that_writes_the_same_result_again_has_written_it(tmp_pat
     file.write_bytes(b'{"completion_percentage": 70}')
     os.utime(file, ns=(1, 1))
 
-    def check(turn: StepContext) -> Json:
+    def check(ctx: StepContext) -> Json:
         file.write_bytes(file.read_bytes())
-        return failing().run(turn)
+        return failing().run(ctx)
 
     made = validated(Acting(check), result_file=text_of("r.json"))
     outcome = performed(step("a", Acting(), validation=made), new_run(Disk()), directory=str(tmp_path))

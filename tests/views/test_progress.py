@@ -567,10 +567,10 @@ class Numbers:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: StepContext) -> Json:  # noqa: ARG002
+    def run(self, ctx: StepContext) -> Json:  # noqa: ARG002
         return {"count": self.many}
 
-    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
+    def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
         return (WorkItem(number, str(number), number) for number in range(self.many))
 
 
@@ -580,8 +580,8 @@ class Odd:
     def __init__(self, stop: StopSignal, stop_at: int | None) -> None:
         self.stop, self.stop_at = stop, stop_at
 
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        number = turn.scope.lookup("item")
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        number = ctx.scope.lookup("item")
         assert isinstance(number, int)
         if number == self.stop_at:
             self.stop.ask()

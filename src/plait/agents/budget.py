@@ -127,9 +127,9 @@ class TurnBudget:
         if usage is not None:
             self._charge(**used, estimated=usage.estimated)
 
-    def limit_reached(self, failure: Failure, turn: StepContext) -> LimitReached | None:
+    def limit_reached(self, failure: Failure, ctx: StepContext) -> LimitReached | None:
         """The limit because of which there is no answer; None if that has another reason."""
-        is_late = failure.kind == "timeout" and not turn.is_expired()
+        is_late = failure.kind == "timeout" and not ctx.is_expired()
         return self.spent.reach("seconds") if is_late else self.reached
 
     def _take_another_turn(self) -> None:

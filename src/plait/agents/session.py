@@ -123,21 +123,21 @@ class AgentStep:
     retry_scope = "inner"
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        run = working(turn.run)
+    def run(self, ctx: StepContext) -> Json:
+        run = working(ctx.run)
         if run.rehearsal is not None:
-            self.rehearse(turn)
+            self.rehearse(ctx)
             return {}
-        return AgentSession(self, turn).to_the_end()
+        return AgentSession(self, ctx).to_the_end()
 
-    def rehearse(self, turn: StepContext) -> None:
+    def rehearse(self, ctx: StepContext) -> None:
         """Say what the model would be told, and which tools it would be offered."""
-        run = working(turn.run)
+        run = working(ctx.run)
         if self.system:
-            run.add_planned_step(turn, "system", self.system)
-        run.add_planned_step(turn, "agent", self.prompt)
+            run.add_planned_step(ctx, "system", self.system)
+        run.add_planned_step(ctx, "agent", self.prompt)
         if self.tools or self.own:
-            run.add_planned_step(turn, "tools", ", ".join(self._tools_in_reach(run)))
+            run.add_planned_step(ctx, "tools", ", ".join(self._tools_in_reach(run)))
 
     def _tools_in_reach(self, run: WorkingRun) -> list[str]:
         own = [tool.offer.name for tool in self.own]
@@ -160,11 +160,11 @@ class AgentScope:
 class AgentSession:
     """One conversation while it goes on."""
 
-    def __init__(self, said: AgentStep, turn: StepContext) -> None:
-        run = working(turn.run)
-        above = _agency_above(run, turn.path)
+    def __init__(self, said: AgentStep, ctx: StepContext) -> None:
+        run = working(ctx.run)
+        above = _agency_above(run, ctx.path)
         self.said = said
-        self.turn = turn
+        self.turn = ctx
         self.run = run
         self.permissions = Permissions(said.tools, None if above is None else above.permissions)
         self.spent = Budget()

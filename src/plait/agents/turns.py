@@ -90,11 +90,11 @@ class ModelTurn:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: StepContext) -> Json:
-        run = turn.run
-        self._require_allowed(turn)
-        limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
-        speaking = TextStream(run, turn.path)
+    def run(self, ctx: StepContext) -> Json:
+        run = ctx.run
+        self._require_allowed(ctx)
+        limits = [one for one in (self.timeout, ctx.time_left()) if one is not None]
+        speaking = TextStream(run, ctx.path)
         try:
             timeout = min(limits, default=None)
             answer = self.bill.ask(
@@ -106,19 +106,19 @@ class ModelTurn:
         record = mask_value({**answer.record(), **self._prompt_record()}, run.mask)
         useless = self.judge(answer)
         outcome = (
-            Succeeded(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
+            Succeeded(record) if useless is None else Failed(replace(useless, output=record, path=ctx.path))
         )
         if run.hooks is not None:
             told = {**self.context(), "result": record}
-            run.hooks.notify_after(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
+            run.hooks.notify_after(ctx, "turn_finished", {**told, "model": self.ask.model or answer.model})
         return require_success(outcome)
 
-    def _require_allowed(self, turn: StepContext) -> None:
+    def _require_allowed(self, ctx: StepContext) -> None:
         """A hook may keep the model from being asked; that is no end that a run which goes on remembers."""
-        if turn.run.hooks is None:
+        if ctx.run.hooks is None:
             return
         try:
-            turn.run.hooks.require("turn_started", turn, self.context())
+            ctx.run.hooks.require("turn_started", ctx, self.context())
         except Skip as skip:
             raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
 
@@ -163,14 +163,14 @@ class ToolCallTurn:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: StepContext) -> Json:
-        refused = self._report_refusal(turn)
+    def run(self, ctx: StepContext) -> Json:
+        refused = self._report_refusal(ctx)
         if refused is not None:
             return self._failure_record("refused", refused)
         try:
-            value = self._call_tool(turn)
+            value = self._call_tool(ctx)
         except StepError as error:
-            if error.failure.kind == "timeout" and turn.is_expired():
+            if error.failure.kind == "timeout" and ctx.is_expired():
                 raise  # what it is inside of had no time left: that is not the tool's failure
             result = self._failure_with_output(error.failure)
         except NO_OUTCOMES:
@@ -178,33 +178,33 @@ class ToolCallTurn:
         except PlaitError as error:
             if error.code in QUESTION_CODES or error.code == "cancelled":
                 raise
-            result = self._failure_record("refused", turn.run.mask(str(error)))
+            result = self._failure_record("refused", ctx.run.mask(str(error)))
         else:
             result = {
                 "output": format_tool_result(value.get("output")),
                 "failed": False,
                 "tool": self.tool_id,
             }
-        if turn.run.hooks is not None:
-            turn.run.hooks.notify_after(turn, "tool_result", {**self._facts(), "result": result})
+        if ctx.run.hooks is not None:
+            ctx.run.hooks.notify_after(ctx, "tool_result", {**self._facts(), "result": result})
         return result
 
-    def _call_tool(self, turn: StepContext) -> Mapping[str, Json]:
+    def _call_tool(self, ctx: StepContext) -> Mapping[str, Json]:
         if self.own is not None:
-            return {"output": self.own.call(turn, self._arguments())}
-        return call_tool_step(turn, self.tool_id, self._arguments())
+            return {"output": self.own.call(ctx, self._arguments())}
+        return call_tool_step(ctx, self.tool_id, self._arguments())
 
-    def _report_refusal(self, turn: StepContext) -> str | None:
+    def _report_refusal(self, ctx: StepContext) -> str | None:
         is_allowed = False
         try:
-            refused = self._find_refusal(turn)
+            refused = self._find_refusal(ctx)
             is_allowed = refused is None
         finally:
             if self.own is not None:
-                self.own.ruled(turn.path, is_allowed)
+                self.own.ruled(ctx.path, is_allowed)
         return refused
 
-    def _find_refusal(self, turn: StepContext) -> str | None:
+    def _find_refusal(self, ctx: StepContext) -> str | None:
         """Why the tool is not called."""
         if not self.tool_id:
             return not_offered_message(self.use.name, self.offers)
@@ -219,12 +219,12 @@ class ToolCallTurn:
             return f"the arguments do not fit: {'; '.join(wrong)}"
         if self.own is None and not self.permissions.allow(self.tool_id) and not self._has_consent():
             return f"'{self.tool_id}' may not be called here"
-        return self._forbidden(turn)
+        return self._forbidden(ctx)
 
-    def _forbidden(self, turn: StepContext) -> str | None:
+    def _forbidden(self, ctx: StepContext) -> str | None:
         """What hooks have against it."""
-        hooks = turn.run.hooks
-        verdict = None if hooks is None else hooks.fire("tool_call", turn, self._facts())
+        hooks = ctx.run.hooks
+        verdict = None if hooks is None else hooks.fire("tool_call", ctx, self._facts())
         if verdict is None or verdict.verb not in ("skip", "fail", "abort"):
             return None
         if verdict.verb == "abort":

@@ -119,40 +119,40 @@ def _directive_model(loaded: LoadedFlow) -> str | None:
     return next((step.model for step in loaded.program.inner if isinstance(step, AgentStep)), None)
 
 
-def fire_run_started(program: Program, turn: StepContext, hooks: HookRunner | None) -> Json:
+def fire_run_started(program: Program, ctx: StepContext, hooks: HookRunner | None) -> Json:
     """What a program comes to, if no hook is against it."""
     if hooks is not None:
-        hooks.require("run_started", turn)
-    return act(program, turn)
+        hooks.require("run_started", ctx)
+    return act(program, ctx)
 
 
 def fire_run_ended(
-    program: Program, turn: StepContext, hooks: HookRunner | None, value: Json, failure: Failure | None
+    program: Program, ctx: StepContext, hooks: HookRunner | None, value: Json, failure: Failure | None
 ) -> Json:
     """Tell how a run has ended: that it has failed each time, that it is done once; the value."""
     if hooks is None:
         return value
-    turn = turn.without_timeout()
+    ctx = ctx.without_timeout()
     if failure is None:
         # Who has heard since the last of its parts ended has heard of this end.
-        turn = replace(turn, replay_after=max(turn.replay_after, _last_end(program, turn)))
+        ctx = replace(ctx, replay_after=max(ctx.replay_after, _last_end(program, ctx)))
     else:
-        turn = replace(turn, can_replay=False)
+        ctx = replace(ctx, can_replay=False)
     event, told = ("run_finished", {"result": value}) if failure is None else ("run_failed", _error(failure))
-    verdict = hooks.fire(event, turn, told)
+    verdict = hooks.fire(event, ctx, told)
     if verdict is not None and verdict.verb == "abort":
         raise verdict.abort_error()
     return value
 
 
-def _last_end(program: Program, turn: StepContext) -> int:
+def _last_end(program: Program, ctx: StepContext) -> int:
     """The number of the event with which the last part of a program ended."""
-    if turn.run.is_first_run:
+    if ctx.run.is_first_run:
         return 0
     from plait.engine.journal import record_number
 
-    above = f"{turn.path}/" if turn.path else ""
-    ends = (turn.run.journal.last_result(above + name) for name, _ in program.phases)
+    above = f"{ctx.path}/" if ctx.path else ""
+    ends = (ctx.run.journal.last_result(above + name) for name, _ in program.phases)
     return max(map(record_number, ends), default=0)
 
 
@@ -179,35 +179,35 @@ class _Called:
     def name(self) -> str:
         return self.loaded.program.name
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         # Whoever calls it does not know which of its inputs nobody may see.
-        working(turn.run).add_secrets(self.loaded.secret_texts())
+        working(ctx.run).add_secrets(self.loaded.secret_texts())
         limit = self.loaded.timeout
         if limit is None:
-            return self._with_hooks(turn)
+            return self._with_hooks(ctx)
         try:
-            return self._with_hooks(turn.with_deadline(limit))
+            return self._with_hooks(ctx.with_deadline(limit))
         except DeadlineExceeded:
-            if turn.is_expired():
+            if ctx.is_expired():
                 raise  # whoever called it has no time left, either
             raise StepError(too_long(limit)) from None
 
-    def _with_hooks(self, turn: StepContext) -> Json:
+    def _with_hooks(self, ctx: StepContext) -> Json:
         loaded = self.loaded
         if not loaded.hooks:
-            return act(loaded.program, turn)
-        names = _names(loaded, turn.run.id)
-        with _ensure_hooks(turn.run).inside(turn.path, loaded.hooks, names) as own:
+            return act(loaded.program, ctx)
+        names = _names(loaded, ctx.run.id)
+        with _ensure_hooks(ctx.run).inside(ctx.path, loaded.hooks, names) as own:
             try:
-                value = fire_run_started(loaded.program, turn, own)
+                value = fire_run_started(loaded.program, ctx, own)
             except StepError as error:
-                self._fire_failure(turn, own, error.failure)
+                self._fire_failure(ctx, own, error.failure)
                 raise
-            return fire_run_ended(loaded.program, turn, own, value, None)
+            return fire_run_ended(loaded.program, ctx, own, value, None)
 
-    def _fire_failure(self, turn: StepContext, own: HookRunner, failure: Failure) -> None:
+    def _fire_failure(self, ctx: StepContext, own: HookRunner, failure: Failure) -> None:
         try:
-            fire_run_ended(self.loaded.program, turn, own, None, failure)
+            fire_run_ended(self.loaded.program, ctx, own, None, failure)
         except LimitExceeded:
             raise  # no word of a hook: it ends whoever has the limit
         except Aborted as end:

@@ -267,38 +267,47 @@ def _rows(
         yield Row(text, part.kind, part.stage, status, answer, shown, bound, inner)
 
 
-def _answer(hole: Hole, field: TextField, scope: Scope) -> tuple[str, str]:
+def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str]:
     """Status, and in words what answers the hole."""
-    match hole:
+    match placeholder:
         case ContextPlaceholder():
-            found = next((a for a in (_origin(a.origin, field, scope) for a in hole.alternatives) if a), None)
-            if found is None and any(step.name == "default" for step in hole.filters):
+            found = next(
+                (a for a in (_origin(a.origin, field, scope) for a in placeholder.alternatives) if a), None
+            )
+            if found is None and any(step.name == "default" for step in placeholder.filters):
                 found = ("default", "its filter 'default'")
         case InputPlaceholder():
             inputs = scope.names.get("inputs")
-            given = isinstance(inputs, Mapping) and hole.key in inputs
+            given = isinstance(inputs, Mapping) and placeholder.key in inputs
             found = (
-                ("found", "an input") if given else ("default", "optional: empty") if hole.optional else None
+                ("found", "an input")
+                if given
+                else ("default", "optional: empty")
+                if placeholder.optional
+                else None
             )
         case EnvPlaceholder():
-            found = ("environment", "the environment: set") if hole.name in os.environ else None
+            found = ("environment", "the environment: set") if placeholder.name in os.environ else None
         case ParamPlaceholder() | PromptPlaceholder():
-            found = _name(Path(hole.name), field, scope)
+            found = _name(Path(placeholder.name), field, scope)
     if found is not None:
         return found
-    if default_parts(hole) is not None:
+    if default_parts(placeholder) is not None:
         return "default", "its default"
-    return "missing", _missing(hole, field)
+    return "missing", _missing(placeholder, field)
 
 
-def _missing(hole: Hole, field: TextField) -> str:
-    if isinstance(hole, ContextPlaceholder | EnvPlaceholder) and hole.required is not None:
+def _missing(placeholder: Hole, field: TextField) -> str:
+    if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder) and placeholder.required is not None:
         return "missing: an error, it is required"
-    if isinstance(hole, EnvPlaceholder):
+    if isinstance(placeholder, EnvPlaceholder):
         return "not set: empty"
     if profile_named(field.profile).always_strict:
         return "missing: an error"
-    empty = isinstance(hole, ContextPlaceholder) and profile_named(field.profile).missing_context == "empty"
+    empty = (
+        isinstance(placeholder, ContextPlaceholder)
+        and profile_named(field.profile).missing_context == "empty"
+    )
     return "missing: empty" if empty else "missing: stays as written"
 
 
@@ -338,9 +347,9 @@ def _name(path: Path, field: TextField, scope: Scope) -> tuple[str, str] | None:
     return None
 
 
-def _value(hole: Hole, field: TextField, source: Source, scope: Scope) -> str | None:
+def _value(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> str | None:
     """The value as it will be, for people; None when it is not known here."""
-    value = _placeholder_value(hole, field, source, scope)
+    value = _placeholder_value(placeholder, field, source, scope)
     if value is UNDEFINED:
         return None
     if isinstance(value, PlaitError):
@@ -350,9 +359,9 @@ def _value(hole: Hole, field: TextField, source: Source, scope: Scope) -> str | 
     return value if isinstance(value, str) and value else json_text(value)
 
 
-def _placeholder_value(hole: Hole, field: TextField, source: Source, scope: Scope) -> Json:
+def _placeholder_value(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> Json:
     # A hole is a template of its own, and this scope has no files, commands or environment behind it.
-    alone = compile_template(source.text[hole.start : hole.end], field.profile)
+    alone = compile_template(source.text[placeholder.start : placeholder.end], field.profile)
     try:
         [piece] = alone.pieces(scope)
     except PromptTemplateError:
@@ -395,12 +404,12 @@ def _binding(gap: ValueSlot, place: SlotContext, value: Json) -> str:
     return "bound, one word per element" if place.spread and isinstance(value, list) else BOUND[place.state]
 
 
-def _stand_in(hole: Hole, field: TextField, source: Source, scope: Scope) -> tuple[Json, bool]:
+def _stand_in(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> tuple[Json, bool]:
     """The value, and whether it was given; what is not known yet is shown as it is written."""
-    status, _ = _answer(hole, field, scope)
-    value = UNDEFINED if status in VALUELESS else _placeholder_value(hole, field, source, scope)
+    status, _ = _answer(placeholder, field, scope)
+    value = UNDEFINED if status in VALUELESS else _placeholder_value(placeholder, field, source, scope)
     if value is UNDEFINED or isinstance(value, PlaitError):
-        return source.text[hole.start : hole.end], False
+        return source.text[placeholder.start : placeholder.end], False
     return value, True
 
 

@@ -115,9 +115,9 @@ class RunContext:
         """Is it a dry run, which shows what would be done and does none of it?"""
         return False
 
-    def would_run(self, turn: StepContext, what: object) -> Json:
+    def would_run(self, ctx: StepContext, what: object) -> Json:
         """In a dry run: say that something would run of which no more is known."""
-        raise InternalError(f"only a dry run plans: {turn.path}, {what!r}")
+        raise InternalError(f"only a dry run plans: {ctx.path}, {what!r}")
 
     # ── events ───────────────────────────────────────────────────────────
 
@@ -238,63 +238,63 @@ class RunContext:
         if self.stop.wait(seconds):
             raise Interrupted
 
-    def pause_at(self, turn: StepContext, seconds: float) -> None:  # noqa: ARG002
+    def pause_at(self, ctx: StepContext, seconds: float) -> None:  # noqa: ARG002
         """Wait before the next attempt at a turn; where something limits the time, no longer than it lets."""
         self.pause(seconds)
 
     # ── remembering ──────────────────────────────────────────────────────
 
-    def find_recorded(self, step: Step, turn: StepContext) -> Outcome | None:
+    def find_recorded(self, step: Step, ctx: StepContext) -> Outcome | None:
         """The outcome of a step that an earlier life of this run has finished, or is said to have."""
-        said = self.marked_done.get(turn.path)
-        is_answered = said is not None or turn.path in self._repeat
-        if step.policy.at_most_once and not is_answered and self.journal.is_unfinished(turn.path):
-            self.require_answer(step, turn)
-        recorded = self._end_that_counts(step, turn)
+        said = self.marked_done.get(ctx.path)
+        is_answered = said is not None or ctx.path in self._repeat
+        if step.policy.at_most_once and not is_answered and self.journal.is_unfinished(ctx.path):
+            self.require_answer(step, ctx)
+        recorded = self._end_that_counts(step, ctx)
         if recorded is None:
-            return None if said is None else self.accept_as_done(step, turn, said)
+            return None if said is None else self.accept_as_done(step, ctx, said)
         self._teller.tell(
             StepFinished(
-                turn.path,
+                ctx.path,
                 step.kind,
                 step.title,
                 step.fingerprint,
                 recorded.outcome,
                 recorded.duration,
-                turn.order,
+                ctx.order,
                 replayed=True,
                 used=recorded.used,
             )
         )
         return recorded.outcome
 
-    def accept_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
+    def accept_as_done(self, step: Step, ctx: StepContext, value: Json) -> Outcome:
         """Only when it is its turn: an older end would count no more, if what is before it is new."""
         outcome = Succeeded(value)
-        said = turn.path, step.kind, step.title, step.fingerprint
-        self.emit(StepFinished(*said, outcome, 0.0, turn.order))
+        said = ctx.path, step.kind, step.title, step.fingerprint
+        self.emit(StepFinished(*said, outcome, 0.0, ctx.order))
         return outcome
 
-    def _end_that_counts(self, step: Step, turn: StepContext) -> StepRecord | None:
+    def _end_that_counts(self, step: Step, ctx: StepContext) -> StepRecord | None:
         """The end of a step that is remembered."""
-        if not turn.can_replay:
+        if not ctx.can_replay:
             return None
-        recorded = self.journal.step(turn.path)
+        recorded = self.journal.step(ctx.path)
         if recorded is None:
             return None
-        if recorded.number <= turn.replay_after:
+        if recorded.number <= ctx.replay_after:
             return None  # what is before it was done again since, in a life that did not come to this step
         if isinstance(recorded.outcome, Failed) and not step.policy.keep_failure:
             return None
-        if recorded.fingerprint != step.fingerprint and not self.retried.keeps(turn.path, step.fingerprint):
+        if recorded.fingerprint != step.fingerprint and not self.retried.keeps(ctx.path, step.fingerprint):
             if not (step.inner or self.accept_changes):
-                raise changed_steps_error([(turn.path, step.title)])
+                raise changed_steps_error([(ctx.path, step.title)])
             return None
         return recorded
 
-    def has_older_result(self, turn: StepContext) -> bool:
+    def has_older_result(self, ctx: StepContext) -> bool:
         """May there be an older end of the step, which counts no more as soon as it is begun again?"""
-        return not turn.can_replay if self.is_first_run else self.journal.step(turn.path) is not None
+        return not ctx.can_replay if self.is_first_run else self.journal.step(ctx.path) is not None
 
     def take_step(self, path: str, spent: Budget, *names: str) -> LimitReached | None:
         """One of the steps that may be done, for a path; or which of these limits (that of steps) is reached.
@@ -316,9 +316,9 @@ class RunContext:
         """Has an earlier life used up one of the limited steps for it, and is it now done again, once?"""
         return False
 
-    def require_answer(self, step: Step, turn: StepContext) -> None:
+    def require_answer(self, step: Step, ctx: StepContext) -> None:
         """Raises a question about this step, and those about all others that are known by now."""
-        asked = {turn.path: step.title, **self.open_questions}
+        asked = {ctx.path: step.title, **self.open_questions}
         answered = {*self._repeat, *self.marked_done}
         problems = [_question(self.id, path, asked[path]) for path in asked if path not in answered]
         raise InputError.together(problems)

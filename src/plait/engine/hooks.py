@@ -314,7 +314,7 @@ class HookRunner:
     # ── for whoever causes events ────────────────────────────────────────
 
     def fire(
-        self, event: str, turn: StepContext, context: Mapping[str, Json] = _NOTHING
+        self, event: str, ctx: StepContext, context: Mapping[str, Json] = _NOTHING
     ) -> HookDecision | None:
         """Ask all hooks of an event that happened at a turn; the verdict that counts, if there is one.
 
@@ -322,16 +322,16 @@ class HookRunner:
         has an event once for each attempt (`turn.attempt`, or `attempt` of the context): each visit of
         a place has a path of its own.
         """
-        hooks = self._to_ask(event, turn.path)
-        if not hooks or _is_inside_hook(turn):
+        hooks = self._to_ask(event, ctx.path)
+        if not hooks or _is_inside_hook(ctx):
             return None
         attempt = context.get("attempt")
-        if isinstance(attempt, int) and attempt != turn.attempt:
-            turn = replace(turn, attempt=attempt)
+        if isinstance(attempt, int) and attempt != ctx.attempt:
+            ctx = replace(ctx, attempt=attempt)
         found: list[HookDecision] = []
-        names = {whose: whose._hook_variables(event, turn, context) for whose, _, _ in hooks}
+        names = {whose: whose._hook_variables(event, ctx, context) for whose, _, _ in hooks}
         for whose, name, hook in hooks:
-            verdict = whose._fire_hook(name, hook, turn, names[whose])
+            verdict = whose._fire_hook(name, hook, ctx, names[whose])
             if verdict is not None:
                 found.append(verdict)
         return _strongest(found)
@@ -343,10 +343,10 @@ class HookRunner:
         return found if len(around) == 1 else sorted(found, key=lambda one: _rank(one[2]))
 
     def require(
-        self, event: str, turn: StepContext, context: Mapping[str, Json] = _NOTHING
+        self, event: str, ctx: StepContext, context: Mapping[str, Json] = _NOTHING
     ) -> HookDecision | None:
         """The same for an event before something: raises Skip, StepError or Aborted if it is not to be."""
-        verdict = self.fire(event, turn, context)
+        verdict = self.fire(event, ctx, context)
         match verdict:
             case HookDecision("skip"):
                 raise Skip(verdict.message)
@@ -356,28 +356,28 @@ class HookRunner:
                 raise verdict.abort_error()
         return verdict
 
-    def notify_after(self, turn: StepContext, event: str, context: Mapping[str, Json]) -> None:
+    def notify_after(self, ctx: StepContext, event: str, context: Mapping[str, Json]) -> None:
         """Said by a step that knows what came of it: tell this when its end is recorded."""
-        self._behind[turn.path] = event, context
+        self._behind[ctx.path] = event, context
 
     def limit_reached(
-        self, turn: StepContext, reached: LimitReached, context: Mapping[str, Json] = _NOTHING
+        self, ctx: StepContext, reached: LimitReached, context: Mapping[str, Json] = _NOTHING
     ) -> None:
         """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
-        verdict = self.fire("limit", turn, {**context, "limit": reached.record()})
+        verdict = self.fire("limit", ctx, {**context, "limit": reached.record()})
         if verdict is not None and verdict.verb == "abort":
             raise verdict.abort_error()
 
     # ── for `perform` ────────────────────────────────────────────────────
 
-    def before(self, step: Step, turn: StepContext) -> Outcome | None:
+    def before(self, step: Step, ctx: StepContext) -> Outcome | None:
         """What a step comes to without being done; None if it is to be done."""
         kind = hook_family(step)
-        if kind is None or _is_inside_hook(turn):
+        if kind is None or _is_inside_hook(ctx):
             return None
         if self._spent is not None:
-            self._require_within_limits(self._spent, step, turn)
-        verdict = self.fire(f"{kind}_started", turn, step_names(step, turn.attempt))
+            self._require_within_limits(self._spent, step, ctx)
+        verdict = self.fire(f"{kind}_started", ctx, step_names(step, ctx.attempt))
         match verdict:
             case HookDecision("skip"):
                 return Skipped(verdict.message)
@@ -388,18 +388,18 @@ class HookRunner:
         return None
 
     def after_failure(
-        self, step: Step, turn: StepContext, attempt: int, failed: Failed
+        self, step: Step, ctx: StepContext, attempt: int, failed: Failed
     ) -> tuple[Outcome, float | None]:
         """What a failure comes to, and the pause before another attempt, if there is to be one."""
         kind, failure = hook_family(step), failed.failure
-        if kind is None or failure.kind == LIMIT or not self.has(f"{kind}_failed", turn.path):
+        if kind is None or failure.kind == LIMIT or not self.has(f"{kind}_failed", ctx.path):
             return failed, None
-        turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
-        context = {**step_names(step, turn.attempt), "error": error_names(failure)}
+        ctx = ctx if attempt == ctx.attempt else replace(ctx, attempt=attempt)
+        context = {**step_names(step, ctx.attempt), "error": error_names(failure)}
         try:
-            verdict = self.fire(f"{kind}_failed", turn, context)
+            verdict = self.fire(f"{kind}_failed", ctx, context)
         except LimitExceeded as end:
-            end.path, end.outcome = turn.path, failed
+            end.path, end.outcome = ctx.path, failed
             raise
         match verdict:
             case HookDecision("retry") if self._may_retry(verdict, failure, attempt, step):
@@ -408,62 +408,62 @@ class HookRunner:
                 value = _value_after_failure(step, failure)
                 if value is None:
                     return failed, None
-                turn.run.note(turn.path, f"'{step.title}' failed, and {verdict.message}: {failure.message}")
+                ctx.run.note(ctx.path, f"'{step.title}' failed, and {verdict.message}: {failure.message}")
                 return Succeeded(value), None
             case HookDecision("skip"):
                 return Skipped(verdict.message), None
             case HookDecision("fail"):
                 return Failed(replace(failure, message=f"{failure.message}\n{verdict.message}")), None
             case HookDecision("abort"):
-                raise replace(verdict, path=turn.path).abort_error(failed)
+                raise replace(verdict, path=ctx.path).abort_error(failed)
         return failed, None
 
     def pending_after(
-        self, step: Step, turn: StepContext, outcome: Outcome, attempt: int
+        self, step: Step, ctx: StepContext, outcome: Outcome, attempt: int
     ) -> PendingNotifications | None:
         """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of it."""
-        own = self._behind.pop(turn.path) if turn.path in self._behind else None
+        own = self._behind.pop(ctx.path) if ctx.path in self._behind else None
         event, context = own or _finish_event(step, outcome, attempt)
-        hooks = self._to_ask(event, turn.path)
-        if not hooks or _is_inside_hook(turn):
+        hooks = self._to_ask(event, ctx.path)
+        if not hooks or _is_inside_hook(ctx):
             return None
-        told = self._event_variables(event, turn, context)
+        told = self._event_variables(event, ctx, context)
         to: list[HookListener] = []
         for whose, name, hook in hooks:
-            names = {**whose._names, **_around(turn), **told}
+            names = {**whose._names, **_around(ctx), **told}
             with suppress(_NotConcernedError):
-                to.append(HookListener(whose, name, hook, names, whose._wrong(name, hook, names, turn)))
+                to.append(HookListener(whose, name, hook, names, whose._wrong(name, hook, names, ctx)))
         if not to:
             return None
-        return PendingNotifications(turn, tuple(to), _owed(to, told, turn, outcome))
+        return PendingNotifications(ctx, tuple(to), _owed(to, told, ctx, outcome))
 
-    def deliver_pending(self, turn: StepContext, outcome: Outcome) -> None:
+    def deliver_pending(self, ctx: StepContext, outcome: Outcome) -> None:
         """Tell those who had not heard of a step, when an earlier life ended, which is now remembered."""
-        if not isinstance(outcome, Succeeded) or _is_inside_hook(turn):
+        if not isinstance(outcome, Succeeded) or _is_inside_hook(ctx):
             return
-        if not any(self.has(event, turn.path) for event in OWED):
+        if not any(self.has(event, ctx.path) for event in OWED):
             return
-        journal = turn.run.journal
-        known = journal.step(turn.path)
+        journal = ctx.run.journal
+        known = journal.step(ctx.path)
         if known is None or known.owed is None:
             return
-        told: dict[str, Json] = {**_around(turn), "result": outcome.value, **known.owed.told}
+        told: dict[str, Json] = {**_around(ctx), "result": outcome.value, **known.owed.told}
         to: list[HookListener] = []
-        for whose, name, hook in self._to_ask(str(told["event"]), turn.path):
-            end = journal.last_result(f"{turn.path}/{HOOK}{name}")
+        for whose, name, hook in self._to_ask(str(told["event"]), ctx.path):
+            end = journal.last_result(f"{ctx.path}/{HOOK}{name}")
             if name not in known.owed.to or (record_number(end) > known.number and _is_answer(end, hook)):
                 continue
             names = {**whose._names, **told}
             with suppress(_NotConcernedError):
-                wrong = whose._wrong(name, hook, names, turn) if name in known.owed.unjudged else ""
+                wrong = whose._wrong(name, hook, names, ctx) if name in known.owed.unjudged else ""
                 to.append(HookListener(whose, name, hook, names, wrong))
-        PendingNotifications(turn, tuple(to)).tell()
+        PendingNotifications(ctx, tuple(to)).tell()
 
-    def has_decided(self, event: str, turn: StepContext, since: int) -> bool:
+    def has_decided(self, event: str, ctx: StepContext, since: int) -> bool:
         """Has a hook of an earlier life decided what follows from something that happened at an event?"""
-        journal = turn.run.journal
-        for whose, name, hook in self._to_ask(event, turn.path):
-            end = journal.last_result(f"{turn.path}/{whose._reaction(name, hook, turn, {}).name}")
+        journal = ctx.run.journal
+        for whose, name, hook in self._to_ask(event, ctx.path):
+            end = journal.last_result(f"{ctx.path}/{whose._reaction(name, hook, ctx, {}).name}")
             match end:
                 case StepRecord(outcome=Succeeded({"verb": _}), number=number) if number > since:
                     return True
@@ -471,53 +471,53 @@ class HookRunner:
 
     # ── limits ───────────────────────────────────────────────────────────
 
-    def _require_within_limits(self, spent: Budget, step: Step, turn: StepContext) -> None:
+    def _require_within_limits(self, spent: Budget, step: Step, ctx: StepContext) -> None:
         # A step that was begun before is no next one: what its question needs is looked at there.
-        is_begun = not turn.run.is_first_run and turn.run.journal.was_ever_started(turn.path)
+        is_begun = not ctx.run.is_first_run and ctx.run.journal.was_ever_started(ctx.path)
         reached = spent.reach("seconds") if is_begun else spent.reach(*_BESIDE_STEPS)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
         if reached is None and hook_family(step) == "step" and not counts_own_steps(step):
-            reached = turn.run.take_step(turn.path, turn.run.budget_at(turn.path) or spent)
+            reached = ctx.run.take_step(ctx.path, ctx.run.budget_at(ctx.path) or spent)
         if reached is None:
             return
-        self.limit_reached(turn, reached, step_names(step, turn.attempt))
-        raise LimitExceeded(reached, turn.path, _partial_result(turn))
+        self.limit_reached(ctx, reached, step_names(step, ctx.attempt))
+        raise LimitExceeded(reached, ctx.path, _partial_result(ctx))
 
     # ── one hook ─────────────────────────────────────────────────────────
 
     def _fire_hook(
-        self, name: str, hook: Hook, turn: StepContext, names: Mapping[str, Json]
+        self, name: str, hook: Hook, ctx: StepContext, names: Mapping[str, Json]
     ) -> HookDecision | None:
-        inner = _place(self._reaction(name, hook, turn, names), turn)
+        inner = _place(self._reaction(name, hook, ctx, names), ctx)
         wrong = ""
         known = _find_record(inner)
         if known is not None and hook.event == "after_step" and _is_refusal(known):
             return None  # it was asked again for another's sake: who said abort has heard
         if known is None:
             try:
-                wrong = self._wrong(name, hook, names, turn)
+                wrong = self._wrong(name, hook, names, ctx)
             except _NotConcernedError:
                 return None
-        return self._run_listener(HookListener(self, name, hook, names, wrong), turn)
+        return self._run_listener(HookListener(self, name, hook, names, wrong), ctx)
 
-    def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], turn: StepContext) -> str:
+    def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], ctx: StepContext) -> str:
         """Why nobody can say whether its condition holds; raises _NotConcernedError if it does not hold."""
         try:
             if name in self._dropped or not (
-                hook.condition is None or hook.condition.holds(_scope(names, turn))
+                hook.condition is None or hook.condition.holds(_scope(names, ctx))
             ):
                 raise _NotConcernedError
         except ConditionError as error:
             return str(error)
         return ""
 
-    def _run_listener(self, one: HookListener, turn: StepContext) -> HookDecision | None:
+    def _run_listener(self, one: HookListener, ctx: StepContext) -> HookDecision | None:
         """The verdict of a hook that is to hear of something."""
         name, hook = one.name, one.hook
         if name in self._dropped:
             return None
-        step = self._reaction(name, hook, turn, one.names)
-        inner = _place(step, turn)
+        step = self._reaction(name, hook, ctx, one.names)
+        inner = _place(step, ctx)
         if one.wrong:
             return self._handle_broken_hook(name, hook, inner, one.wrong)
         match _perform_hook(step, inner):
@@ -527,19 +527,19 @@ class HookRunner:
                 return self._handle_broken_hook(name, hook, inner, failure.message)
         return None
 
-    def _reaction(self, name: str, hook: Hook, turn: StepContext, names: Mapping[str, Json]) -> HookStep:
-        called = name if turn.attempt == 1 else f"{name}@{turn.attempt}"
+    def _reaction(self, name: str, hook: Hook, ctx: StepContext, names: Mapping[str, Json]) -> HookStep:
+        called = name if ctx.attempt == 1 else f"{name}@{ctx.attempt}"
         return HookStep(called, hook, names, self._call)
 
-    def _handle_broken_hook(self, name: str, hook: Hook, turn: StepContext, why: str) -> HookDecision | None:
+    def _handle_broken_hook(self, name: str, hook: Hook, ctx: StepContext, why: str) -> HookDecision | None:
         if hook.gate:
             verb: Verb = "fail" if "fail" in HOOK_EVENTS[hook.event].verbs else "abort"
-            return HookDecision(verb, turn.run.mask(why), hook.id, path=turn.path, blocks=True)
+            return HookDecision(verb, ctx.run.mask(why), hook.id, path=ctx.path, blocks=True)
         with self._lock:
             if name in self._dropped:
                 return None
             self._dropped.add(name)
-        turn.run.note(turn.path, f"the hook '{hook.id}' failed, and is left away from now on: {why}")
+        ctx.run.note(ctx.path, f"the hook '{hook.id}' failed, and is left away from now on: {why}")
         return None
 
     def _may_retry(self, verdict: HookDecision, failure: Failure, attempt: int, step: Step) -> bool:
@@ -554,13 +554,13 @@ class HookRunner:
 
     # ── names ────────────────────────────────────────────────────────────
 
-    def _hook_variables(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
-        return {**self._names, **_around(turn), **self._event_variables(event, turn, context)}
+    def _hook_variables(self, event: str, ctx: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
+        return {**self._names, **_around(ctx), **self._event_variables(event, ctx, context)}
 
-    def _event_variables(self, event: str, turn: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
+    def _event_variables(self, event: str, ctx: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
         """Those that are of this event, whoever hears of it."""
         used: Json = {} if self._spent is None else self._spent.used()
-        return {"used": used, "cost": used, **context, "event": event, "path": turn.path}
+        return {"used": used, "cost": used, **context, "event": event, "path": ctx.path}
 
 
 class _NotConcernedError(Exception):
@@ -618,7 +618,7 @@ def _model_field(step: Step, value: Json) -> dict[str, Json]:
 
 
 def _owed(
-    to: Sequence[HookListener], told: Mapping[str, Json], turn: StepContext, outcome: Outcome
+    to: Sequence[HookListener], told: Mapping[str, Json], ctx: StepContext, outcome: Outcome
 ) -> PendingHooks | None:
     """What has to be recorded so that they hear the same later, as far as the step is remembered then."""
     if not isinstance(outcome, Succeeded):
@@ -627,7 +627,7 @@ def _owed(
     # Of a gate whose condition can be neither true nor false nobody knows yet whether it is to hear.
     owed = [one for one in to if one.hook.gate or not one.wrong]
     unjudged = tuple(one.name for one in owed if one.wrong)
-    return PendingHooks(tuple(one.name for one in owed), mask_value(rest, turn.run.mask), unjudged)
+    return PendingHooks(tuple(one.name for one in owed), mask_value(rest, ctx.run.mask), unjudged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -661,12 +661,12 @@ class HookStep:
         return ()
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        turn = self._replay_context(turn)
+    def run(self, ctx: StepContext) -> Json:
+        ctx = self._replay_context(ctx)
         try:
-            outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
+            outputs = [self._output(ctx, number) for number in range(len(self.hook.calls))]
         except StepError as error:
-            if error.failure.kind == "timeout" and turn.is_expired():
+            if error.failure.kind == "timeout" and ctx.is_expired():
                 raise DeadlineExceeded from None  # no answer of the hook, if it is the time of the flow
             raise
         said = self._find_decision(outputs)
@@ -674,28 +674,28 @@ class HookStep:
             raise StepError(Failure(f"'{said['verb']}' means nothing at {self.hook.event}", "refused"))
         value: dict[str, Json] = {
             "output": outputs[0] if len(outputs) == 1 else outputs or None,
-            **mask_mapping(said, turn.run.mask),
+            **mask_mapping(said, ctx.run.mask),
         }
         if said.get("verb") in ("fail", "abort"):
             # No end that counts: a resumed run asks again.
-            verdict = _verdict(self.hook, value, turn.path)
+            verdict = _verdict(self.hook, value, ctx.path)
             assert verdict is not None
             raise StepError(Failure(verdict.message, REFUSED_BY_HOOK, output=value))
         return value
 
-    def _replay_context(self, turn: StepContext) -> StepContext:
+    def _replay_context(self, ctx: StepContext) -> StepContext:
         """If all of its calls were made and the answer did not count, none of them is remembered."""
-        journal = turn.run.journal
-        if turn.run.is_first_run or not turn.can_replay or len(self.hook.calls) < 2:
-            return turn
-        last, end = journal.step(f"{turn.path}/{len(self.hook.calls)}"), journal.last_result(turn.path)
+        journal = ctx.run.journal
+        if ctx.run.is_first_run or not ctx.can_replay or len(self.hook.calls) < 2:
+            return ctx
+        last, end = journal.step(f"{ctx.path}/{len(self.hook.calls)}"), journal.last_result(ctx.path)
         if last is None or not isinstance(last.outcome, Succeeded) or record_number(end) < last.number:
-            return turn
-        return replace(turn, can_replay=False)
+            return ctx
+        return replace(ctx, can_replay=False)
 
-    def _output(self, turn: StepContext, number: int) -> Json:
+    def _output(self, ctx: StepContext, number: int) -> Json:
         one = HookCallAction(str(number + 1), self)
-        ended = act(one, turn) if len(self.hook.calls) == 1 else require_success(turn.perform(one))
+        ended = act(one, ctx) if len(self.hook.calls) == 1 else require_success(ctx.perform(one))
         return ended.get("output") if isinstance(ended, Mapping) else None
 
     def _find_decision(self, outputs: Sequence[Json]) -> dict[str, Json]:
@@ -728,11 +728,11 @@ class HookCallAction:
         return self.reaction.fingerprint
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         call, calling = self._call, self.reaction.call
-        if turn.run.is_dry and not getattr(calling, "plans", False):
-            return turn.run.would_run(turn, self)
-        return dict(calling(turn, call.tool, call.params, _scope(self.reaction.names, turn)))
+        if ctx.run.is_dry and not getattr(calling, "plans", False):
+            return ctx.run.would_run(ctx, self)
+        return dict(calling(ctx, call.tool, call.params, _scope(self.reaction.names, ctx)))
 
 
 def step_names(step: Step, attempt: int) -> dict[str, Json]:
@@ -786,9 +786,9 @@ def _parse_decision(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
 # ── helpers, in order of use ─────────────────────────────────────────────
 
 
-def _scope(names: Mapping[str, Json], turn: StepContext) -> Scope:
+def _scope(names: Mapping[str, Json], ctx: StepContext) -> Scope:
     """What a condition and the params of a hook know."""
-    return Scope(names, label="hook", sources=turn.scope.sources)
+    return Scope(names, label="hook", sources=ctx.scope.sources)
 
 
 def counts_own_steps(step: Step) -> bool:
@@ -818,43 +818,43 @@ def _strongest(verdicts: Sequence[HookDecision]) -> HookDecision | None:
     return first if first is None or not blocks else replace(first, is_all=False)
 
 
-def _partial_result(turn: StepContext) -> Json:
+def _partial_result(ctx: StepContext) -> Json:
     """What a flow had made when it reached a limit: its last output, and what it has captured."""
-    scope = turn.scope
+    scope = ctx.scope
     last = scope.names.get("last")
     captures = {name: scope.names[name] for name in sorted(scope.captured) if not name.endswith(FACTS)}
     made = {"output": last.get("output") if isinstance(last, Mapping) else None, "captures": captures}
-    return mask_value(made, turn.run.mask)
+    return mask_value(made, ctx.run.mask)
 
 
-def _around(turn: StepContext) -> dict[str, Json]:
+def _around(ctx: StepContext) -> dict[str, Json]:
     """Names that are known by the place of a step, in every life of the run."""
-    return {name: turn.scope.names[name] for name in ("item", "state") if name in turn.scope.names}
+    return {name: ctx.scope.names[name] for name in ("item", "state") if name in ctx.scope.names}
 
 
-def _is_inside_hook(turn: StepContext) -> bool:
-    return any(is_at_or_below(turn.path, one) for one in tuple(turn.run.reacting))
+def _is_inside_hook(ctx: StepContext) -> bool:
+    return any(is_at_or_below(ctx.path, one) for one in tuple(ctx.run.reacting))
 
 
-def _perform_hook(step: HookStep, turn: StepContext) -> Outcome:
-    turn.run.reacting.add(turn.path)
+def _perform_hook(step: HookStep, ctx: StepContext) -> Outcome:
+    ctx.run.reacting.add(ctx.path)
     try:
         # Its time is that of the flow, and no time of the step that it is about.
-        with nullcontext() if turn.allowance is None else turn.allowance.paused():
-            return perform(step, replace(turn, allowance=None))
+        with nullcontext() if ctx.allowance is None else ctx.allowance.paused():
+            return perform(step, replace(ctx, allowance=None))
     except LimitExceeded as end:
         if step.hook.event != "limit":
             raise
         # All ends by that limit already, whatever the hook would have said.
         return Failed(end.failure)
     finally:
-        turn.run.reacting.discard(turn.path)
+        ctx.run.reacting.discard(ctx.path)
 
 
-def _place(step: HookStep, turn: StepContext) -> StepContext:
+def _place(step: HookStep, ctx: StepContext) -> StepContext:
     """The turn of a hook; what an earlier life recorded there counts only if this is the same event."""
-    inner = turn.child(step)
-    run = turn.run
+    inner = ctx.child(step)
+    run = ctx.run
     if run.is_first_run or not inner.can_replay:
         return inner
     if step.hook.event == "limit":
@@ -864,16 +864,16 @@ def _place(step: HookStep, turn: StepContext) -> StepContext:
     if is_edited:
         return replace(inner, can_replay=False)
     # A step that had ended and is done again begins, fails or ends another time.
-    ended = record_number(run.journal.last_result(turn.path)) if turn.path else 0
+    ended = record_number(run.journal.last_result(ctx.path)) if ctx.path else 0
     return inner if ended <= inner.replay_after else replace(inner, replay_after=ended)
 
 
-def _find_record(turn: StepContext) -> StepRecord | None:
+def _find_record(ctx: StepContext) -> StepRecord | None:
     """How the hook ended, if it was asked already: then its condition held, whatever it would say now."""
-    if turn.run.is_first_run or not turn.can_replay:
+    if ctx.run.is_first_run or not ctx.can_replay:
         return None
-    known = turn.run.journal.step(turn.path)
-    return None if known is None or known.number <= turn.replay_after else known
+    known = ctx.run.journal.step(ctx.path)
+    return None if known is None or known.number <= ctx.replay_after else known
 
 
 def _is_answer(end: StepRecord | None, hook: Hook) -> bool:

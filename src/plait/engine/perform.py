@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Acting(Protocol):
     """A step, the action of one, or a program: something that acts when it is run."""
 
-    def run(self, turn: StepContext) -> Json: ...
+    def run(self, ctx: StepContext) -> Json: ...
 
 
 def plans(run: _Run) -> _Run:
@@ -61,16 +61,16 @@ def plans(run: _Run) -> _Run:
     return run
 
 
-def act(what: Acting, turn: StepContext) -> Json:
+def act(what: Acting, ctx: StepContext) -> Json:
     """What a step, an action or a program gives: nothing else calls its `run`.
 
     A dry run calls only a `run` that `plans`.  Whatever knows nothing of dry runs does not act in
     one: it is shown as something that would run.
     """
     run = what.run
-    if turn.run.is_dry and not getattr(run, "plans", False):
-        return turn.run.would_run(turn, what)
-    return run(turn)
+    if ctx.run.is_dry and not getattr(run, "plans", False):
+        return ctx.run.would_run(ctx, what)
+    return run(ctx)
 
 
 class StepTimer:
@@ -226,91 +226,89 @@ class StepContext:
         return end is not None and time.monotonic() >= end
 
 
-def join_contexts(turn: StepContext, turns: Iterable[StepContext]) -> StepContext:
+def join_contexts(ctx: StepContext, turns: Iterable[StepContext]) -> StepContext:
     """The turn of what follows several steps that were performed side by side, given those behind each."""
-    ended = (turn, *turns)
+    ended = (ctx, *turns)
     return replace(
-        turn,
+        ctx,
         can_replay=all(one.can_replay for one in ended),
         replay_after=max(one.replay_after for one in ended),
     )
 
 
-def perform(step: Step, turn: StepContext) -> Outcome:
+def perform(step: Step, ctx: StepContext) -> Outcome:
     """Run a step, unless this run has already finished it."""
-    known = replay(step, turn)
-    return _perform_step(step, turn) if known is None else known
+    known = replay(step, ctx)
+    return _perform_step(step, ctx) if known is None else known
 
 
-def _perform_step(step: Step, turn: StepContext, *, is_last: bool = False) -> Outcome:
+def _perform_step(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outcome:
     try:
-        return _attempt_and_record(step, turn, is_last=is_last)
+        return _attempt_and_record(step, ctx, is_last=is_last)
     finally:
         # Of a step that has no end in this life only what was paid: it is done, and counted, again.
-        used = turn.run.take_charges(turn.path)
+        used = ctx.run.take_charges(ctx.path)
         if used is not None and "turns" in used:
-            _record_paid(step, turn, used)
+            _record_paid(step, ctx, used)
 
 
-def _record_paid(step: Step, turn: StepContext, used: Usage) -> None:
-    outcome = Failed(Failure("was ended", "stopped", path=turn.path))
-    said = turn.path, step.kind, step.title, step.fingerprint
-    turn.run.emit_discarded(StepFinished(*said, outcome, 0.0, turn.order, used=used), "it was ended")
+def _record_paid(step: Step, ctx: StepContext, used: Usage) -> None:
+    outcome = Failed(Failure("was ended", "stopped", path=ctx.path))
+    said = ctx.path, step.kind, step.title, step.fingerprint
+    ctx.run.emit_discarded(StepFinished(*said, outcome, 0.0, ctx.order, used=used), "it was ended")
 
 
-def _attempt_and_record(step: Step, turn: StepContext, *, is_last: bool) -> Outcome:
-    if turn.is_expired():
+def _attempt_and_record(step: Step, ctx: StepContext, *, is_last: bool) -> Outcome:
+    if ctx.is_expired():
         raise DeadlineExceeded
-    if turn.path in turn.run.unfinished_once:
-        turn.run.require_answer(
-            step, turn
+    if ctx.path in ctx.run.unfinished_once:
+        ctx.run.require_answer(
+            step, ctx
         )  # it was cut in this life, and is to be tried again with what it is in
     began = time.monotonic()
-    hooks, ends_run = turn.run.hooks, None
+    hooks, ends_run = ctx.run.hooks, None
     attempt = 1
     try:
-        outcome, attempt = _run_attempts(step, turn, began)
+        outcome, attempt = _run_attempts(step, ctx, began)
     except Aborted as aborted:
         # A limit of what it is inside of, too: no end that counts, but for what was paid until then.
-        if aborted.outcome is None or aborted.path != turn.path:
+        if aborted.outcome is None or aborted.path != ctx.path:
             raise
         outcome, ends_run = aborted.outcome, aborted
-    cut_short = _is_timeout(outcome) and turn.is_expired()
+    cut_short = _is_timeout(outcome) and ctx.is_expired()
     if step.policy.at_most_once and not cut_short:
-        turn.run.unfinished_once.discard(turn.path)
+        ctx.run.unfinished_once.discard(ctx.path)
     if cut_short and (step.policy.keep_failure or step.policy.at_most_once):
         # The step had not taken too long, so nobody may remember that it failed; and of one that is done
         # once nobody knows how far it came.
         raise DeadlineExceeded
-    if cut_short and isinstance(outcome, Failed) and outcome.failure.path == turn.path:
+    if cut_short and isinstance(outcome, Failed) and outcome.failure.path == ctx.path:
         outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
     is_own = not isinstance(ends_run, LimitExceeded)
     if isinstance(outcome, Failed) and step.policy.skip_on_failure and is_own:
         outcome = Skipped(outcome.failure.message)
-    news = (
-        None if hooks is None or ends_run is not None else hooks.pending_after(step, turn, outcome, attempt)
-    )
+    news = None if hooks is None or ends_run is not None else hooks.pending_after(step, ctx, outcome, attempt)
     end = StepFinished(
-        turn.path,
+        ctx.path,
         step.kind,
-        turn.run.titles.pop(turn.path, step.title),
+        ctx.run.titles.pop(ctx.path, step.title),
         step.fingerprint,
         outcome,
         time.monotonic() - began,
-        turn.order,
-        used=turn.run.take_charges(turn.path),
+        ctx.order,
+        used=ctx.run.take_charges(ctx.path),
         owed=None if news is None else news.owed,
     )
     # Before any hook hears of it: who has not heard when this life ends hears of it in another one.
     try:
         if ends_run is not None and _would_count(ends_run, step, outcome):
-            turn.run.emit_discarded(end, "a limit cut it off")
+            ctx.run.emit_discarded(end, "a limit cut it off")
         elif is_last and news is None:
-            turn.run.emit_with_parent(end)
+            ctx.run.emit_with_parent(end)
         else:
-            turn.run.emit(end)
+            ctx.run.emit(end)
     except JournalError as error:
-        raise _at_failure(error, step, turn, outcome) from None
+        raise _at_failure(error, step, ctx, outcome) from None
     if cut_short:
         raise DeadlineExceeded
     if ends_run is not None:
@@ -320,7 +318,7 @@ def _attempt_and_record(step: Step, turn: StepContext, *, is_last: bool) -> Outc
     return outcome
 
 
-def _at_failure(error: JournalError, step: Step, turn: StepContext, outcome: Outcome) -> JournalError:
+def _at_failure(error: JournalError, step: Step, ctx: StepContext, outcome: Outcome) -> JournalError:
     """With the failure at which the journal could not go on; perhaps nobody will find it there."""
     if not isinstance(outcome, Failed):
         return error
@@ -329,7 +327,7 @@ def _at_failure(error: JournalError, step: Step, turn: StepContext, outcome: Out
     begins = "before that" if error.holds_last else "so it does not hold that"
     fix = error.fix
     if error.holds_last and step.policy.keep_failure:
-        fix = f"{fix}; plait retry {turn.run.id} --failed tries again what failed"
+        fix = f"{fix}; plait retry {ctx.run.id} --failed tries again what failed"
     return JournalError(
         f"{error.what}; {begins} '{step.title}' failed: {why}", error.where, fix, code=error.code
     )
@@ -345,44 +343,44 @@ def _is_timeout(outcome: Outcome) -> bool:
     return isinstance(outcome, Failed) and outcome.failure.kind == "timeout"
 
 
-def _run_attempts(step: Step, turn: StepContext, began: float) -> tuple[Outcome, int]:
+def _run_attempts(step: Step, ctx: StepContext, began: float) -> tuple[Outcome, int]:
     """What it comes to, and at which attempt."""
-    policy, run = step.policy, turn.run
+    policy, run = step.policy, ctx.run
     delays = policy.retry.delays(run.random) if policy.retry.attempts > 1 else iter(())
     attempt = 1
     hooks = run.hooks
     goes_on: RetryScope | None = getattr(step, "retry_scope", None)
-    since = 0 if goes_on is None else turn.replay_after if turn.can_replay else run.journal.last()
-    own = turn
-    if hooks is not None and (decided := hooks.before(step, turn)) is not None:
+    since = 0 if goes_on is None else ctx.replay_after if ctx.can_replay else run.journal.last()
+    own = ctx
+    if hooks is not None and (decided := hooks.before(step, ctx)) is not None:
         return decided, attempt
     while True:
         run.require_not_stopped()
-        started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
-        run.emit_start(started, at_once=policy.at_most_once or run.has_older_result(turn))
+        started = StepStarted(ctx.path, step.kind, step.title, attempt, ctx.order)
+        run.emit_start(started, at_once=policy.at_most_once or run.has_older_result(ctx))
         if policy.at_most_once:
-            run.unfinished_once.add(turn.path)
+            run.unfinished_once.add(ctx.path)
         outcome = _in_time(step, own, attempt)
         if not isinstance(outcome, Failed):
             return outcome, attempt
-        delay = _pause(policy.retry, delays, outcome.failure, turn, began)
+        delay = _pause(policy.retry, delays, outcome.failure, ctx, began)
         if delay is None and hooks is not None:
-            outcome, delay = hooks.after_failure(step, turn, attempt, outcome)
+            outcome, delay = hooks.after_failure(step, ctx, attempt, outcome)
         if delay is None or not isinstance(outcome, Failed):
             return outcome, attempt
         of = policy.retry.attempts if attempt < policy.retry.attempts else 0
-        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of, run.take_charges(turn.path)))
-        run.pause_at(turn, delay)
+        run.emit(StepRetrying(ctx.path, attempt, outcome.failure, delay, of, run.take_charges(ctx.path)))
+        run.pause_at(ctx, delay)
         attempt += 1
-        own = replace(turn, can_replay=False)
-        if goes_on == "always" or (goes_on and can_continue_after(outcome.failure, turn.path)):
+        own = replace(ctx, can_replay=False)
+        if goes_on == "always" or (goes_on and can_continue_after(outcome.failure, ctx.path)):
             # As in a run that is resumed: what was done inside of it, at this attempt or before, stays done.
-            own = replace(turn, can_replay=True, replay_after=since)
+            own = replace(ctx, can_replay=True, replay_after=since)
             run.is_first_run = False
 
 
 def _pause(
-    retry: Retry, delays: Iterator[float], failure: Failure, turn: StepContext, began: float
+    retry: Retry, delays: Iterator[float], failure: Failure, ctx: StepContext, began: float
 ) -> float | None:
     """Seconds until the next attempt; None if there is none."""
     delay = next(delays, None)
@@ -390,23 +388,23 @@ def _pause(
         return None
     if retry.exceeds_budget(time.monotonic() - began + delay):
         return None
-    if (end := turn.ends_at()) is not None and time.monotonic() + delay >= end:
+    if (end := ctx.ends_at()) is not None and time.monotonic() + delay >= end:
         return None
     return delay
 
 
-def _in_time(step: Step, turn: StepContext, attempt: int) -> Outcome:
+def _in_time(step: Step, ctx: StepContext, attempt: int) -> Outcome:
     """One attempt; it fails if its own time is over before all that is inside it has begun."""
-    own = _for_attempt(turn, attempt, step.policy)
+    own = _for_attempt(ctx, attempt, step.policy)
     limit = step.policy.timeout
     try:
         outcome = _attempt(step, own)
     except DeadlineExceeded:
-        if limit is None or turn.is_expired():
+        if limit is None or ctx.is_expired():
             raise
-        return Failed(replace(too_long(limit), path=turn.path))
-    if limit is not None and own.is_expired() and not turn.is_expired():
-        return _with_limit(outcome, limit, turn.path)
+        return Failed(replace(too_long(limit), path=ctx.path))
+    if limit is not None and own.is_expired() and not ctx.is_expired():
+        return _with_limit(outcome, limit, ctx.path)
     return outcome
 
 
@@ -417,30 +415,30 @@ def _with_limit(outcome: Outcome, limit: float, path: str) -> Outcome:
     return outcome
 
 
-def _for_attempt(turn: StepContext, attempt: int, policy: Policy) -> StepContext:
+def _for_attempt(ctx: StepContext, attempt: int, policy: Policy) -> StepContext:
     if attempt == 1 and policy.timeout is None:
-        return turn
-    own = turn.allowance if policy.timeout is None else StepTimer(policy.timeout, turn.allowance)
-    return replace(turn, attempt=attempt, allowance=own)
+        return ctx
+    own = ctx.allowance if policy.timeout is None else StepTimer(policy.timeout, ctx.allowance)
+    return replace(ctx, attempt=attempt, allowance=own)
 
 
-def _attempt(step: Step, turn: StepContext) -> Outcome:
+def _attempt(step: Step, ctx: StepContext) -> Outcome:
     try:
-        return Succeeded(require_recordable(act(step, turn)))
+        return Succeeded(require_recordable(act(step, ctx)))
     except Skip as skip:
         return Skipped(skip.why)
     except StepError as error:
         failure = recordable_failure(error.failure)
-        return Failed(failure if failure.path else replace(failure, path=turn.path))
+        return Failed(failure if failure.path else replace(failure, path=ctx.path))
     except NO_OUTCOMES:
         raise
     except PlaitError as error:
         if error.code in QUESTION_CODES:
             raise  # as above: whoever answers it resumes the run
-        if error.code == "cancelled" and turn.run.is_stopping():
+        if error.code == "cancelled" and ctx.run.is_stopping():
             raise Interrupted from None
         kind = "timeout" if error.code == "timeout" else "refused"
-        return Failed(Failure(turn.run.mask(str(error)), kind, path=turn.path))
+        return Failed(Failure(ctx.run.mask(str(error)), kind, path=ctx.path))
     except REFUSALS as error:
         limit = machine_error(error)
         if limit is None:

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from plait.engine.step import Step
 
 
-def replay(step: Step, turn: StepContext) -> Outcome | None:
-    return None if turn.run.is_first_run else turn.run.find_recorded(step, turn)
+def replay(step: Step, ctx: StepContext) -> Outcome | None:
+    return None if ctx.run.is_first_run else ctx.run.find_recorded(step, ctx)
 
 
-def replay_unless_failed(turn: StepContext, name: str, is_in_vain: InVain = lambda *_: False) -> StepContext:
+def replay_unless_failed(ctx: StepContext, name: str, is_in_vain: InVain = lambda *_: False) -> StepContext:
     """The turn of a step from whose failure others follow: if they were in vain, it is tried again.
 
     `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has failed since?
     """
-    journal = turn.run.journal
-    if turn.run.is_first_run or not turn.can_replay:
-        return turn
-    known, end = journal.step(f"{turn.path}/{name}"), journal.last_result(turn.path)
+    journal = ctx.run.journal
+    if ctx.run.is_first_run or not ctx.can_replay:
+        return ctx
+    known, end = journal.step(f"{ctx.path}/{name}"), journal.last_result(ctx.path)
     if known is None or end is None or end.number < known.number or not isinstance(end.outcome, Failed):
-        return turn
+        return ctx
     in_vain = isinstance(known.outcome, Failed) or is_in_vain(known, end.outcome.failure)
-    return replace(turn, can_replay=False) if in_vain else turn
+    return replace(ctx, can_replay=False) if in_vain else ctx
 
 
 InVain: TypeAlias = "Callable[[StepRecord, Failure], bool]"

@@ -113,7 +113,7 @@ class Step(Protocol):
     def inner(self) -> Sequence[Step]:
         """The steps that it performs; their changes are theirs, not its own."""
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         """Its value; raises StepError if it failed, Skip if there was nothing to do."""
 
 

@@ -125,20 +125,20 @@ class WorkingRun(RunContext):
             self.spent = Budget()
         return self.spent
 
-    def time_left(self, turn: StepContext) -> float | None:
+    def time_left(self, ctx: StepContext) -> float | None:
         """Seconds for whoever is at a turn, by its deadline and by the limits around it."""
-        rests = (turn.time_left(), self.budget_at(turn.path).available("seconds"))
+        rests = (ctx.time_left(), self.budget_at(ctx.path).available("seconds"))
         return min((rest for rest in rests if rest is not None), default=None)
 
-    def pause_at(self, turn: StepContext, seconds: float) -> None:
+    def pause_at(self, ctx: StepContext, seconds: float) -> None:
         """No attempt begins when the time of a limit is over: whoever has it ends, and not the step."""
-        spent, end = self.budget_at(turn.path), time.monotonic() + seconds
+        spent, end = self.budget_at(ctx.path), time.monotonic() + seconds
         while (reached := spent.reach("seconds")) is None:
             rest, left = end - time.monotonic(), spent.available("seconds")
             if rest <= 0:
                 return
             self.pause(rest if left is None else min(rest, left + CRUMB))
-        raise limit_error(reached, turn)
+        raise limit_error(reached, ctx)
 
     @contextmanager
     def budget_scope(
@@ -174,19 +174,19 @@ class WorkingRun(RunContext):
             else:
                 self._budgets[path] = outer
 
-    def add_planned_step(self, turn: StepContext, kind: str, shown: str) -> dict[str, Json]:
+    def add_planned_step(self, ctx: StepContext, kind: str, shown: str) -> dict[str, Json]:
         """Say what a step would do; how it would end, only a run can know."""
         assert self.rehearsal is not None
-        self.rehearsal.append(PlannedStep(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
+        self.rehearsal.append(PlannedStep(ctx.path, kind, self.mask(shown), why=self._why_again(ctx)))
         return dict(UNKNOWN_RESULT)
 
     @property
     def is_dry(self) -> bool:
         return self.rehearsal is not None
 
-    def would_run(self, turn: StepContext, what: object) -> Json:
+    def would_run(self, ctx: StepContext, what: object) -> Json:
         kind, title = getattr(what, "kind", "step"), getattr(what, "title", "") or type(what).__name__
-        return self.add_planned_step(turn, str(kind), f"would run: {title}")
+        return self.add_planned_step(ctx, str(kind), f"would run: {title}")
 
     @property
     def would_have_run(self) -> bool:
@@ -209,20 +209,20 @@ class WorkingRun(RunContext):
                     self.mask = self.masker.mask
             self.masker.add(secret)
 
-    def _why_again(self, turn: StepContext) -> str:
-        known = None if self.is_first_run else self.journal.step(turn.path)
+    def _why_again(self, ctx: StepContext) -> str:
+        known = None if self.is_first_run else self.journal.step(ctx.path)
         if known is None:
             return (
                 ""
-                if self.is_first_run or not self.journal.is_unfinished(turn.path)
+                if self.is_first_run or not self.journal.is_unfinished(ctx.path)
                 else "it was begun, not finished"
             )
         if isinstance(known.outcome, Failed):
             was_cut = known.outcome.failure.message == NO_TIME_LEFT
             return "it was cut: the time of what it is part of was over" if was_cut else "it had failed"
-        if not turn.can_replay and self._has_step_failed(turn.path, known.number):
+        if not ctx.can_replay and self._has_step_failed(ctx.path, known.number):
             return "its step had failed by its check"
-        follows = not turn.can_replay or known.number <= turn.replay_after
+        follows = not ctx.can_replay or known.number <= ctx.replay_after
         return "a step before it is done again" if follows else "its text has changed"
 
     def _has_step_failed(self, path: str, number: int) -> bool:
@@ -289,19 +289,19 @@ class WorkingRun(RunContext):
     def _time_recounts(self) -> set[str]:
         return set()
 
-    def accept_as_done(self, step: Step, turn: StepContext, value: Json) -> Outcome:
+    def accept_as_done(self, step: Step, ctx: StepContext, value: Json) -> Outcome:
         if (capture := getattr(getattr(step, "work", step), "capture", None)) is not None:
-            self.note(turn.path, f"taken as done: what it printed is not known, so '{capture.name}' is empty")
-        return super().accept_as_done(step, turn, value)
+            self.note(ctx.path, f"taken as done: what it printed is not known, so '{capture.name}' is empty")
+        return super().accept_as_done(step, ctx, value)
 
-    def find_recorded(self, step: Step, turn: StepContext) -> Outcome | None:
-        outcome = super().find_recorded(step, turn)
+    def find_recorded(self, step: Step, ctx: StepContext) -> Outcome | None:
+        outcome = super().find_recorded(step, ctx)
         if outcome is not None:
-            self._recount_time(turn.path)
+            self._recount_time(ctx.path)
         if outcome is not None and self.hooks is not None:
-            self.hooks.deliver_pending(turn, outcome)
+            self.hooks.deliver_pending(ctx, outcome)
         if outcome is not None and self.rehearsal is not None:
-            self.rehearsal.append(PlannedStep(turn.path, step.kind, step.title, remembered=True))
+            self.rehearsal.append(PlannedStep(ctx.path, step.kind, step.title, remembered=True))
         return outcome
 
 
@@ -314,14 +314,12 @@ class RehearsedRun(WorkingRun):
     def _failure_paths(self) -> set[str]:
         return set()
 
-    def require_answer(self, step: Step, turn: StepContext) -> None:  # noqa: ARG002 - shown where it would be done
-        self._question_paths.add(turn.path)
+    def require_answer(self, step: Step, ctx: StepContext) -> None:  # noqa: ARG002 - shown where it would be done
+        self._question_paths.add(ctx.path)
 
-    def _why_again(self, turn: StepContext) -> str:
-        why = super()._why_again(turn)
-        return (
-            f"{why}, and may run only once: plait resume asks" if turn.path in self._question_paths else why
-        )
+    def _why_again(self, ctx: StepContext) -> str:
+        why = super()._why_again(ctx)
+        return f"{why}, and may run only once: plait resume asks" if ctx.path in self._question_paths else why
 
     @cached_property
     def _question_paths(self) -> set[str]:
@@ -353,25 +351,25 @@ def working(run: RunContext) -> WorkingRun:
     return run
 
 
-def timeout_or_limit(failure: Failure, turn: StepContext) -> Failure:
+def timeout_or_limit(failure: Failure, ctx: StepContext) -> Failure:
     """The failure of a call; raises OutOfLimit if the call took longer than a limit lets it."""
-    if failure.kind != "timeout" or turn.is_expired():
+    if failure.kind != "timeout" or ctx.is_expired():
         return failure
-    reached = working(turn.run).budget_at(turn.path).reach("seconds")
+    reached = working(ctx.run).budget_at(ctx.path).reach("seconds")
     if reached is None:
         return failure
-    raise limit_error(reached, turn, partial=failure.output)
+    raise limit_error(reached, ctx, partial=failure.output)
 
 
 def limit_error(
     reached: LimitReached,
-    turn: StepContext,
+    ctx: StepContext,
     context: Mapping[str, Json] | None = None,
     *,
     partial: Json = None,
 ) -> LimitExceeded:
     """The end of whoever has this limit, to be raised where it is reached; hooks have heard of it."""
-    hooks = turn.run.hooks
+    hooks = ctx.run.hooks
     if hooks is not None:
-        hooks.limit_reached(turn, reached, context or {})
-    return LimitExceeded(reached, turn.path, partial)
+        hooks.limit_reached(ctx, reached, context or {})
+    return LimitExceeded(reached, ctx.path, partial)

@@ -43,18 +43,18 @@ def expand_short_step(node: nodes.Scalar) -> nodes.Mapping:
     return nodes.Mapping(((nodes.Scalar(command, node.span), node),), node.span)
 
 
-def step_title(said: Fields, kind: str) -> str:
+def step_title(fields: Fields, kind: str) -> str:
     """The first line of what it does."""
-    node = next((node for name in format.COMMANDS if (node := said.get(name)) is not None), None)
+    node = next((node for name in format.COMMANDS if (node := fields.get(name)) is not None), None)
     written = next((leaf.source.text for leaf in to_template(node).leaves()), "") if node is not None else ""
     first = " ".join((written.strip().splitlines() or [""])[0].split())
     shown = first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1] + "…"
     return shown or kind
 
 
-def parse_interpreter(said: Fields) -> Literal["sh", "dash", "bash"]:
+def parse_interpreter(fields: Fields) -> Literal["sh", "dash", "bash"]:
     """The shell that runs the shell text of a step or a node."""
-    match said.text("interpreter"):
+    match fields.text("interpreter"):
         case "bash":
             return "bash"
         case "dash":
@@ -62,19 +62,19 @@ def parse_interpreter(said: Fields) -> Literal["sh", "dash", "bash"]:
     return "sh"
 
 
-def handler_commands(said: Fields) -> Many[nodes.Node]:
+def handler_commands(fields: Fields) -> Many[nodes.Node]:
     """The steps of a handler or check: a list, or one step for each command that stands in the map itself."""
-    if said.has("steps"):
-        return said.items("steps")
+    if fields.has("steps"):
+        return fields.items("steps")
     table = format.fields_by_spelling("step")
     around = [
         entry
-        for entry in said.node.entries
+        for entry in fields.node.entries
         if str(entry[0].value) in _OF_ONE_COMMAND and str(entry[0].value) in table
     ]
-    commands = [entry for entry in said.node.entries if _command(said, entry[0]) is not None]
+    commands = [entry for entry in fields.node.entries if _command(fields, entry[0]) is not None]
     return [
-        nodes.Mapping((_rename_entry(entry, _command(said, entry[0]) or ""), *around), said.node.span)
+        nodes.Mapping((_rename_entry(entry, _command(fields, entry[0]) or ""), *around), fields.node.span)
         for entry in commands
     ]
 
@@ -86,8 +86,8 @@ _OF_ONE_COMMAND: Final = frozenset({
 """Fields of a handler or check that belong to the command beside them."""
 
 
-def _command(said: Fields, key: nodes.Scalar) -> str | None:
-    field = format.fields_by_spelling(said.form).get(str(key.value))
+def _command(fields: Fields, key: nodes.Scalar) -> str | None:
+    field = format.fields_by_spelling(fields.form).get(str(key.value))
     return field.name if field is not None and field.name in format.COMMANDS else None
 
 
@@ -95,14 +95,14 @@ def _rename_entry(entry: tuple[nodes.Scalar, nodes.Node], name: str) -> tuple[no
     return nodes.Scalar(name, entry[0].span), entry[1]
 
 
-def required_template(said: Fields, name: str) -> Template:
-    template = said.template(name)
+def required_template(fields: Fields, name: str) -> Template:
+    template = fields.template(name)
     assert template is not None
     return template
 
 
-def parse_step_when(said: Fields) -> Expression | None:
-    node = said.get("when")
+def parse_step_when(fields: Fields) -> Expression | None:
+    node = fields.get("when")
     if node is None:
         return None
     from plait.scope.expressions import parse_when
@@ -117,17 +117,17 @@ def _span_at(node: nodes.Node, place: tuple[str | int, ...]) -> Span:
     return (node.at(place) or node).span
 
 
-def parse_policy(said: Fields, older: Fields | None) -> Policy:
-    timeout = said.seconds("timeout")
-    for other in (said.child("test"), older):
+def parse_policy(fields: Fields, older: Fields | None) -> Policy:
+    timeout = fields.seconds("timeout")
+    for other in (fields.child("test"), older):
         if timeout is None and other is not None:
             timeout = other.seconds("timeout")
-    retry = parse_retry(said)
+    retry = parse_retry(fields)
     if retry is None and older is not None and (again := older.integer("retries")):
         retry = Retry(attempts=again + 1)
-    if retry is None and timeout is None and not said.flag("once"):
+    if retry is None and timeout is None and not fields.flag("once"):
         return DEFAULT_POLICY
-    return Policy(retry=retry or NO_RETRY, timeout=timeout, at_most_once=said.flag("once"))
+    return Policy(retry=retry or NO_RETRY, timeout=timeout, at_most_once=fields.flag("once"))
 
 
 def parse_retry(place: Fields, name: str = "retry") -> Retry | None:
@@ -162,11 +162,11 @@ def parse_retry(place: Fields, name: str = "retry") -> Retry | None:
     )
 
 
-def _jitter(said: Fields) -> float:
-    share = said.number("jitter")
+def _jitter(fields: Fields) -> float:
+    share = fields.number("jitter")
     if share is not None:
         return float(share)
-    return float(said.number("jitter_factor") or 0) if said.flag("jitter") else 0.0
+    return float(fields.number("jitter_factor") or 0) if fields.flag("jitter") else 0.0
 
 
 def parse_backend(flow: Fields) -> str:
@@ -175,14 +175,14 @@ def parse_backend(flow: Fields) -> str:
     return (own.text("backend") if own else None) or flow.text("backend") or "local"
 
 
-def parse_capture(said: Fields) -> Capture | None:
-    name = said.text("capture_output")
+def parse_capture(fields: Fields) -> Capture | None:
+    name = fields.text("capture_output")
     if name is None:
         return None
-    capture = Capture(name, format=said.text("capture_format") or "string")  # type: ignore[arg-type]
-    streams = said.child("capture_streams")
+    capture = Capture(name, format=fields.text("capture_format") or "string")  # type: ignore[arg-type]
+    streams = fields.child("capture_streams")
     if streams is None:
-        stream: Any = said.text("capture_streams") or "stdout"  # one of the words of its table
+        stream: Any = fields.text("capture_streams") or "stdout"  # one of the words of its table
         return replace(capture, stream=stream)
     out, err = streams.flag("stdout"), streams.flag("stderr")
     facts = {
@@ -209,28 +209,28 @@ def sort_keys(data: Json) -> Json:
     return data
 
 
-def read_limits(said: Fields | None) -> Limits:
+def read_limits(fields: Fields | None) -> Limits:
     """A map of limits in which nothing is wrong; None: there is none."""
-    if said is None:
+    if fields is None:
         return NO_LIMITS
     return Limits(
-        turns=said.integer("turns"),
-        tokens=said.integer("tokens"),
-        spend=said.number("spend"),
-        seconds=said.seconds("seconds"),
-        steps=said.integer("steps"),
-        depth=said.integer("depth"),
+        turns=fields.integer("turns"),
+        tokens=fields.integer("tokens"),
+        spend=fields.number("spend"),
+        seconds=fields.seconds("seconds"),
+        steps=fields.integer("steps"),
+        depth=fields.integer("depth"),
     )
 
 
-def parse_on_empty(said: Fields) -> OnEmpty:
+def parse_on_empty(fields: Fields) -> OnEmpty:
     """What a map, or anything like it, says about having no items."""
-    return said.text("on_empty") or "warn"  # type: ignore[return-value]  # one of the words of its table
+    return fields.text("on_empty") or "warn"  # type: ignore[return-value]  # one of the words of its table
 
 
-def agent_limits(said: Fields) -> Limits:
+def agent_limits(fields: Fields) -> Limits:
     """The limits of an agent."""
-    return with_default_turns(read_limits(said.child("limits")))
+    return with_default_turns(read_limits(fields.child("limits")))
 
 
 def with_default_turns(limits: Limits) -> Limits:

@@ -223,32 +223,32 @@ def hook_tools(hooks: Iterable[Hook]) -> dict[str, Span]:
     return {call.tool: call.where for call in calls if call.where is not None}
 
 
-def _hook(said: Fields, space: str) -> Hook:
-    event = said.text("event") or ""
-    layer = said.integer("layer")
+def _hook(fields: Fields, space: str) -> Hook:
+    event = fields.text("event") or ""
+    layer = fields.integer("layer")
     return Hook(
-        said.text("id") or "",
+        fields.text("id") or "",
         event,
-        calls=tuple(_calls(said)),
-        condition=_when(said),
+        calls=tuple(_calls(fields)),
+        condition=_when(fields),
         layer=LAYERS[space] if layer is None else layer,
         space=space,
-        gate=said.has("verb") if said.optional_flag("gate") is None else said.flag("gate"),
-        verb=next((verb for verb in VERBS if verb == said.text("verb")), None),
-        why=said.text("why") or "",
-        max_retries=said.integer("max_retries") or 0,
-        delay=said.seconds("delay") or 0.0,
-        timeout=said.seconds("timeout"),
-        description=said.text("description") or "",
-        fingerprint=sha256_hex(json_text(fingerprint_data(said.node, format.Record("hook"))).encode())[:16],
+        gate=fields.has("verb") if fields.optional_flag("gate") is None else fields.flag("gate"),
+        verb=next((verb for verb in VERBS if verb == fields.text("verb")), None),
+        why=fields.text("why") or "",
+        max_retries=fields.integer("max_retries") or 0,
+        delay=fields.seconds("delay") or 0.0,
+        timeout=fields.seconds("timeout"),
+        description=fields.text("description") or "",
+        fingerprint=sha256_hex(json_text(fingerprint_data(fields.node, format.Record("hook"))).encode())[:16],
     )
 
 
-def _calls(said: Fields) -> Iterator[HookCall]:
-    maps = [said.get("action"), *said.items("actions")]
+def _calls(fields: Fields) -> Iterator[HookCall]:
+    maps = [fields.get("action"), *fields.items("actions")]
     for node in maps:
         if isinstance(node, Mapping):
-            action = Fields("hook_action", node, said.scope)
+            action = Fields("hook_action", node, fields.scope)
             tool, params = action.get("tool"), action.get("params")
             assert tool is not None
             yield HookCall(
@@ -258,8 +258,8 @@ def _calls(said: Fields) -> Iterator[HookCall]:
             )
 
 
-def _when(said: Fields) -> Expression | None:
-    node = said.get("condition")
+def _when(fields: Fields) -> Expression | None:
+    node = fields.get("condition")
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return None
     source = node.source() if isinstance(node, Scalar) and isinstance(node.value, str) else None

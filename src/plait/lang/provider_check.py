@@ -35,19 +35,19 @@ def _template_problems(said: Fields) -> Iterator[Problem]:
             yield from error.problems
 
 
-def _own_problems(said: Fields) -> Iterator[Problem]:
+def _own_problems(fields: Fields) -> Iterator[Problem]:
     yield from _check_placeholders(
-        said, "base_url", known=(), why="the host of a server is never part of a question"
+        fields, "base_url", known=(), why="the host of a server is never part of a question"
     )
-    yield from _check_placeholders(said, "path", known=("model",), why="only the model is known here")
-    path = said.get("path")
+    yield from _check_placeholders(fields, "path", known=("model",), why="only the model is known here")
+    path = fields.get("path")
     if isinstance(path, Scalar) and not str(path.value).startswith("/"):
         yield Problem("'path' begins with '/'", path.span, "put the host into base_url", code="wrong-type")
-    yield from _check_placeholders(said, "file", known=(), why="a file is not part of a question")
+    yield from _check_placeholders(fields, "file", known=(), why="a file is not part of a question")
     yield from _check_placeholders(
-        said, "default_model", known=(), why="it is used where the question names no model"
+        fields, "default_model", known=(), why="it is used where the question names no model"
     )
-    for name, value in said.entries("headers"):
+    for name, value in fields.entries("headers"):
         template = to_template(value, "config")
         if any(hole.kind == "param" for hole in template.placeholders):
             yield _no_part(value, "headers hold no part of a question")
@@ -60,8 +60,8 @@ def _own_problems(said: Fields) -> Iterator[Problem]:
             )
 
 
-def _check_placeholders(said: Fields, field: str, *, known: tuple[str, ...], why: str) -> Iterator[Problem]:
-    node = said.get(field)
+def _check_placeholders(fields: Fields, field: str, *, known: tuple[str, ...], why: str) -> Iterator[Problem]:
+    node = fields.get(field)
     if node is None:
         return
     holes = to_template(node, "config").placeholders

@@ -74,13 +74,13 @@ def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
     return tuple(hole for template in templates for hole in _template_placeholders(template))
 
 
-def note_missing_fields(holes: Iterable[ItemPlaceholder], turn: StepContext) -> None:
-    run = working(turn.run)
+def note_missing_fields(holes: Iterable[ItemPlaceholder], ctx: StepContext) -> None:
+    run = working(ctx.run)
     for hole in holes:
-        if turn.scope.lookup(hole.path) is UNDEFINED and (place := str(hole.span)) not in run.note_keys:
+        if ctx.scope.lookup(hole.path) is UNDEFINED and (place := str(hole.span)) not in run.note_keys:
             run.note_keys.add(place)
             stays = f"'${{{hole.path}}}' stays as it is written: an item has no such field"
-            run.note(turn.path, f"{place}: {stays}")
+            run.note(ctx.path, f"{place}: {stays}")
 
 
 def require_item_fields(holes: Iterable[ItemPlaceholder], scope: Scope) -> None:
@@ -119,13 +119,18 @@ def _template_placeholders(template: Template) -> Iterator[ItemPlaceholder]:
                 yield ItemPlaceholder(path, hole, leaf.source)
 
 
-def _field_of_item(hole: ContextPlaceholder) -> Path | None:
-    if hole.bare or hole.default is not None or hole.required is not None or len(hole.alternatives) != 1:
+def _field_of_item(placeholder: ContextPlaceholder) -> Path | None:
+    if (
+        placeholder.bare
+        or placeholder.default is not None
+        or placeholder.required is not None
+        or len(placeholder.alternatives) != 1
+    ):
         return None
-    (only,) = hole.alternatives
+    (only,) = placeholder.alternatives
     path = only.origin
     # A format or filter may have an answer of its own for what is not there.
-    if only.formats or hole.filters or not isinstance(path, Path):
+    if only.formats or placeholder.filters or not isinstance(path, Path):
         return None
     return path if path.root == "item" and path.keys else None
 
@@ -133,7 +138,7 @@ def _field_of_item(hole: ContextPlaceholder) -> Path | None:
 class Action(Protocol):
     """What a step does."""
 
-    def run(self, turn: StepContext) -> dict[str, Json]:
+    def run(self, ctx: StepContext) -> dict[str, Json]:
         """How it ended: output, stderr, exit_code, duration, not known in a dry run.  Raises StepError."""
 
 
@@ -221,29 +226,29 @@ class ActionStep:
         ]
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        scope = turn.scope.frame("step", step=self._names(turn))
+    def run(self, ctx: StepContext) -> Json:
+        scope = ctx.scope.frame("step", step=self._names(ctx))
         if self.when is not None:
-            if working(turn.run).rehearsal is not None and self.when.is_unknown(scope):
-                return self._plan_conditional(self.when.source.text, turn.with_scope(scope))
+            if working(ctx.run).rehearsal is not None and self.when.is_unknown(scope):
+                return self._plan_conditional(self.when.source.text, ctx.with_scope(scope))
             if not self.when.holds(scope):
                 raise Skip("its condition does not hold")
-        return self._execute_step(turn.with_scope(scope))
+        return self._execute_step(ctx.with_scope(scope))
 
-    def _plan_conditional(self, when: str, turn: StepContext) -> Json:
+    def _plan_conditional(self, when: str, ctx: StepContext) -> Json:
         """Only the run will know whether it is done: it is shown with its condition, and fails nothing."""
-        run = working(turn.run)
+        run = working(ctx.run)
         assert run.rehearsal is not None
         before = len(run.rehearsal)
         try:
-            value = self._execute_step(turn)
+            value = self._execute_step(ctx)
         except (InternalError, TrustError):
             raise
         except (StepError, PlaitError) as error:
             failure = error.failure if isinstance(error, StepError) else Failure(run.mask(str(error)))
-            if failure.path in ("", turn.path):  # what fails inside of it has shown that itself
+            if failure.path in ("", ctx.path):  # what fails inside of it has shown that itself
                 title = run.mask(self.title)
-                run.rehearsal.append(PlannedStep(turn.path, self.kind, title, fails=failure.message))
+                run.rehearsal.append(PlannedStep(ctx.path, self.kind, title, fails=failure.message))
             value = self._not_known()
         shown = run.rehearsal[before:]
         run.rehearsal[before:] = [replace(one, shown=f"if {when}: {one.shown}") for one in shown]
@@ -253,27 +258,27 @@ class ActionStep:
         """How it ends, if only a run can know."""
         return {**UNKNOWN_RESULT, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
 
-    def _execute_step(self, turn: StepContext) -> Json:
-        turn = self._prepare_context(turn)
+    def _execute_step(self, ctx: StepContext) -> Json:
+        ctx = self._prepare_context(ctx)
         if self.item_holes:
-            self._look_for_fields(turn)
-        return self._run_with_handlers(turn)
+            self._look_for_fields(ctx)
+        return self._run_with_handlers(ctx)
 
-    def _look_for_fields(self, turn: StepContext) -> None:
+    def _look_for_fields(self, ctx: StepContext) -> None:
         """Of the item; a dry run fills what it can, and must not do so where a strict run would fail."""
-        if working(turn.run).rehearsal is None:
-            note_missing_fields(self.item_holes, turn)
+        if working(ctx.run).rehearsal is None:
+            note_missing_fields(self.item_holes, ctx)
         elif self.strict_when_run:
-            require_item_fields(self.item_holes, turn.scope)
+            require_item_fields(self.item_holes, ctx.scope)
 
-    def _names(self, turn: StepContext) -> dict[str, Json]:
-        own = {**self.facts, "path": turn.path, "attempt": turn.attempt}
-        run = working(turn.run)
+    def _names(self, ctx: StepContext) -> dict[str, Json]:
+        own = {**self.facts, "path": ctx.path, "attempt": ctx.attempt}
+        run = working(ctx.run)
         if run.changes is None and not run.untracked:
             return {"step": own}
         from plait.program.changes import names_of_step
 
-        names = names_of_step(turn)
+        names = names_of_step(ctx)
         return {**names, "step": {**names["step"], **own}}
 
     def output_variables(self, value: Json) -> dict[str, Json]:
@@ -309,23 +314,23 @@ class ActionStep:
 
     # ── the parts of `run` ───────────────────────────────────────────────
 
-    def _prepare_context(self, turn: StepContext) -> StepContext:
+    def _prepare_context(self, ctx: StepContext) -> StepContext:
         """The turn in the directory and environment that the step names."""
         if self.env:
-            turn = with_env(turn, self.env, strict=self.strict)
+            ctx = with_env(ctx, self.env, strict=self.strict)
         if self.working_dir is None:
-            return turn
-        directory = self._directory(self.working_dir, turn)
-        return replace(turn, scope=turn.scope.at(directory), directory=directory)
+            return ctx
+        directory = self._directory(self.working_dir, ctx)
+        return replace(ctx, scope=ctx.scope.at(directory), directory=directory)
 
-    def _directory(self, named: Template, turn: StepContext) -> str:
+    def _directory(self, named: Template, ctx: StepContext) -> str:
         from os.path import join, normpath
 
-        said = named.render_checked(turn.scope, strict=self.strict)
-        directory = normpath(join(turn.directory, text(said)))
+        said = named.render_checked(ctx.scope, strict=self.strict)
+        directory = normpath(join(ctx.directory, text(said)))
         if isinstance(said, Unknown):
             return directory  # of a dry run, in which nothing happens there
-        if "\0" not in directory and working(turn.run).hands.is_inside(directory):
+        if "\0" not in directory and working(ctx.run).hands.is_inside(directory):
             return directory
         written = next((leaf.source for leaf in named.leaves()), None)
         raise InputError(
@@ -335,43 +340,43 @@ class ActionStep:
             code="file-outside",
         )
 
-    def _run_with_handlers(self, turn: StepContext) -> dict[str, Json]:
-        outcome, turn = self._attempt_action(turn, FIRST)
+    def _run_with_handlers(self, ctx: StepContext) -> dict[str, Json]:
+        outcome, ctx = self._attempt_action(ctx, FIRST)
         handled: dict[str, Json] = {}
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
             if outcome.failure.kind == LIMIT:
                 break  # what is used up stays so
-            done, turn = self._handle(turn, outcome.failure, f"on_failure@{attempt}")
+            done, ctx = self._handle(ctx, outcome.failure, f"on_failure@{attempt}")
             handled = _add_captures(handled, done)
             before = _attempt_number(outcome.failure.as_result())
-            outcome, turn = self._attempt_action(turn, f"{AGAIN}{attempt}")
+            outcome, ctx = self._attempt_action(ctx, f"{AGAIN}{attempt}")
             outcome = _after_attempts(before, outcome)
         match outcome:
             case Failed(failure):
-                value = self._recover(turn, _knowing(failure, handled))
+                value = self._recover(ctx, _knowing(failure, handled))
             case Succeeded(value):
                 assert isinstance(value, dict)
-                value = self._after_success(turn, _add_captures(value, handled))
+                value = self._after_success(ctx, _add_captures(value, handled))
             case Skipped(why):
                 raise Skip(why)
         return value
 
-    def _attempt_action(self, turn: StepContext, name: str) -> tuple[Outcome, StepContext]:
+    def _attempt_action(self, ctx: StepContext, name: str) -> tuple[Outcome, StepContext]:
         """The action, recorded as a step of its own if something may follow it, and the turn of that."""
         attempt = ActionAttempt(self, name)
         if self.has_no_handlers:
-            return Succeeded(act(attempt, turn)), turn
-        since = replay_unless_failed(turn, name, self._is_in_vain)
-        if turn.can_replay and not since.can_replay and self._has_failed_inside(turn, name):
+            return Succeeded(act(attempt, ctx)), ctx
+        since = replay_unless_failed(ctx, name, self._is_in_vain)
+        if ctx.can_replay and not since.can_replay and self._has_failed_inside(ctx, name):
             # It failed, and so did its step: it is tried again, and goes on with what it had done.
-            return turn.perform_next(replace(attempt, is_tried_again=True))
+            return ctx.perform_next(replace(attempt, is_tried_again=True))
         return since.perform_next(attempt)
 
-    def _has_failed_inside(self, turn: StepContext, name: str) -> bool:
-        path = f"{turn.path}/{name}"
-        known = None if self.retry_scope is None else turn.run.journal.step(path)
+    def _has_failed_inside(self, ctx: StepContext, name: str) -> bool:
+        path = f"{ctx.path}/{name}"
+        known = None if self.retry_scope is None else ctx.run.journal.step(path)
         if known is None or not isinstance(known.outcome, Failed):
             return False
         return can_continue_after(known.outcome.failure, path)
@@ -399,55 +404,55 @@ class ActionStep:
     def has_no_handlers(self) -> bool:
         return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
 
-    def _after_success(self, turn: StepContext, value: dict[str, Json]) -> dict[str, Json]:
+    def _after_success(self, ctx: StepContext, value: dict[str, Json]) -> dict[str, Json]:
         if self.has_no_handlers:
             return value
-        value, turn = self._run_followup(turn, value, "on_exit_code:0", self.on_exit_code.get(0))
+        value, ctx = self._run_followup(ctx, value, "on_exit_code:0", self.on_exit_code.get(0))
         if self.validation is not None:
-            checked, behind = self.validation.run(turn.with_scope(self._after(turn.scope, value)))
-            value, turn = _add_captures(value, checked), behind.with_scope(turn.scope)
+            checked, behind = self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))
+            value, ctx = _add_captures(value, checked), behind.with_scope(ctx.scope)
         # Whatever it publishes or tells, a check has looked at before.
-        return self._run_followup(turn, value, "on_success", self.on_success)[0]
+        return self._run_followup(ctx, value, "on_success", self.on_success)[0]
 
     def _run_followup(
-        self, turn: StepContext, value: dict[str, Json], name: str, steps: Steps | None
+        self, ctx: StepContext, value: dict[str, Json], name: str, steps: Steps | None
     ) -> tuple[dict[str, Json], StepContext]:
         if steps is None:
-            return value, turn
-        outcome, turn = turn.perform_next(steps, scope=self._after(turn.scope, value), name=name)
-        return _add_captures(value, require_success(outcome)), turn
+            return value, ctx
+        outcome, ctx = ctx.perform_next(steps, scope=self._after(ctx.scope, value), name=name)
+        return _add_captures(value, require_success(outcome)), ctx
 
-    def _recover(self, turn: StepContext, failure: Failure) -> dict[str, Json]:
+    def _recover(self, ctx: StepContext, failure: Failure) -> dict[str, Json]:
         """What a failed action comes to, after its handlers."""
         by_code = self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
         handler = self.on_failure
         if by_code is not None:
             name = f"on_exit_code:{failure.exit_code}"
-            return _add_captures(failure.as_result(), self._run_handler(turn, by_code, failure, name)[0])
+            return _add_captures(failure.as_result(), self._run_handler(ctx, by_code, failure, name)[0])
         if handler is None:
             raise StepError(failure)
         if handler.attempts:  # it was handled and tried again, in vain
             if handler.fails_anyway is False:
                 return failure.as_result()
             raise StepError(failure)
-        done, _ = self._handle(turn, failure, "on_failure")
+        done, _ = self._handle(ctx, failure, "on_failure")
         if handler.fails_anyway:
             raise StepError(_knowing(failure, done))
         return _add_captures(failure.as_result(), done)
 
-    def _handle(self, turn: StepContext, failure: Failure, name: str) -> tuple[Json, StepContext]:
+    def _handle(self, ctx: StepContext, failure: Failure, name: str) -> tuple[Json, StepContext]:
         assert self.on_failure is not None
-        return self._run_handler(turn, self.on_failure.steps, failure, name)
+        return self._run_handler(ctx, self.on_failure.steps, failure, name)
 
     def _run_handler(
-        self, turn: StepContext, steps: Steps, failure: Failure, name: str
+        self, ctx: StepContext, steps: Steps, failure: Failure, name: str
     ) -> tuple[Json, StepContext]:
-        outcome, turn = turn.perform_next(steps, scope=self._failure_scope(turn, failure), name=name)
+        outcome, ctx = ctx.perform_next(steps, scope=self._failure_scope(ctx, failure), name=name)
         if isinstance(outcome, Failed):
             raise StepError(with_handler_failure(failure, steps.name, outcome.failure))
-        return require_success(outcome), turn
+        return require_success(outcome), ctx
 
-    def _failure_scope(self, turn: StepContext, failure: Failure) -> Scope:
+    def _failure_scope(self, ctx: StepContext, failure: Failure) -> Scope:
         ended = failure.as_result()
         error = result_facts(ended)
         for name in ("stdout", "success", "duration"):
@@ -458,41 +463,41 @@ class ActionStep:
             "step": self.title,
             "kind": failure.kind,
         }
-        return self._after(turn.scope, ended).frame("on_failure", phase={"error": error})
+        return self._after(ctx.scope, ended).frame("on_failure", phase={"error": error})
 
     def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
         return scope_after(scope, self, value, self.output_variables(value))
 
-    def write_output_file(self, turn: StepContext, value: Mapping[str, Json]) -> None:
+    def write_output_file(self, ctx: StepContext, value: Mapping[str, Json]) -> None:
         """What the action gave, as soon as it has ended: handlers and checks may look at the file."""
-        if self.output_file is None or working(turn.run).rehearsal is not None:
+        if self.output_file is None or working(ctx.run).rehearsal is not None:
             return
-        path = render_text(self.output_file, turn.scope, strict=self.strict)
-        hands = working(turn.run).hands
+        path = render_text(self.output_file, ctx.scope, strict=self.strict)
+        hands = working(ctx.run).hands
         whole = value.get("output_file")
         if lost := value.get(LOST["output"]):
             why = f"printed too much to be put into output_file: {lost}"
             fix = "let the command itself write the file"
             raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, UNPARSABLE: True}))
         if isinstance(whole, str):
-            hands.copy(whole, path, directory=turn.directory)
+            hands.copy(whole, path, directory=ctx.directory)
             return
         require_complete_output(value, "output", use="put into output_file where secrets have to be masked")
         data = text(value.get("output")).encode("utf-8", "surrogateescape")
-        hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
+        hands.write(path, data, directory=ctx.directory, mode=None, create_dirs=True)
 
 
-def with_env(turn: StepContext, env: Mapping[str, Template], *, strict: bool) -> StepContext:
+def with_env(ctx: StepContext, env: Mapping[str, Template], *, strict: bool) -> StepContext:
     """The turn in which processes find these variables, and templates their names."""
-    filled = as_sealed_envs(env, turn.scope, strict=strict)
+    filled = as_sealed_envs(env, ctx.scope, strict=strict)
     given = {name: value for name, (value, _) in filled.items()}
-    working(turn.run).add_derived_secrets(secret for _, secrets in filled.values() for secret in secrets)
-    scope = turn.scope
-    frames = {name: _frame_name(value, turn.scope) for name, value in env.items()}
+    working(ctx.run).add_derived_secrets(secret for _, secrets in filled.values() for secret in secrets)
+    scope = ctx.scope
+    frames = {name: _frame_name(value, ctx.scope) for name, value in env.items()}
     for label in ("step env", GIVEN, DATA_ENV_FRAME):
         scope = scope.frame(label, env={name: given[name] for name in given if frames[name] == label})
     found = {name: reveal_text(value) for name, value in given.items()}
-    return replace(turn, scope=scope, env={**turn.env, **found})
+    return replace(ctx, scope=scope, env={**ctx.env, **found})
 
 
 def _frame_name(value: Template, scope: Scope) -> str:
@@ -535,48 +540,48 @@ class ActionAttempt:
         return self.work.retry_scope
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
+    def run(self, ctx: StepContext) -> dict[str, Json]:
         if self.work.action is None:
             return {"output": None, "exit_code": 0}
         try:
-            value = self._execute_action(self.work.action, turn)
+            value = self._execute_action(self.work.action, ctx)
         except StepError as error:
-            self._keep_output(turn, error.failure)
-            if turn.attempt == 1:
+            self._keep_output(ctx, error.failure)
+            if ctx.attempt == 1:
                 raise
-            raise StepError(_with_attempt(turn.attempt, error.failure)) from None
+            raise StepError(_with_attempt(ctx.attempt, error.failure)) from None
         finally:
-            self._name_the_step_alike(turn)
-        self.work.write_output_file(turn, value)
-        if value and turn.attempt > 1:
-            value = {**value, ATTEMPT: turn.attempt}
+            self._name_the_step_alike(ctx)
+        self.work.write_output_file(ctx, value)
+        if value and ctx.attempt > 1:
+            value = {**value, ATTEMPT: ctx.attempt}
         if value and self.work.capture is not None:
             capture_values(
                 self.work.capture, value
             )  # what cannot be captured fails here, where it may be retried
         return value
 
-    def _keep_output(self, turn: StepContext, failure: Failure) -> None:
+    def _keep_output(self, ctx: StepContext, failure: Failure) -> None:
         """What it printed before it failed; that it failed is said also if that cannot be kept."""
         if not isinstance(failure.output, Mapping) or "output" not in failure.output:
             return  # it did not come to print anything
         try:
-            self.work.write_output_file(turn, failure.output)
+            self.work.write_output_file(ctx, failure.output)
         except (StepError, PlaitError) as error:
             what = error.failure.message if isinstance(error, StepError) else str(error)
-            turn.run.note(turn.path, f"output_file of a step that failed could not be written: {what}")
+            ctx.run.note(ctx.path, f"output_file of a step that failed could not be written: {what}")
 
-    def _name_the_step_alike(self, turn: StepContext) -> None:
-        title = turn.run.titles.get(turn.path)
+    def _name_the_step_alike(self, ctx: StepContext) -> None:
+        title = ctx.run.titles.get(ctx.path)
         if title is not None and not self.work.has_no_handlers:
-            turn.run.titles[turn.path.rpartition("/")[0]] = title
+            ctx.run.titles[ctx.path.rpartition("/")[0]] = title
 
-    def _execute_action(self, action: Action, turn: StepContext) -> dict[str, Json]:
-        if working(turn.run).changes is None:
-            return _require_record(act(action, turn))
+    def _execute_action(self, action: Action, ctx: StepContext) -> dict[str, Json]:
+        if working(ctx.run).changes is None:
+            return _require_record(act(action, ctx))
         from plait.program.changes import track_changes
 
-        return track_changes(turn, lambda: _require_record(act(action, turn)))
+        return track_changes(ctx, lambda: _require_record(act(action, ctx)))
 
 
 def _require_record(value: Json) -> dict[str, Json]:

@@ -36,11 +36,11 @@ class BlockAction:
         return [name for step in self.steps.steps for name in step.may_capture()]
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        scope = turn.scope
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        scope = ctx.scope
         if self.given is not None:
             scope = scope.frame("with", phase=render_json_value(self.given, scope, strict=self.strict))
-        value = require_success(turn.perform(self.steps, scope=scope))
+        value = require_success(ctx.perform(self.steps, scope=scope))
         done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         beside = {TRUNCATED: done[TRUNCATED]} if TRUNCATED in done else {}
         captures = done.get("captures")

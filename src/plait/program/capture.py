@@ -283,9 +283,9 @@ class ExtractingAction:
         return (*getattr(self.action, "captures", ()), *(extract.name for extract in self.extracts))
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
+    def run(self, ctx: StepContext) -> dict[str, Json]:
         try:
-            value = act(self.action, turn)
+            value = act(self.action, ctx)
             assert isinstance(value, dict), "it is how an action ended"
         except StepError as error:
             ended = error.failure.as_result()

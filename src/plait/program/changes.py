@@ -62,45 +62,45 @@ MERGED: Final = (
 # ── how a flow uses it ───────────────────────────────────────────────────
 
 
-def begin_tracking(turn: StepContext, wanted: frozenset[str]) -> None:
+def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
     """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow mentions."""
-    run = working(turn.run)
+    run = working(ctx.run)
     if not wanted:
         return
     if run.rehearsal is not None:
         run.untracked = wanted
         return
-    run.changes = ChangeTracker(run.hands, os.path.join(run.folder, "changes"), turn.directory, wanted)
+    run.changes = ChangeTracker(run.hands, os.path.join(run.folder, "changes"), ctx.directory, wanted)
     if "workflow" in wanted:
-        run.changes.base = Snapshot.of(require_success(turn.perform(BaselineAction())))
+        run.changes.base = Snapshot.of(require_success(ctx.perform(BaselineAction())))
 
 
-def names_of_step(turn: StepContext) -> dict[str, dict[str, Json]]:
+def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
     """What a step that begins knows: the changes of the one before it, those of the run, the repository."""
-    tracker = working(turn.run).changes
-    known, mask = turn.scope.names, turn.run.mask
+    tracker = working(ctx.run).changes
+    known, mask = ctx.scope.names, ctx.run.mask
     if tracker is None:
         return _not_known_yet(_fields(known.get("workflow")))
     # The first step has none before it, so nothing has changed.
     before = {**changes_record([], (0, 0), []), **_fields(known.get("step"))}
     names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES}}
     if tracker.merges and "merge" in known:
-        names["merge"] = names_of_merge(turn)
+        names["merge"] = names_of_merge(ctx)
     if "workflow" in tracker.wanted:
-        changed = mask_value(tracker.since(tracker.base, turn.directory), mask)
+        changed = mask_value(tracker.since(tracker.base, ctx.directory), mask)
         names["workflow"] = _fields(known.get("workflow")) | changed
     if "git" in tracker.wanted:
-        names["git"] = tracker.repository(turn.directory)
+        names["git"] = tracker.repository(ctx.directory)
     return names
 
 
-def scope_outside_steps(turn: StepContext) -> Scope:
+def scope_outside_steps(ctx: StepContext) -> Scope:
     """The names of what a flow does outside of its steps: with those of the run and of the repository."""
-    run = working(turn.run)
+    run = working(ctx.run)
     if run.changes is None and not run.untracked:
-        return turn.scope
-    names = names_of_step(turn)
-    return turn.scope.frame("run", step={name: names[name] for name in ("workflow", "git") if name in names})
+        return ctx.scope
+    names = names_of_step(ctx)
+    return ctx.scope.frame("run", step={name: names[name] for name in ("workflow", "git") if name in names})
 
 
 def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
@@ -110,44 +110,44 @@ def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     return {"step": changes, "workflow": {**workflow, **changes}, "git": repository}
 
 
-def track_changes(turn: StepContext, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
+def track_changes(ctx: StepContext, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
     """What an action gives, and what it changed, also if it fails."""
-    tracker = working(turn.run).changes
+    tracker = working(ctx.run).changes
     if tracker is None or "step" not in tracker.wanted:
         return act()
-    before = tracker.snapshot(turn.directory)
+    before = tracker.snapshot(ctx.directory)
     try:
         value = act()
     except StepError as error:
-        changed = mask_value(tracker.since(before, turn.directory), turn.run.mask)
+        changed = mask_value(tracker.since(before, ctx.directory), ctx.run.mask)
         raise StepError(
             replace(error.failure, output={**error.failure.as_result(), "changes": changed})
         ) from None
-    return {**value, "changes": mask_value(tracker.since(before, turn.directory), turn.run.mask)}
+    return {**value, "changes": mask_value(tracker.since(before, ctx.directory), ctx.run.mask)}
 
 
-def merge_names_at_start(turn: StepContext) -> dict[str, Json]:
+def merge_names_at_start(ctx: StepContext) -> dict[str, Json]:
     """`merge.*` for the steps that merge; each of them knows what those before it have added."""
-    tracker = working(turn.run).changes
+    tracker = working(ctx.run).changes
     if tracker is not None:
         tracker.merges = True
-    return names_of_merge(turn)
+    return names_of_merge(ctx)
 
 
-def names_of_merge(turn: StepContext) -> dict[str, Json]:
+def names_of_merge(ctx: StepContext) -> dict[str, Json]:
     """`merge.*`: what the run has changed, and where that goes."""
-    run = working(turn.run)
+    run = working(ctx.run)
     if run.meeting is not None and run.workspaces is not None:
-        return _merge_record(turn, run.meeting.names(run.workspaces))
+        return _merge_record(ctx, run.meeting.names(run.workspaces))
     tracker = run.changes
     if tracker is None:
         return {} if run.rehearsal is None else dict.fromkeys(MERGED, NOT_KNOWN)
-    changed = tracker.since(tracker.base, turn.directory)
-    place = tracker.repository(turn.directory)
+    changed = tracker.since(tracker.base, ctx.directory)
+    place = tracker.repository(ctx.directory)
     return _merge_record(
-        turn,
+        ctx,
         {
-            "worktree": place.get("root") or turn.directory,
+            "worktree": place.get("root") or ctx.directory,
             **({"source_branch": place["branch"], "target_branch": place["branch"]} if place else {}),
             "commits": changed["commits"],
             "files": changed["files_changed"],
@@ -155,12 +155,12 @@ def names_of_merge(turn: StepContext) -> dict[str, Json]:
     )
 
 
-def _merge_record(turn: StepContext, known: Mapping[str, Json]) -> dict[str, Json]:
+def _merge_record(ctx: StepContext, known: Mapping[str, Json]) -> dict[str, Json]:
     commits, files = _texts(known["commits"]), _texts(known["files"])
     facts: Json = {
         # Outside of a repository there are no branches, so that a default holds.
         **{name: known[name] for name in ("worktree", "source_branch", "target_branch") if name in known},
-        "session_id": turn.run.id,
+        "session_id": ctx.run.id,
         "commits": list(commits),
         "commit_count": len(commits),
         "commit_ids": ", ".join(commits),
@@ -168,7 +168,7 @@ def _merge_record(turn: StepContext, known: Mapping[str, Json]) -> dict[str, Jso
         "file_count": len(files),
         "file_list": ", ".join(files),
     }
-    return _fields(mask_value(facts, turn.run.mask))
+    return _fields(mask_value(facts, ctx.run.mask))
 
 
 def _texts(value: Json) -> list[str]:
@@ -190,10 +190,10 @@ class BaselineAction:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: StepContext) -> Json:
-        tracker = working(turn.run).changes
+    def run(self, ctx: StepContext) -> Json:
+        tracker = working(ctx.run).changes
         assert tracker is not None
-        snapshot = tracker.snapshot(turn.directory)
+        snapshot = tracker.snapshot(ctx.directory)
         return None if snapshot is None else snapshot.record()
 
 
@@ -419,16 +419,16 @@ class ChangeCheckedAction:
         return (*getattr(self.action, "captures", ()), *((self.id,) if self.outputs else ()))
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        tracker = working(turn.run).changes
-        before = None if tracker is None else tracker.snapshot(turn.directory)
-        value = act(self.action, turn)
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        tracker = working(ctx.run).changes
+        before = None if tracker is None else tracker.snapshot(ctx.directory)
+        value = act(self.action, ctx)
         assert isinstance(value, dict), "it is how an action ended"
         if is_unknown_result(value) and self.outputs:
             return {**value, "captures": {**(value.get("captures") or {}), self.id: NOT_KNOWN}}
         if tracker is None or is_unknown_result(value):
             return value
-        changed = tracker.since(before, turn.directory)
+        changed = tracker.since(before, ctx.directory)
         if self.commit_required and not changed["commits"]:
             what = "the step left no commit behind, and one is required"
             raise StepError(Failure(what, "incomplete", exit_code=1, output={**value, "exit_code": 1}))

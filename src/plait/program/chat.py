@@ -50,19 +50,19 @@ class Chat:
     def fan(self) -> Map | None:
         return None
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         value: Json = {"output": ""}
         said: list[Message] = []
         conversation, number = self.first, 1
         while True:
             failure = None
-            match self._perform_turn(conversation, turn, said):
+            match self._perform_turn(conversation, ctx, said):
                 case Succeeded(answer):
                     value = answer
                 case Failed(why):
                     failure = why
             # What was heard before is shown when this is.
-            turn.run.notify(ModelText(conversation.name, ""))
+            ctx.run.notify(ModelText(conversation.name, ""))
             line = self.listen(failure)
             if line is None:
                 return _require_no_failure(value, failure)
@@ -72,28 +72,28 @@ class Chat:
             )
 
     def _perform_turn(
-        self, conversation: AgentStep, turn: StepContext, said: list[Message]
+        self, conversation: AgentStep, ctx: StepContext, said: list[Message]
     ) -> Succeeded | Failed:
-        said.append(Message("user", turn.run.mask(conversation.prompt)))  # even if it is stopped at once
+        said.append(Message("user", ctx.run.mask(conversation.prompt)))  # even if it is stopped at once
         try:
-            outcome = turn.perform(ChatTurn(conversation, said))
+            outcome = ctx.perform(ChatTurn(conversation, said))
         except Interrupted:
-            if turn.run.stop.at_once:
+            if ctx.run.stop.at_once:
                 raise
-            turn.run.stop.forget()
-            return self._record_stop(conversation, turn)
-        stop = turn.run.stop
+            ctx.run.stop.forget()
+            return self._record_stop(conversation, ctx)
+        stop = ctx.run.stop
         if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
             stop.forget()  # whoever wanted this answer to end came too late, and does not mean the next one
         return outcome if isinstance(outcome, Succeeded | Failed) else Failed(Failure(outcome.why, "skipped"))
 
-    def _record_stop(self, conversation: AgentStep, turn: StepContext) -> Failed:
+    def _record_stop(self, conversation: AgentStep, ctx: StepContext) -> Failed:
         """The end of an answer that the person did not want: nobody does it again, so it is recorded."""
-        path = turn.child(conversation).path
-        asked = {"asked": {"user": turn.run.mask(conversation.prompt)}}
+        path = ctx.child(conversation).path
+        asked = {"asked": {"user": ctx.run.mask(conversation.prompt)}}
         outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))
         said = path, conversation.kind, conversation.title, conversation.fingerprint
-        turn.run.emit(StepFinished(*said, outcome, 0.0, used=turn.run.take_charges(path)))
+        ctx.run.emit(StepFinished(*said, outcome, 0.0, used=ctx.run.take_charges(path)))
         return outcome
 
 
@@ -136,8 +136,8 @@ class ChatTurn:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: StepContext) -> Json:
-        talk = AgentSession(self.conversation, turn)
+    def run(self, ctx: StepContext) -> Json:
+        talk = AgentSession(self.conversation, ctx)
         try:
             return talk.to_the_end()
         finally:

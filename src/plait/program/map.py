@@ -84,7 +84,7 @@ class ErrorPolicy:
 class ItemsStep(Step, Protocol):
     """The step that finds the items and writes them down; its value says where."""
 
-    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
+    def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
         """The items that were written down, but for those for which `without` has a 1, by order."""
 
 
@@ -125,24 +125,24 @@ class Map:
         return [self.items, MapItem(self, "*", "each item", self.steps.fingerprint), *around]
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        found, turn = turn.perform_next(self.items, 0)
+    def run(self, ctx: StepContext) -> Json:
+        found, ctx = ctx.perform_next(self.items, 0)
         value = require_success(found)
         if _is_unknown(value):
-            return self._plan_items(turn)
+            return self._plan_items(ctx)
         total = _count(value)
-        turn.run.emit(ItemsCounted(turn.path, total))
-        parallel = self._parallel(turn)
-        shelter = self._shelter(turn, parallel)
-        watch = _Watch(self, turn, total, shelter)
-        if "/" not in turn.path:  # those of a fan inside an item would be too many, and nobody asks for them
-            working(turn.run).tallies[turn.path] = watch.counts
+        ctx.run.emit(ItemsCounted(ctx.path, total))
+        parallel = self._parallel(ctx)
+        shelter = self._shelter(ctx, parallel)
+        watch = _Watch(self, ctx, total, shelter)
+        if "/" not in ctx.path:  # those of a fan inside an item would be too many, and nobody asks for them
+            working(ctx.run).tallies[ctx.path] = watch.counts
         watch.look_back()
         done = watch.remember_many()
-        work = self.items.read(value, turn, without=done) if total else iter(())
-        backend: Backend = working(turn.run).backend
+        work = self.items.read(value, ctx, without=done) if total else iter(())
+        backend: Backend = working(ctx.run).backend
         # What a dry run shows is in the order of the items.
-        parallel = 1 if working(turn.run).rehearsal is not None else parallel
+        parallel = 1 if working(ctx.run).rehearsal is not None else parallel
         if shelter is not None:
             parallel = shelter.threads(parallel, total)
         # Worktrees are on this machine, and so are the items that work in them.
@@ -150,36 +150,36 @@ class Map:
         backend.run(
             watch.while_wanted(work), watch.perform, watch.finish_item, parallel=parallel, fanned=fanned
         )
-        turn.run.require_not_stopped()
+        ctx.run.require_not_stopped()
         watch.require_enough_successes()
-        if self.expects_all and watch.failed and working(turn.run).rehearsal is None:
+        if self.expects_all and watch.failed and working(ctx.run).rehearsal is None:
             what = f"{watch.failed} of {total} items failed"
-            raise StepError(Failure(what, path=turn.path, output=watch.counts()))
+            raise StepError(Failure(what, path=ctx.path, output=watch.counts()))
         return watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
 
-    def _shelter(self, turn: StepContext, parallel: int) -> ItemWorktrees | None:
+    def _shelter(self, ctx: StepContext, parallel: int) -> ItemWorktrees | None:
         if self.isolation is None:
             return None
         from plait.program.worktrees.isolation import open_item_worktrees
 
-        return open_item_worktrees(self.isolation, turn, parallel)
+        return open_item_worktrees(self.isolation, ctx, parallel)
 
-    def _plan_items(self, turn: StepContext) -> Json:
+    def _plan_items(self, ctx: StepContext) -> Json:
         """In a dry run, of items that only a run can find: the steps once, with their holes."""
-        assert working(turn.run).rehearsal is not None
+        assert working(ctx.run).rehearsal is not None
         # Names of an item that this loop is inside of would look like those of its own.
-        unknown = ("item", "item_index", "item_total", "item_id", *_short_names(turn.scope))
+        unknown = ("item", "item_index", "item_total", "item_id", *_short_names(ctx.scope))
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
-        scope = turn.scope.frame("item", phase=names)
-        require_success(turn.perform(MapItem(self, "*", "each item", self.steps.fingerprint), scope=scope))
+        scope = ctx.scope.frame("item", phase=names)
+        require_success(ctx.perform(MapItem(self, "*", "each item", self.steps.fingerprint), scope=scope))
         return {}
 
-    def _parallel(self, turn: StepContext) -> int:
+    def _parallel(self, ctx: StepContext) -> int:
         if isinstance(self.parallel, int):
             return self.parallel
         from plait.program.changes import scope_outside_steps
 
-        rendered = self.parallel.render(scope_outside_steps(turn))
+        rendered = self.parallel.render(scope_outside_steps(ctx))
         if isinstance(rendered, Unknown):
             return 1
         said = text(rendered).strip()
@@ -222,15 +222,15 @@ class MapItem:
         return each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         if self.shelter is None:
-            return act(self.fan.steps, turn)
-        return self.shelter.run(self.fan.steps, turn, self.title, self.key)
+            return act(self.fan.steps, ctx)
+        return self.shelter.run(self.fan.steps, ctx, self.title, self.key)
 
 
-def remote_map_run(fan: Map, turn: StepContext, total: int) -> MapRun:
+def remote_map_run(fan: Map, ctx: StepContext, total: int) -> MapRun:
     """A fan as it is where only single items of it are performed, and others count them."""
-    return _Watch(fan, turn, total, None)
+    return _Watch(fan, ctx, total, None)
 
 
 def _short_names(scope: Scope) -> frozenset[str]:
@@ -250,12 +250,12 @@ def _aliases(scope: Scope) -> dict[str, str]:
 class _Watch:
     """Counts what becomes of items, and decides whether more are wanted."""
 
-    def __init__(self, fan: Map, turn: StepContext, total: int, shelter: ItemWorktrees | None) -> None:
+    def __init__(self, fan: Map, ctx: StepContext, total: int, shelter: ItemWorktrees | None) -> None:
         self.fan = fan
         self.shelter = shelter
-        self.turn = turn
-        self._short = _short_names(turn.scope)
-        self._aliases = _aliases(turn.scope)
+        self.turn = ctx
+        self._short = _short_names(ctx.scope)
+        self._aliases = _aliases(ctx.scope)
         self.total = total
         self.successful = self.failed = self.skipped = 0
         self.in_a_row = 0
@@ -476,12 +476,12 @@ def item_title(item: Json) -> str:
     return shown if len(shown) <= TITLE_LENGTH else shown[: TITLE_LENGTH - 1] + "…"
 
 
-def item_results(turn: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[str, Json]]:
+def item_results(ctx: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[str, Json]]:
     """What became of each item, in the order of the items, failed ones included."""
-    recorded = turn.run.journal.steps_in(turn.path)
+    recorded = ctx.run.journal.steps_in(ctx.path)
     known = next(recorded, None)
     for work in items:
-        path = f"{turn.path}/item:{work.key}"
+        path = f"{ctx.path}/item:{work.key}"
         while known is not None and (known.order < work.order or _is_other(known, work, path)):
             known = next(recorded, None)
         if known is None:
@@ -591,12 +591,12 @@ class ForeachAction:
         return (self.fan,)
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
+    def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
-        outcome = turn.perform(self.fan)
-        if working(turn.run).rehearsal is not None:
-            return _plan_result(outcome, turn)
-        found = list(self._results(turn))
+        outcome = ctx.perform(self.fan)
+        if working(ctx.run).rehearsal is not None:
+            return _plan_result(outcome, ctx)
+        found = list(self._results(ctx))
         record: dict[str, Json] = {
             "output": [one["output"] for one in found],
             "stderr": "",
@@ -607,25 +607,25 @@ class ForeachAction:
             raise StepError(_as_one(outcome.failure, found, record))
         failed = sum(one["status"] == "failed" for one in found)
         if failed:
-            raise StepError(_as_one(_some_failed(failed, len(found), turn), found, record))
+            raise StepError(_as_one(_some_failed(failed, len(found), ctx), found, record))
         return record
 
-    def _results(self, turn: StepContext) -> Iterator[dict[str, Json]]:
-        mine = turn.child(self.fan)
-        written = turn.run.journal.step(f"{mine.path}/{self.fan.items.name}")
+    def _results(self, ctx: StepContext) -> Iterator[dict[str, Json]]:
+        mine = ctx.child(self.fan)
+        written = ctx.run.journal.step(f"{mine.path}/{self.fan.items.name}")
         value = getattr(written.outcome, "value", None) if written is not None else None
         return item_results(mine, self.fan.items.read(value, mine))
 
 
-def _plan_result(outcome: Outcome, turn: StepContext) -> dict[str, Json]:
+def _plan_result(outcome: Outcome, ctx: StepContext) -> dict[str, Json]:
     counts = require_success(outcome)
     if isinstance(counts, dict) and counts.get("failed"):
-        raise StepError(_some_failed(counts["failed"], counts["total"], turn))
+        raise StepError(_some_failed(counts["failed"], counts["total"], ctx))
     return dict(UNKNOWN_RESULT)
 
 
-def _some_failed(failed: int, total: int, turn: StepContext) -> Failure:
-    return Failure(f"{failed} of {total} items failed", path=turn.path)
+def _some_failed(failed: int, total: int, ctx: StepContext) -> Failure:
+    return Failure(f"{failed} of {total} items failed", path=ctx.path)
 
 
 def _as_one(failure: Failure, found: Sequence[dict[str, Json]], record: dict[str, Json]) -> Failure:
@@ -651,26 +651,26 @@ class ListItems:
     inner: Sequence[Step] = ()
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        rehearsed = working(turn.run).rehearsal is not None
+    def run(self, ctx: StepContext) -> Json:
+        rehearsed = working(ctx.run).rehearsal is not None
         match self.source:
             case ValueSource(template, strict):
-                found = template.render(turn.scope, strict=strict)
-                if rehearsed and isinstance(found, str | Unknown) and _is_open(template, turn.scope):
+                found = template.render(ctx.scope, strict=strict)
+                if rehearsed and isinstance(found, str | Unknown) and _is_open(template, ctx.scope):
                     return {"count": None}
                 items = _as_list(found)
             case CommandSource(script, shell, strict):
-                items = _command_items(ShellAction(script, shell, strict), turn)
+                items = _command_items(ShellAction(script, shell, strict), ctx)
                 if rehearsed:
                     return {"count": None}  # only a run will know
-        items = deep_copy(mask_value(items[: self.max_items], turn.run.mask))
-        check_not_empty(len(items), self.on_empty, turn, "foreach", self._why_empty())
+        items = deep_copy(mask_value(items[: self.max_items], ctx.run.mask))
+        check_not_empty(len(items), self.on_empty, ctx, "foreach", self._why_empty())
         return {"count": len(items), "items": items}
 
     def _why_empty(self) -> str:
         return "the command prints no line" if isinstance(self.source, CommandSource) else "the list is empty"
 
-    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002 - the protocol's shape
+    def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002 - the protocol's shape
         items = value.get("items") if isinstance(value, dict) else None
         for order, item in enumerate(items if isinstance(items, list) else ()):
             if not in_bitmap(without, order):
@@ -696,8 +696,8 @@ def _as_list(found: Json) -> list[Json]:
     )
 
 
-def _command_items(command: ShellAction, turn: StepContext) -> list[Json]:
-    ended = act(command, turn)
+def _command_items(command: ShellAction, ctx: StepContext) -> list[Json]:
+    ended = act(command, ctx)
     assert isinstance(ended, dict), "it is how an action ended"
     require_complete_output(ended, "output", use="a list of items")
     output = ended.get("output")

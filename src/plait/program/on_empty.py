@@ -15,12 +15,12 @@ EMPTY: Final = "empty"
 """The kind of failure of a map that has no items and must have some."""
 
 
-def check_not_empty(count: int, on_empty: OnEmpty, turn: StepContext, what: str, why: str) -> None:
+def check_not_empty(count: int, on_empty: OnEmpty, ctx: StepContext, what: str, why: str) -> None:
     """Nothing, if there are items; else a warning, or StepError, or nothing, as the author says."""
     if count or on_empty == "ok":
         return
     said = f"{what} has no items: {why}"
     if on_empty == "fail":
-        raise StepError(Failure(f"{said}, and on_empty is fail", EMPTY, path=turn.path))
-    owner = turn.path.removesuffix("/items")  # nobody knows the step that finds them
-    turn.run.warn(owner, f"{said}; write on_empty: ok if that is right, on_empty: fail if it is not")
+        raise StepError(Failure(f"{said}, and on_empty is fail", EMPTY, path=ctx.path))
+    owner = ctx.path.removesuffix("/items")  # nobody knows the step that finds them
+    ctx.run.warn(owner, f"{said}; write on_empty: ok if that is right, on_empty: fail if it is not")

@@ -65,7 +65,7 @@ class Subflow(Protocol):
     @property
     def name(self) -> str: ...
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         """`{output, …}`; raises StepError when it fails."""
 
 
@@ -149,6 +149,6 @@ class Hands(Protocol):
         """The same hands for a step in a folder and an environment of its own: its tools are there, too."""
 
 
-def tools(turn: StepContext) -> Hands:
+def tools(ctx: StepContext) -> Hands:
     """The hands of a step, where it is and with what it was given."""
-    return working(turn.run).hands.at(turn.directory, turn.env)
+    return working(ctx.run).hands.at(ctx.directory, ctx.env)

@@ -68,8 +68,8 @@ class DirectiveProgram:
         return None
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        return require_success(turn.perform(self.conversation))
+    def run(self, ctx: StepContext) -> Json:
+        return require_success(ctx.perform(self.conversation))
 
 
 class Program(Protocol):
@@ -90,5 +90,5 @@ class Program(Protocol):
     def fan(self) -> Map | None:
         """The part whose items are counted, and retried when they failed."""
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         """Its value; raises StepError when it fails."""

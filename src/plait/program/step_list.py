@@ -37,14 +37,14 @@ class StepList:
         return self.steps
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         captures: dict[str, Json] = {}
         output: Json = None
         cut: Json = None
         last = len(self.steps) - 1
         would_fail: StepError | None = None
         for order, step in enumerate(self.steps):
-            outcome, turn = turn.perform_next(step, order, is_last=order == last)
+            outcome, ctx = ctx.perform_next(step, order, is_last=order == last)
             match outcome:
                 case Succeeded(value):
                     assert isinstance(value, dict)
@@ -53,25 +53,23 @@ class StepList:
                     if "output" in value:
                         output, cut = value["output"], value.get(TRUNCATED)
                     if order != last:  # nobody asks for the names behind the last
-                        turn = _behind(step, turn, value, names)
+                        ctx = _behind(step, ctx, value, names)
                 case Failed(failure):
                     if not step.continue_on_error:
                         would_fail = would_fail or StepError(self._knowing(failure, captures))
-                        if not _is_rehearsed(turn):
+                        if not _is_rehearsed(ctx):
                             raise would_fail
                         # A dry run shows what stands behind it, too: as it is when this is mended.
                         output, cut = NOT_KNOWN, None
                         names = dict.fromkeys(step.may_capture(), NOT_KNOWN)
                         captures |= names
-                        turn = _behind(step, turn, dict(UNKNOWN_RESULT), names)
+                        ctx = _behind(step, ctx, dict(UNKNOWN_RESULT), names)
                         continue
-                    turn.run.note(
-                        turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
-                    )
+                    ctx.run.note(ctx.path, f"'{step.title}' failed, and the flow goes on: {failure.message}")
                     ended = failure.as_result()
                     names = step.output_variables(ended)
                     captures |= names
-                    turn = _behind(step, turn, ended, names)
+                    ctx = _behind(step, ctx, ended, names)
                 case Skipped():
                     pass
         if would_fail is not None:
@@ -90,18 +88,18 @@ ITEMS: Final = ("item", "rounds")
 """Kinds of lists whose values are listed with those of other items."""
 
 
-def _is_rehearsed(turn: StepContext) -> bool:
+def _is_rehearsed(ctx: StepContext) -> bool:
     from plait.engine.working_run import working
 
-    return working(turn.run).rehearsal is not None
+    return working(ctx.run).rehearsal is not None
 
 
 def _behind(
-    step: ActionStep, turn: StepContext, value: dict[str, Json], captures: dict[str, Json]
+    step: ActionStep, ctx: StepContext, value: dict[str, Json], captures: dict[str, Json]
 ) -> StepContext:
     from plait.program.action_step import scope_after
 
-    return turn.with_scope(scope_after(turn.scope, step, value, captures))
+    return ctx.with_scope(scope_after(ctx.scope, step, value, captures))
 
 
 def step_list(

@@ -68,20 +68,20 @@ class Subworkflow:
         return self.program.inner
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
+    def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
-        entered = self._enter_flow(turn)
-        working(turn.run).add_secrets(entered.secrets)
-        facts = turn.scope.names.get("workflow")
+        entered = self._enter_flow(ctx)
+        working(ctx.run).add_secrets(entered.secrets)
+        facts = ctx.scope.names.get("workflow")
         own = {**(facts if isinstance(facts, Mapping) else {}), "name": self.program.name, "path": self.path}
-        scope = turn.scope.frame("workflow", workflow={"workflow": own})
+        scope = ctx.scope.frame("workflow", workflow={"workflow": own})
         frames = {name: _frame_name(name, entered) for name in entered.names}
         for label in ("workflow", GIVEN, DATA_ENV_FRAME):
             of_it = {name: value for name, value in entered.names.items() if frames[name] == label}
             scope = scope.frame(label, env=of_it)
-        inner = replace(turn, scope=scope, env={**turn.env, **entered.env})
+        inner = replace(ctx, scope=scope, env={**ctx.env, **entered.env})
         value = self._in_time(inner)
-        if working(turn.run).rehearsal is not None:
+        if working(ctx.run).rehearsal is not None:
             return dict(UNKNOWN_RESULT)
         return {
             "output": value.get("output") if isinstance(value, dict) else None,
@@ -90,18 +90,18 @@ class Subworkflow:
             "duration": round(time.monotonic() - began, 6),
         }
 
-    def _enter_flow(self, turn: StepContext) -> Entered:
+    def _enter_flow(self, ctx: StepContext) -> Entered:
         params: Json = {}
         if self.params is not None:
-            params = render_json_value(self.params, turn.scope, strict=self.strict)
-        data = frozenset(self._not_own(turn.scope, params, of_author=False))
-        given = data.union(self._not_own(turn.scope, params, of_author=True))
+            params = render_json_value(self.params, ctx.scope, strict=self.strict)
+        data = frozenset(self._not_own(ctx.scope, params, of_author=False))
+        given = data.union(self._not_own(ctx.scope, params, of_author=True))
         if isinstance(params, Unknown) or contains_unknown(params):
             known = {**self.written, **(params if isinstance(params, Mapping) else {})}
             return Entered(known, {}, given=given, data=data)
         if not isinstance(params, Mapping):
             raise InputError(NO_MAP, fix="write params: {name: value}", code="wrong-type")
-        return self.enter(params, turn.scope, given, data)
+        return self.enter(params, ctx.scope, given, data)
 
     def _not_own(self, scope: Scope, params: Json, *, of_author: bool) -> Iterator[str]:
         """The params that are made of more than what authors wrote, or what a run was given."""
@@ -110,13 +110,13 @@ class Subworkflow:
             if template is not None and not is_own_text(template, scope, of_author=of_author):
                 yield name
 
-    def _in_time(self, turn: StepContext) -> Json:
+    def _in_time(self, ctx: StepContext) -> Json:
         if self.timeout is None:
-            return act(self.program, turn)
+            return act(self.program, ctx)
         try:
-            return act(self.program, turn.with_deadline(self.timeout))
+            return act(self.program, ctx.with_deadline(self.timeout))
         except DeadlineExceeded:
-            if turn.is_expired():
+            if ctx.is_expired():
                 raise
             raise StepError(too_long(self.timeout)) from None
 

@@ -57,21 +57,19 @@ class Validation:
         steps = () if self.on_incomplete is None else self.on_incomplete.steps
         return ["validation", *(name for step in steps for name in step.may_capture())]
 
-    def run(self, turn: StepContext) -> tuple[Json, StepContext]:
+    def run(self, ctx: StepContext) -> tuple[Json, StepContext]:
         """What handlers captured, and the turn of what follows; raises StepError if it stays incomplete."""
         captures: dict[str, Json] = {}
-        found, turn = self._run_check(turn, turn.scope, 1)
+        found, ctx = self._run_check(ctx, ctx.scope, 1)
         for attempt in range(1, self.attempts + 1):
             if found.completion >= self.threshold or self.on_incomplete is None:
                 break
-            scope = turn.scope.frame(
+            scope = ctx.scope.frame(
                 "validation", captures=captures, phase={"validation": found.record(attempt)}
             )
-            outcome, turn = turn.perform_next(
-                self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}"
-            )
+            outcome, ctx = ctx.perform_next(self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}")
             captures |= _captures(require_success(outcome))
-            found, turn = self._run_check(turn, scope, attempt + 1)
+            found, ctx = self._run_check(ctx, scope, attempt + 1)
         if found.completion < self.threshold and self.fails:
             raise StepError(
                 Failure(
@@ -81,34 +79,32 @@ class Validation:
                 )
             )
         facts: dict[str, Json] = {"validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)}
-        return {"captures": {**captures, **facts}}, turn
+        return {"captures": {**captures, **facts}}, ctx
 
-    def _run_check(
-        self, turn: StepContext, scope: Scope, number: int
-    ) -> tuple[ValidationResult, StepContext]:
-        rehearsing = working(turn.run).rehearsal is not None
+    def _run_check(self, ctx: StepContext, scope: Scope, number: int) -> tuple[ValidationResult, StepContext]:
+        rehearsing = working(ctx.run).rehearsal is not None
         file = None if self.result_file is None or rehearsing else render_text(self.result_file, scope)
-        before = None if file is None else _file_state(file, turn)
-        fresh = turn.run.is_first_run
+        before = None if file is None else _file_state(file, ctx)
+        fresh = ctx.run.is_first_run
         # What it says leads to something, also if it says it by failing: it is asked once.
         check = replace(self.check, policy=replace(self.check.policy, keep_failure=True))
         name = f"check@{number}"
         # A check that has said no may say another thing now.
-        since = replay_unless_failed(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
-        outcome, turn = since.perform_next(check, scope=scope, name=name)
-        if rehearsing and (fresh or not turn.can_replay):
-            return NOT_CHECKED, turn  # what it will say nobody knows before
+        since = replay_unless_failed(ctx, name, lambda _, failure: failure.kind == INCOMPLETE)
+        outcome, ctx = since.perform_next(check, scope=scope, name=name)
+        if rehearsing and (fresh or not ctx.can_replay):
+            return NOT_CHECKED, ctx  # what it will say nobody knows before
         if rehearsing and self.result_file is not None:
             file = render_text(self.result_file, scope)
-            if not _file_state(file, turn):
-                return NOT_CHECKED, turn
+            if not _file_state(file, ctx):
+                return NOT_CHECKED, ctx
         failed = isinstance(outcome, Failed)
         if isinstance(outcome, Failed) and outcome.failure.kind not in ANSWERS:
             why = f"the check could not be made: {outcome.failure.message}"
             raise StepError(replace(outcome.failure, message=why))
         result = _output(outcome)
-        if file is not None and not (failed and _file_state(file, turn) == before):
-            result = working(turn.run).hands.read(file, directory=turn.directory).decode("utf-8", "replace")
+        if file is not None and not (failed and _file_state(file, ctx) == before):
+            result = working(ctx.run).hands.read(file, directory=ctx.directory).decode("utf-8", "replace")
         found = parse_validation(
             result,
             threshold=self.threshold,
@@ -116,7 +112,7 @@ class Validation:
             promised=self._promises_result,
             schema=self.schema,
         )
-        return found, turn
+        return found, ctx
 
     @property
     def _promises_result(self) -> bool:
@@ -134,14 +130,14 @@ def _output(outcome: Outcome) -> Json:
     return None
 
 
-def _file_state(file: str, turn: StepContext) -> tuple[Json, ...]:
+def _file_state(file: str, ctx: StepContext) -> tuple[Json, ...]:
     """What tells whether a file is written: what it holds, and when and as what it was put there."""
     try:
-        data = working(turn.run).hands.read(file, directory=turn.directory)
+        data = working(ctx.run).hands.read(file, directory=ctx.directory)
     except PlaitError:
         return ()
     try:
-        found = os.stat(os.path.join(turn.directory, file))
+        found = os.stat(os.path.join(ctx.directory, file))
     except OSError:
         return (data,)
     return data, found.st_mtime_ns, found.st_ino

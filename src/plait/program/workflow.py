@@ -53,64 +53,64 @@ class WorkflowProgram:
         )
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         """The value of the last phase; raises StepError when one fails."""
         if self.tracks:
             from plait.program.changes import begin_tracking
 
-            begin_tracking(turn, self.tracks)
+            begin_tracking(ctx, self.tracks)
         value: Json = None
         order = 0
         for part in (self.steps, self.setup):
             if part is not None:
-                value, turn = self._perform_phase(part, turn, order)
-                turn = replace(turn, scope=_with_captures(turn.scope, part.name, value))
+                value, ctx = self._perform_phase(part, ctx, order)
+                ctx = replace(ctx, scope=_with_captures(ctx.scope, part.name, value))
                 order += 1
         if self.fan is not None:
-            value, turn = self._perform_phase(self.fan, turn, order)
-            turn = replace(turn, scope=self._with_map(turn, self.fan, value))
+            value, ctx = self._perform_phase(self.fan, ctx, order)
+            ctx = replace(ctx, scope=self._with_map(ctx, self.fan, value))
             if self.fan.isolation is not None:
-                turn = self._where_items_met(turn, self.fan, value)
+                ctx = self._where_items_met(ctx, self.fan, value)
             order += 1
         if self.reduce is not None:
-            value, turn = self._perform_phase(self.reduce, turn, order)
-            turn = replace(turn, scope=_with_captures(turn.scope, "reduce", value))
+            value, ctx = self._perform_phase(self.reduce, ctx, order)
+            ctx = replace(ctx, scope=_with_captures(ctx.scope, "reduce", value))
             order += 1
         if self.merge is not None:
-            turn = replace(turn, scope=_with_merge(turn))
-            value, turn = self._perform_phase(self.merge, turn, order)
-            self._end_meeting(turn)
+            ctx = replace(ctx, scope=_with_merge(ctx))
+            value, ctx = self._perform_phase(self.merge, ctx, order)
+            self._end_meeting(ctx)
         return value
 
-    def _where_items_met(self, turn: StepContext, fan: Map, value: Json) -> StepContext:
+    def _where_items_met(self, ctx: StepContext, fan: Map, value: Json) -> StepContext:
         """The turn of what follows a map whose items worked in worktrees."""
         from plait.program.worktrees.gather import context_after_map, require_target_branch
 
         if self.reduce is not None:
-            require_target_branch(turn, value, self.reduce)
-        return context_after_map(turn, fan, value)
+            require_target_branch(ctx, value, self.reduce)
+        return context_after_map(ctx, fan, value)
 
-    def _end_meeting(self, turn: StepContext) -> None:
-        rehearsed = working(turn.run).rehearsal is not None
+    def _end_meeting(self, ctx: StepContext) -> None:
+        rehearsed = working(ctx.run).rehearsal is not None
         if self.fan is not None and self.fan.isolation is not None and not rehearsed:
             from plait.program.worktrees.gather import close_gather_worktree
 
-            close_gather_worktree(turn)
+            close_gather_worktree(ctx)
 
-    def _perform_phase(self, part: Step, turn: StepContext, order: int) -> tuple[Json, StepContext]:
-        outcome, turn = turn.perform_next(part, order)
-        return require_success(outcome), turn
+    def _perform_phase(self, part: Step, ctx: StepContext, order: int) -> tuple[Json, StepContext]:
+        outcome, ctx = ctx.perform_next(part, order)
+        return require_success(outcome), ctx
 
-    def _with_map(self, turn: StepContext, fan: Map, value: Json) -> Scope:
+    def _with_map(self, ctx: StepContext, fan: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
-        if working(turn.run).rehearsal is not None and (turn.run.is_first_run or not turn.can_replay):
+        if working(ctx.run).rehearsal is not None and (ctx.run.is_first_run or not ctx.can_replay):
             # A dry run knows at most how many items there are, and not what would become of them.
             known = {"total": facts["total"]} if "total" in facts else {}
-            return turn.scope.frame("map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}})
+            return ctx.scope.frame("map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}})
         wanted = self.map_lists
         if wanted:
-            found = list(self._results(turn, fan))
+            found = list(self._results(ctx, fan))
             lists: dict[str, Json] = {
                 "results": [dict(one) for one in found] if wanted & {"results", "results_json"} else [],
                 "outputs": [one["output"] for one in found] if "outputs" in wanted else [],
@@ -118,21 +118,21 @@ class WorkflowProgram:
             facts |= lists
             if "results_json" in wanted:
                 facts["results_json"] = json_text(lists["results"])
-        return turn.scope.frame("map", phase={"map": facts})
+        return ctx.scope.frame("map", phase={"map": facts})
 
-    def _results(self, turn: StepContext, fan: Map) -> Iterator[dict[str, Json]]:
-        mine = turn.child(fan)
+    def _results(self, ctx: StepContext, fan: Map) -> Iterator[dict[str, Json]]:
+        mine = ctx.child(fan)
         found = mine.run.journal.step(f"{mine.path}/{fan.items.name}")
         if found is None or not isinstance(found.outcome, Succeeded):
             return iter(())
         return item_results(mine, fan.items.read(found.outcome.value, mine))
 
 
-def _with_merge(turn: StepContext) -> Scope:
+def _with_merge(ctx: StepContext) -> Scope:
     from plait.program.changes import merge_names_at_start
 
-    facts = merge_names_at_start(turn)
-    return turn.scope.frame("merge", phase={"merge": facts}) if facts else turn.scope
+    facts = merge_names_at_start(ctx)
+    return ctx.scope.frame("merge", phase={"merge": facts}) if facts else ctx.scope
 
 
 def _with_captures(scope: Scope, label: str, value: Json) -> Scope:

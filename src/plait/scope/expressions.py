@@ -268,10 +268,10 @@ def _find_placeholders(text: str) -> list[Hole]:
     return [hole for hole in holes if not (isinstance(hole, ContextPlaceholder) and hole.bare)]
 
 
-def _hole_in_filter(source: Source, hole: Hole) -> Problem:
+def _hole_in_filter(source: Source, placeholder: Hole) -> Problem:
     what = "a filter knows the item alone, and no hole is filled in it"
     fix = "write the value itself; or let a command choose the items, which knows all names"
-    return Problem(what, Span(source, hole.start, hole.end), fix, code="condition")
+    return Problem(what, Span(source, placeholder.start, placeholder.end), fix, code="condition")
 
 
 def _no_when(where: Span | str | None = None) -> ConditionError:
@@ -443,10 +443,10 @@ class _Filter:
     name = "filter"
     single_equals = True
 
-    def kind(self, hole: Hole | FilledPlaceholder) -> str | None:  # noqa: ARG002 - the shape of `_When`
+    def kind(self, placeholder: Hole | FilledPlaceholder) -> str | None:  # noqa: ARG002 - the shape of `_When`
         return None
 
-    def hole(self, hole: Hole | FilledPlaceholder) -> Get:  # noqa: ARG002 - the shape of `_When`
+    def hole(self, placeholder: Hole | FilledPlaceholder) -> Get:  # noqa: ARG002 - the shape of `_When`
         raise InternalError("a filter is no template and has no holes")
 
     def path(self, text: str) -> tuple[Path, Get]:
@@ -468,18 +468,18 @@ class _When:
         self.profile = template.profile
         self.kinds = kinds
 
-    def kind(self, hole: Hole | FilledPlaceholder) -> str | None:
+    def kind(self, placeholder: Hole | FilledPlaceholder) -> str | None:
         """Of a hole that is a name and nothing else."""
-        match hole:
+        match placeholder:
             case ContextPlaceholder(
                 alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=None
             ):
                 return None if self.kinds is None else self.kinds(root)
         return None
 
-    def hole(self, hole: Hole | FilledPlaceholder) -> Get:
-        get = self._make_getter(hole)
-        parent = _parent_of_exists(hole)
+    def hole(self, placeholder: Hole | FilledPlaceholder) -> Get:
+        get = self._make_getter(placeholder)
+        parent = _parent_of_exists(placeholder)
         if parent is None:
             return get
         get_parent = self._make_getter(parent)
@@ -490,14 +490,14 @@ class _When:
 
         return exists
 
-    def _make_getter(self, hole: Hole | FilledPlaceholder) -> Get:
-        get = getter(hole, self.profile)
-        required = isinstance(hole, ContextPlaceholder) and hole.required is not None
+    def _make_getter(self, placeholder: Hole | FilledPlaceholder) -> Get:
+        get = getter(placeholder, self.profile)
+        required = isinstance(placeholder, ContextPlaceholder) and placeholder.required is not None
 
         def asked(rendering: Rendering) -> Answer:
-            answer = resolve_placeholder(hole, get, rendering)
-            if answer is UNDEFINED and required and not isinstance(hole, FilledPlaceholder):
-                rendering.missing.append((rendering.source, hole))
+            answer = resolve_placeholder(placeholder, get, rendering)
+            if answer is UNDEFINED and required and not isinstance(placeholder, FilledPlaceholder):
+                rendering.missing.append((rendering.source, placeholder))
                 rendering.finish()
             return answer
 
@@ -510,20 +510,20 @@ class _When:
         raise refused()
 
 
-def _parent_of_exists(hole: Hole | FilledPlaceholder) -> ContextPlaceholder | None:
+def _parent_of_exists(placeholder: Hole | FilledPlaceholder) -> ContextPlaceholder | None:
     """`${x}` for `${x.exists}`, if the hole is nothing but that."""
     if (
-        not isinstance(hole, ContextPlaceholder)
-        or len(hole.alternatives) != 1
-        or hole.filters
-        or hole.default
+        not isinstance(placeholder, ContextPlaceholder)
+        or len(placeholder.alternatives) != 1
+        or placeholder.filters
+        or placeholder.default
     ):
         return None
-    alternative = hole.alternatives[0]
+    alternative = placeholder.alternatives[0]
     path = alternative.origin
     if not isinstance(path, Path) or path.keys[-1:] != ("exists",) or alternative.formats:
         return None
-    return replace(hole, alternatives=(replace(alternative, origin=Path(path.root, path.keys[:-1])),))
+    return replace(placeholder, alternatives=(replace(alternative, origin=Path(path.root, path.keys[:-1])),))
 
 
 def _alike(left: Json, right: Json) -> tuple[Json, Json]:

@@ -274,15 +274,15 @@ class _Writer:
         return f"v{self.variables}"
 
 
-def _plain_path(hole: ContextPlaceholder) -> tuple[str, ...] | None:
+def _plain_path(placeholder: ContextPlaceholder) -> tuple[str, ...] | None:
     """The keys of a hole that is a path of names, with at most a constant default."""
-    [first, *others] = hole.alternatives
-    if hole.bare and hole.default is not None:
+    [first, *others] = placeholder.alternatives
+    if placeholder.bare and placeholder.default is not None:
         return None
-    if others or hole.filters or first.formats or not isinstance(first.origin, Path):
+    if others or placeholder.filters or first.formats or not isinstance(first.origin, Path):
         return None
     path = (first.origin.root, *first.origin.keys)
-    plain = first.origin.root not in FALLBACK_ROOTS and _is_constant(hole.default)
+    plain = first.origin.root not in FALLBACK_ROOTS and _is_constant(placeholder.default)
     names = tuple(key for key in path if isinstance(key, str))
     return names if plain and len(names) == len(path) else None
 

@@ -193,20 +193,20 @@ class Parsed:
     flaws: tuple[MalformedPlaceholder, ...] = ()
 
 
-def default_parts(hole: Hole) -> Parts | None:
-    match hole:
+def default_parts(placeholder: Hole) -> Parts | None:
+    match placeholder:
         case ContextPlaceholder() | InputPlaceholder() | EnvPlaceholder():
-            return hole.default
+            return placeholder.default
         case ParamPlaceholder() | PromptPlaceholder():
             return None
 
 
-def nested_parts(hole: Hole) -> tuple[Parts, ...]:
+def nested_parts(placeholder: Hole) -> tuple[Parts, ...]:
     """The templates inside a hole: its default, and the arguments of `file:` and `cmd:`."""
     found: list[Parts] = []
-    if isinstance(hole, ContextPlaceholder):
-        found += [a.origin.argument for a in hole.alternatives if isinstance(a.origin, Computed)]
-    if (default := default_parts(hole)) is not None:
+    if isinstance(placeholder, ContextPlaceholder):
+        found += [a.origin.argument for a in placeholder.alternatives if isinstance(a.origin, Computed)]
+    if (default := default_parts(placeholder)) is not None:
         found.append(default)
     return tuple(found)
 

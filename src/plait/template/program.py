@@ -293,22 +293,22 @@ class Program:
         answer = resolve_placeholder(part, get, rendering)  # type: ignore[arg-type]  # a hole has a getter
         return answer if answer is not UNDEFINED else self._missing(part, rendering)
 
-    def _missing(self, hole: Part, rendering: Rendering) -> Answer:
-        assert not isinstance(hole, Text | FilledPlaceholder)
-        if is_unknown_bare(hole, rendering.names):
+    def _missing(self, placeholder: Part, rendering: Rendering) -> Answer:
+        assert not isinstance(placeholder, Text | FilledPlaceholder)
+        if is_unknown_bare(placeholder, rendering.names):
             return UNDEFINED
-        if isinstance(hole, ContextPlaceholder | EnvPlaceholder) and hole.required is not None:
-            rendering.missing.append((rendering.source, hole))
+        if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder) and placeholder.required is not None:
+            rendering.missing.append((rendering.source, placeholder))
             return ""
-        if rendering.is_shell and not rendering.strict and _is_of_shell(hole, rendering.shell_names):
+        if rendering.is_shell and not rendering.strict and _is_of_shell(placeholder, rendering.shell_names):
             return UNDEFINED  # so is ${NAME} in capitals, and what the script sets itself
         if rendering.strict or self.profile.always_strict:
-            if hole.name not in rendering.shell_names:
-                rendering.missing.append((rendering.source, hole))
+            if placeholder.name not in rendering.shell_names:
+                rendering.missing.append((rendering.source, placeholder))
             return UNDEFINED
-        rendering.unanswered.append((rendering.source, hole))
-        if isinstance(hole, EnvPlaceholder) or (
-            isinstance(hole, ContextPlaceholder) and self.profile.missing_context == "empty"
+        rendering.unanswered.append((rendering.source, placeholder))
+        if isinstance(placeholder, EnvPlaceholder) or (
+            isinstance(placeholder, ContextPlaceholder) and self.profile.missing_context == "empty"
         ):
             return ""
         return UNDEFINED
@@ -335,9 +335,11 @@ def _least_of_piece(piece: Piece) -> str:
     return piece.value.least if isinstance(piece.value, Unknown) else reveal_text(piece.value)
 
 
-def _is_of_shell(hole: Hole, assigned: frozenset[str]) -> bool:
-    return hole.name in assigned or (
-        isinstance(hole, ContextPlaceholder) and hole.name.isupper() and "." not in hole.name
+def _is_of_shell(placeholder: Hole, assigned: frozenset[str]) -> bool:
+    return placeholder.name in assigned or (
+        isinstance(placeholder, ContextPlaceholder)
+        and placeholder.name.isupper()
+        and "." not in placeholder.name
     )
 
 
@@ -468,26 +470,30 @@ def follow_path(value: Json, keys: tuple[str | int, ...]) -> Answer:
     return value
 
 
-def _context(hole: ContextPlaceholder, profile: Profile) -> Getter:
-    getters = [_alternative(alternative, profile) for alternative in hole.alternatives]
+def _context(placeholder: ContextPlaceholder, profile: Profile) -> Getter:
+    getters = [_alternative(alternative, profile) for alternative in placeholder.alternatives]
     find = getters[0] if len(getters) == 1 else _first_value(getters)
-    if hole.filters:
-        find = _apply_filters(find, hole)
-    if hole.default is not None:
-        find = _with_default(find, hole.default, profile, null_is_missing=len(getters) > 1)
-    return _if_known(find, hole) if hole.bare and (hole.filters or hole.default is not None) else find
+    if placeholder.filters:
+        find = _apply_filters(find, placeholder)
+    if placeholder.default is not None:
+        find = _with_default(find, placeholder.default, profile, null_is_missing=len(getters) > 1)
+    return (
+        _if_known(find, placeholder)
+        if placeholder.bare and (placeholder.filters or placeholder.default is not None)
+        else find
+    )
 
 
-def _if_known(find: Getter, hole: ContextPlaceholder) -> Getter:
+def _if_known(find: Getter, placeholder: ContextPlaceholder) -> Getter:
     """Of a hole that is none if nobody knows its name, its default and filters count no more than it does."""
-    return lambda rendering: UNDEFINED if is_unknown_bare(hole, rendering.names) else find(rendering)
+    return lambda rendering: UNDEFINED if is_unknown_bare(placeholder, rendering.names) else find(rendering)
 
 
-def is_unknown_bare(hole: Hole, names: Container[str]) -> bool:
+def is_unknown_bare(placeholder: Hole, names: Container[str]) -> bool:
     """Is it `$NAME`, or `${a-b}`, of a name that is not known?  Then it is text, or the shell's."""
-    if not (isinstance(hole, ContextPlaceholder) and hole.bare):
+    if not (isinstance(placeholder, ContextPlaceholder) and placeholder.bare):
         return False
-    origin = hole.alternatives[0].origin
+    origin = placeholder.alternatives[0].origin
     return not isinstance(origin, Path) or origin.root not in names
 
 
@@ -617,9 +623,9 @@ def _first_value(getters: list[Getter]) -> Getter:
     return find
 
 
-def _apply_filters(find: Getter, hole: ContextPlaceholder) -> Getter:
-    steps = [(FILTERS[f.name][1], f.arguments, f.name == "default") for f in hole.filters]
-    named = [(f.name, _filter(f)) for f in hole.filters]
+def _apply_filters(find: Getter, placeholder: ContextPlaceholder) -> Getter:
+    steps = [(FILTERS[f.name][1], f.arguments, f.name == "default") for f in placeholder.filters]
+    named = [(f.name, _filter(f)) for f in placeholder.filters]
 
     def filtered(rendering: Rendering) -> Answer:
         value = find(rendering)
@@ -690,27 +696,27 @@ def _default_value(parts: Parts, profile: Profile) -> Getter:
     return inner.value if inner.whole else inner.text_or_secret
 
 
-def _input(hole: InputPlaceholder, profile: Profile) -> Getter:
-    key = hole.key
+def _input(placeholder: InputPlaceholder, profile: Profile) -> Getter:
+    key = placeholder.key
 
     def find(rendering: Rendering) -> Answer:
         inputs = rendering.names.get("inputs")
         return inputs.get(key, UNDEFINED) if isinstance(inputs, Mapping) else UNDEFINED
 
-    if hole.default is not None:
-        return _with_default(find, hole.default, profile)
-    if not hole.optional:
+    if placeholder.default is not None:
+        return _with_default(find, placeholder.default, profile)
+    if not placeholder.optional:
         return find
     return lambda rendering: "" if (value := find(rendering)) is UNDEFINED else value
 
 
-def _env(hole: EnvPlaceholder, profile: Profile) -> Getter:
-    name = hole.name
+def _env(placeholder: EnvPlaceholder, profile: Profile) -> Getter:
+    name = placeholder.name
 
     def find(rendering: Rendering) -> Answer:
         return rendering.env.get(name, UNDEFINED)
 
-    return find if hole.default is None else _with_default(find, hole.default, profile)
+    return find if placeholder.default is None else _with_default(find, placeholder.default, profile)
 
 
 # ── what to say ──────────────────────────────────────────────────────────
@@ -767,15 +773,17 @@ def _unknown(
     )
 
 
-def _candidate_names(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+def _candidate_names(placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
     """What a name of this kind of hole could have been meant to be."""
     return (
-        suggested_names(names) if isinstance(hole, ContextPlaceholder) else _available_names(hole, names, env)
+        suggested_names(names)
+        if isinstance(placeholder, ContextPlaceholder)
+        else _available_names(placeholder, names, env)
     )
 
 
-def _available_names(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
-    match hole:
+def _available_names(placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+    match placeholder:
         case EnvPlaceholder():
             return list(env)
         case InputPlaceholder():
@@ -799,16 +807,16 @@ def _with_fields(names: Mapping[str, Json]) -> Iterator[str]:
             yield from [f"{name}.{key}" for key in fields] or [name]
 
 
-def _message(hole: Hole) -> str | None:
-    return hole.required if isinstance(hole, ContextPlaceholder | EnvPlaceholder) else None
+def _message(placeholder: Hole) -> str | None:
+    return placeholder.required if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder) else None
 
 
-def _no_value_problem(hole: Hole, source: Source) -> Problem:
-    message = _message(hole)
+def _no_value_problem(placeholder: Hole, source: Source) -> Problem:
+    message = _message(placeholder)
     return Problem(
-        f"'{hole.name}' is required" + (f": {message}" if message else ""),
-        _span(hole, source),
-        f"give '{hole.name}' a value",
+        f"'{placeholder.name}' is required" + (f": {message}" if message else ""),
+        _span(placeholder, source),
+        f"give '{placeholder.name}' a value",
         code="required-name",
     )
 

@@ -369,27 +369,27 @@ def _require_origin(value: str, piece: PlacedValue, source: Source) -> str:
     return value
 
 
-def _spreads(hole: Hole | FilledPlaceholder) -> bool:
-    asked = original_placeholder(hole)
+def _spreads(placeholder: Hole | FilledPlaceholder) -> bool:
+    asked = original_placeholder(placeholder)
     return isinstance(asked, ContextPlaceholder) and asked.spread
 
 
-def original_placeholder(hole: Hole | FilledPlaceholder) -> Hole | None:
+def original_placeholder(placeholder: Hole | FilledPlaceholder) -> Hole | None:
     """The author's hole, also when an earlier stage has filled it."""
-    return hole.hole if isinstance(hole, FilledPlaceholder) else hole
+    return placeholder.hole if isinstance(placeholder, FilledPlaceholder) else placeholder
 
 
 def is_author_placeholder(
-    hole: Hole | FilledPlaceholder, lookup: Lookup | None, *, of_author: bool = False
+    placeholder: Hole | FilledPlaceholder, lookup: Lookup | None, *, of_author: bool = False
 ) -> bool:
     """Is every name in the hole of a trusted source, or the author's own (only then it may be an option)?"""
     origin_of = getattr(lookup, "origin", None)
-    if not isinstance(hole, ContextPlaceholder) or origin_of is None:
+    if not isinstance(placeholder, ContextPlaceholder) or origin_of is None:
         return False
-    roots = [getattr(alternative.origin, "root", None) for alternative in hole.alternatives]
+    roots = [getattr(alternative.origin, "root", None) for alternative in placeholder.alternatives]
     origins = [origin_of(root) if root else None for root in roots]
-    if hole.default is not None and not any(origins):
-        return all(isinstance(part, Text) for part in hole.default)  # the author's default is used
+    if placeholder.default is not None and not any(origins):
+        return all(isinstance(part, Text) for part in placeholder.default)  # the author's default is used
     if of_author:
         return all(origin is not None and origin.of_author for origin in origins)
     return all(origin is not None and origin.is_trusted for origin in origins)

@@ -390,32 +390,32 @@ def _fill_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -
     )
 
 
-def _needs_default(hole: Hole, rendering: Rendering, profile: Profile) -> bool:
-    if isinstance(hole, ParamPlaceholder | PromptPlaceholder):
+def _needs_default(placeholder: Hole, rendering: Rendering, profile: Profile) -> bool:
+    if isinstance(placeholder, ParamPlaceholder | PromptPlaceholder):
         return False
-    answer = resolve_placeholder(hole, getter(replace(hole, default=None), profile), rendering)
-    one_of_several = isinstance(hole, ContextPlaceholder) and len(hole.alternatives) > 1
+    answer = resolve_placeholder(placeholder, getter(replace(placeholder, default=None), profile), rendering)
+    one_of_several = isinstance(placeholder, ContextPlaceholder) and len(placeholder.alternatives) > 1
     return answer is UNDEFINED or (one_of_several and answer is None)
 
 
-def _with_filled_inner(hole: Hole, stage: int, rendering: Rendering, profile: Profile) -> Hole:
+def _with_filled_inner(placeholder: Hole, stage: int, rendering: Rendering, profile: Profile) -> Hole:
     """Fill the holes inside a default or an argument that belong to this stage."""
-    match hole:
+    match placeholder:
         case ContextPlaceholder():
             alternatives = tuple(
                 replace(a, origin=replace(o, argument=_fill_parts(o.argument, stage, rendering, profile)))
                 if isinstance(o := a.origin, Computed)
                 else a
-                for a in hole.alternatives
+                for a in placeholder.alternatives
             )
-            hole = replace(hole, alternatives=alternatives)
+            placeholder = replace(placeholder, alternatives=alternatives)
         case ParamPlaceholder() | PromptPlaceholder():
-            return hole
+            return placeholder
         case InputPlaceholder() | EnvPlaceholder():
             pass
-    if hole.default is None or hole.stage == stage:
-        return hole
-    return replace(hole, default=_fill_parts(hole.default, stage, rendering, profile))
+    if placeholder.default is None or placeholder.stage == stage:
+        return placeholder
+    return replace(placeholder, default=_fill_parts(placeholder.default, stage, rendering, profile))
 
 
 # ── what to say ──────────────────────────────────────────────────────────

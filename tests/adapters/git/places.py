@@ -59,10 +59,10 @@ class Given:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: StepContext) -> Json:  # noqa: ARG002
+    def run(self, ctx: StepContext) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 
-    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
+    def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002
         return (WorkItem(order, item, item) for order, item in enumerate(self.items))
 
 
@@ -142,11 +142,11 @@ class Place:
         )
 
     def _step(self, name: str, does: Does) -> ActionStep:
-        def answer(turn: StepContext) -> Json:
-            item = str(turn.scope.lookup("item"))
+        def answer(ctx: StepContext) -> Json:
+            item = str(ctx.scope.lookup("item"))
             self.ran.append(item)
-            does(Path(turn.directory), item)
-            return turn.directory
+            does(Path(ctx.directory), item)
+            return ctx.directory
 
         return step(name, Acting(answer))
 

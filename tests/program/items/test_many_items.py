@@ -89,9 +89,9 @@ def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
         told.append("index")
         indexed(self, last)
 
-    def begun(self: fan.Map, turn: StepContext) -> Json:
+    def begun(self: fan.Map, ctx: StepContext) -> Json:
         told.append("map")
-        return run_map(self, turn)
+        return run_map(self, ctx)
 
     monkeypatch.setattr(Reader, "_extend", extended)
     monkeypatch.setattr(fan.Map, "run", begun)

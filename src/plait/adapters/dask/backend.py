@@ -871,10 +871,10 @@ def _is_lost(error: BaseException) -> bool:
     return isinstance(error, OSError | CancelledError) or "CancelledError" in names
 
 
-def _require_time(turn: StepContext) -> None:
-    if turn.is_expired():
+def _require_time(ctx: StepContext) -> None:
+    if ctx.is_expired():
         raise DeadlineExceeded
 
 
-def _end(step: Step, turn: StepContext, outcome: Outcome) -> StepFinished:
-    return StepFinished(turn.path, step.kind, step.title, step.fingerprint, outcome, 0.0, turn.order)
+def _end(step: Step, ctx: StepContext, outcome: Outcome) -> StepFinished:
+    return StepFinished(ctx.path, step.kind, step.title, step.fingerprint, outcome, 0.0, ctx.order)

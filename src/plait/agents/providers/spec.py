@@ -130,29 +130,29 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
 # ── what has to be ───────────────────────────────────────────────────────
 
 
-def _missing(said: Fields) -> Iterator[Problem]:
-    where = said.node.entries[0][0].span if said.node.entries else said.node.span
+def _missing(fields: Fields) -> Iterator[Problem]:
+    where = fields.node.entries[0][0].span if fields.node.entries else fields.node.span
     needed = {
         "chat_completions": ("base_url", "path", "body"),
         "anthropic_messages": ("base_url", "path", "body"),
         "replay": ("file",),
     }
-    family = said.text("family")
+    family = fields.text("family")
     for part in needed.get(family or "", ("family",)):
-        if not said.has(part):
+        if not fields.has(part):
             yield Problem(
                 f"a provider needs '{part}'",
                 where,
                 f"add {part}: …, or extends: NAME of a provider that has it",
                 code="missing-field",
             )
-    auth = said.child("auth")
+    auth = fields.child("auth")
     kind = None if auth is None else auth.text("type")
     if auth is not None and kind != "none":
         for part in ("env", "header") if kind == "header" else ("env",):
             if not auth.has(part):
                 yield Problem(
-                    f"auth of type {kind} needs '{part}'", said.span("auth"), f"add {part}: …",
+                    f"auth of type {kind} needs '{part}'", fields.span("auth"), f"add {part}: …",
                     code="missing-field",
                 )  # fmt: skip
 
@@ -160,17 +160,17 @@ def _missing(said: Fields) -> Iterator[Problem]:
 # ── parts ────────────────────────────────────────────────────────────────
 
 
-def _empty(form: str, said: Fields) -> Fields:
-    return Fields(form, MappingNode((), said.node.span), said.scope)
+def _empty(form: str, fields: Fields) -> Fields:
+    return Fields(form, MappingNode((), fields.node.span), fields.scope)
 
 
-def _template(said: Fields, field: str) -> Template:
-    node = said.get(field)
-    return to_template(Scalar("", said.node.span) if node is None else node, "config")
+def _template(fields: Fields, field: str) -> Template:
+    node = fields.get(field)
+    return to_template(Scalar("", fields.node.span) if node is None else node, "config")
 
 
-def _family(said: Fields) -> FamilyName:
-    match said.text("family"):
+def _family(fields: Fields) -> FamilyName:
+    match fields.text("family"):
         case "anthropic_messages":
             return "anthropic_messages"
         case "replay":
@@ -178,8 +178,8 @@ def _family(said: Fields) -> FamilyName:
     return "chat_completions"
 
 
-def _parse_structured(said: Fields) -> Structured:
-    match said.text("structured"):
+def _parse_structured(fields: Fields) -> Structured:
+    match fields.text("structured"):
         case "json_schema":
             return "json_schema"
         case "tool":
@@ -187,16 +187,16 @@ def _parse_structured(said: Fields) -> Structured:
     return "prompt"
 
 
-def _auth(said: Fields | None) -> Auth:
-    if said is None or said.text("type") == "none":
+def _auth(fields: Fields | None) -> Auth:
+    if fields is None or fields.text("type") == "none":
         return Auth()
-    header = said.text("header") or ""
-    named = (said.text("env") or "", header, said.flag("optional"))
-    return Auth("header", *named) if said.text("type") == "header" else Auth("bearer", *named)
+    header = fields.text("header") or ""
+    named = (fields.text("env") or "", header, fields.flag("optional"))
+    return Auth("header", *named) if fields.text("type") == "header" else Auth("bearer", *named)
 
 
-def _prices(said: Fields) -> dict[str, Price]:
-    return {model: _price(price.data()) for model, price in said.entries("prices")}
+def _prices(fields: Fields) -> dict[str, Price]:
+    return {model: _price(price.data()) for model, price in fields.entries("prices")}
 
 
 def _price(said: Json) -> Price:

@@ -47,15 +47,15 @@ def shell_pieces(leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh") 
     return pieces
 
 
-def _is_filled(hole: ContextPlaceholder, known: Container[str], own: frozenset[str]) -> bool:
-    if hole.default is not None or len(hole.alternatives) != 1:
+def _is_filled(placeholder: ContextPlaceholder, known: Container[str], own: frozenset[str]) -> bool:
+    if placeholder.default is not None or len(placeholder.alternatives) != 1:
         return True
-    path = hole.alternatives[0].origin
+    path = placeholder.alternatives[0].origin
     if not isinstance(path, Path) or path.root in known:
         return True
     if path.root in ALIASES and "item" in known:
         return path.root not in own
-    return not (hole.bare or is_shell_variable(path, own))
+    return not (placeholder.bare or is_shell_variable(path, own))
 
 
 def _formats(part: object) -> set[str]:

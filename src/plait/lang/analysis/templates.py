@@ -134,21 +134,23 @@ def _flaw(flaw: MalformedPlaceholder, leaf: Leaf, *, strict: bool) -> Finding:
     return Finding(problem, "error" if flaw.fatal or strict else "warning")
 
 
-def _hole(hole: Hole, field: TemplateField, leaf: Leaf, own: frozenset[str]) -> Iterator[Finding]:
-    span = Span(leaf.source, hole.start, hole.end)
-    match hole:
+def _hole(placeholder: Hole, field: TemplateField, leaf: Leaf, own: frozenset[str]) -> Iterator[Finding]:
+    span = Span(leaf.source, placeholder.start, placeholder.end)
+    match placeholder:
         case ContextPlaceholder():
-            for alternative in hole.alternatives:
-                yield from _alternative(alternative, hole, field, span, own)
+            for alternative in placeholder.alternatives:
+                yield from _alternative(alternative, placeholder, field, span, own)
         case InputPlaceholder() | PromptPlaceholder():
-            name = hole.key if isinstance(hole, InputPlaceholder) else hole.name
-            optional = isinstance(hole, InputPlaceholder) and (hole.optional or hole.default is not None)
+            name = placeholder.key if isinstance(placeholder, InputPlaceholder) else placeholder.name
+            optional = isinstance(placeholder, InputPlaceholder) and (
+                placeholder.optional or placeholder.default is not None
+            )
             if field.declared is not None and name not in field.declared and not optional:
                 yield _unknown_input(name, field.declared, span)
         case ParamPlaceholder():
-            guess = closest_name(hole.name, field.declared or ())
-            if field.declared is not None and hole.name not in field.declared and guess:
-                what = f"no parameter is named '{hole.name}'"
+            guess = closest_name(placeholder.name, field.declared or ())
+            if field.declared is not None and placeholder.name not in field.declared and guess:
+                what = f"no parameter is named '{placeholder.name}'"
                 fix = f"did you mean '{guess}'?"
                 yield Finding(Problem(what, span, fix, code="unknown-parameter"), "warning")
         case EnvPlaceholder():
@@ -163,17 +165,21 @@ def _unknown_input(name: str, declared: frozenset[str], span: Span) -> Finding:
 
 
 def _alternative(
-    alternative: Alternative, hole: ContextPlaceholder, field: TemplateField, span: Span, own: frozenset[str]
+    alternative: Alternative,
+    placeholder: ContextPlaceholder,
+    field: TemplateField,
+    span: Span,
+    own: frozenset[str],
 ) -> Iterator[Finding]:
     if any(form.name == "raw" for form in alternative.formats):
-        what = f"':raw' makes the value of '{hole.name}' part of the code"
+        what = f"':raw' makes the value of '{placeholder.name}' part of the code"
         fix = "leave ':raw' away unless the value is code that you wrote yourself"
         yield Finding(Problem(what, span, fix, code="raw-value"), "warning")
     match alternative.origin:
         case Path() as path:
-            yield from _path(path, hole, field, span, own)
+            yield from _path(path, placeholder, field, span, own)
         case Extract(origin=path):
-            yield from _path(path, hole, field, span, own)
+            yield from _path(path, placeholder, field, span, own)
         case Computed(kind=kind, variable=variable) if field.phase == "head" and kind in _WHEN_RUN:
             if variable is None or kind not in field.known:
                 what = f"'{span.source.text[span.start : span.end]}' has no answer before anything runs"
@@ -182,7 +188,7 @@ def _alternative(
 
 
 def _path(
-    path: Path, hole: ContextPlaceholder, field: TemplateField, span: Span, own: frozenset[str]
+    path: Path, placeholder: ContextPlaceholder, field: TemplateField, span: Span, own: frozenset[str]
 ) -> Iterator[Finding]:
     if field.when and path.keys[-1:] == ("exists",):
         return  # whether something is there may be asked of everything
@@ -190,7 +196,7 @@ def _path(
     if name is not None and not (path.root in ALIASES and name.in_environment and "item" in field.known):
         first = path.keys[0] if path.keys else None
         if not name.fields or first is None or not isinstance(first, str) or first in name.fields:
-            yield from _beyond(name.value, path, hole, field, span)
+            yield from _beyond(name.value, path, placeholder, field, span)
             return
         guess = closest_name(first, name.fields)
         meant = f"did you mean '{path.root}.{guess}'? " if guess else ""
@@ -204,14 +210,14 @@ def _path(
         return
     if field.phase in OPEN_PHASES:
         return
-    if hole.bare:
+    if placeholder.bare:
         yield from _unknown_bare(path, field, span)
         return
-    if field.shell and is_shell_variable(path, own, strict=field.strict and not _has_fallback(hole)):
+    if field.shell and is_shell_variable(path, own, strict=field.strict and not _has_fallback(placeholder)):
         return
     if ANY_NAME.name in field.known and path.root not in BUILTIN_ROOTS:
         return  # it may come from what could not be read, and that is reported
-    if not _has_fallback(hole):
+    if not _has_fallback(placeholder):
         yield Finding(_unknown(path, field, span))
     elif path.keys and path.root not in BUILTIN_ROOTS:
         # A plain name may be given when the flow is started; nobody can give a dotted one.
@@ -219,10 +225,15 @@ def _path(
 
 
 def _beyond(
-    value: Json, path: Path, hole: ContextPlaceholder, field: TemplateField, span: Span
+    value: Json, path: Path, placeholder: ContextPlaceholder, field: TemplateField, span: Span
 ) -> Iterator[Finding]:
     """A path that leads out of a value which stands in the file: a run would leave it as it is written."""
-    if not path.keys or hole.bare or _has_fallback(hole) or field.phase in (*OPEN_PHASES, "graph"):
+    if (
+        not path.keys
+        or placeholder.bare
+        or _has_fallback(placeholder)
+        or field.phase in (*OPEN_PHASES, "graph")
+    ):
         return
     if path.root in BUILTIN_ROOTS:
         return  # that goes before a variable of the same name
@@ -248,9 +259,9 @@ def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Find
         yield Finding(replace(problem, what=what), "warning")
 
 
-def _has_fallback(hole: ContextPlaceholder) -> bool:
-    filters = any(step.name == "default" for step in hole.filters)
-    return hole.default is not None or filters or len(hole.alternatives) > 1
+def _has_fallback(placeholder: ContextPlaceholder) -> bool:
+    filters = any(step.name == "default" for step in placeholder.filters)
+    return placeholder.default is not None or filters or len(placeholder.alternatives) > 1
 
 
 def _unknown(path: Path, field: TemplateField, span: Span) -> Problem:

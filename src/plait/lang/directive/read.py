@@ -233,8 +233,8 @@ def hooks_in(path: str) -> nodes.Node | None:
         return None
 
 
-def _whole(said: Fields, name: str) -> int:
-    value = said.integer(name)
+def _whole(fields: Fields, name: str) -> int:
+    value = fields.integer(name)
     return value if value is not None else 0
 
 
@@ -242,15 +242,15 @@ def _template(node: nodes.Node) -> Template:
     return to_template(node, "directive")
 
 
-def _uses(tools: Sequence[str], said: Fields) -> Iterator[tuple[str, Span]]:
+def _uses(tools: Sequence[str], fields: Fields) -> Iterator[tuple[str, Span]]:
     """The tools that are named one by one: each has to be there before anything runs."""
     for tool in tools:
         if "*" not in tool and not tool.startswith("directive:"):
-            yield tool.removeprefix("tool:"), said.span("permissions")
+            yield tool.removeprefix("tool:"), fields.span("permissions")
 
 
-def _field_parameters(said: Fields, name: str) -> dict[str, Parameter]:
-    node = said.get(name)
+def _field_parameters(fields: Fields, name: str) -> dict[str, Parameter]:
+    node = fields.get(name)
     if node is None:
         return {}
     return parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span))

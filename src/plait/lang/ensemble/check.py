@@ -403,17 +403,17 @@ def _of_format(problem: Problem) -> Finding:
     return Finding(problem, "warning" if problem.code in format.WARNED else "error")
 
 
-def _of_parts(said: Fields) -> Iterator[Finding]:
+def _of_parts(fields: Fields) -> Iterator[Finding]:
     try:
-        _parameters(said.node)
+        _parameters(fields.node)
     except InputError as error:
         yield from map(Finding, error.problems)
-    yield from hook_findings(said.get("hooks"))
-    read = _Reader(said, "").read()
+    yield from hook_findings(fields.get("hooks"))
+    read = _Reader(fields, "").read()
     yield from map(Finding, read.problems)
     if not read.problems:
         yield from map(Finding, check_ensemble_spec(read.cast, read.where))
-        inputs = _input_names(said)
+        inputs = _input_names(fields)
         for task in read.cast.tasks:
             yield from _params(read, task, inputs)
         for one in read.cast.maps if inputs else ():
@@ -441,10 +441,10 @@ def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
                     yield Finding(_unknown(what, node, root, known, "unknown-name"))
 
 
-def _input_names(said: Fields) -> tuple[str, ...]:
+def _input_names(fields: Fields) -> tuple[str, ...]:
     """The names of the inputs; none, if the file does not say which there are."""
     try:
-        return tuple(_parameters(said.node))
+        return tuple(_parameters(fields.node))
     except InputError:  # which was told
         return ()
 

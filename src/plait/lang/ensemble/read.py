@@ -58,8 +58,8 @@ class ParsedEnsemble:
 class _Reader:
     """Makes the parts of an ensemble of a map that has the form of one."""
 
-    def __init__(self, said: Fields, path: str) -> None:
-        self.said = said
+    def __init__(self, fields: Fields, path: str) -> None:
+        self.said = fields
         self.path = path
         self.places: dict[int, Fields] = {}
         self.written: dict[Place, Template] = {}
@@ -92,21 +92,21 @@ class _Reader:
 
     # ── agents ───────────────────────────────────────────────────────────
 
-    def _agent(self, said: Fields) -> Agent:
-        agent = Agent(said.text("role") or "", **self._member(said))
-        self._note(agent, said, AGENT_TEXTS)
+    def _agent(self, fields: Fields) -> Agent:
+        agent = Agent(fields.text("role") or "", **self._member(fields))
+        self._note(agent, fields, AGENT_TEXTS)
         return agent
 
-    def _manager(self, said: Fields) -> Manager:
+    def _manager(self, fields: Fields) -> Manager:
         manager = Manager(
-            said.text("role") or "",
-            **self._member(said),
-            max_delegations=said.integer("max_delegations"),
-            max_per_worker=said.integer("max_per_worker"),
-            workers=self._roles(said.strings("workers")),
-            required=self._roles(said.strings("required")),
+            fields.text("role") or "",
+            **self._member(fields),
+            max_delegations=fields.integer("max_delegations"),
+            max_per_worker=fields.integer("max_per_worker"),
+            workers=self._roles(fields.strings("workers")),
+            required=self._roles(fields.strings("required")),
         )
-        self._note(manager, said, AGENT_TEXTS)
+        self._note(manager, fields, AGENT_TEXTS)
         return manager
 
     def _roles(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -116,28 +116,28 @@ class _Reader:
             self.agents[name].role if name in self.agents and name not in written else name for name in names
         )
 
-    def _member(self, said: Fields) -> dict[str, Json]:
-        limits = read_limits(said.child("limits"))
-        tools = said.strings("tools")
+    def _member(self, fields: Fields) -> dict[str, Json]:
+        limits = read_limits(fields.child("limits"))
+        tools = fields.strings("tools")
         for tool in tools:
             if "*" not in tool and ":" not in tool:
-                self.uses.setdefault(tool, said.span("tools"))
+                self.uses.setdefault(tool, fields.span("tools"))
         return {
-            "goal": said.text("goal") or "",
-            "background": said.text("background") or "",
-            "provider": said.text("provider"),
-            "model": said.text("model"),
+            "goal": fields.text("goal") or "",
+            "background": fields.text("background") or "",
+            "provider": fields.text("provider"),
+            "model": fields.text("model"),
             "tools": tools,
-            "once": said.strings("once"),
-            "options": {name: node.data() for name, node in said.entries("options")},
+            "once": fields.strings("once"),
+            "options": {name: node.data() for name, node in fields.entries("options")},
             "limits": replace(limits, turns=MOST_TURNS) if limits.turns is None else limits,
         }
 
-    def _note(self, made: Agent | Task, said: Fields, texts: Iterable[str]) -> None:
+    def _note(self, made: Agent | Task, fields: Fields, texts: Iterable[str]) -> None:
         """Where it stands, and its templates with their places."""
-        self.places[id(made)] = said
+        self.places[id(made)] = fields
         for name in texts:
-            node = said.get(name)
+            node = fields.get(name)
             if isinstance(node, nodes.Scalar) and isinstance(node.value, str) and node.value:
                 self.written[(id(made), name)] = to_template(node, "prompt")
 
@@ -160,39 +160,39 @@ class _Reader:
             # All tasks are there before any can be named; nobody has seen this one yet.
             object.__setattr__(self.tasks[name], "context", found)
 
-    def _task(self, said: Fields) -> Task:
-        params, schema, tool = said.get("params"), said.get("output_schema"), said.text("tool")
+    def _task(self, fields: Fields) -> Task:
+        params, schema, tool = fields.get("params"), fields.get("output_schema"), fields.text("tool")
         if tool is not None:
-            self.uses.setdefault(tool, said.span("tool"))
+            self.uses.setdefault(tool, fields.span("tool"))
         task = Task(
-            said.text("description") or "",
-            said.text("expected_output") or "",
-            agent=self._task_agent(said),
+            fields.text("description") or "",
+            fields.text("expected_output") or "",
+            agent=self._task_agent(fields),
             tool=tool,
             params=None if params is None else params.data(),
-            name=said.text("name"),
+            name=fields.text("name"),
             output_schema=schema.data() if isinstance(schema, nodes.Mapping) else None,
-            max_output_retries=said.integer("max_output_retries") or 0,
-            attempts=said.integer("attempts") or 1,
-            timeout=said.seconds("timeout"),
+            max_output_retries=fields.integer("max_output_retries") or 0,
+            attempts=fields.integer("attempts") or 1,
+            timeout=fields.seconds("timeout"),
         )
-        self._note(task, said, TASK_TEXTS)
+        self._note(task, fields, TASK_TEXTS)
         if params is not None:
             self.written[(id(task), "params")] = to_template(params, "graph")
         return task
 
-    def _task_agent(self, said: Fields) -> Agent | None:
-        inner, named = said.child("agent"), said.text("agent")
+    def _task_agent(self, fields: Fields) -> Agent | None:
+        inner, named = fields.child("agent"), fields.text("agent")
         if inner is not None:
             return self._agent(inner)
         if named is not None and named not in self.agents:
             what = f"there is no agent '{named}'"
-            self.problems.append(_unknown(what, said.get("agent"), named, self.agents, "unknown-agent"))
+            self.problems.append(_unknown(what, fields.get("agent"), named, self.agents, "unknown-agent"))
         return None if named is None else self.agents.get(named)
 
-    def _find_tasks(self, said: Fields, name: str) -> Iterator[Task]:
+    def _find_tasks(self, fields: Fields, name: str) -> Iterator[Task]:
         """The tasks that a field names, one or several."""
-        node = said.get(name)
+        node = fields.get(name)
         for one in node.items if isinstance(node, nodes.Sequence) else (node,):
             wanted = one.data() if isinstance(one, nodes.Scalar) else None
             if wanted is None:
@@ -219,8 +219,8 @@ class _Reader:
             self.places[id(loop)] = said
             yield loop
 
-    def _until(self, said: Fields) -> Json:
-        node = said.get("until")
+    def _until(self, fields: Fields) -> Json:
+        node = fields.get("until")
         if node is None:
             return None
         source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
@@ -236,30 +236,30 @@ class _Reader:
             if isinstance(one, nodes.Mapping):
                 yield from self._map(Fields("ensemble_map", one, NOTHING))
 
-    def _map(self, said: Fields) -> Iterator[MapReduce]:
-        items, path = self._items(said)
-        reduce = next(self._find_tasks(said, "reduce"), None)
-        for task in self._find_tasks(said, "task"):
+    def _map(self, fields: Fields) -> Iterator[MapReduce]:
+        items, path = self._items(fields)
+        reduce = next(self._find_tasks(fields, "reduce"), None)
+        for task in self._find_tasks(fields, "task"):
             made = MapReduce(
                 items,
                 task,
                 reduce,
-                item=said.text("as") or "item",
-                chunk_size=said.integer("chunk_size"),
-                target_tokens=said.integer("target_tokens"),
-                max_levels=said.integer("max_levels") or MAX_LEVELS,
+                item=fields.text("as") or "item",
+                chunk_size=fields.integer("chunk_size"),
+                target_tokens=fields.integer("target_tokens"),
+                max_levels=fields.integer("max_levels") or MAX_LEVELS,
                 path=path,
-                on_empty=parse_on_empty(said),
+                on_empty=parse_on_empty(fields),
             )
-            self.places[id(made)] = said
+            self.places[id(made)] = fields
             yield made
 
-    def _items(self, said: Fields) -> tuple[Json, str | None]:
+    def _items(self, fields: Fields) -> tuple[Json, str | None]:
         """A list, the name of an input, or the task that makes the list and where in its data that is."""
-        made = said.child("items")
+        made = fields.child("items")
         if made is not None:
             return next(self._find_tasks(made, "task"), ()), made.text("path")
-        items = said.get("items")
+        items = fields.get("items")
         assert isinstance(items, nodes.Sequence | nodes.Scalar)
         return items.data(), None
 

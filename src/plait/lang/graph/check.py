@@ -77,15 +77,15 @@ def graph_body(document: nodes.Mapping) -> Fields:
     return Fields("graph", document, NOTHING)
 
 
-def node_kind(said: Fields) -> NodeKind:
+def node_kind(fields: Fields) -> NodeKind:
     """What its author says it is, else what its fields tell."""
-    if (named := said.text("type")) is not None and named in KINDS:
+    if (named := fields.text("type")) is not None and named in KINDS:
         return KINDS[named]
-    if said.has("over"):
+    if fields.has("over"):
         return "foreach"
-    if any(said.has(field) for field in ACTIONS):
+    if any(fields.has(field) for field in ACTIONS):
         return "tool"
-    return "return" if said.has("output") else "gate"
+    return "return" if fields.has("output") else "gate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class NamedTool:
         return None if template.placeholders else whole_id(str(template.render({})), self.is_directive)
 
 
-def node_tool(said: Fields) -> NamedTool | None:
+def node_tool(fields: Fields) -> NamedTool | None:
     """The tool of a node, or of what its action says."""
-    inner = said.child("action") or said
+    inner = fields.child("action") or fields
     node = inner.get("tool")
     if not isinstance(node, nodes.Scalar):
         return None
@@ -239,8 +239,8 @@ class _Graph:
             parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", inputs.span), inputs),), inputs.span))
 
 
-def _targets(said: Fields) -> Iterator[_Target]:
-    node, other = said.get("next"), said.get("on_error")
+def _targets(fields: Fields) -> Iterator[_Target]:
+    node, other = fields.get("next"), fields.get("on_error")
     items = node.items if isinstance(node, nodes.Sequence) else (node,)
     for item in items:
         match item:
@@ -254,59 +254,61 @@ def _targets(said: Fields) -> Iterator[_Target]:
         yield _Target(other.value, other.span, "on_error")
 
 
-def _check_node_fields(name: str, said: Fields) -> Iterator[Problem]:
+def _check_node_fields(name: str, fields: Fields) -> Iterator[Problem]:
     """Fields that a node of its kind lacks, or that mean nothing to it."""
-    kind = node_kind(said)
+    kind = node_kind(fields)
     word = next(word for word, one in KINDS.items() if one == kind)
     for field, (wanted, kinds) in MEANT_FOR.items():
-        if said.has(field) and kind not in kinds:
+        if fields.has(field) and kind not in kinds:
             what = f"'{field}' means nothing to {_a(word)}: it belongs to {_a(wanted)}"
             yield Problem(
-                what, said.span(field), "remove it, or change the node's type", code="misplaced-field"
+                what, fields.span(field), "remove it, or change the node's type", code="misplaced-field"
             )
-    if kind == "foreach" and not said.has("over"):
-        yield _lacks(said, "a foreach needs 'over': the items", "add over: ${state.…}")
-    actions = [field for field in ACTIONS if said.has(field)]
+    if kind == "foreach" and not fields.has("over"):
+        yield _lacks(fields, "a foreach needs 'over': the items", "add over: ${state.…}")
+    actions = [field for field in ACTIONS if fields.has(field)]
     if kind in ("tool", "foreach") and not actions:
-        yield _lacks(said, f"node '{name}' needs 'tool' or 'shell': what it does", "add tool: … or shell: …")
+        yield _lacks(
+            fields, f"node '{name}' needs 'tool' or 'shell': what it does", "add tool: … or shell: …"
+        )
     if len(actions) > 1:
         what, fix = f"{' and '.join(map(repr, actions))} both say what is done", "keep one of them"
-        yield Problem(what, said.span(actions[-1]), fix, code="contradiction")
-    elif said.has("shell") and kind in ("tool", "foreach"):
+        yield Problem(what, fields.span(actions[-1]), fix, code="contradiction")
+    elif fields.has("shell") and kind in ("tool", "foreach"):
         for field in ("params", "cache_result"):
-            if said.has(field):
+            if fields.has(field):
                 what, fix = (
                     f"'{field}' means nothing to shell text",
                     "remove it; values stand in the text itself",
                 )
-                yield Problem(what, said.span(field), fix, code="misplaced-field")
-    if said.has("interpreter") and not said.has("shell"):
+                yield Problem(what, fields.span(field), fix, code="misplaced-field")
+    if fields.has("interpreter") and not fields.has("shell"):
         what, fix = (
             "'interpreter' says which shell runs 'shell', which is missing",
             "add shell: …, or remove it",
         )
-        yield Problem(what, said.span("interpreter"), fix, code="misplaced-field")
-    if said.has("action") and said.has("params"):
+        yield Problem(what, fields.span("interpreter"), fix, code="misplaced-field")
+    if fields.has("action") and fields.has("params"):
         what, fix = "the parameters of an action stand in it", "move params below action"
-        yield Problem(what, said.span("params"), fix, code="misplaced-field")
-    loop = said.text("as")
+        yield Problem(what, fields.span("params"), fix, code="misplaced-field")
+    loop = fields.text("as")
     if loop is not None and loop in names_in("graph"):
         what = f"'{loop}' is a name of every graph, so no item can have it"
-        yield Problem(what, said.span("as"), "choose another name", code="shadowed-name")
+        yield Problem(what, fields.span("as"), "choose another name", code="shadowed-name")
 
 
 def _a(word: str) -> str:
     return f"{'an' if word[:1] in 'aeiou' else 'a'} {word}"
 
 
-def _lacks(said: Fields, what: str, fix: str) -> Problem:
-    entries = said.node.entries
-    where = entries[0][0].span if entries else said.node.span
+def _lacks(fields: Fields, what: str, fix: str) -> Problem:
+    entries = fields.node.entries
+    where = entries[0][0].span if entries else fields.node.span
     return Problem(what, where, fix, code="missing-field")
 
 
-def _conditions(said: Fields) -> Iterator[Finding]:
-    node = said.get("next")
+def _conditions(fields: Fields) -> Iterator[Finding]:
+    node = fields.get("next")
     edges = node.items if isinstance(node, nodes.Sequence) else (node,)
     is_open = False
     for edge in edges:
@@ -391,8 +393,8 @@ class _Names:
         )
 
 
-def _has_result(said: Fields, place: str) -> bool:
-    return node_kind(said) in ("tool", "foreach") and place in ("assign", "next")
+def _has_result(fields: Fields, place: str) -> bool:
+    return node_kind(fields) in ("tool", "foreach") and place in ("assign", "next")
 
 
 def _no_input(name: str, declared: frozenset[str], span: Span) -> Problem:
@@ -420,9 +422,9 @@ def _template_paths(field: TemplateField) -> Iterator[tuple[Path, Span]]:
             yield path, Span(leaf.source, hole.start, hole.end)
 
 
-def _condition_paths(said: Fields) -> Iterator[tuple[Path, Span]]:
+def _condition_paths(fields: Fields) -> Iterator[tuple[Path, Span]]:
     """The paths of the conditions that are data."""
-    node = said.get("next")
+    node = fields.get("next")
     for edge in node.items if isinstance(node, nodes.Sequence) else (node,):
         when = edge.get("when") if isinstance(edge, nodes.Mapping) else None
         if isinstance(when, nodes.Mapping):

@@ -179,8 +179,8 @@ def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -
     )
 
 
-def _template(said: Fields, name: str) -> Template | None:
-    node = said.get(name)
+def _template(fields: Fields, name: str) -> Template | None:
+    node = fields.get(name)
     return None if node is None else to_template(node, "graph")
 
 
@@ -188,45 +188,45 @@ _BEHIND: Final = ("assign", "collect", "next", "on_error")
 """Fields of a node that say what follows its call: another text there does not make the call another one."""
 
 
-def _call(said: Fields, around: Json, name: str) -> Action | None:
-    assert isinstance(said.node, nodes.Mapping)
-    kept = tuple(entry for entry in said.node.entries if entry[0].value not in _BEHIND)
-    before = fingerprint_data(nodes.Mapping(kept, said.node.span), format.Record("node"))
-    script, named = said.get("shell"), node_tool(said)
+def _call(fields: Fields, around: Json, name: str) -> Action | None:
+    assert isinstance(fields.node, nodes.Mapping)
+    kept = tuple(entry for entry in fields.node.entries if entry[0].value not in _BEHIND)
+    before = fingerprint_data(nodes.Mapping(kept, fields.node.span), format.Record("node"))
+    script, named = fields.get("shell"), node_tool(fields)
     if script is not None:
-        action = ShellAction(to_template(script, "graph"), parse_interpreter(said))
+        action = ShellAction(to_template(script, "graph"), parse_interpreter(fields))
         return ShellCall(action, digest([around, name, before]))
     if named is None:
         return None
     tool = named.id()
-    params = (said.child("action") or said).get("params")
+    params = (fields.child("action") or fields).get("params")
     has_params = params is not None and params.data() is not None
     return NodeCall(
         to_template(named.node, "graph") if tool is None else tool,
         to_template(params, "graph") if params is not None and has_params else None,
-        cached=said.flag("cache_result"),
+        cached=fields.flag("cache_result"),
         key=digest(before),
         fingerprint=digest([around, name, before]),
         is_directive=named.is_directive,
     )
 
 
-def _loop(said: Fields, most: int, goes_on: bool) -> NodeForeach:
-    over = said.get("over")
+def _loop(fields: Fields, most: int, goes_on: bool) -> NodeForeach:
+    over = fields.get("over")
     assert over is not None
-    parallel = (said.integer("max_concurrency") or most) if said.flag("parallel") else 1
+    parallel = (fields.integer("max_concurrency") or most) if fields.flag("parallel") else 1
     return NodeForeach(
         to_template(over, "graph"),
-        said.text("as") or "item",
-        said.text("collect"),
+        fields.text("as") or "item",
+        fields.text("collect"),
         parallel,
-        keeps_going=goes_on and not said.has("on_error"),
-        on_empty=parse_on_empty(said),
+        keeps_going=goes_on and not fields.has("on_error"),
+        on_empty=parse_on_empty(fields),
     )
 
 
-def _edges(said: Fields) -> Iterator[Edge]:
-    node = said.get("next")
+def _edges(fields: Fields) -> Iterator[Edge]:
+    node = fields.get("next")
     match node:
         case nodes.Scalar(str(name)):
             yield Edge(name)

@@ -21,81 +21,89 @@ if TYPE_CHECKING:
 
 
 def build_action(
-    builder: WorkflowCompiler, said: Fields, place: CompileContext, strict: bool
+    builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool
 ) -> tuple[str, Action | None]:
-    command = next((name for name in format.COMMANDS if said.has(name)), None)
+    command = next((name for name in format.COMMANDS if fields.has(name)), None)
     match command:
         case "shell":
-            return "shell", _shell(said, required_template(said, "shell"), parse_interpreter(said), strict)
+            return "shell", _shell(
+                fields, required_template(fields, "shell"), parse_interpreter(fields), strict
+            )
         case "test":
-            inner = said.child("test")
-            script = required_template(said, "test") if inner is None else required_template(inner, "command")
-            return "shell", _shell(said, script, "sh", strict)
+            inner = fields.child("test")
+            script = (
+                required_template(fields, "test") if inner is None else required_template(inner, "command")
+            )
+            return "shell", _shell(fields, script, "sh", strict)
         case "tool":
-            return "tool", _tool(builder, said, strict)
+            return "tool", _tool(builder, fields, strict)
         case "agent" | "claude":
-            return "agent", _agent(builder, said, command, strict)
+            return "agent", _agent(builder, fields, command, strict)
         case "prompt":
-            return "prompt", _prompt(said, strict)
+            return "prompt", _prompt(fields, strict)
         case "http":
-            return "http", _http(said, strict)
+            return "http", _http(fields, strict)
         case "write_file":
-            return "write_file", _write_file(said, strict)
+            return "write_file", _write_file(fields, strict)
         case "foreach":
-            return "foreach", _foreach(builder, said, place, strict)
+            return "foreach", _foreach(builder, fields, place, strict)
         case "use":
-            return "block", _use(builder, said, place, strict)
+            return "block", _use(builder, fields, place, strict)
         case "workflow":
             from plait.lang.workflow.subworkflow import build_subworkflow
 
-            return "workflow", build_subworkflow(builder, said, strict)
+            return "workflow", build_subworkflow(builder, fields, strict)
     return "validate", None
 
 
-def _shell(said: Fields, script: Template, shell: Literal["sh", "dash", "bash"], strict: bool) -> ShellAction:
-    return ShellAction(script, shell, strict, is_title=_is_title(script, said))
+def _shell(
+    fields: Fields, script: Template, shell: Literal["sh", "dash", "bash"], strict: bool
+) -> ShellAction:
+    return ShellAction(script, shell, strict, is_title=_is_title(script, fields))
 
 
-def _is_title(template: Template, said: Fields) -> bool:
+def _is_title(template: Template, fields: Fields) -> bool:
     """Is a step called by this text, with its values put in?"""
-    return bool(template.placeholders) and not (said.has("name") or said.has("id"))
+    return bool(template.placeholders) and not (fields.has("name") or fields.has("id"))
 
 
-def _tool(builder: WorkflowCompiler, said: Fields, strict: bool) -> Action:
+def _tool(builder: WorkflowCompiler, fields: Fields, strict: bool) -> Action:
     from plait.program.actions.tool import ToolAction
 
-    template = required_template(said, "tool")
-    named = said.text("tool") or ""
+    template = required_template(fields, "tool")
+    named = fields.text("tool") or ""
     if template.placeholders:
-        return ToolAction(template, said.template("params"), strict)
-    builder.tools.setdefault(named, said.span("tool"))
-    return ToolAction(named, said.template("params"), strict)
+        return ToolAction(template, fields.template("params"), strict)
+    builder.tools.setdefault(named, fields.span("tool"))
+    return ToolAction(named, fields.template("params"), strict)
 
 
-def _agent(builder: WorkflowCompiler, said: Fields, command: str, strict: bool) -> Action:
+def _agent(builder: WorkflowCompiler, fields: Fields, command: str, strict: bool) -> Action:
     from plait.program.actions.cli_agent import CLAUDE, CliAgentAction
 
-    inner = said.child(command)
+    inner = fields.child(command)
     options = inner.entries("options") if inner else []
-    model = (inner.get("model") if inner else None) or said.get("model")
+    model = (inner.get("model") if inner else None) or fields.get("model")
     if model is not None:
         options = [*options, ("model", model)]
     tool = (inner.text("tool") if inner else None) or CLAUDE
-    builder.tools.setdefault(tool, inner.span("tool") if inner and inner.has("tool") else said.span(command))
-    prompt = required_template(said, command) if inner is None else required_template(inner, "prompt")
-    return CliAgentAction(prompt, tool, _map_template(options), strict, _is_title(prompt, said))
+    builder.tools.setdefault(
+        tool, inner.span("tool") if inner and inner.has("tool") else fields.span(command)
+    )
+    prompt = required_template(fields, command) if inner is None else required_template(inner, "prompt")
+    return CliAgentAction(prompt, tool, _map_template(options), strict, _is_title(prompt, fields))
 
 
-def _prompt(said: Fields, strict: bool) -> Action:
+def _prompt(fields: Fields, strict: bool) -> Action:
     from plait.program.actions.prompt import PromptAction
 
-    inner = said.child("prompt")
-    model = said.text("model")
+    inner = fields.child("prompt")
+    model = fields.text("model")
     if inner is None:
-        return PromptAction(required_template(said, "prompt"), model=model, strict=strict)
+        return PromptAction(required_template(fields, "prompt"), model=model, strict=strict)
     options = {name: value.data() for name, value in inner.entries("options")}
     if any(inner.has(name) for name in ("tools", "schema", "limits")):
-        return _converse(said, inner, options, strict)
+        return _converse(fields, inner, options, strict)
     return PromptAction(
         required_template(inner, "prompt"),
         inner.template("system"),
@@ -106,18 +114,18 @@ def _prompt(said: Fields, strict: bool) -> Action:
     )
 
 
-def _converse(said: Fields, inner: Fields, options: dict[str, Json], strict: bool) -> Action:
+def _converse(fields: Fields, inner: Fields, options: dict[str, Json], strict: bool) -> Action:
     from plait.lang.common import agent_limits
     from plait.program.actions.prompt import Converse
 
     schema = inner.get("schema")
     retries = inner.integer("max_output_retries")
     return Converse(
-        said.text("name") or said.text("id") or "agent",
+        fields.text("name") or fields.text("id") or "agent",
         required_template(inner, "prompt"),
         inner.template("system"),
         inner.text("provider"),
-        inner.text("model") or said.text("model"),
+        inner.text("model") or fields.text("model"),
         options,
         inner.strings("tools"),
         inner.strings("once"),
@@ -128,12 +136,12 @@ def _converse(said: Fields, inner: Fields, options: dict[str, Json], strict: boo
     )
 
 
-def _foreach(builder: WorkflowCompiler, said: Fields, place: CompileContext, strict: bool) -> Action:
+def _foreach(builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool) -> Action:
     from plait.program.map import CommandSource, Source, ValueSource, foreach
 
-    node = said.get("foreach")
+    node = fields.get("foreach")
     assert node is not None
-    inner = said.child("foreach")
+    inner = fields.child("foreach")
     source: Source
     if inner is not None:
         script = inner.template("command")
@@ -148,52 +156,52 @@ def _foreach(builder: WorkflowCompiler, said: Fields, place: CompileContext, str
         source = CommandSource(to_template(node), strict=strict)
     else:
         source = ValueSource(to_template(node), strict)
-    place = place.inside(said)
-    each = builder.steps("do", said.items("do"), place, kind="rounds", title="each item")
-    most = said.get("max_items")
+    place = place.inside(fields)
+    each = builder.steps("do", fields.items("do"), place, kind="rounds", title="each item")
+    most = fields.get("max_items")
     told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
     found = digest([*told, *builder.head.declarations_in(node, most), *builder.reaching(place)])
-    parallel = said.optional_flag("parallel")
+    parallel = fields.optional_flag("parallel")
     return foreach(
         source,
         each,
         fingerprint=join_fingerprints([found, each.fingerprint]),
         items_fingerprint=found,
-        parallel=(said.integer("parallel") or 1) if parallel is None else parallel,
-        max_items=said.integer("max_items"),
-        continue_on_error=said.flag("continue_on_error"),
-        on_empty=parse_on_empty(said),
+        parallel=(fields.integer("parallel") or 1) if parallel is None else parallel,
+        max_items=fields.integer("max_items"),
+        continue_on_error=fields.flag("continue_on_error"),
+        on_empty=parse_on_empty(fields),
     )
 
 
-def _use(builder: WorkflowCompiler, said: Fields, place: CompileContext, strict: bool) -> Action:
-    block = place.blocks.get(said.text("use") or "")
+def _use(builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool) -> Action:
+    block = place.blocks.get(fields.text("use") or "")
     assert block is not None, "what uses a block that does not exist was refused"
     steps = builder.steps(
-        "block", block.steps, replace(place.inside(said), blocks=block.home), kind="block", title=block.name
+        "block", block.steps, replace(place.inside(fields), blocks=block.home), kind="block", title=block.name
     )
-    return BlockAction(steps, said.template("with"), strict)
+    return BlockAction(steps, fields.template("with"), strict)
 
 
 def with_change_checks(
-    builder: WorkflowCompiler, action: Action | None, said: Fields, older: Fields | None
+    builder: WorkflowCompiler, action: Action | None, fields: Fields, older: Fields | None
 ) -> Action | None:
     """The action, with what is asked of the changes that it makes."""
-    commits = said.flag("commit_required") or bool(older and older.flag("commit_required"))
-    outputs = {name: plain_field(value, "file_pattern") for name, value in said.entries("outputs")}
+    commits = fields.flag("commit_required") or bool(older and older.flag("commit_required"))
+    outputs = {name: plain_field(value, "file_pattern") for name, value in fields.entries("outputs")}
     if action is None or not (commits or outputs):
         return action
     builder.watches = True
-    return ChangeCheckedAction(action, commits, said.text("id") or "", outputs)
+    return ChangeCheckedAction(action, commits, fields.text("id") or "", outputs)
 
 
-def _http(said: Fields, strict: bool) -> Action:
+def _http(fields: Fields, strict: bool) -> Action:
     from plait.program.actions.http import HttpAction
 
-    inner = said.child("http")
+    inner = fields.child("http")
     if inner is None:
-        url = required_template(said, "http")
-        return HttpAction(url, strict=strict, is_title=_is_title(url, said))
+        url = required_template(fields, "http")
+        return HttpAction(url, strict=strict, is_title=_is_title(url, fields))
     url = required_template(inner, "url")
     expect = inner.get("expect")
     statuses: Json = [] if expect is None else expect.data()
@@ -205,14 +213,14 @@ def _http(said: Fields, strict: bool) -> Action:
         tuple(statuses if isinstance(statuses, list) else [statuses]),
         strict=strict,
         allow_hosts=tuple(inner.strings("allow_hosts")),
-        is_title=_is_title(url, said),
+        is_title=_is_title(url, fields),
     )
 
 
-def _write_file(said: Fields, strict: bool) -> Action:
+def _write_file(fields: Fields, strict: bool) -> Action:
     from plait.program.actions.write_file import WriteFileAction
 
-    inner = said.child("write_file")
+    inner = fields.child("write_file")
     assert inner is not None
     mode = inner.get("mode")
     written = None if mode is None else str(mode.data())

@@ -200,14 +200,14 @@ def _word(step: documents.Mapping, key: str) -> str | None:
     return node.value if isinstance(node, documents.Scalar) and isinstance(node.value, str) else None
 
 
-def capture_problems(said: Fields) -> Iterator[Problem]:
+def capture_problems(fields: Fields) -> Iterator[Problem]:
     """Names for steps that are not there or print nothing, and patterns that cannot be read."""
-    steps = said.items("steps")
-    for name, node in said.entries("capture_outputs"):
-        at, extract = _extract(name, node, said.scope)
-        if said.has("steps") and not (at < len(steps) and _prints(steps[at])):
+    steps = fields.items("steps")
+    for name, node in fields.entries("capture_outputs"):
+        at, extract = _extract(name, node, fields.scope)
+        if fields.has("steps") and not (at < len(steps) and _prints(steps[at])):
             what = f"'{name}' is to be the output of step {at}, and setup has {len(steps)} steps"
-            where = node.span if isinstance(node, nodes.Scalar) else said.span("capture_outputs")
+            where = node.span if isinstance(node, nodes.Scalar) else fields.span("capture_outputs")
             yield Problem(what, where, "count from 0", code="wrong-type")
         yield from _bad_pattern(extract, node)
 

@@ -71,10 +71,10 @@ class CompileContext:
     def of_phase(self) -> Mapping[str, nodes.Node]:
         return self.env or self.taken
 
-    def inside(self, said: Fields) -> CompileContext:
+    def inside(self, fields: Fields) -> CompileContext:
         """The place of the steps that a step with steps of its own performs."""
-        older = said.child("metadata")
-        told = [(name, said.get(name)) for name in ("with", "env", "working_dir")]
+        older = fields.child("metadata")
+        told = [(name, fields.get(name)) for name in ("with", "env", "working_dir")]
         told.append(("env", older.get("env") if older else None))
         return replace(
             self, reaching=(*self.reaching, *((name, node) for name, node in told if node is not None))
@@ -103,7 +103,7 @@ class WorkflowCompiler:
     def __init__(
         self,
         flow: ComposedWorkflow,
-        said: Fields,
+        fields: Fields,
         scope: Scope,
         *,
         strict: bool,
@@ -124,7 +124,7 @@ class WorkflowCompiler:
         self.tracks: frozenset[str] = frozenset()
         """What workflows that it calls ask for of the changes that a run makes."""
         self.flow = flow
-        self.said = said
+        self.said = fields
         self.scope = scope
         self.strict = strict
         self.lenient = lenient
@@ -136,10 +136,10 @@ class WorkflowCompiler:
         """Those of steps that something asks for as names."""
         self.watches = False
         """Some step asks for the changes that it makes."""
-        profiles = dict(said.entries("profiles"))
+        profiles = dict(fields.entries("profiles"))
         chosen = profiles.get(profile) if profile is not None else None
-        env = said.get("env")
-        self.head = _Head(flow.document, said, scope)
+        env = fields.get("env")
+        self.head = _Head(flow.document, fields, scope)
         self.around: Json = [
             env.data() if env else {},
             chosen.data() if chosen else {},
@@ -297,12 +297,12 @@ class WorkflowCompiler:
         items = node.items if isinstance(node, nodes.Sequence) else (node,)
         return self.steps(name, items, place, kind="handler", timeout=timeout)
 
-    def handler(self, said: Fields, place: CompileContext) -> FailureHandler | None:
-        older = said.child("test")
-        if not said.has("on_failure") and older is not None:
-            said = older
-        node = said.get("on_failure")
-        inner = said.child("on_failure")
+    def handler(self, fields: Fields, place: CompileContext) -> FailureHandler | None:
+        older = fields.child("test")
+        if not fields.has("on_failure") and older is not None:
+            fields = older
+        node = fields.get("on_failure")
+        inner = fields.child("on_failure")
         if inner is not None:
             return self.handler_map(inner, place)
         if node is None or (isinstance(node, nodes.Scalar) and node.value is False):
@@ -314,21 +314,21 @@ class WorkflowCompiler:
         is_agent = isinstance(node, nodes.Scalar) and str(node.value).startswith("/")
         return FailureHandler(steps, MENDED_ATTEMPTS if is_agent else 0)
 
-    def handler_map(self, said: Fields, place: CompileContext) -> FailureHandler:
-        forgiving = said.flag("continue_on_error") or said.optional_flag("handler_failure_fatal") is False
+    def handler_map(self, fields: Fields, place: CompileContext) -> FailureHandler:
+        forgiving = fields.flag("continue_on_error") or fields.optional_flag("handler_failure_fatal") is False
         place = replace(place, forgiving=place.forgiving or forgiving)
         steps = self.steps(
-            "on_failure", handler_commands(said), place, kind="handler", timeout=said.seconds("timeout")
+            "on_failure", handler_commands(fields), place, kind="handler", timeout=fields.seconds("timeout")
         )
-        return FailureHandler(steps, _attempts(said), said.optional_flag("fail_workflow"))
+        return FailureHandler(steps, _attempts(fields), fields.optional_flag("fail_workflow"))
 
-    def validation(self, said: Fields, place: CompileContext) -> Validation | None:
-        node = said.get("validate")
+    def validation(self, fields: Fields, place: CompileContext) -> Validation | None:
+        node = fields.get("validate")
         if node is None:
             return None
         from plait.program.validate import Validation
 
-        inner = said.child("validate")
+        inner = fields.child("validate")
         if inner is None:
             check = self.following(node, "check", place)
             assert check is not None
@@ -352,9 +352,9 @@ class WorkflowCompiler:
             fails=fails,
         )
 
-    def completing(self, said: Fields, completes: Fields | None, place: CompileContext) -> Steps | None:
+    def completing(self, fields: Fields, completes: Fields | None, place: CompileContext) -> Steps | None:
         if completes is None:
-            return self.following(said.get("on_incomplete"), "on_incomplete", place)
+            return self.following(fields.get("on_incomplete"), "on_incomplete", place)
         timeout = completes.seconds("timeout")
         return self.steps(
             "on_incomplete", handler_commands(completes), place, kind="handler", timeout=timeout
@@ -367,8 +367,8 @@ class _Head:
     What is given is no matter of the file: it is kept with the run.
     """
 
-    def __init__(self, document: nodes.Node, said: Fields, scope: Scope) -> None:
-        self._vars = dict(said.entries("vars"))
+    def __init__(self, document: nodes.Node, fields: Fields, scope: Scope) -> None:
+        self._vars = dict(fields.entries("vars"))
         self._defaults = {
             name: parameter.default
             for name, parameter in parse_parameters(document).items()
@@ -394,12 +394,12 @@ class _Head:
         return [sort_keys(found)] if found else []
 
 
-def _attempts(said: Fields) -> int:
+def _attempts(fields: Fields) -> int:
     """How often a step is tried again after its handler."""
-    attempts = said.integer("max_attempts")
+    attempts = fields.integer("max_attempts")
     if attempts is not None:
         return attempts
-    if said.has("retry_original"):
-        return 1 if said.flag("retry_original") else 0
-    is_agent = not said.has("steps") and (said.has("claude") or said.has("agent"))
+    if fields.has("retry_original"):
+        return 1 if fields.flag("retry_original") else 0
+    is_agent = not fields.has("steps") and (fields.has("claude") or fields.has("agent"))
     return MENDED_ATTEMPTS if is_agent else 0

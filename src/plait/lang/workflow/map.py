@@ -38,58 +38,58 @@ BELONGS_TO: Final = {
 """A field of isolation, and the kind without which it means nothing."""
 
 
-def compile_map(builder: WorkflowCompiler, said: Fields, place: CompileContext) -> Map:
-    node = said.get("steps")
-    inner = said.child("steps")
-    items = inner.items("steps") if inner is not None else said.items("steps")
+def compile_map(builder: WorkflowCompiler, fields: Fields, place: CompileContext) -> Map:
+    node = fields.get("steps")
+    inner = fields.child("steps")
+    items = inner.items("steps") if inner is not None else fields.items("steps")
     assert node is not None
-    place = replace(place, env=dict(said.variables("env")))
+    place = replace(place, env=dict(fields.variables("env")))
     each = builder.steps("each", items, place, kind="item", title="each item")
-    found = _map_items(builder, said)
-    limits = said.child("timeout_config")
-    timeout = said.seconds("timeout")
+    found = _map_items(builder, fields)
+    limits = fields.child("timeout_config")
+    timeout = fields.seconds("timeout")
     return Map(
         "map",
         found,
         each,
         join_fingerprints([found.fingerprint, each.fingerprint]),
-        parallel=_parallel(builder, said),
+        parallel=_parallel(builder, fields),
         item_timeout=limits.seconds("agent_timeout_secs") if timeout is None and limits else timeout,
-        errors=_errors(builder, said),
-        isolation=_isolation(builder, said),
+        errors=_errors(builder, fields),
+        isolation=_isolation(builder, fields),
     )
 
 
-def _map_items(builder: WorkflowCompiler, said: Fields) -> FindItems:
-    node = said.get("input")
+def _map_items(builder: WorkflowCompiler, fields: Fields) -> FindItems:
+    node = fields.get("input")
     assert node is not None
     chosen = ("input", "json_path", "filter", "sort_by", "distinct", "offset", "max_items", "id")
-    nodes_told = {name: value for name in chosen if (value := said.get(name)) is not None}
+    nodes_told = {name: value for name in chosen if (value := fields.get(name)) is not None}
     told = {name: value.data() for name, value in nodes_told.items()}
     input = read_input(node)
     named = names_before_items(builder.flow.document)
-    env = dict(said.variables("env")) if isinstance(input, CommandInput) else {}
+    env = dict(fields.variables("env")) if isinstance(input, CommandInput) else {}
     if env:
         told["env"] = {name: value.data() for name, value in env.items()}
     return FindItems(
         input,
         replace(
-            read_selection(_without_holes(said.node)),
-            offset=said.integer("offset") or 0,
-            max_items=said.integer("max_items"),
+            read_selection(_without_holes(fields.node)),
+            offset=fields.integer("offset") or 0,
+            max_items=fields.integer("max_items"),
         ),
-        said.template("id"),
+        fields.template("id"),
         digest([told, builder.around, *builder.head.declarations_in(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.strings("allow"),
         strict=builder.strict,
-        on_empty=parse_on_empty(said),
+        on_empty=parse_on_empty(fields),
         env={name: text_template(value) for name, value in env.items() if not mentions_item(value, named)},
     )
 
 
-def _isolation(builder: WorkflowCompiler, said: Fields) -> Isolation | None:
-    inner, node = said.child("isolation"), said.get("isolation")
-    kind = said.text("isolation") if inner is None else inner.text("kind")
+def _isolation(builder: WorkflowCompiler, fields: Fields) -> Isolation | None:
+    inner, node = fields.child("isolation"), fields.get("isolation")
+    kind = fields.text("isolation") if inner is None else inner.text("kind")
     if kind in (None, "none"):
         return None
     told = digest([None if node is None else node.data()])
@@ -107,9 +107,9 @@ def _isolation(builder: WorkflowCompiler, said: Fields) -> Isolation | None:
     )
 
 
-def isolation_problems(said: Fields | None) -> Iterator[Problem]:
+def isolation_problems(fields: Fields | None) -> Iterator[Problem]:
     """What a map says about places of one kind that belongs to another."""
-    inner = None if said is None else said.child("isolation")
+    inner = None if fields is None else fields.child("isolation")
     if inner is None:
         return
     kind = inner.text("kind") or ""
@@ -121,19 +121,19 @@ def isolation_problems(said: Fields | None) -> Iterator[Problem]:
             )
 
 
-def _parallel(builder: WorkflowCompiler, said: Fields) -> int | Template:
+def _parallel(builder: WorkflowCompiler, fields: Fields) -> int | Template:
     if builder.max_parallel is not None:
         return builder.max_parallel
-    node = said.get("max_parallel") or builder.said.get("max_parallel")
+    node = fields.get("max_parallel") or builder.said.get("max_parallel")
     if node is None:
         return 10
     said_number = node.data()
     return said_number if isinstance(said_number, int) else to_template(node)
 
 
-def _errors(builder: WorkflowCompiler, said: Fields) -> ErrorPolicy:
+def _errors(builder: WorkflowCompiler, fields: Fields) -> ErrorPolicy:
     """From the map, else from the flow; in each of them written out, or in a map of its own."""
-    own, around = _levels(said), _levels(builder.said)
+    own, around = _levels(fields), _levels(builder.said)
     places = [*own, *around]
     failing = _failing(own) or _failing(around)
     retry = _retry(places)
@@ -143,7 +143,7 @@ def _errors(builder: WorkflowCompiler, said: Fields) -> ErrorPolicy:
     )
     most = next((one.integer("max_failures") for one in places if one.has("max_failures")), None)
     return ErrorPolicy(
-        on_item_failure=failing or ("retry" if said.has("retry") else "dlq"),  # type: ignore[arg-type]  # its words
+        on_item_failure=failing or ("retry" if fields.has("retry") else "dlq"),  # type: ignore[arg-type]  # its words
         retry=retry or (Retry(attempts=3) if failing == "retry" else NO_RETRY),
         max_failures=most,
         failure_threshold=threshold,
@@ -163,9 +163,9 @@ def policy_problems(*saids: Fields) -> Iterator[Problem]:
         yield from _contradictions(_levels(said))
 
 
-def _levels(said: Fields) -> list[Fields]:
+def _levels(fields: Fields) -> list[Fields]:
     """A map or flow, and the map of its own that says what happens when items fail."""
-    return [one for one in (said, said.child("error_policy")) if one is not None]
+    return [one for one in (fields, fields.child("error_policy")) if one is not None]
 
 
 def _failing(level: Many[Fields]) -> str | None:

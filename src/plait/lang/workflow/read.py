@@ -201,19 +201,19 @@ def _warnings(findings: Many[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity == "warning")
 
 
-def _short_secrets(around: FlowEnvironment, said: Fields) -> Iterator[Finding]:
+def _short_secrets(around: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
     for name, secret in around.secrets.items():
         if len(secret.reveal()) < SHORT_SECRET:
             what = (
                 f"the secret '{name}' has fewer than {SHORT_SECRET} characters: "
                 "they are masked wherever they occur, also in data"
             )
-            where, fix = said.span("secrets"), "choose a longer one, or do not declare it"
+            where, fix = fields.span("secrets"), "choose a longer one, or do not declare it"
             yield Finding(Problem(what, where, fix, code="short-secret"), "warning")
 
 
-def _env_file_warnings(around: FlowEnvironment, said: Fields) -> Iterator[Finding]:
+def _env_file_warnings(around: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
     for name in around.refused:
         what = f"the variable {name} of an env file is left away: it could change what programs run"
         fix = f"write {name} under env, where it is seen to be meant"
-        yield Finding(Problem(what, said.span("env_files"), fix, code="refused-variable"), "warning")
+        yield Finding(Problem(what, fields.span("env_files"), fix, code="refused-variable"), "warning")

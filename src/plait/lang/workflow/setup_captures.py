@@ -12,11 +12,11 @@ from plait.schema import Fields
 from plait.scope import Scope
 
 
-def add_setup_captures(steps: Steps, said: Fields) -> Steps:
+def add_setup_captures(steps: Steps, fields: Fields) -> Steps:
     """Setup, with the names of `capture_outputs`, of which there is nothing to say."""
     wanted: dict[int, list[OutputPart]] = {}
-    for name, node in said.entries("capture_outputs"):
-        at, extract = _extract(name, node, said.scope)
+    for name, node in fields.entries("capture_outputs"):
+        at, extract = _extract(name, node, fields.scope)
         wanted.setdefault(at, []).append(extract)
     works = [
         replace(

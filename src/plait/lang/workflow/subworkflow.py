@@ -138,16 +138,16 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
             )
 
 
-def build_subworkflow(builder: WorkflowCompiler, said: Fields, strict: bool) -> Subworkflow:
+def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -> Subworkflow:
     from plait.lang.workflow.compile import WorkflowCompiler as Inner
 
-    node = said.get("workflow")
+    node = fields.get("workflow")
     assert node is not None
     called = open_called(node, builder.project, builder.calls)
     flow = called.flow
     head = Fields("flow", _head(flow.document), Scope())
     parameters = parse_parameters(flow.document)
-    values = {**_defaults(parameters), **_literal_params(said.get("params"))}
+    values = {**_defaults(parameters), **_literal_params(fields.get("params"))}
     around = _around(head, values, builder)
     scope = Scope({**builder.scope.names, **values}, sources=builder.scope.sources)
     if around is not None:
@@ -181,7 +181,7 @@ def build_subworkflow(builder: WorkflowCompiler, said: Fields, strict: bool) -> 
     def enter(
         params: Mapping[str, Json], names: Scope, given: frozenset[str], data: frozenset[str]
     ) -> Entered:
-        found = _resolve_params(parameters, params, said)
+        found = _resolve_params(parameters, params, fields)
         given |= found.keys() - params.keys()  # by its default
         own = load_environment(
             head, found, profile=None, environ=builder.environ, caller=Caller(names, given, data)
@@ -197,8 +197,8 @@ def build_subworkflow(builder: WorkflowCompiler, said: Fields, strict: bool) -> 
     return Subworkflow(
         replace(program, tracks=frozenset(), fan=fan),
         called.path,
-        said.template("params"),
-        _each(said.get("params")),
+        fields.template("params"),
+        _each(fields.get("params")),
         enter,
         {**values, **(around or {})},
         digest([flow.document.data(), [step.fingerprint for step in program.inner]]),
@@ -232,12 +232,12 @@ def _find_secrets(
 
 
 def _resolve_params(
-    parameters: Mapping[str, Parameter], params: Mapping[str, Json], said: Fields
+    parameters: Mapping[str, Parameter], params: Mapping[str, Json], fields: Fields
 ) -> dict[str, Json]:
     try:
         return resolve_parameters(parameters, dict(params))
     except InputError as error:
-        node = said.get("params") or said.get("workflow")
+        node = fields.get("params") or fields.get("workflow")
         where = None if node is None else node.span
         fix = "correct it under params of this step"
         raise InputError.together([replace(one, where=where, fix=fix) for one in error.problems]) from None

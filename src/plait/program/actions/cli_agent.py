@@ -37,26 +37,26 @@ class CliAgentAction:
     """Nobody has named the step: people know it by what is asked."""
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        run = working(turn.run)
-        prompt = run.mask(render_text(self.prompt, turn.scope, strict=self.strict))
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        run = working(ctx.run)
+        prompt = run.mask(render_text(self.prompt, ctx.scope, strict=self.strict))
         if run.rehearsal is not None:
-            return run.add_planned_step(turn, "agent", prompt)
+            return run.add_planned_step(ctx, "agent", prompt)
         if self.is_title:
-            run.set_title(turn.path, command_title(prompt))
-        params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
+            run.set_title(ctx.path, command_title(prompt))
+        params = {**self._options(ctx), "prompt": prompt, "directory": ctx.directory}
         try:
-            value = call_tool_step(turn, self.tool, params, as_text=True)
+            value = call_tool_step(ctx, self.tool, params, as_text=True)
         except ProcessError as error:
             if error.code != "no-program":
                 raise
             raise StepError(Failure(f"{run.mask(str(error))}\n{self._advice()}", "refused")) from None
         return {**value, "output": text(value["output"])}
 
-    def _options(self, turn: StepContext) -> dict[str, Json]:
+    def _options(self, ctx: StepContext) -> dict[str, Json]:
         if self.options is None:
             return {}
-        options = fill_params(turn, self.tool, self.options, turn.scope, strict=self.strict)
+        options = fill_params(ctx, self.tool, self.options, ctx.scope, strict=self.strict)
         if not isinstance(options, Mapping):
             raise InputError(
                 "the options of an agent are no map", fix="write agent: {prompt: …}", code="wrong-type"

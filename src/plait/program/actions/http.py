@@ -67,23 +67,23 @@ class HttpAction:
     """Nobody has named the step: people know it by where it goes."""
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        run = working(turn.run)
-        call = self._call(turn)
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        run = working(ctx.run)
+        call = self._call(ctx)
         if run.rehearsal is not None:
-            return run.add_planned_step(turn, "http", f"{call.method} {call.url}")
+            return run.add_planned_step(ctx, "http", f"{call.method} {call.url}")
         if self.is_title:
-            run.set_title(turn.path, command_title(run.mask(call.url)))
+            run.set_title(ctx.path, command_title(run.mask(call.url)))
         try:
             answer = run.hands.request(call)
         except RequestError as error:
             raise StepError(
-                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), turn)
+                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), ctx)
             ) from None
-        return self._require_expected_status(answer, turn)
+        return self._require_expected_status(answer, ctx)
 
-    def _call(self, turn: StepContext) -> RequestCall:
-        scope, left = turn.scope, working(turn.run).time_left(turn)
+    def _call(self, ctx: StepContext) -> RequestCall:
+        scope, left = ctx.scope, working(ctx.run).time_left(ctx)
         url, from_data = self._address(scope)
         headers = [
             (name, render_header(given, scope, strict=self.strict))
@@ -144,12 +144,12 @@ class HttpAction:
         kind = "text/plain; charset=utf-8" if isinstance(value, str | Secret) else JSON
         return utf8(reveal_text(value)), kind
 
-    def _require_expected_status(self, answer: PrimitiveResult, turn: StepContext) -> dict[str, Json]:
+    def _require_expected_status(self, answer: PrimitiveResult, ctx: StepContext) -> dict[str, Json]:
         status = answer.metadata.get("status")
         status = status if isinstance(status, int) else 0
         welcome = status in self.expect if self.expect else answer.success
         record: dict[str, Json] = {
-            "output": mask_value(answer.data, turn.run.mask),
+            "output": mask_value(answer.data, ctx.run.mask),
             "stderr": "",
             "exit_code": 0 if welcome else status or 1,
             "duration": round(answer.duration, 6),
@@ -157,7 +157,7 @@ class HttpAction:
         }
         if welcome:
             return record
-        said = turn.run.mask(answer.error or f"the server answered {status}, which is not expected")
+        said = ctx.run.mask(answer.error or f"the server answered {status}, which is not expected")
         raise StepError(
             Failure(
                 said, failure_kind_of_status(status), exit_code=status or 1, output={**record, "stderr": said}

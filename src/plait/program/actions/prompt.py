@@ -65,22 +65,22 @@ class PromptAction:
     strict: bool = False
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        run = working(turn.run)
-        text = run.mask(render_text(self.text, turn.scope, strict=self.strict))
-        system = "" if self.system is None else render_text(self.system, turn.scope, strict=self.strict)
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        run = working(ctx.run)
+        text = run.mask(render_text(self.text, ctx.scope, strict=self.strict))
+        system = "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
         asked = ModelRequest((Message("user", text),), run.mask(system), self.model, options=self.options)
         if run.rehearsal is not None:
-            return run.add_planned_step(turn, "prompt", text)
+            return run.add_planned_step(ctx, "prompt", text)
         provider = run.hands.provider(self.provider)
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
-        if run.hooks is None and not _was_asked(turn):
-            return _execute_turn(asked, provider, turn)
-        return self._perform_turn(Question(asked, provider, turn.attempt), _after_misread(turn))
+        if run.hooks is None and not _was_asked(ctx):
+            return _execute_turn(asked, provider, ctx)
+        return self._perform_turn(Question(asked, provider, ctx.attempt), _after_misread(ctx))
 
-    def _perform_turn(self, question: Question, turn: StepContext) -> dict[str, Json]:
-        outcome = turn.perform(question)
+    def _perform_turn(self, question: Question, ctx: StepContext) -> dict[str, Json]:
+        outcome = ctx.perform(question)
         if isinstance(outcome, Skipped):
             raise Skip(outcome.why)
         answered = dict(require_success(outcome))
@@ -117,77 +117,77 @@ class Question:
             ]
         )
 
-    def run(self, turn: StepContext) -> Json:
-        hooks, context = turn.run.hooks, self._context(turn)
+    def run(self, ctx: StepContext) -> Json:
+        hooks, context = ctx.run.hooks, self._context(ctx)
         if hooks is not None:
-            hooks.require("turn_started", turn, context)
-        value = _execute_turn(self.ask, self.provider, turn)
+            hooks.require("turn_started", ctx, context)
+        value = _execute_turn(self.ask, self.provider, ctx)
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
         value = {**value, MODEL: value["facts"]["model"]}
         if hooks is not None:
             hooks.notify_after(
-                turn, "turn_finished", {**context, MODEL: self.ask.model or value[MODEL], "result": value}
+                ctx, "turn_finished", {**context, MODEL: self.ask.model or value[MODEL], "result": value}
             )
         return value
 
-    def _context(self, turn: StepContext) -> dict[str, Json]:
+    def _context(self, ctx: StepContext) -> dict[str, Json]:
         """What hooks know of it: the step is the one that somebody wrote."""
-        name = turn.path.split("/")[-2]
+        name = ctx.path.split("/")[-2]
         step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": self.attempt}
         return {"step": step, "model": self.ask.model, "turn": 1}
 
 
-def _was_asked(turn: StepContext) -> bool:
+def _was_asked(ctx: StepContext) -> bool:
     """Has an earlier life an answer, in which hooks heard of it?"""
-    if turn.run.is_first_run or not turn.can_replay:
+    if ctx.run.is_first_run or not ctx.can_replay:
         return False
-    known = turn.run.journal.step(f"{turn.path}/{FIRST}")
+    known = ctx.run.journal.step(f"{ctx.path}/{FIRST}")
     return known is not None and isinstance(known.outcome, Succeeded)
 
 
-def _after_misread(turn: StepContext) -> StepContext:
+def _after_misread(ctx: StepContext) -> StepContext:
     """An answer that could not be captured is of no use: a run that goes on asks for another one."""
-    journal = turn.run.journal
-    if turn.run.is_first_run or (answer := journal.step(f"{turn.path}/{FIRST}")) is None:
-        return turn
-    match journal.last_result(turn.path):
+    journal = ctx.run.journal
+    if ctx.run.is_first_run or (answer := journal.step(f"{ctx.path}/{FIRST}")) is None:
+        return ctx
+    match journal.last_result(ctx.path):
         case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if number > answer.number:
-            return replace(turn, can_replay=False)
-    return turn
+            return replace(ctx, can_replay=False)
+    return ctx
 
 
-def _execute_turn(asked: ModelRequest, provider: Provider, turn: StepContext) -> dict[str, Json]:
-    run = working(turn.run)
-    spent = run.budget_at(turn.path)
+def _execute_turn(asked: ModelRequest, provider: Provider, ctx: StepContext) -> dict[str, Json]:
+    run = working(ctx.run)
+    spent = run.budget_at(ctx.path)
     if (reached := spent.take(*ASKING, turns=1)) is not None:
-        raise limit_error(reached, turn)
-    bill = TurnBudget(spent, partial(run.charge, turn.path))
+        raise limit_error(reached, ctx)
+    bill = TurnBudget(spent, partial(run.charge, ctx.path))
     began = time.monotonic()
-    speaking = TextStream(run, turn.path)
+    speaking = TextStream(run, ctx.path)
     try:
-        timeout = run.time_left(turn)
+        timeout = run.time_left(ctx)
         answer = bill.ask(provider, asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
     except StepError as error:
         output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
         failure = _failure(error.failure, output, time.monotonic() - began, run)
-        raise _turn_error(failure, bill, turn) from None
+        raise _turn_error(failure, bill, ctx) from None
     finally:
         bill.give_back()
     speaking.finish()
     if (why := ENDED_EARLY.get(answer.ending)) is not None:
         output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
         failure = _failure(Failure(why, answer.ending), output, time.monotonic() - began, run)
-        raise _turn_error(failure, bill, turn)
+        raise _turn_error(failure, bill, ctx)
     return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
 
 
-def _turn_error(failure: Failure, bill: TurnBudget, turn: StepContext) -> StepError | LimitExceeded:
+def _turn_error(failure: Failure, bill: TurnBudget, ctx: StepContext) -> StepError | LimitExceeded:
     """How a question without an answer ends: by itself, or by a limit, and then what was paid is kept."""
-    over = bill.limit_reached(failure, turn)
+    over = bill.limit_reached(failure, ctx)
     if over is None:
         return StepError(failure)
-    end = limit_error(over, turn, partial=failure.output)
+    end = limit_error(over, ctx, partial=failure.output)
     end.outcome = Failed(end.failure)
     return end
 
@@ -241,9 +241,9 @@ class Converse:
     retry_scope = "inner"
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
+    def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
-        value = require_success(turn.perform(self._conversation(turn)))
+        value = require_success(ctx.perform(self._conversation(ctx)))
         if not isinstance(value, dict) or not value:
             return dict(UNKNOWN_RESULT)  # a dry run
         return {
@@ -254,12 +254,12 @@ class Converse:
             "facts": {name: value[name] for name in ("model", "usage", "turns")},
         }
 
-    def _conversation(self, turn: StepContext) -> AgentStep:
-        system = "" if self.system is None else render_text(self.system, turn.scope, strict=self.strict)
+    def _conversation(self, ctx: StepContext) -> AgentStep:
+        system = "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
         return AgentStep(
             STEP,
             self.title,
-            render_text(self.text, turn.scope, strict=self.strict),
+            render_text(self.text, ctx.scope, strict=self.strict),
             system,
             self.provider,
             self.model,

@@ -37,41 +37,41 @@ class ShellAction:
     """What a script without holes is bound to, once it was: a map runs it for each of its items."""
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        return self.run_with(turn, turn.scope)
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        return self.run_with(ctx, ctx.scope)
 
-    def run_with(self, turn: StepContext, values: Values) -> dict[str, Json]:
+    def run_with(self, ctx: StepContext, values: Values) -> dict[str, Json]:
         """The same with these values, where they are not those of the scope."""
-        run = working(turn.run)
+        run = working(ctx.run)
         bound = self._constant[0] if self._constant else self.bind(values)
         run.add_derived_secrets(bound.secrets)
         if run.rehearsal is not None:
-            return run.add_planned_step(turn, "shell", bound.shown)
+            return run.add_planned_step(ctx, "shell", bound.shown)
         if self.is_title:
-            run.set_title(turn.path, command_title(run.mask(bound.shown)))
+            run.set_title(ctx.path, command_title(run.mask(bound.shown)))
         try:
-            ended = self._run_shell(bound, turn)
+            ended = self._run_shell(bound, ctx)
         except ProcessError as error:
             if error.code != "timeout":
                 raise
-            raise StepError(timeout_or_limit(_too_long(error, turn), turn)) from None
-        _note_losses(ended, turn)
-        return require_exit_zero(process_result_record(ended, turn), ended.signal)
+            raise StepError(timeout_or_limit(_too_long(error, ctx), ctx)) from None
+        _note_losses(ended, ctx)
+        return require_exit_zero(process_result_record(ended, ctx), ended.signal)
 
-    def _run_shell(self, bound: BoundScript, turn: StepContext) -> ProcessResult:
-        run = working(turn.run)
+    def _run_shell(self, bound: BoundScript, ctx: StepContext) -> ProcessResult:
+        run = working(ctx.run)
         return run.hands.shell(
             bound,
             shell=self.shell,
-            cwd=turn.directory,
+            cwd=ctx.directory,
             env={
-                **turn.env,
+                **ctx.env,
                 "PLAIT_RUN": run.id,
-                "PLAIT_ATTEMPT": str(turn.attempt),
-                "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{turn.path}",
+                "PLAIT_ATTEMPT": str(ctx.attempt),
+                "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{ctx.path}",
             },
             stdin=b"",
-            timeout=run.time_left(turn),
+            timeout=run.time_left(ctx),
             stop=run.stop,
         )
 
@@ -83,15 +83,15 @@ class ShellAction:
         return bound
 
 
-def _too_long(error: ProcessError, turn: StepContext) -> Failure:
+def _too_long(error: ProcessError, ctx: StepContext) -> Failure:
     """With what it had printed until then, which tells where it hung."""
     # Whatever it made of being ended, it did not come to its end.
-    failure = Failure(turn.run.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
+    failure = Failure(ctx.run.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
     if error.ended is None:
         return failure
     ended: ProcessResult = error.ended  # type: ignore[assignment]  # that of our hands
-    _note_losses(ended, turn)
-    return replace(failure, output={**process_result_record(ended, turn), "exit_code": TIMEOUT_EXIT_CODE})
+    _note_losses(ended, ctx)
+    return replace(failure, output={**process_result_record(ended, ctx), "exit_code": TIMEOUT_EXIT_CODE})
 
 
 def command_title(command: str) -> str:
@@ -102,9 +102,9 @@ def command_title(command: str) -> str:
     return line if is_whole else f"{line[: MOST_IN_TITLE - 1]}…"
 
 
-def process_result_record(ended: ProcessResult, turn: StepContext) -> dict[str, Json]:
+def process_result_record(ended: ProcessResult, ctx: StepContext) -> dict[str, Json]:
     """How a process ended, as a step gives it; secrets are masked before anybody sees it."""
-    mask = turn.run.mask
+    mask = ctx.run.mask
     record: dict[str, Json] = {
         "output": mask(ended.stdout.decode("utf-8", "surrogateescape")),
         "stderr": mask(ended.stderr.decode("utf-8", "surrogateescape")),
@@ -129,10 +129,10 @@ def _losses(ended: ProcessResult) -> list[tuple[str, str]]:
     return [(name, why) for name, why in lost if why]
 
 
-def _note_losses(ended: ProcessResult, turn: StepContext) -> None:
+def _note_losses(ended: ProcessResult, ctx: StepContext) -> None:
     for _, why in _losses(ended):
         if why != NO_ROOM:
-            turn.run.note(turn.path, f"what it printed is not kept whole: {why}")
+            ctx.run.note(ctx.path, f"what it printed is not kept whole: {why}")
 
 
 def _cut(ended: ProcessResult) -> dict[str, Json]:

@@ -50,22 +50,22 @@ class ToolAction:
     """What is called may be a flow or an agent, which has recorded what it did."""
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        scope, strict = turn.scope, self.strict
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        scope, strict = ctx.scope, self.strict
         named = self.tool_id
         wanted = named if isinstance(named, str) else named.render_checked(scope, strict=strict)
         tool_id = text(wanted)
         params: Json = {}
         if self.params is not None:
-            params = fill_params(turn, tool_id, self.params, scope, strict=strict)
+            params = fill_params(ctx, tool_id, self.params, scope, strict=strict)
         if isinstance(wanted, Unknown) or isinstance(params, Unknown):
-            return working(turn.run).add_planned_step(turn, "tool", f"{tool_id} {text(params)}")
-        return call_tool_step(turn, tool_id, require_mapping(tool_id, params))
+            return working(ctx.run).add_planned_step(ctx, "tool", f"{tool_id} {text(params)}")
+        return call_tool_step(ctx, tool_id, require_mapping(tool_id, params))
 
 
-def fill_params(turn: StepContext, tool_id: str, params: Template, values: Values, *, strict: bool) -> Json:
+def fill_params(ctx: StepContext, tool_id: str, params: Template, values: Values, *, strict: bool) -> Json:
     """The parameters of a tool with their placeholders filled; those in code are bound or refused."""
-    return working(turn.run).hands.code(tool_id).fill(params, values, strict=strict)
+    return working(ctx.run).hands.code(tool_id).fill(params, values, strict=strict)
 
 
 def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
@@ -77,27 +77,27 @@ def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
 
 
 @plans
-def fill_and_call(turn: StepContext, tool_id: str, params: Template | None, values: Scope) -> dict[str, Json]:
+def fill_and_call(ctx: StepContext, tool_id: str, params: Template | None, values: Scope) -> dict[str, Json]:
     """Call a tool with parameters that are still to be filled."""
-    filled: Json = {} if params is None else fill_params(turn, tool_id, params, values, strict=False)
-    return call_tool_step(turn, tool_id, require_mapping(tool_id, filled))
+    filled: Json = {} if params is None else fill_params(ctx, tool_id, params, values, strict=False)
+    return call_tool_step(ctx, tool_id, require_mapping(tool_id, filled))
 
 
 def call_tool_step(
-    turn: StepContext, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False
+    ctx: StepContext, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False
 ) -> dict[str, Json]:
     """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
-    run = working(turn.run)
+    run = working(ctx.run)
     if run.rehearsal is not None:
-        tools(turn).require_valid_call(tool_id, params)
-        return run.add_planned_step(turn, "tool", f"{tool_id} {json_text(dict(params))}")
+        tools(ctx).require_valid_call(tool_id, params)
+        return run.add_planned_step(ctx, "tool", f"{tool_id} {json_text(dict(params))}")
     program = run.hands.program(tool_id, params)
     if program is not None:
-        return _from_inside(program, turn)
+        return _from_inside(program, ctx)
     call = Called(tool_id, params, as_text=as_text)
     if not run.hands.is_once(tool_id):
-        return _require_record(act(call, turn))
-    return _require_record(require_success(turn.perform(call)))
+        return _require_record(act(call, ctx))
+    return _require_record(require_success(ctx.perform(call)))
 
 
 def _require_record(value: Json) -> dict[str, Json]:
@@ -123,30 +123,30 @@ class Called:
     def title(self) -> str:
         return self.tool_id
 
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        run = working(turn.run)
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        run = working(ctx.run)
         try:
-            result = tools(turn).call(self.tool_id, self.params, timeout=run.time_left(turn))
+            result = tools(ctx).call(self.tool_id, self.params, timeout=run.time_left(ctx))
         except RequestError as error:
             raise StepError(
-                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), turn)
+                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), ctx)
             ) from None
         except ProcessError as error:
             if error.code != "timeout":
                 raise
             failure = Failure(run.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
-            raise StepError(timeout_or_limit(failure, turn)) from None
+            raise StepError(timeout_or_limit(failure, ctx)) from None
         if result.metadata.get("cancelled") and run.is_stopping():
             raise Interrupted
         if self.as_text and result.printed is not None:
             result = replace(result, data=result.printed)
-        return _require_tool_success(result, turn)
+        return _require_tool_success(result, ctx)
 
 
-def _from_inside(program: Subflow, turn: StepContext) -> dict[str, Json]:
+def _from_inside(program: Subflow, ctx: StepContext) -> dict[str, Json]:
     """How a flow ended that is called like a tool; its steps are below the step that calls it."""
     began = time.monotonic()
-    value = act(program, turn)
+    value = act(program, ctx)
     output = value.get("output") if isinstance(value, dict) else value
     return {
         "output": output,
@@ -156,8 +156,8 @@ def _from_inside(program: Subflow, turn: StepContext) -> dict[str, Json]:
     }
 
 
-def _require_tool_success(result: ToolResult, turn: StepContext) -> dict[str, Json]:
-    mask, facts = turn.run.mask, result.metadata
+def _require_tool_success(result: ToolResult, ctx: StepContext) -> dict[str, Json]:
+    mask, facts = ctx.run.mask, result.metadata
     code = facts.get("exit_code")
     # A tool that is no process ends like one: 0 is success.
     code = code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
@@ -172,7 +172,7 @@ def _require_tool_success(result: ToolResult, turn: StepContext) -> dict[str, Js
         return record
     said = mask(result.error or "the tool says only that it failed")
     failure = Failure(f"{result.item_id}: {said}", _kind(facts), exit_code=code, output=record)
-    raise StepError(timeout_or_limit(failure, turn))
+    raise StepError(timeout_or_limit(failure, ctx))
 
 
 def _kind(facts: Mapping[str, Json]) -> str:

@@ -41,16 +41,16 @@ class WriteFileAction:
     strict: bool = False
 
     @plans
-    def run(self, turn: StepContext) -> dict[str, Json]:
-        run = working(turn.run)
-        path = render_text(self.path, turn.scope, strict=self.strict)
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        run = working(ctx.run)
+        path = render_text(self.path, ctx.scope, strict=self.strict)
         _require_valid_path(path, self.path)
-        if run.rehearsal is not None and _is_open(self.content, turn.scope):
-            return run.add_planned_step(turn, "write_file", f"{path} (its size is not known yet)")
-        data = utf8(run.mask(self._render_content(turn.scope)))
+        if run.rehearsal is not None and _is_open(self.content, ctx.scope):
+            return run.add_planned_step(ctx, "write_file", f"{path} (its size is not known yet)")
+        data = utf8(run.mask(self._render_content(ctx.scope)))
         if run.rehearsal is not None:
-            return run.add_planned_step(turn, "write_file", f"{path} ({len(data)} bytes)")
-        run.hands.write(path, data, directory=turn.directory, mode=self.mode, create_dirs=self.create_dirs)
+            return run.add_planned_step(ctx, "write_file", f"{path} ({len(data)} bytes)")
+        run.hands.write(path, data, directory=ctx.directory, mode=self.mode, create_dirs=self.create_dirs)
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
 
     def _render_content(self, scope: Scope) -> str:
@@ -83,8 +83,8 @@ def _is_open(content: Template, scope: Scope) -> bool:
     )
 
 
-def _is_missing(hole: ContextPlaceholder, scope: Scope) -> bool:
-    asked = [alternative.origin for alternative in hole.alternatives]
+def _is_missing(placeholder: ContextPlaceholder, scope: Scope) -> bool:
+    asked = [alternative.origin for alternative in placeholder.alternatives]
     return all(isinstance(path, Path) and scope.lookup(path) is UNDEFINED for path in asked)
 
 

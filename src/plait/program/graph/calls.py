@@ -75,23 +75,23 @@ class ShellCall:
 Action: TypeAlias = NodeCall | ShellCall
 
 
-def call_result(call: Action, turn: StepContext, names: NodeScope, *, strict: bool) -> dict[str, Json]:
+def call_result(call: Action, ctx: StepContext, names: NodeScope, *, strict: bool) -> dict[str, Json]:
     """What the action gave, unwrapped; StepError if it failed."""
     if isinstance(call, ShellCall):
-        return unwrap_result(replace(call.action, strict=strict).run_with(turn, names))
+        return unwrap_result(replace(call.action, strict=strict).run_with(ctx, names))
     tool_id = _tool_id(call, names, strict=strict)
-    params = _params(call, tool_id, turn, names, strict=strict)
+    params = _params(call, tool_id, ctx, names, strict=strict)
     if not call.cached:
-        return unwrap_result(call_tool_step(turn, tool_id, params))
-    return _once(call, turn, tool_id, params)
+        return unwrap_result(call_tool_step(ctx, tool_id, params))
+    return _once(call, ctx, tool_id, params)
 
 
-def describe_call(call: Action, turn: StepContext, names: NodeScope, *, strict: bool) -> str:
+def describe_call(call: Action, ctx: StepContext, names: NodeScope, *, strict: bool) -> str:
     """What would be called, with its parameters put in."""
     if isinstance(call, ShellCall):
         return replace(call.action, strict=strict).bind(names).shown
     tool_id = _tool_id(call, names, strict=strict)
-    params = _params(call, tool_id, turn, names, strict=strict)
+    params = _params(call, tool_id, ctx, names, strict=strict)
     return f"{tool_id} {json_text(dict(params))}" if params else tool_id
 
 
@@ -101,11 +101,11 @@ def _tool_id(call: NodeCall, names: NodeScope, *, strict: bool) -> str:
 
 
 def _params(
-    call: NodeCall, tool_id: str, turn: StepContext, names: NodeScope, *, strict: bool
+    call: NodeCall, tool_id: str, ctx: StepContext, names: NodeScope, *, strict: bool
 ) -> Mapping[str, Json]:
     if call.params is None:
         return {}
-    return drop_nulls(require_mapping(tool_id, fill_params(turn, tool_id, call.params, names, strict=strict)))
+    return drop_nulls(require_mapping(tool_id, fill_params(ctx, tool_id, call.params, names, strict=strict)))
 
 
 def drop_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
@@ -134,12 +134,12 @@ def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
 # ── calls that are made once ─────────────────────────────────────────────
 
 
-def _once(call: NodeCall, turn: StepContext, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+def _once(call: NodeCall, ctx: StepContext, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
     """The result of an equal call of the very same tool, if there was one in this project."""
-    run = working(turn.run)
+    run = working(ctx.run)
     digest = run.hands.digest(tool_id)
     if digest is None:
-        return unwrap_result(call_tool_step(turn, tool_id, params))
+        return unwrap_result(call_tool_step(ctx, tool_id, params))
     from plait.core.digests import sha256_hex
 
     asked = json_text([call.key, tool_id, digest, dict(params)], reveal=True)
@@ -147,7 +147,7 @@ def _once(call: NodeCall, turn: StepContext, tool_id: str, params: Mapping[str, 
     known = run.hands.recall(key)
     if isinstance(known, dict):
         return known
-    result = unwrap_result(call_tool_step(turn, tool_id, params))
+    result = unwrap_result(call_tool_step(ctx, tool_id, params))
     run.hands.keep(key, result)
     return result
 
@@ -156,23 +156,23 @@ def _once(call: NodeCall, turn: StepContext, tool_id: str, params: Mapping[str, 
 
 
 def performed_items(
-    loop: NodeForeach, call: Action, node: NodeSpec, turn: StepContext, names: NodeScope, *, strict: bool
+    loop: NodeForeach, call: Action, node: NodeSpec, ctx: StepContext, names: NodeScope, *, strict: bool
 ) -> dict[str, Json]:
     """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from that."""
     items = _items(loop, names, strict=strict)
-    turn.run.emit(ItemsCounted(turn.path, len(items)))
-    check_not_empty(len(items), loop.on_empty, turn, f"node '{node.name}'", "the list of 'over' is empty")
+    ctx.run.emit(ItemsCounted(ctx.path, len(items)))
+    check_not_empty(len(items), loop.on_empty, ctx, f"node '{node.name}'", "the list of 'over' is empty")
     ended: dict[int, Outcome] = {}
 
     def each(work: WorkItem) -> Outcome:
         # By either name: other systems put the item into the state, and mean the item by that.
         state = {**names.names["state"], loop.name: work.item}
         seen = names.with_names(**{loop.name: work.item, "state": state})
-        title = turn.run.mask(item_title(work.item))
+        title = ctx.run.mask(item_title(work.item))
         item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
         # What a call is given it has from `seen`; hooks ask the scope.
-        scope = None if turn.run.hooks is None else turn.scope.child(item=deep_copy(work.item))
-        return perform(item, turn.child(item, scope=scope, order=work.order))
+        scope = None if ctx.run.hooks is None else ctx.scope.child(item=deep_copy(work.item))
+        return perform(item, ctx.child(item, scope=scope, order=work.order))
 
     def finished(work: WorkItem, outcome: Outcome) -> None:
         ended[work.order] = outcome
@@ -180,18 +180,18 @@ def performed_items(
     def wanted() -> Iterator[WorkItem]:
         for order, item in enumerate(items):
             stops = not loop.keeps_going and any(isinstance(one, Failed) for one in list(ended.values()))
-            if stops or turn.run.is_stopping():
+            if stops or ctx.run.is_stopping():
                 return
             yield WorkItem(order, str(order), item)
 
-    backend = working(turn.run).backend
+    backend = working(ctx.run).backend
     backend.run(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
-    turn.run.require_not_stopped()
+    ctx.run.require_not_stopped()
     failures = [(order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)]
     if failures and not loop.keeps_going:
         raise StepError(_as_one(failures, len(items)))
     if failures:
-        turn.run.note(turn.path, f"node '{node.name}': {len(failures)} of {len(items)} items failed")
+        ctx.run.note(ctx.path, f"node '{node.name}': {len(failures)} of {len(items)} items failed")
     results = [_entry(order, ended[order]) for order in range(len(items))]
     return {"results": results, "total": len(items), "failed": len(failures)}
 
@@ -251,5 +251,5 @@ class Item:
         """What an item gives whose failure a hook swallows: the same as in a loop that keeps going."""
         return error_entry(failure, int(self.name.partition(":")[2]))
 
-    def run(self, turn: StepContext) -> Json:
-        return call_result(self._call, turn, self._names, strict=self._strict)
+    def run(self, ctx: StepContext) -> Json:
+        return call_result(self._call, ctx, self._names, strict=self._strict)

@@ -110,10 +110,10 @@ class NodeStep:
         except PlaitError:
             return None
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         node = self.node
-        names = NodeScope(self._way, clock_names() if node.clock else {}, turn.path)
-        record = self._execute_node(turn, names)
+        names = NodeScope(self._way, clock_names() if node.clock else {}, ctx.path)
+        record = self._execute_node(ctx, names)
         if self._way.hooks is not None:
             after = {**self._way.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
@@ -125,14 +125,14 @@ class NodeStep:
                 "state": after,
                 "steps": steps,
             }
-            verdict = self._way.hook_decision("after_step", turn, told)
+            verdict = self._way.hook_decision("after_step", ctx, told)
             if verdict is not None and verdict.verb == "abort":
                 # A gate that could not answer has not heard of the visit, which therefore has no end yet.
                 outcome = Succeeded(record) if verdict.is_all else None
-                raise replace(verdict, path=turn.path).abort_error(outcome)
+                raise replace(verdict, path=ctx.path).abort_error(outcome)
         return record
 
-    def _execute_node(self, turn: StepContext, names: NodeScope) -> dict[str, Json]:
+    def _execute_node(self, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.kind == "return":
             output = None if node.output is None else self._render(node.output, names)
@@ -140,7 +140,7 @@ class NodeStep:
         if node.call is None:
             return self._transition_record(names)
         try:
-            names.names["result"] = self._execute_call(node.call, turn, names)
+            names.names["result"] = self._execute_call(node.call, ctx, names)
         except _WentOnError as gone_on:
             names.names["result"] = {"status": "error", **gone_on.error}
             way = next_node(node, names) if node.on_error is None else {"next": node.on_error}
@@ -159,54 +159,54 @@ class NodeStep:
             record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
         return {**record, **next_node(node, names, record.get("assign"))}
 
-    def _execute_call(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
+    def _execute_call(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.loop is not None:
-            return performed_items(node.loop, call, node, turn, names, strict=self._way.graph.strict)
+            return performed_items(node.loop, call, node, ctx, names, strict=self._way.graph.strict)
         if not self.is_composed:
-            return call_result(call, turn, names, strict=self._way.graph.strict)
-        return self._call_with_hooks(call, turn, names)
+            return call_result(call, ctx, names, strict=self._way.graph.strict)
+        return self._call_with_hooks(call, ctx, names)
 
-    def _call_with_hooks(self, call: Action, turn: StepContext, names: NodeScope) -> dict[str, Json]:
+    def _call_with_hooks(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         """The call as a step of its own: hooks say what follows when it fails."""
         attempt = 1
         # What was done inside the call stays done, at whichever attempt: as of every other agent.
-        first = f"{turn.path}/{CALL}"
-        since = turn.replay_after if turn.can_replay else turn.run.journal.last()
+        first = f"{ctx.path}/{CALL}"
+        since = ctx.replay_after if ctx.can_replay else ctx.run.journal.last()
         while True:
             name = CALL if attempt == 1 else f"{CALL}@{attempt}"
-            called = Called(self, call, names, name, is_followed=self._is_followed(turn, name, attempt))
+            called = Called(self, call, names, name, is_followed=self._is_followed(ctx, name, attempt))
             if attempt > 1:
-                turn.run.is_first_run = False
+                ctx.run.is_first_run = False
                 called.goes_on_in = (first, since)
-            outcome, turn = turn.perform_next(called, attempt - 1)
+            outcome, ctx = ctx.perform_next(called, attempt - 1)
             self.attempts_inside = max(self.attempts_inside, attempt)
             if not isinstance(outcome, Failed):
                 return dict(require_success(outcome))
-            if not self._tries_again(turn, outcome, attempt):
+            if not self._tries_again(ctx, outcome, attempt):
                 raise StepError(outcome.failure)
             attempt += 1
 
-    def _is_followed(self, turn: StepContext, name: str, attempt: int) -> bool:
+    def _is_followed(self, ctx: StepContext, name: str, attempt: int) -> bool:
         """Has a hook said what follows from a failure, in an earlier life that did not end the visit?"""
-        hooks, journal = self._way.hooks, turn.run.journal
-        if hooks is None or turn.run.is_first_run or not turn.can_replay:
+        hooks, journal = self._way.hooks, ctx.run.journal
+        if hooks is None or ctx.run.is_first_run or not ctx.can_replay:
             return False
-        known = journal.step(f"{turn.path}/{name}")
-        if known is None or record_number(journal.last_result(turn.path)) > known.number:
+        known = journal.step(f"{ctx.path}/{name}")
+        if known is None or record_number(journal.last_result(ctx.path)) > known.number:
             return False
-        return hooks.has_decided("error", replace(turn, attempt=attempt), known.number)
+        return hooks.has_decided("error", replace(ctx, attempt=attempt), known.number)
 
-    def _tries_again(self, turn: StepContext, outcome: Failed, attempt: int) -> bool:
+    def _tries_again(self, ctx: StepContext, outcome: Failed, attempt: int) -> bool:
         failure = outcome.failure
         told = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
-        verdict = self._way.hook_decision("error", turn, told)
+        verdict = self._way.hook_decision("error", ctx, told)
         match verdict:
             case HookDecision("retry"):
                 if attempt > (verdict.max_retries or 0) or failure.kind == LIMIT:
                     return False
-                turn.run.emit(StepRetrying(turn.path, attempt, failure, verdict.delay))
-                turn.run.pause_at(turn, verdict.delay)
+                ctx.run.emit(StepRetrying(ctx.path, attempt, failure, verdict.delay))
+                ctx.run.pause_at(ctx, verdict.delay)
                 return True
             case HookDecision("continue" | "skip"):
                 raise _WentOnError(error_record(self.node, failure))
@@ -273,12 +273,12 @@ class Called:
 
     retry_scope = "inner"
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         self._visit.attempts_inside += 1
         if self.goes_on_in is not None:
             path, since = self.goes_on_in
-            turn = replace(turn, path=path, can_replay=True, replay_after=since)
-        return call_result(self._call, turn, self._names, strict=self._visit._way.graph.strict)
+            ctx = replace(ctx, path=path, can_replay=True, replay_after=since)
+        return call_result(self._call, ctx, self._names, strict=self._visit._way.graph.strict)
 
 
 def _may_fail_behind(node: NodeSpec) -> bool:

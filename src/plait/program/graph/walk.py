@@ -103,8 +103,8 @@ class NodeSpec:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, turn: StepContext) -> Json:
-        raise AssertionError(f"a node is visited, not run: {turn.path}")
+    def run(self, ctx: StepContext) -> Json:
+        raise AssertionError(f"a node is visited, not run: {ctx.path}")
 
 
 def leads_to(node: NodeSpec) -> Iterator[str]:
@@ -167,13 +167,13 @@ class GraphProgram:
         return ((NODES, 0),)
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         """`{output, state, steps}`, and `errors` if it went on from some; StepError when it fails."""
-        with working(turn.run).budget_scope(
-            turn.path, self.limits, f"graph '{self.name}'", goes_on=turn.can_replay
+        with working(ctx.run).budget_scope(
+            ctx.path, self.limits, f"graph '{self.name}'", goes_on=ctx.can_replay
         ) as spent:
             _require_depth(spent)
-            return require_success(turn.perform(GraphStep(self)))
+            return require_success(ctx.perform(GraphStep(self)))
 
 
 def _require_depth(spent: Budget) -> None:
@@ -209,30 +209,30 @@ class GraphStep:
         return tuple(self.graph.nodes.values())
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        if working(turn.run).rehearsal is not None:
-            return _plan_graph(self.graph, turn)
-        if not turn.run.is_first_run and not turn.run.accept_changes:
-            _require_known_nodes(self.graph, turn)
-        turn.run.journal.prepare(node.fingerprint for node in self.graph.nodes.values())
-        return _Way(self.graph, turn).walk_graph()
+    def run(self, ctx: StepContext) -> Json:
+        if working(ctx.run).rehearsal is not None:
+            return _plan_graph(self.graph, ctx)
+        if not ctx.run.is_first_run and not ctx.run.accept_changes:
+            _require_known_nodes(self.graph, ctx)
+        ctx.run.journal.prepare(node.fingerprint for node in self.graph.nodes.values())
+        return _Way(self.graph, ctx).walk_graph()
 
 
 class _Way:
     """One walk through a graph: where it is, the state there, and what it has used up."""
 
-    def __init__(self, graph: GraphProgram, turn: StepContext) -> None:
+    def __init__(self, graph: GraphProgram, ctx: StepContext) -> None:
         self.graph = graph
-        self.turn = turn
+        self.turn = ctx
         self.state: dict[str, Json] = dict(graph.state)
         self.steps = 0
         self.visits: dict[str, int] = {}
         self.errors: list[Json] = []
-        self.hooks = turn.run.hooks
-        self.spent = working(turn.run).budget_at(turn.path)
+        self.hooks = ctx.run.hooks
+        self.spent = working(ctx.run).budget_at(ctx.path)
         self.limited = _limit_names(self.spent)
-        self.around = turn.scope
-        self.base = Scope({}, sources=turn.scope.sources)
+        self.around = ctx.scope
+        self.base = Scope({}, sources=ctx.scope.sources)
 
     def walk_graph(self) -> dict[str, Json]:
         try:
@@ -334,13 +334,11 @@ class _Way:
         if verdict is not None and verdict.verb == "abort":
             raise verdict.abort_error()
 
-    def hook_decision(
-        self, event: str, turn: StepContext, context: Mapping[str, Json]
-    ) -> HookDecision | None:
+    def hook_decision(self, event: str, ctx: StepContext, context: Mapping[str, Json]) -> HookDecision | None:
         """What hooks say, if there are any."""
         if self.hooks is None:
             return None
-        return self.hooks.fire(event, turn, {**self.facts(), **context})
+        return self.hooks.fire(event, ctx, {**self.facts(), **context})
 
     def listens(self, event: str) -> bool:
         return self.hooks is not None and self.hooks.has(event, self.turn.path)
@@ -365,15 +363,15 @@ def _limit_names(spent: Budget) -> tuple[str, ...]:
     return tuple(name for name in found if name != "depth")
 
 
-def _require_known_nodes(graph: GraphProgram, turn: StepContext) -> None:
+def _require_known_nodes(graph: GraphProgram, ctx: StepContext) -> None:
     """A node that was visited and is no longer there was renamed or removed: the file has changed."""
     from plait.engine.replay import changed_steps_error
 
-    recorded = [known.path.rpartition("/")[2] for known in turn.run.journal.steps_in(turn.path)]
+    recorded = [known.path.rpartition("/")[2] for known in ctx.run.journal.steps_in(ctx.path)]
     visits = (name for name in recorded if not name.startswith("hook:"))
     gone = {name for visit in visits if (name := visit.partition("@")[0]) not in graph.nodes}
     if gone:
-        raise changed_steps_error((f"{turn.path}/{name}", "no longer a node") for name in sorted(gone))
+        raise changed_steps_error((f"{ctx.path}/{name}", "no longer a node") for name in sorted(gone))
 
 
 # ── one visit ────────────────────────────────────────────────────────────
@@ -392,21 +390,21 @@ def _at_node(node: NodeSpec, message: str) -> str:
 # ── a dry run ────────────────────────────────────────────────────────────
 
 
-def _plan_graph(graph: GraphProgram, turn: StepContext) -> Json:
+def _plan_graph(graph: GraphProgram, ctx: StepContext) -> Json:
     """Which way is taken only a run can know: every node that can be reached is shown, as it is written.
 
     Of the first one more is known: what it would be called with.
     """
-    run, again = working(turn.run), _first_done_again(graph, turn)
+    run, again = working(ctx.run), _first_done_again(graph, ctx)
     assert run.rehearsal is not None
     for node in reachable(graph):
-        inner = turn.child(node)
-        known = _first_visit(node, turn)
+        inner = ctx.child(node)
+        known = _first_visit(node, ctx)
         if known is not None and known.number < again:
             run.rehearsal.append(PlannedStep(inner.path, node.kind, node.title, remembered=True))
             continue
-        does = _first_call(graph, node, turn) if node.name == graph.start else None
-        if _keeps_call(node, turn) and known is not None and known.number == again:
+        does = _first_call(graph, node, ctx) if node.name == graph.start else None
+        if _keeps_call(node, ctx) and known is not None and known.number == again:
             does = "what it called is kept"
         is_changed = known is not None and known.fingerprint != node.fingerprint
         run.add_planned_step(
@@ -415,15 +413,15 @@ def _plan_graph(graph: GraphProgram, turn: StepContext) -> Json:
     return {}
 
 
-def _first_visit(node: NodeSpec, turn: StepContext) -> StepRecord | None:
+def _first_visit(node: NodeSpec, ctx: StepContext) -> StepRecord | None:
     """How the first visit of a node has ended, in a run that may remember it."""
-    remembers = turn.can_replay and not turn.run.is_first_run
-    return turn.run.journal.step(turn.child(node).path) if remembers else None
+    remembers = ctx.can_replay and not ctx.run.is_first_run
+    return ctx.run.journal.step(ctx.child(node).path) if remembers else None
 
 
-def _first_done_again(graph: GraphProgram, turn: StepContext) -> float:
+def _first_done_again(graph: GraphProgram, ctx: StepContext) -> float:
     """The number of the first end that counts no more: all that is behind it is done again."""
-    ends = ((node, known) for node in reachable(graph) if (known := _first_visit(node, turn)) is not None)
+    ends = ((node, known) for node in reachable(graph) if (known := _first_visit(node, ctx)) is not None)
     return min((known.number for node, known in ends if not _counts(node, known)), default=float("inf"))
 
 
@@ -432,18 +430,18 @@ def _counts(node: NodeSpec, known: StepRecord) -> bool:
     return known.fingerprint == node.fingerprint and not has_failed
 
 
-def _keeps_call(node: NodeSpec, turn: StepContext) -> bool:
+def _keeps_call(node: NodeSpec, ctx: StepContext) -> bool:
     """Was its call recorded as a step of its own, as it is now?"""
-    known = turn.run.journal.step(f"{turn.child(node).path}/call") if node.call else None
+    known = ctx.run.journal.step(f"{ctx.child(node).path}/call") if node.call else None
     return known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
 
 
-def _first_call(graph: GraphProgram, node: NodeSpec, turn: StepContext) -> str | None:
+def _first_call(graph: GraphProgram, node: NodeSpec, ctx: StepContext) -> str | None:
     if node.call is None:
         return None
-    names = NodeScope(_Way(graph, turn), clock_names() if node.clock else {}, turn.path)
+    names = NodeScope(_Way(graph, ctx), clock_names() if node.clock else {}, ctx.path)
     if node.loop is None:
-        return describe_call(node.call, turn, names, strict=graph.strict)
+        return describe_call(node.call, ctx, names, strict=graph.strict)
     over = node.loop.over.render(names, strict=graph.strict)
     many = f" of {len(over)}" if isinstance(over, list) else ""
     return f"for each {node.loop.name}{many}: {node.call.source_text()}"

@@ -63,13 +63,13 @@ class FindItems:
     inner: tuple[Step, ...] = ()
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        run = working(turn.run)
-        turn = turn.with_scope(scope_outside_steps(turn))
+    def run(self, ctx: StepContext) -> Json:
+        run = working(ctx.run)
+        ctx = ctx.with_scope(scope_outside_steps(ctx))
         if run.rehearsal is not None:
-            return self._plan_items(turn)
-        spooled = write_spool(self._items_with_keys(turn), self._file(turn))
-        check_not_empty(spooled.count, self.on_empty, turn, "the map", self._why_empty())
+            return self._plan_items(ctx)
+        spooled = write_spool(self._items_with_keys(ctx), self._file(ctx))
+        check_not_empty(spooled.count, self.on_empty, ctx, "the map", self._why_empty())
         return {"count": spooled.count, "digest": spooled.digest}
 
     def _why_empty(self) -> str:
@@ -84,85 +84,83 @@ class FindItems:
             return "the pattern of the input matches no file that is chosen"
         return f"{source} none that is chosen"
 
-    def read(self, value: Json, turn: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
+    def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
         if not isinstance(value, dict):
             return
         if "items" in value:
             yield from (WorkItem(order, key, item) for order, (key, item) in enumerate(value["items"]))
             return
-        file = self._file(turn)
-        if not turn.run.is_first_run:
+        file = self._file(ctx)
+        if not ctx.run.is_first_run:
             require_spool(file, SpoolInfo(int(value["count"]), str(value["digest"])))
         for order, key, item in read_spool(file, without=without):
             yield WorkItem(order, key, item)
 
-    def _file(self, turn: StepContext) -> str:
-        owner = turn.path.removesuffix(f"/{self.name}")
+    def _file(self, ctx: StepContext) -> str:
+        owner = ctx.path.removesuffix(f"/{self.name}")
         # That of the flow; or of a workflow that a step of it calls, perhaps for each of many items.
         name = "items.jsonl" if "/" not in owner else f"items-{path_digest(owner)}.jsonl"
-        return os.path.join(working(turn.run).folder, name)
+        return os.path.join(working(ctx.run).folder, name)
 
-    def _items_with_keys(self, turn: StepContext) -> Iterator[tuple[str, Json]]:
-        return with_keys(self._select_items(turn), self.id, turn.scope, mask=turn.run.mask)
+    def _items_with_keys(self, ctx: StepContext) -> Iterator[tuple[str, Json]]:
+        return with_keys(self._select_items(ctx), self.id, ctx.scope, mask=ctx.run.mask)
 
-    def _select_items(self, turn: StepContext) -> Iterator[Json]:
+    def _select_items(self, ctx: StepContext) -> Iterator[Json]:
         items = read_items(
             self.input,
-            directory=turn.directory,
-            run_command=lambda command: self._command_output(command, turn),
-            values=turn.scope,
+            directory=ctx.directory,
+            run_command=lambda command: self._command_output(command, ctx),
+            values=ctx.scope,
             json_path=self.selection.json_path,
             allow_outside=self.allow_outside,
         )
         chosen = select(items, replace(self.selection, json_path=None))
-        mask = turn.run.mask
+        mask = ctx.run.mask
         return chosen if mask is str else (mask_value(item, mask) for item in chosen)
 
-    def _command_output(self, command: Template, turn: StepContext) -> Iterator[bytes]:
-        turn = self._with_env(turn)
-        run, left = working(turn.run), turn.time_left()
-        bound = bind_shell(command, turn.scope, strict=self.strict)
+    def _command_output(self, command: Template, ctx: StepContext) -> Iterator[bytes]:
+        ctx = self._with_env(ctx)
+        run, left = working(ctx.run), ctx.time_left()
+        bound = bind_shell(command, ctx.scope, strict=self.strict)
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
         try:
-            yield from run.hands.lines(
-                bound, cwd=turn.directory, env=turn.env, timeout=timeout, stop=run.stop
-            )
+            yield from run.hands.lines(bound, cwd=ctx.directory, env=ctx.env, timeout=timeout, stop=run.stop)
         except ProcessError as error:
             if error.code != "command-failed":
                 raise
-            raise StepError(Failure(run.mask(str(error)), "exit", path=turn.path)) from None
+            raise StepError(Failure(run.mask(str(error)), "exit", path=ctx.path)) from None
 
-    def _with_env(self, turn: StepContext) -> StepContext:
-        return with_env(turn, self.env, strict=self.strict) if self.env else turn
+    def _with_env(self, ctx: StepContext) -> StepContext:
+        return with_env(ctx, self.env, strict=self.strict) if self.env else ctx
 
-    def _plan_items(self, turn: StepContext) -> Json:
+    def _plan_items(self, ctx: StepContext) -> Json:
         """The items that are known without running anything."""
-        run = working(turn.run)
+        run = working(ctx.run)
         if isinstance(self.input, CommandInput):
-            scope = self._with_env(turn).scope
+            scope = self._with_env(ctx).scope
             run.add_planned_step(
-                turn, "items", bind_shell(self.input.command, scope, strict=self.strict).shown
+                ctx, "items", bind_shell(self.input.command, scope, strict=self.strict).shown
             )
             return dict(UNKNOWN)
-        if (why := self._why_not_known(turn)) is not None:
-            run.add_planned_step(turn, "items", f"not known yet: {why}")
+        if (why := self._why_not_known(ctx)) is not None:
+            run.add_planned_step(ctx, "items", f"not known yet: {why}")
             return dict(UNKNOWN)
         try:
-            found = [[key, item] for key, item in islice(self._items_with_keys(turn), MOST_REHEARSED)]
+            found = [[key, item] for key, item in islice(self._items_with_keys(ctx), MOST_REHEARSED)]
         except InputError as error:
             if not run.would_have_run:
                 raise  # nothing that could still make them
-            run.add_planned_step(turn, "items", f"not known yet: {run.mask(error.what)}")
+            run.add_planned_step(ctx, "items", f"not known yet: {run.mask(error.what)}")
             return dict(UNKNOWN)
         if not found and run.would_have_run:
-            run.add_planned_step(turn, "items", "not known yet: there are none so far")
+            run.add_planned_step(ctx, "items", "not known yet: there are none so far")
             return dict(UNKNOWN)
-        check_not_empty(len(found), self.on_empty, turn, "the map", self._why_empty())
+        check_not_empty(len(found), self.on_empty, ctx, "the map", self._why_empty())
         return {"count": len(found), "items": found}
 
-    def _why_not_known(self, turn: StepContext) -> str | None:
+    def _why_not_known(self, ctx: StepContext) -> str | None:
         """What is asked of values that only a run will know, or is chosen by them."""
-        said = spec_template(self.input).render_checked(turn.scope)
+        said = spec_template(self.input).render_checked(ctx.scope)
         if isinstance(said, Unknown):
             return said.shown
         if not contains_unknown(said):

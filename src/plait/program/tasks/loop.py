@@ -93,13 +93,13 @@ class LoopStep:
     retry_scope = "inner"
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         last: Mapping[str, Json] = {}
         feedback: str | None = None
-        rehearses = working(turn.run).rehearsal is not None
+        rehearses = working(ctx.run).rehearsal is not None
         for number in range(1, (1 if rehearses else self.loop.max_iterations) + 1):
             step = LoopRound(self, number, self.outputs, feedback)
-            outcome, turn = turn.perform_next(step, number - 1)
+            outcome, ctx = ctx.perform_next(step, number - 1)
             if isinstance(outcome, Failed):
                 raise StepError(with_task_outputs(outcome.failure, last))
             last = outcome.value if isinstance(outcome, Succeeded) else {}
@@ -152,7 +152,7 @@ class LoopRound:
     retry_scope = "inner"
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         made: Outputs = {}
         values: dict[str, Json] = {}
         cast = self.of.program.cast
@@ -161,21 +161,21 @@ class LoopRound:
                 made[one] for need in task.context if (one := cast.task_id(need)) in made
             )
             if outcome is None:
-                outcome, turn = turn.perform_next(self._step(order, {**self.outputs, **made}), order)
+                outcome, ctx = ctx.perform_next(self._step(order, {**self.outputs, **made}), order)
             if isinstance(outcome, Failed):
                 raise StepError(with_task_outputs(outcome.failure, {"tasks": values}))
             key = cast.task_id(task)
             made[key] = make_task_output(key, self._fill_task(task), outcome)
             values[key] = {**task_record_or_skip(outcome), "iteration": self.number}
-        return {"tasks": values, "met": self._is_met(list(made.values())[-1], turn)}
+        return {"tasks": values, "met": self._is_met(list(made.values())[-1], ctx)}
 
-    def _is_met(self, last: TaskOutput, turn: StepContext) -> bool:
+    def _is_met(self, last: TaskOutput, ctx: StepContext) -> bool:
         until = self.of.loop.until
-        if until is None or working(turn.run).rehearsal is not None or last.status == "skipped":
+        if until is None or working(ctx.run).rehearsal is not None or last.status == "skipped":
             return False
         if callable(until):
             ended = call_author_function(
-                lambda: until(replace(last, iteration=self.number)), "until", turn.run.mask
+                lambda: until(replace(last, iteration=self.number)), "until", ctx.run.mask
             )
             return bool(ended)
         facts = {"output": last.raw, "data": last.data, "iteration": self.number}

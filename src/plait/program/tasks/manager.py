@@ -110,15 +110,15 @@ class ManagerStep:
     retry_scope = "inner"
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        if working(turn.run).rehearsal is not None:
-            working(turn.run).add_planned_step(turn, "agent", self._prompt())
+    def run(self, ctx: StepContext) -> Json:
+        if working(ctx.run).rehearsal is not None:
+            working(ctx.run).add_planned_step(ctx, "agent", self._prompt())
             return {}
         began = time.monotonic()
         try:
-            value = AgentSession(self._conversation(_Rulings()), turn).to_the_end()
+            value = AgentSession(self._conversation(_Rulings()), ctx).to_the_end()
         except (StepError, LimitExceeded) as error:
-            error.failure = self._with_delegations(error.failure, turn)
+            error.failure = self._with_delegations(error.failure, ctx)
             raise
         record = {
             "raw": value["text"],
@@ -127,10 +127,10 @@ class ManagerStep:
             "usage": value["usage"],
             "model": value["model"],
             "turns": value["turns"],
-            "delegations": self._delegations(turn.run.journal, turn.path),
+            "delegations": self._delegations(ctx.run.journal, ctx.path),
             "duration": round(time.monotonic() - began, 6),
         }
-        return mask_value(record, turn.run.mask)
+        return mask_value(record, ctx.run.mask)
 
     def outputs(self, outcome: Outcome) -> list[TaskOutput]:
         """Of each delegation in its order, and at the end that of the manager."""
@@ -168,8 +168,8 @@ class ManagerStep:
             completion_check=self._lacking,
         )
 
-    def _lacking(self, turn: StepContext) -> str | None:
-        worked = {one["worker"] for one in self._delegations(turn.run.journal, turn.path)}
+    def _lacking(self, ctx: StepContext) -> str | None:
+        worked = {one["worker"] for one in self._delegations(ctx.run.journal, ctx.path)}
         lacking = [role for role in self.manager.required if self.roles[role] not in worked]
         return f"the manager ended without the work of {', '.join(map(repr, lacking))}" if lacking else None
 
@@ -192,20 +192,20 @@ class ManagerStep:
 
     # ── a delegation ─────────────────────────────────────────────────────
 
-    def _delegate(self, rulings: _Rulings, turn: StepContext, params: Mapping[str, Json]) -> Json:
-        top = turn.path.rpartition("/")[0]
-        refused = self._find_refusal(turn, rulings)
+    def _delegate(self, rulings: _Rulings, ctx: StepContext, params: Mapping[str, Json]) -> Json:
+        top = ctx.path.rpartition("/")[0]
+        refused = self._find_refusal(ctx, rulings)
         if refused is not None:
             raise StepError(Failure(refused, "refused"))
-        run = working(turn.run)
+        run = working(ctx.run)
         worker = self.workers[str(params["worker"])]
         above = run.agents[top].permissions.within
         # A worker may do what its author allows it, not what the manager may do.
-        run.agents[turn.path] = AgentScope(Permissions(tuple(worker.tools), above), run.budget_at(turn.path))
+        run.agents[ctx.path] = AgentScope(Permissions(tuple(worker.tools), above), run.budget_at(ctx.path))
         try:
-            value = require_success(turn.perform(self._work(worker, str(params["task"]))))
+            value = require_success(ctx.perform(self._work(worker, str(params["task"]))))
         finally:
-            del run.agents[turn.path]
+            del run.agents[ctx.path]
         return value.get("raw") if isinstance(value, Mapping) else None
 
     def _work(self, worker: Agent, said: str) -> TaskStep:
@@ -214,16 +214,16 @@ class ManagerStep:
             WORK, worker.role, task, (), provider=self.cast.provider, model=self.cast.model, kind="agent"
         )
 
-    def _find_refusal(self, turn: StepContext, rulings: _Rulings) -> str | None:
+    def _find_refusal(self, ctx: StepContext, rulings: _Rulings) -> str | None:
         """Why the delegation at a turn is not to be: those that were asked for before it come first."""
-        path, _, own = turn.path.rpartition("/")
+        path, _, own = ctx.path.rpartition("/")
         accepted: Counter[str] = Counter()
-        for call, use in _uses(turn.run.journal, path):
+        for call, use in _uses(ctx.run.journal, path):
             worker = use.arguments.get("worker") if isinstance(use.arguments, Mapping) else None
             refused = self._worker_refusal(str(worker), accepted)
             if call == own:
                 return refused
-            if refused is None and _may_be_made(turn, f"{path}/{call}", use, rulings):
+            if refused is None and _may_be_made(ctx, f"{path}/{call}", use, rulings):
                 accepted[str(worker)] += 1
         return None
 
@@ -250,9 +250,9 @@ class ManagerStep:
                 made.append({**task_record(known.outcome), **use.arguments, "duration": known.duration})
         return made
 
-    def _with_delegations(self, failure: Failure, turn: StepContext) -> Failure:
+    def _with_delegations(self, failure: Failure, ctx: StepContext) -> Failure:
         said = failure.output if isinstance(failure.output, Mapping) else {}
-        made = self._delegations(turn.run.journal, turn.path)
+        made = self._delegations(ctx.run.journal, ctx.path)
         return replace(failure, output={**said, "delegations": made})
 
 
@@ -267,16 +267,16 @@ def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
         number += 1
 
 
-def _may_be_made(turn: StepContext, path: str, use: ToolRequest, rulings: _Rulings) -> bool:
+def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, rulings: _Rulings) -> bool:
     """Does a delegation count?  Not one that its schema or a hook kept from being made, and that was told."""
     if schema_errors(use.arguments, SCHEMA):
         return False
-    journal = turn.run.journal
+    journal = ctx.run.journal
     match journal.step(path):
         case StepRecord(outcome=Succeeded({"failed": True, "kind": "refused"})):
             return journal.step(f"{path}/{WORK}") is not None
         case None:
-            return rulings.of(path, turn)
+            return rulings.of(path, ctx)
     return True
 
 
@@ -292,13 +292,13 @@ class _Rulings:
             self._allowed[path] = is_allowed
             self._told.notify_all()
 
-    def of(self, path: str, turn: StepContext) -> bool:
+    def of(self, path: str, ctx: StepContext) -> bool:
         """Waits until it is known; one of which nothing is heard for long counts as made."""
         end = time.monotonic() + PATIENCE
         with self._told:
             while path not in self._allowed and time.monotonic() < end:
-                turn.run.require_not_stopped()
-                if turn.is_expired():
+                ctx.run.require_not_stopped()
+                if ctx.is_expired():
                     raise DeadlineExceeded
                 self._told.wait(LOOK)
             return self._allowed.get(path, True)

@@ -121,11 +121,11 @@ class TaskMap:
             for number, task in enumerate(filled)
         ]
 
-    def _all_items(self, turn: StepContext) -> list[TaskStep]:
+    def _all_items(self, ctx: StepContext) -> list[TaskStep]:
         source = self.map.source
         if source is None:
             return self._static_items()
-        if working(turn.run).rehearsal is not None:
+        if working(ctx.run).rehearsal is not None:
             return self._static_items()
         program = self.program
         items = items_from_output(self.map, self.outputs[program.cast.task_id(source)])
@@ -137,18 +137,18 @@ class TaskMap:
     retry_scope = "inner"
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        steps = self._all_items(turn)
-        if working(turn.run).rehearsal is None:
-            turn.run.emit(ItemsCounted(turn.path, len(steps)))
-            check_not_empty(len(steps), self.map.on_empty, turn, "the map", "the list is empty")
-        outcomes, turn = performed_all(turn, steps, self.program.cast)
+    def run(self, ctx: StepContext) -> Json:
+        steps = self._all_items(ctx)
+        if working(ctx.run).rehearsal is None:
+            ctx.run.emit(ItemsCounted(ctx.path, len(steps)))
+            check_not_empty(len(steps), self.map.on_empty, ctx, "the map", "the list is empty")
+        outcomes, ctx = performed_all(ctx, steps, self.program.cast)
         made = [task_record(one) for one in outcomes if isinstance(one, Succeeded)]
         skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
         values: dict[str, Json] = {
             self._id: _together(made) if made or skipped is None else task_record_or_skip(skipped)
         }
-        self._require_successes(turn, outcomes, len(steps), values)
+        self._require_successes(ctx, outcomes, len(steps), values)
         outputs = [
             replace(
                 make_task_output(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}"
@@ -159,7 +159,7 @@ class TaskMap:
         if self.map.reduce is not None:
             hopeless = None if outputs or skipped is None else needs_skipped(self._id)
             ended = (
-                self._reduce_outputs(turn, outputs, values)
+                self._reduce_outputs(ctx, outputs, values)
                 if hopeless is None
                 else task_record_or_skip(hopeless)
             )
@@ -167,7 +167,7 @@ class TaskMap:
         return {"tasks": values}
 
     def _require_successes(
-        self, turn: StepContext, outcomes: Sequence[Outcome], total: int, values: dict[str, Json]
+        self, ctx: StepContext, outcomes: Sequence[Outcome], total: int, values: dict[str, Json]
     ) -> None:
         failures = [one.failure for one in outcomes if isinstance(one, Failed)]
         if not failures:
@@ -175,10 +175,10 @@ class TaskMap:
         said = f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
         if self.program.cast.on_error == "fail_fast" or len(failures) == total:
             raise StepError(replace(failures[0], message=said, output={"tasks": values}))
-        turn.run.note(turn.path, said)
+        ctx.run.note(ctx.path, said)
 
     def _reduce_outputs(
-        self, turn: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]
+        self, ctx: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]
     ) -> Json:
         """The one output that is left when no two are."""
         if not outputs:
@@ -187,11 +187,11 @@ class TaskMap:
         asked: list[Mapping[str, Json]] = []
         while True:
             level += 1
-            chunks = list(self._chunks(turn, outputs, level))
+            chunks = list(self._chunks(ctx, outputs, level))
             # One that is left over is put together with others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
             steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
-            outcomes, turn = performed_all(turn, steps, self.program.cast)
+            outcomes, ctx = performed_all(ctx, steps, self.program.cast)
             failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
             if failed is not None:
                 raise StepError(with_task_outputs(failed, {"tasks": values}))
@@ -207,7 +207,7 @@ class TaskMap:
             outputs = [*made, *(chunk[0] for n, chunk in enumerate(chunks) if n not in wanted)]
 
     def _chunks(
-        self, turn: StepContext, outputs: Sequence[TaskOutput], level: int
+        self, ctx: StepContext, outputs: Sequence[TaskOutput], level: int
     ) -> Iterator[Sequence[TaskOutput]]:
         """Those that are put together at this level."""
         one = self.map
@@ -215,7 +215,7 @@ class TaskMap:
         if budget is not None and level >= one.max_levels:
             if sum(map(output_tokens, outputs)) > budget:
                 said = f"is still longer than {budget} tokens after {level - 1} levels"
-                turn.run.note(turn.path, f"what '{self._id}' gave {said}: it is put together at once")
+                ctx.run.note(ctx.path, f"what '{self._id}' gave {said}: it is put together at once")
             most, budget = len(outputs), None
         yield from _split(outputs, most, budget)
 

@@ -57,29 +57,29 @@ class TaskStep:
     retry_scope = "inner"
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        if working(turn.run).rehearsal is not None:
-            return self._plan_task(turn)
+    def run(self, ctx: StepContext) -> Json:
+        if working(ctx.run).rehearsal is not None:
+            return self._plan_task(ctx)
         began = time.monotonic()
-        value = self._value(turn)
+        value = self._value(ctx)
         record = {"agent": "", "usage": UNUSED.record(), **value, "duration": round(_since(began), 6)}
-        return mask_value(deep_copy(record), turn.run.mask)
+        return mask_value(deep_copy(record), ctx.run.mask)
 
-    def _value(self, turn: StepContext) -> dict[str, Json]:
+    def _value(self, ctx: StepContext) -> dict[str, Json]:
         task = self.task
         if self.conversation is not None:
-            return self._run_agent(self.conversation, turn)
+            return self._run_agent(self.conversation, ctx)
         if task.handler is not None:
             handler = task.handler
             own, context = _own(task, self.context)
             return _output_record(
-                call_author_function(lambda: handler(own, context), "handler", turn.run.mask)
+                call_author_function(lambda: handler(own, context), "handler", ctx.run.mask)
             )
         assert task.tool is not None
-        return _output_record(call_tool_step(turn, task.tool, self._params(task.tool, turn)).get("output"))
+        return _output_record(call_tool_step(ctx, task.tool, self._params(task.tool, ctx)).get("output"))
 
-    def _run_agent(self, conversation: AgentStep, turn: StepContext) -> dict[str, Json]:
-        value = AgentSession(conversation, turn).to_the_end()
+    def _run_agent(self, conversation: AgentStep, ctx: StepContext) -> dict[str, Json]:
+        value = AgentSession(conversation, ctx).to_the_end()
         return {
             "raw": value["text"],
             "data": value["data"],
@@ -92,41 +92,41 @@ class TaskStep:
     def _role(self) -> str:
         return (self.task.agent or PLAIN_AGENT).role
 
-    def _params(self, tool: str, turn: StepContext) -> Mapping[str, Json]:
+    def _params(self, tool: str, ctx: StepContext) -> Mapping[str, Json]:
         if self.params is None:
             return {}
         outputs: dict[str, Json] = {one.id: {"raw": one.raw, "data": one.data} for one in self.context}
         inputs = self.task.inputs
         names: dict[str, Json] = {**inputs, "inputs": dict(inputs), "context": outputs, "task": self._facts()}
         # Strict: a tool is not called with something else than its author meant.
-        return require_mapping(tool, fill_params(turn, tool, self.params, Scope(names), strict=True))
+        return require_mapping(tool, fill_params(ctx, tool, self.params, Scope(names), strict=True))
 
     def _facts(self) -> dict[str, Json]:
         return {name: getattr(self.task, name) for name in TASK_FACTS}
 
-    def _plan_task(self, turn: StepContext) -> dict[str, Json]:
-        run = working(turn.run)
+    def _plan_task(self, ctx: StepContext) -> dict[str, Json]:
+        run = working(ctx.run)
         task = self.task
         if self.conversation is not None:
-            self.conversation.rehearse(turn)
+            self.conversation.rehearse(ctx)
         elif task.handler is not None:
             run.add_planned_step(
-                turn, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip()
+                ctx, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip()
             )
         else:
             run.add_planned_step(
-                turn, "tool", f"{task.tool}{self._params_in_reach(turn)}\n{task.description}".rstrip()
+                ctx, "tool", f"{task.tool}{self._params_in_reach(ctx)}\n{task.description}".rstrip()
             )
         told = f"(what '{self.id}' gives)"
         return {"raw": told, "data": None, "usage": UNUSED.record(), "duration": 0.0}
 
-    def _params_in_reach(self, turn: StepContext) -> str:
+    def _params_in_reach(self, ctx: StepContext) -> str:
         """The parameters of a tool; as they are written, where they need what only a run knows."""
         if self.params is None:
             return ""
         if not any("context" in leaf.source.text for leaf in self.params.leaves()):
             with suppress(MissingNamesError):  # a field of an item that nobody has made yet
-                return f" {json_text(dict(self._params(str(self.task.tool), turn)))}"
+                return f" {json_text(dict(self._params(str(self.task.tool), ctx)))}"
         return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
 
 

@@ -84,19 +84,19 @@ class EnsembleProgram:
         return None
 
     @plans
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         """`{output, tasks, usage}`: what the last task gave, and what each did.
 
         A StepError has the same in its output, as far as it came.
         """
-        run = working(turn.run)
+        run = working(ctx.run)
         # Whoever calls it as a tool does not know which of its inputs nobody may see.
         run.add_secrets(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
         with run.budget_scope(
-            turn.path, self.limits, f"ensemble '{self.name}'", goes_on=turn.can_replay
+            ctx.path, self.limits, f"ensemble '{self.name}'", goes_on=ctx.can_replay
         ) as spent:
             spent.expect("depth")
-            return require_success(turn.perform(TaskGraph(self)))
+            return require_success(ctx.perform(TaskGraph(self)))
 
 
 def compile_ensemble(
@@ -134,17 +134,17 @@ class TaskGraph:
         return [unit.step({}) for unit in make_units(self.program)]
 
     @plans
-    def run(self, turn: StepContext) -> Json:
-        if working(turn.run).rehearsal is None:
-            _require_providers(self.program.cast, turn)
-        if not (turn.run.is_first_run or turn.run.accept_changes):
-            _require_known_units({step.name for step in self.inner}, turn)
-        return _Play(self.program, turn).to_the_end()
+    def run(self, ctx: StepContext) -> Json:
+        if working(ctx.run).rehearsal is None:
+            _require_providers(self.program.cast, ctx)
+        if not (ctx.run.is_first_run or ctx.run.accept_changes):
+            _require_known_units({step.name for step in self.inner}, ctx)
+        return _Play(self.program, ctx).to_the_end()
 
 
-def _require_known_units(names: set[str], turn: StepContext) -> None:
+def _require_known_units(names: set[str], ctx: StepContext) -> None:
     """What was done is still there: a task with another name is another task, and would be done again."""
-    done = [known for known in turn.run.journal.steps_in(turn.path) if isinstance(known.outcome, Succeeded)]
+    done = [known for known in ctx.run.journal.steps_in(ctx.path) if isinstance(known.outcome, Succeeded)]
     lost = [
         known for known in done if (name := known.path.rpartition("/")[2]) not in names and _is_unit(name)
     ]
@@ -227,9 +227,9 @@ class _Managed:
 class _Play:
     """One performance: what is done, what has failed, what can begin."""
 
-    def __init__(self, program: EnsembleProgram, turn: StepContext) -> None:
+    def __init__(self, program: EnsembleProgram, ctx: StepContext) -> None:
         self.cast = program.cast
-        self.turn = turn
+        self.turn = ctx
         self.units = make_units(program)
         self.outputs: Outputs = {}
         self.failures: list[tuple[Unit, Failure]] = []
@@ -402,9 +402,9 @@ def _public(output: TaskOutput) -> dict[str, Json]:
 # ── who is asked ─────────────────────────────────────────────────────────
 
 
-def _require_providers(cast: EnsembleSpec, turn: StepContext) -> None:
+def _require_providers(cast: EnsembleSpec, ctx: StepContext) -> None:
     """Whoever is to be asked is there: all that are not, before the first task."""
-    hands = working(turn.run).hands
+    hands = working(ctx.run).hands
     problems: dict[str, Problem] = {}
     for called, provider in model_users(cast):
         named = cast.provider if provider is None else provider

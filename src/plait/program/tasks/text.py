@@ -326,9 +326,13 @@ def _missing_in(template: Template, known: set[str]) -> Iterator[_Missing]:
         yield list(dict.fromkeys(hole.name for hole in absent)), leaf.source.text, _place(leaf, absent[0])
 
 
-def _place(leaf: Leaf, hole: Hole) -> Span | None:
+def _place(leaf: Leaf, placeholder: Hole) -> Span | None:
     name = leaf.source.name
-    return Span(leaf.source, hole.start, hole.end) if name and not name.startswith("<template>") else None
+    return (
+        Span(leaf.source, placeholder.start, placeholder.end)
+        if name and not name.startswith("<template>")
+        else None
+    )
 
 
 # ── parameters of tools ──────────────────────────────────────────────────
@@ -344,14 +348,14 @@ def required_placeholders(template: Template) -> list[tuple[Leaf, Hole]]:
     ]
 
 
-def _can_do_without(hole: ContextPlaceholder | InputPlaceholder) -> bool:
-    if hole.default is not None:
+def _can_do_without(placeholder: ContextPlaceholder | InputPlaceholder) -> bool:
+    if placeholder.default is not None:
         return True
-    if isinstance(hole, InputPlaceholder):
-        return hole.optional
-    origins = [one.origin for one in hole.alternatives]
+    if isinstance(placeholder, InputPlaceholder):
+        return placeholder.optional
+    origins = [one.origin for one in placeholder.alternatives]
     late = any(not isinstance(one, Path) or one.root in _ANSWERED_LATER for one in origins)
-    return late or any(one.name == "default" for one in hole.filters)
+    return late or any(one.name == "default" for one in placeholder.filters)
 
 
 _ANSWERED_LATER: Final = FALLBACK_ROOTS | {"context", "task"}
@@ -372,32 +376,32 @@ def _missing_params(
             yield [_input_path(hole)], leaf.source.text, _place(leaf, hole)
 
 
-def _lacks(hole: Hole, names: Mapping[str, Json]) -> bool:
-    if isinstance(hole, InputPlaceholder):
-        return hole.key not in names["inputs"]
-    return all(follow_path(names, (path.root, *path.keys)) is UNDEFINED for path in _paths(hole))
+def _lacks(placeholder: Hole, names: Mapping[str, Json]) -> bool:
+    if isinstance(placeholder, InputPlaceholder):
+        return placeholder.key not in names["inputs"]
+    return all(follow_path(names, (path.root, *path.keys)) is UNDEFINED for path in _paths(placeholder))
 
 
-def _paths(hole: Hole) -> list[Path]:
-    assert isinstance(hole, ContextPlaceholder)
-    return [one.origin for one in hole.alternatives if isinstance(one.origin, Path)]
+def _paths(placeholder: Hole) -> list[Path]:
+    assert isinstance(placeholder, ContextPlaceholder)
+    return [one.origin for one in placeholder.alternatives if isinstance(one.origin, Path)]
 
 
-def _input_path(hole: Hole) -> str:
+def _input_path(placeholder: Hole) -> str:
     """What of the inputs a hole asks for: `topic`, `plan.points`."""
-    if isinstance(hole, InputPlaceholder):
-        return hole.key
-    path = _paths(hole)[0]
+    if isinstance(placeholder, InputPlaceholder):
+        return placeholder.key
+    path = _paths(placeholder)[0]
     if path.root == "inputs" and path.keys:
         return str(Path(str(path.keys[0]), path.keys[1:]))
     return str(path)
 
 
-def placeholder_input(hole: Hole) -> str:
+def placeholder_input(placeholder: Hole) -> str:
     """The name of the input."""
-    if isinstance(hole, InputPlaceholder):
-        return hole.key
-    path = _paths(hole)[0]
+    if isinstance(placeholder, InputPlaceholder):
+        return placeholder.key
+    path = _paths(placeholder)[0]
     return str(path.keys[0]) if path.root == "inputs" and path.keys else path.root
 
 

@@ -75,7 +75,7 @@ def make_task_step(
 
 
 def performed_all(
-    turn: StepContext, steps: Sequence[TaskStep], cast: EnsembleSpec
+    ctx: StepContext, steps: Sequence[TaskStep], cast: EnsembleSpec
 ) -> tuple[list[Outcome], StepContext]:
     """Perform steps that need nothing of each other; those behind them are done anew if one of them was.
 
@@ -85,7 +85,7 @@ def performed_all(
     turns: list[StepContext] = []
 
     def perform(work: WorkItem) -> Outcome:
-        outcome, behind = turn.perform_next(steps[work.order], work.order)
+        outcome, behind = ctx.perform_next(steps[work.order], work.order)
         turns.append(behind)
         return outcome
 
@@ -95,15 +95,15 @@ def performed_all(
     def wanted() -> Iterator[WorkItem]:
         for order, step in enumerate(steps):
             failed = any(isinstance(one, Failed) for one in list(ended.values()))
-            if turn.run.is_stopping() or (failed and cast.on_error == "fail_fast"):
+            if ctx.run.is_stopping() or (failed and cast.on_error == "fail_fast"):
                 return
             yield WorkItem(order, step.name, None)
 
     if steps:
         parallel = max(1, min(cast.max_parallel, len(steps)))
-        working(turn.run).backend.run(wanted(), perform, finished, parallel=parallel)
-        turn.run.require_not_stopped()
-    return [ended[order] for order in sorted(ended)], join_contexts(turn, turns)
+        working(ctx.run).backend.run(wanted(), perform, finished, parallel=parallel)
+        ctx.run.require_not_stopped()
+    return [ended[order] for order in sorted(ended)], join_contexts(ctx, turns)
 
 
 def task_record_or_skip(outcome: Outcome) -> dict[str, Json]:

@@ -46,71 +46,69 @@ class GatherWorktree:
         }
 
 
-def context_after_map(turn: StepContext, fan: Map, value: Json) -> StepContext:
+def context_after_map(ctx: StepContext, fan: Map, value: Json) -> StepContext:
     """The turn of what follows the map: where its items met, if steps of the flow merge what they did."""
     facts = _facts(value)
     if "worktree" not in facts:
-        return turn
-    run = working(turn.run)
+        return ctx
+    run = working(ctx.run)
     if run.rehearsal is not None:
-        return turn  # nothing is made, so there is no place
+        return ctx  # nothing is made, so there is no place
     if fan.name not in run.shelters:  # the map was done in an earlier life of the run
-        require_worktrees(turn).open(
-            RepositoryState(**result_mapping(run.journal.step(f"{fan.name}/ground")))
-        )
+        require_worktrees(ctx).open(RepositoryState(**result_mapping(run.journal.step(f"{fan.name}/ground"))))
     source = str(facts["source"])
     merge = run.journal.step("merge")
-    if not require_worktrees(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Succeeded):
-        return turn  # all is merged, and the branch is gone: nothing is done there any more
-    spot = require_worktrees(turn).gather(source)
+    if not require_worktrees(ctx).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Succeeded):
+        return ctx  # all is merged, and the branch is gone: nothing is done there any more
+    spot = require_worktrees(ctx).gather(source)
     failed = value.get("failed") if isinstance(value, dict) else None
     since = str(facts.get("since", ""))
     run.meeting = GatherWorktree(spot, str(facts["target"]), since, is_awaited=bool(failed))
-    return in_worktree(turn, spot)
+    return in_worktree(ctx, spot)
 
 
-def require_target_branch(turn: StepContext, value: Json, reduce: Step) -> None:
+def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
     """Raises if reduce is about to begin in a project that has left the branch the items were merged into.
 
     One that had begun goes on, with a note: it may itself have left that branch.
     """
-    target, path = str(_facts(value).get("target", "")), turn.child(reduce).path
-    if "merged" not in _facts(value) or working(turn.run).rehearsal is not None or _is_done(turn, path):
+    target, path = str(_facts(value).get("target", "")), ctx.child(reduce).path
+    if "merged" not in _facts(value) or working(ctx.run).rehearsal is not None or _is_done(ctx, path):
         return
-    now = require_worktrees(turn).project_branch()
+    now = require_worktrees(ctx).project_branch()
     if now == target:
         return
     at = f"the branch {short(now)}" if now else "no branch (detached HEAD)"
     where = f"the project is at {at}, and what the items did was merged into {short(target)}"
-    if _has_begun(turn, path):
-        turn.run.note(path, f"{where}: reduce goes on there, since it had begun")
+    if _has_begun(ctx, path):
+        ctx.run.note(path, f"{where}: reduce goes on there, since it had begun")
         return
     raise InputError(
         f"{where}: reduce does not begin elsewhere",
-        turn.directory,
-        f"git switch {shlex.quote(short(target))}; then plait resume {turn.run.id}",
+        ctx.directory,
+        f"git switch {shlex.quote(short(target))}; then plait resume {ctx.run.id}",
         code="other-branch",
     )
 
 
-def _is_done(turn: StepContext, path: str) -> bool:
+def _is_done(ctx: StepContext, path: str) -> bool:
     """Has an earlier life done it, behind all that is before it now?"""
-    known = turn.run.journal.step(path) if turn.can_replay and not turn.run.is_first_run else None
-    return known is not None and known.number > turn.replay_after and isinstance(known.outcome, Succeeded)
+    known = ctx.run.journal.step(path) if ctx.can_replay and not ctx.run.is_first_run else None
+    return known is not None and known.number > ctx.replay_after and isinstance(known.outcome, Succeeded)
 
 
-def _has_begun(turn: StepContext, path: str) -> bool:
+def _has_begun(ctx: StepContext, path: str) -> bool:
     """Has an earlier life come to any of its steps, however that ended?"""
-    journal = turn.run.journal
-    if turn.run.is_first_run or not turn.can_replay:
+    journal = ctx.run.journal
+    if ctx.run.is_first_run or not ctx.can_replay:
         return False
-    ended = any(known.number > turn.replay_after for known in journal.steps_in(path))
+    ended = any(known.number > ctx.replay_after for known in journal.steps_in(path))
     return ended or any(begun.startswith(f"{path}/") for begun in journal.find_unfinished())
 
 
-def close_gather_worktree(turn: StepContext) -> None:
+def close_gather_worktree(ctx: StepContext) -> None:
     """After the merge steps: what they have merged needs no worktree any more."""
-    run, spaces = working(turn.run), require_worktrees(turn)
+    run, spaces = working(ctx.run), require_worktrees(ctx)
     meeting = run.meeting
     if meeting is None or not spaces.is_there(meeting.spot):
         return
@@ -118,15 +116,15 @@ def close_gather_worktree(turn: StepContext) -> None:
     try:
         look = spaces.look(spot)
     except (InputError, ProcessError) as error:
-        turn.run.note("merge", f"{error.what}: {spot.path}")
+        ctx.run.note("merge", f"{error.what}: {spot.path}")
         return
     if reasons := _reasons_to_stay(look, meeting, spaces):
         said = f"the branch {spot.branch} stays, and its worktree {spot.path}"
-        turn.run.note("merge", f"{', and '.join(reasons)}: {said}")
+        ctx.run.note("merge", f"{', and '.join(reasons)}: {said}")
         return
     remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
     if remains is not None:
-        turn.run.note("merge", remains.message)
+        ctx.run.note("merge", remains.message)
     spaces.settle()
 
 

@@ -153,12 +153,12 @@ class ItemWorktrees:
     """The places of the items of one map, while it runs."""
 
     def __init__(
-        self, isolation: Isolation, turn: StepContext, site: RepositoryState | None, parallel: int
+        self, isolation: Isolation, ctx: StepContext, site: RepositoryState | None, parallel: int
     ) -> None:
         self.isolation = isolation
         self.line = MergeQueue(parallel)
         self.site = site
-        self._turn = turn
+        self._turn = ctx
         self._counting = threading.Lock()
         self._tidied = False
         """Attempts have left their places to others in this life."""
@@ -189,34 +189,34 @@ class ItemWorktrees:
 
     # ── one item ─────────────────────────────────────────────────────────
 
-    def perform(self, item: Step, turn: StepContext, count: Callable[[Outcome], None]) -> Outcome:
+    def perform(self, item: Step, ctx: StepContext, count: Callable[[Outcome], None]) -> Outcome:
         """Perform an item; it leaves the line when its end is recorded and counted, and its place goes.
 
         Whoever comes behind it in the line may not be wanted any more, if it is a failure too many.
         """
         ended = False
         try:
-            outcome = perform(item, turn)
+            outcome = perform(item, ctx)
             with self._counting:
                 count(outcome)
             ended = True
         finally:
-            self.line.leave(turn.order, ended=ended)
-        self._leave(turn.path)
+            self.line.leave(ctx.order, ended=ended)
+        self._leave(ctx.path)
         if self.line.is_empty():
             self._workspaces.settle()
         return outcome
 
-    def run(self, each: Steps, turn: StepContext, title: str, key: str) -> Json:
+    def run(self, each: Steps, ctx: StepContext, title: str, key: str) -> Json:
         """The steps of an item in its own place; its value, and what became of the place."""
-        spot, turn = self._place(turn, title, key)
+        spot, ctx = self._place(ctx, title, key)
         try:
-            value = act(each, in_worktree(turn, spot))
+            value = act(each, in_worktree(ctx, spot))
         except StepError as error:
             raise StepError(_with_place(error.failure, spot)) from None
-        turn.run.flush_end(turn.path)
-        self.line.has_worked(turn.order)
-        facts = self._finish_item(each, turn.without_timeout(), spot)
+        ctx.run.flush_end(ctx.path)
+        self.line.has_worked(ctx.order)
+        facts = self._finish_item(each, ctx.without_timeout(), spot)
         return {**value, "isolation": facts} if isinstance(value, dict) else value
 
     def _leave(self, path: str) -> None:
@@ -230,37 +230,37 @@ class ItemWorktrees:
         if remains is not None:
             self._turn.run.note(path, remains.message)
 
-    def _place(self, turn: StepContext, title: str, key: str) -> tuple[Worktree, StepContext]:
-        self.line.work_again(turn.order, turn.run)
-        again = turn.attempt > 1 or turn.run.is_retried(turn.path)
+    def _place(self, ctx: StepContext, title: str, key: str) -> tuple[Worktree, StepContext]:
+        self.line.work_again(ctx.order, ctx.run)
+        again = ctx.attempt > 1 or ctx.run.is_retried(ctx.path)
         step = _Place(self, title, key, again)
-        inner = turn.child(step, order=turn.order)
-        known = replay(step, inner) if turn.attempt == 1 else None
+        inner = ctx.child(step, order=ctx.order)
+        known = replay(step, inner) if ctx.attempt == 1 else None
         before = _spot(known)
         if before is not None and self._workspaces.is_there(before):
             self._workspaces.break_locks(before)
-            return before, turn
-        if not turn.run.is_first_run or turn.attempt > 1:
-            self._forget(turn)
+            return before, ctx
+        if not ctx.run.is_first_run or ctx.attempt > 1:
+            self._forget(ctx)
         placed = result_mapping(require_success(perform(step, replace(inner, can_replay=False))))
         spot = Worktree(**placed)
         self._workspaces.publish(spot)
-        return spot, replace(turn, can_replay=False)
+        return spot, replace(ctx, can_replay=False)
 
-    def _forget(self, turn: StepContext) -> None:
+    def _forget(self, ctx: StepContext) -> None:
         """What was done in another place was not done in the new one."""
-        journal, path = turn.run.journal, turn.path
+        journal, path = ctx.run.journal, ctx.path
         recorded = journal.last_result(f"{path}/worktree")
         if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
-            self.tidy(earlier, just_left=turn.attempt > 1)
+            self.tidy(earlier, just_left=ctx.attempt > 1)
         if next(iter(journal.steps_in(path)), None) is not None:
-            turn.run.emit(StepInvalidated(path, "it begins anew in a new place"))
+            ctx.run.emit(StepInvalidated(path, "it begins anew in a new place"))
 
-    def add(self, turn: StepContext, title: str, key: str, *, again: bool) -> Worktree:
+    def add(self, ctx: StepContext, title: str, key: str, *, again: bool) -> Worktree:
         if self.isolation.kind == "directory":
-            inputs = [render_text(one, turn.scope, strict=True) for one in self.isolation.inputs]
-            return self._workspaces.copy(turn.order, title, key, inputs)
-        return self._workspaces.add(turn.order, title, key, self._base(again=again))
+            inputs = [render_text(one, ctx.scope, strict=True) for one in self.isolation.inputs]
+            return self._workspaces.copy(ctx.order, title, key, inputs)
+        return self._workspaces.add(ctx.order, title, key, self._base(again=again))
 
     def _base(self, *, again: bool) -> str:
         """The first attempt of every item begins at one commit, a later one with what was merged since."""
@@ -271,31 +271,31 @@ class ItemWorktrees:
 
     # ── its end ──────────────────────────────────────────────────────────
 
-    def _finish_item(self, each: Steps, turn: StepContext, spot: Worktree) -> dict[str, Json]:
+    def _finish_item(self, each: Steps, ctx: StepContext, spot: Worktree) -> dict[str, Json]:
         if self.isolation.kind == "directory":
             if self._workspaces.is_unchanged(spot):
-                self._spots[turn.path] = spot, None
+                self._spots[ctx.path] = spot, None
                 return {"directory": "", "kept": False}
             return {"directory": spot.path, "kept": True}
-        look = self._require_committed(turn, spot, self._workspaces.look(spot))
+        look = self._require_committed(ctx, spot, self._workspaces.look(spot))
         facts: dict[str, Json] = {"branch": spot.branch, "base": spot.base, "head": look.head}
         keeps = bool(look.files or look.repositories)
         if look.head == spot.base:
             if not keeps:
-                self._spots[turn.path] = spot, look.head
+                self._spots[ctx.path] = spot, look.head
             return {**facts, "branch": spot.branch if keeps else "", "kept": keeps}
         if self.isolation.merges:
             step = MergeItem(
-                self, spot, look.head, turn.order, f"{self.isolation.fingerprint}{each.fingerprint}"
+                self, spot, look.head, ctx.order, f"{self.isolation.fingerprint}{each.fingerprint}"
             )
-            outcome, _ = turn.perform_next(step, len(each.steps), is_last=True)
+            outcome, _ = ctx.perform_next(step, len(each.steps), is_last=True)
             if isinstance(outcome, Failed):
                 raise StepError(outcome.failure)
         if not keeps:
-            self._spots[turn.path] = spot, look.head if self.isolation.merges else None
+            self._spots[ctx.path] = spot, look.head if self.isolation.merges else None
         return {**facts, "branch": spot.branch if keeps or not self.isolation.merges else "", "kept": keeps}
 
-    def _require_committed(self, turn: StepContext, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
+    def _require_committed(self, ctx: StepContext, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
         """What the place holds, once its branch names all of it, as far as that is wanted."""
         if not look.on_branch and not self._workspaces.point(spot, look.head):
             raise _branch_error(spot)
@@ -311,13 +311,13 @@ class ItemWorktrees:
             case "commit":
                 if look.repositories:
                     what = f"what cannot be committed, being a repository of its own, stays in {spot.path}"
-                    turn.run.note(turn.path, f"{what}: {format_files(look.repositories)}")
+                    ctx.run.note(ctx.path, f"{what}: {format_files(look.repositories)}")
                 return self._with_all_committed(spot, look) if look.files else look
             case "fail":
                 what = f"changes were not committed: {format_files((*look.files, *look.repositories))}"
                 raise StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
             case "keep":
-                turn.run.note(turn.path, f"changes that were not committed stay in {spot.path}")
+                ctx.run.note(ctx.path, f"changes that were not committed stay in {spot.path}")
                 return look
 
     def _with_all_committed(self, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
@@ -458,21 +458,19 @@ class ItemWorktrees:
         self.tidy(replace(spot, base=base))
 
 
-def open_item_worktrees(
-    isolation: Isolation | None, turn: StepContext, parallel: int
-) -> ItemWorktrees | None:
+def open_item_worktrees(isolation: Isolation | None, ctx: StepContext, parallel: int) -> ItemWorktrees | None:
     """Before the first item: look at the repository, once for all lives of the run."""
-    run = working(turn.run)
+    run = working(ctx.run)
     if isolation is None:
         return None
     if run.rehearsal is not None:
-        run.add_planned_step(turn, isolation.kind, _describe_isolation(isolation))
+        run.add_planned_step(ctx, isolation.kind, _describe_isolation(isolation))
         return None
     site = None
     if isolation.kind == "worktree":
-        site = RepositoryState(**result_mapping(require_success(turn.perform(_Ground(isolation)))))
-        require_worktrees(turn).open(site)
-    shelter = run.shelters[turn.path] = ItemWorktrees(isolation, turn, site, parallel)
+        site = RepositoryState(**result_mapping(require_success(ctx.perform(_Ground(isolation)))))
+        require_worktrees(ctx).open(site)
+    shelter = run.shelters[ctx.path] = ItemWorktrees(isolation, ctx, site, parallel)
     shelter.collect()
     return shelter
 
@@ -498,8 +496,8 @@ class _Fact:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: StepContext) -> Json:
-        raise InternalError(f"{turn.path} is not performed by this")
+    def run(self, ctx: StepContext) -> Json:
+        raise InternalError(f"{ctx.path} is not performed by this")
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,8 +515,8 @@ class _Ground:
     def fingerprint(self) -> str:
         return self.isolation.fingerprint
 
-    def run(self, turn: StepContext) -> Json:
-        found = require_worktrees(turn).inspect(self.isolation.base, needs_branch=self.isolation.merges)
+    def run(self, ctx: StepContext) -> Json:
+        found = require_worktrees(ctx).inspect(self.isolation.base, needs_branch=self.isolation.merges)
         return found.record()
 
 
@@ -539,17 +537,17 @@ class _Place:
     def fingerprint(self) -> str:
         return self.shelter.isolation.fingerprint
 
-    def run(self, turn: StepContext) -> Json:
-        return self.shelter.add(turn, self.item, self.key, again=self.again).record()
+    def run(self, ctx: StepContext) -> Json:
+        return self.shelter.add(ctx, self.item, self.key, again=self.again).record()
 
 
 # ── small parts ──────────────────────────────────────────────────────────
 
 
-def in_worktree(turn: StepContext, spot: Worktree) -> StepContext:
+def in_worktree(ctx: StepContext, spot: Worktree) -> StepContext:
     """The turn of steps that work in a place."""
-    env = {name: value for name, value in turn.env.items() if name not in REPOSITORY_VARIABLES}
-    return replace(turn, directory=spot.directory, scope=turn.scope.at(spot.directory), env=env)
+    env = {name: value for name, value in ctx.env.items() if name not in REPOSITORY_VARIABLES}
+    return replace(ctx, directory=spot.directory, scope=ctx.scope.at(spot.directory), env=env)
 
 
 def _with_place(failure: Failure, spot: Worktree) -> Failure:

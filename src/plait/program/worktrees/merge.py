@@ -52,7 +52,7 @@ class _Intent:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    def run(self, turn: StepContext) -> Json:  # noqa: ARG002 - a step
+    def run(self, ctx: StepContext) -> Json:  # noqa: ARG002 - a step
         return self.value
 
 
@@ -74,11 +74,11 @@ class MergeItem:
     def inner(self) -> Sequence[Step]:
         return (_Intent(),)
 
-    def run(self, turn: StepContext) -> Json:
-        self.shelter.line.wait_for_turn(self.order, turn.run)
+    def run(self, ctx: StepContext) -> Json:
+        self.shelter.line.wait_for_turn(self.order, ctx.run)
         name = os.path.basename(self.spot.path)
         target = BRANCHES + self.shelter.branch
-        return _merge_commit(turn, target, self.head, f"Merge {name}\n", self._conflict)
+        return _merge_commit(ctx, target, self.head, f"Merge {name}\n", self._conflict)
 
     def _conflict(self, files: Sequence[str]) -> Failure:
         path, branch = shlex.quote(self.spot.path), self.shelter.branch
@@ -111,10 +111,10 @@ class MergeAll:
     def inner(self) -> Sequence[Step]:
         return (_Intent(),)
 
-    def run(self, turn: StepContext) -> Json:
+    def run(self, ctx: StepContext) -> Json:
         message = f"Merge branch '{self.shelter.branch}'\n"
         target = self.shelter.target
-        return _merge_commit(turn, target, self.head, message, self._conflict, in_the_way=self._in_the_way)
+        return _merge_commit(ctx, target, self.head, message, self._conflict, in_the_way=self._in_the_way)
 
     def _conflict(self, files: Sequence[str]) -> Failure:
         what = f"what the items did conflicts with what came to {short(self.shelter.target)} since"
@@ -135,7 +135,7 @@ def _by_hand(shelter: ItemWorktrees) -> str:
 
 
 def _merge_commit(
-    turn: StepContext,
+    ctx: StepContext,
     target: str,
     head: str,
     message: str,
@@ -148,20 +148,20 @@ def _merge_commit(
     `in_the_way`: the branch is one that people work on.  It is only moved forward where that is enough, and
     a working tree in which it is checked out goes with it; what is said if that cannot be done.
     """
-    spaces, of_people = require_worktrees(turn), in_the_way is not None
-    begun = result_mapping(turn.run.journal.step(f"{turn.path}/intent"))
-    if begun.get("head") == head and _has_happened(turn, begun):
+    spaces, of_people = require_worktrees(ctx), in_the_way is not None
+    begun = result_mapping(ctx.run.journal.step(f"{ctx.path}/intent"))
+    if begun.get("head") == head and _has_happened(ctx, begun):
         if of_people and spaces.tip(target) == begun["new"]:
-            with spaces.lock_tree(target, mark=turn.run.id) as tree:
+            with spaces.lock_tree(target, mark=ctx.run.id) as tree:
                 _go_along(tree, begun, again=True)
         elif of_people:
-            _tell_of_undone(turn, begun)
+            _tell_of_undone(ctx, begun)
         return begun
     for _ in range(MOST_MOVES):
         old = spaces.tip(target)
         if not old:
             gone = f"the branch {short(target)} is no longer there"
-            raise StepError(Failure(f"{gone}: make it, then plait resume {turn.run.id}"))
+            raise StepError(Failure(f"{gone}: make it, then plait resume {ctx.run.id}"))
         if spaces.is_ancestor(head, old):
             return {"target": target, "old": old, "new": old, "head": head}
         is_ahead = of_people and spaces.is_ancestor(old, head)
@@ -169,69 +169,69 @@ def _merge_commit(
         if isinstance(new, Conflict):
             raise StepError(conflict(new.files))
         intent: dict[str, Json] = {"target": target, "old": old, "new": new, "head": head}
-        if _is_moved(turn, intent) if in_the_way is None else _is_moved_with_tree(turn, intent, in_the_way):
+        if _is_moved(ctx, intent) if in_the_way is None else _is_moved_with_tree(ctx, intent, in_the_way):
             return intent
     raise StepError(Failure(f"the branch {short(target)} moves too often to be merged into; try again later"))
 
 
 def _is_moved_with_tree(
-    turn: StepContext, intent: dict[str, Json], in_the_way: Callable[[LocalChangesConflict], Failure]
+    ctx: StepContext, intent: dict[str, Json], in_the_way: Callable[[LocalChangesConflict], Failure]
 ) -> bool:
     """Move a branch and the working tree in which it is checked out, or neither."""
-    with require_worktrees(turn).lock_tree(str(intent["target"]), mark=turn.run.id) as tree:
+    with require_worktrees(ctx).lock_tree(str(intent["target"]), mark=ctx.run.id) as tree:
         try:
             if tree is not None:
                 tree.require_can_update(str(intent["old"]), str(intent["new"]))
         except LocalChangesConflict as error:
             raise StepError(in_the_way(error)) from None
-        if not _is_moved(turn, intent):
+        if not _is_moved(ctx, intent):
             return False
         _go_along(tree, intent, again=False)
         return True
 
 
-def _is_moved(turn: StepContext, intent: dict[str, Json]) -> bool:
+def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
     """Record an intent and move the branch; what surely was not done is no intent any more."""
-    spaces, target, new = require_worktrees(turn), str(intent["target"]), str(intent["new"])
-    require_success(perform(_Intent(intent), replace(turn.child(_Intent()), can_replay=False)))
-    turn.run.journal.sync()
+    spaces, target, new = require_worktrees(ctx), str(intent["target"]), str(intent["new"])
+    require_success(perform(_Intent(intent), replace(ctx.child(_Intent()), can_replay=False)))
+    ctx.run.journal.sync()
     try:
         if spaces.move(target, new, str(intent["old"])):
             return True
     except PlaitError:
         if spaces.tip(target) == new:
             return True
-        turn.run.emit(StepInvalidated(f"{turn.path}/intent", "the branch could not be moved"))
+        ctx.run.emit(StepInvalidated(f"{ctx.path}/intent", "the branch could not be moved"))
         raise
-    turn.run.emit(StepInvalidated(f"{turn.path}/intent", "the branch was moved by somebody else"))
+    ctx.run.emit(StepInvalidated(f"{ctx.path}/intent", "the branch was moved by somebody else"))
     return False
 
 
-def _has_happened(turn: StepContext, intent: Mapping[str, Json]) -> bool:
+def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
     """Did an earlier life of the run do what it recorded as its intent?"""
-    spaces, target = require_worktrees(turn), str(intent["target"])
+    spaces, target = require_worktrees(ctx), str(intent["target"])
     tip = spaces.tip(target)
     if spaces.is_ancestor(str(intent["new"]), tip):
         return True
-    if tip == intent["old"] or turn.run.is_repeated(turn.path):
+    if tip == intent["old"] or ctx.run.is_repeated(ctx.path):
         return False
-    resume = f"plait resume {turn.run.id}"
+    resume = f"plait resume {ctx.run.id}"
     raise InputError(
-        f"the branch {short(target)} is neither where a merge ({turn.path}) began nor where it was to end, "
+        f"the branch {short(target)} is neither where a merge ({ctx.path}) began nor where it was to end, "
         "and nobody knows whether the merge was made and undone",
-        fix=f"look at it: git log {short(target)}; then {resume} --repeat {turn.path} merges "
-        f"{str(intent['head'])[:12]} into it, and {resume} --done {turn.path} leaves it as it is",
+        fix=f"look at it: git log {short(target)}; then {resume} --repeat {ctx.path} merges "
+        f"{str(intent['head'])[:12]} into it, and {resume} --done {ctx.path} leaves it as it is",
         code="once",
     )
 
 
-def _tell_of_undone(turn: StepContext, intent: Mapping[str, Json]) -> None:
+def _tell_of_undone(ctx: StepContext, intent: Mapping[str, Json]) -> None:
     """Somebody has committed in a tree that had not gone along: that may have taken out what was merged."""
-    spaces, target = require_worktrees(turn), str(intent["target"])
+    spaces, target = require_worktrees(ctx), str(intent["target"])
     new = str(intent["new"])
     if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
-        turn.run.note(
-            turn.path,
+        ctx.run.note(
+            ctx.path,
             f"{short(target)} has commits behind the merge of the items, in which these files are as they "
             f"were before it: {format_files(files)}; if that was not meant: git checkout {new[:12]} -- FILE",
         )
@@ -265,8 +265,8 @@ def _stale_tree_error(branch: str, tree: WorkingTree, error: Exception, fix: str
 # ── small parts ──────────────────────────────────────────────────────────
 
 
-def require_worktrees(turn: StepContext) -> Worktrees:
-    found = working(turn.run).workspaces
+def require_worktrees(ctx: StepContext) -> Worktrees:
+    found = working(ctx.run).workspaces
     if found is None:
         raise InternalError("this run has no workspaces")
     return found

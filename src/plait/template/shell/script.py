@@ -78,14 +78,14 @@ class Script:
         return pieces
 
 
-def make_slot(hole: Hole | FilledPlaceholder, index: int) -> ValueSlot:
-    asked = original_placeholder(hole)
+def make_slot(placeholder: Hole | FilledPlaceholder, index: int) -> ValueSlot:
+    asked = original_placeholder(placeholder)
     formats = (
         {form.name for alternative in asked.alternatives for form in alternative.formats}
         if isinstance(asked, ContextPlaceholder)
         else ()
     )
-    return ValueSlot(index, hole.start, hole.end, "raw" in formats, "opt" in formats)
+    return ValueSlot(index, placeholder.start, placeholder.end, "raw" in formats, "opt" in formats)
 
 
 class _Read:
@@ -220,22 +220,22 @@ def _restore_source(leaf: Leaf, starts: frozenset[int]) -> Iterator[Part]:
             yield part
 
 
-def _name_with_default(hole: ContextPlaceholder) -> str | None:
+def _name_with_default(placeholder: ContextPlaceholder) -> str | None:
     """The name of `${name:-default}`, if the hole is just that."""
-    match hole:
+    match placeholder:
         case ContextPlaceholder(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default):
             return None if default is None else root
     return None
 
 
-def _as_expansion(hole: ContextPlaceholder, leaf: Leaf) -> list[Part]:
+def _as_expansion(placeholder: ContextPlaceholder, leaf: Leaf) -> list[Part]:
     """The hole as shell text; holes in its default stay holes."""
-    assert hole.default is not None
+    assert placeholder.default is not None
     text = leaf.source.text
     parts: list[Part] = []
-    at = hole.start
-    for part in hole.default:
+    at = placeholder.start
+    for part in placeholder.default:
         if not isinstance(part, Text):
             parts += [Text(text[at : part.start]), part]
             at = part.end
-    return [*parts, Text(text[at : hole.end])]
+    return [*parts, Text(text[at : placeholder.end])]
