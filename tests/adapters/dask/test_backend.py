@@ -330,6 +330,14 @@ def test_a_reply_that_comes_twice_is_dropped() -> None:
     assert len(played.recorded) == len(played.ended) == 20
 
 
+def test_a_message_that_is_heard_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(lambda key, _: done(key))
+    drain = played.crew._drain_messages
+    monkeypatch.setattr(played.crew, "_drain_messages", lambda: [one for one in drain() for _ in range(2)])
+    played.go()
+    assert len(played.recorded) == len(played.ended) == 20
+
+
 def test_what_is_lost_with_the_scheduler_is_sent_again_and_nothing_else() -> None:
     played = Played(lambda key, tries: None if key == "7" and tries == 1 else done(key)).go()
     assert sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(20))

@@ -693,7 +693,8 @@ class DaskRun:
     def _fetch(self) -> None:
         """Each worker is asked by itself, for all that it has: one that is stuck keeps back nobody else's."""
         for worker in [one for one in self._ready if one not in self._asked]:
-            keys = [key for key in self._ready.pop(worker) if key in self._flying]
+            # A task may say twice that it has ended.
+            keys = [key for key in dict.fromkeys(self._ready.pop(worker)) if key in self._flying]
             if keys:
                 question = self._asked[worker] = _Question(worker, keys, time.monotonic())
                 self._cluster.fetch(self._client, keys, partial(self._hand_in, question))
@@ -708,6 +709,8 @@ class DaskRun:
         if fetched.error is not None and not _is_lost(fetched.error):
             raise unexpected_worker_error(self._mask_reply(fetched.error))
         for key in question.keys:
+            if key not in self._flying:
+                continue  # it was sent again meanwhile
             if key in fetched.replies:
                 self._fetches.pop(key, None)
                 flight = self._flying.pop(key)
