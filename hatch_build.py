@@ -27,7 +27,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
         build_data["artifacts"].append(f"/{LIBRARY}")
         build_data["pure_python"] = False
         # Any Python will do, but not any machine.
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["tag"] = (
+            f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        )
 
 
 def compiled(root: str) -> bool:
@@ -49,7 +51,10 @@ def compiled(root: str) -> bool:
         os.replace(new, library)
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", b"") or str(error).encode()
-        print(f"plait: without warm shells: {said.decode(errors='replace').strip()[:500]}", file=sys.stderr)
+        print(
+            f"plait: without warm shells: {said.decode(errors='replace').strip()[:500]}",
+            file=sys.stderr,
+        )
         for left in (new, library):
             if os.path.exists(left):
                 os.remove(left)

@@ -20,7 +20,9 @@ class Case:
 
     @property
     def has_default(self) -> bool:
-        return any(found[2] is not None for text in strings(self.tree) for found in HOLE.finditer(text))
+        return any(
+            found[2] is not None for text in strings(self.tree) for found in HOLE.finditer(text)
+        )
 
     @property
     def nested(self) -> bool:
@@ -112,7 +114,18 @@ Your answer is expected by <<deadline>>. Questions that cannot wait go to <<cont
 
 # ── T3 ───────────────────────────────────────────────────────────────────
 
-SERVICES = ("orders", "stock", "prices", "search", "mail", "login", "images", "audit", "export", "import_")
+SERVICES = (
+    "orders",
+    "stock",
+    "prices",
+    "search",
+    "mail",
+    "login",
+    "images",
+    "audit",
+    "export",
+    "import_",
+)
 
 TREE: Tree = {
     "services": [

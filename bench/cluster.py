@@ -51,13 +51,16 @@ def _table(task: Task, address: str, items: int, rounds: int) -> Table:
         times = race_once_each(contenders, rounds=rounds)
     table = compared(
         f"{items:,} items on a Dask cluster: {task.name}",
-        f"{WORKERS} workers of {THREADS} threads on this host. By hand: `client.map` of a function that "
+        f"{WORKERS} workers of {THREADS} threads on this host. By hand: `client.map` of a function "
+        "that "
         f"calls `subprocess.run`, then `client.gather`. The bar: at most {MOST:g} times that.",
         times,
         to=BY_HAND,
         bars={BY_PLAIT: Bar(MOST)},
     )
-    each = tuple(Row(f"{name}, an item", (shown(seen.least / items), "", "")) for name, seen in times.items())
+    each = tuple(
+        Row(f"{name}, an item", (shown(seen.least / items), "", "")) for name, seen in times.items()
+    )
     return Table(table.title, table.meaning, table.columns, (*table.rows, *each))
 
 
@@ -84,7 +87,9 @@ def _by_hand(task: Task, address: str, items: int) -> None:
         outputs = client.gather(futures)
     finally:
         client.close()
-    assert sum(map(bool, outputs)) == (items if task.prints else 0), "the contender did something else"
+    assert sum(map(bool, outputs)) == (items if task.prints else 0), (
+        "the contender did something else"
+    )
 
 
 def _command(job: tuple[str, int]) -> bytes:
@@ -115,7 +120,9 @@ def _cluster() -> Iterator[str]:
                 part.wait()
 
 
-def _started(part: str, folder: str, env: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+def _started(
+    part: str, folder: str, env: dict[str, str], *arguments: str
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", f"distributed.cli.dask_{part}", *arguments, "--no-dashboard"]
     return subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -78,10 +78,14 @@ def _plait(case: Case) -> list[Contender]:
         plait.render(source, case.values, profile=case.profile)
     by_text = {"plait": plait, "source": source, "values": case.values, "profile": case.profile}
     return [
-        Contender(HOT_DICT, "template.render(values)", {"template": by_dict, "values": case.values}),
+        Contender(
+            HOT_DICT, "template.render(values)", {"template": by_dict, "values": case.values}
+        ),
         Contender(HOT_SCOPE, "template.render(values)", {"template": by_scope, "values": scope}),
         Contender(CACHED, "plait.render(source, values, profile=profile)", by_text),
-        Contender(CAREFUL, "template.careful(values)", {"template": careful, "values": case.values}),
+        Contender(
+            CAREFUL, "template.careful(values)", {"template": careful, "values": case.values}
+        ),
     ]
 
 
@@ -101,7 +105,9 @@ def _over(tree: Tree, render: Callable[[str], Callable[[Any], str]]) -> Callable
 
 def _format_map(case: Case) -> Contender:
     source = written(case.tree, dialects.format_field)
-    return _call("str.format_map", _over(source, lambda text: text.format_map), _defaulted(case.values))
+    return _call(
+        "str.format_map", _over(source, lambda text: text.format_map), _defaulted(case.values)
+    )
 
 
 class _Defaulted(dict[str, Any]):
@@ -152,7 +158,9 @@ def _re_sub(case: Case) -> Contender:
 
     def render(text: str) -> Callable[[Any], str]:
         if case.nested:
-            return lambda values: substitute(lambda found: str(_walked(values, found[1], found[2])), text)
+            return lambda values: substitute(
+                lambda found: str(_walked(values, found[1], found[2])), text
+            )
         return lambda values: substitute(lambda found: str(values[found[1]]), text)
 
     return _call("re.sub with a callback", _over(plait_source(case), render), case.values)
@@ -172,7 +180,9 @@ def _walked(values: Any, path: str, default: str | None) -> Any:
 def _jinja(case: Case) -> Contender:
     environment = Environment(keep_trailing_newline=True)
     source = written(case.tree, dialects.jinja)
-    return _call("Jinja2", _over(source, lambda text: environment.from_string(text).render), case.values)
+    return _call(
+        "Jinja2", _over(source, lambda text: environment.from_string(text).render), case.values
+    )
 
 
 def _omegaconf(case: Case) -> Contender:

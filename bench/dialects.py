@@ -72,7 +72,11 @@ def limit(tree: Tree, *, trusting: bool = False) -> Callable[[dict[str, Any]], T
 
 def _display(tree: Tree, placeholder: Written) -> str:
     if isinstance(tree, dict):
-        return "{" + ", ".join(f"{key!r}: {_display(item, placeholder)}" for key, item in tree.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key!r}: {_display(item, placeholder)}" for key, item in tree.items())
+            + "}"
+        )
     if isinstance(tree, list):
         return "[" + ", ".join(_display(item, placeholder) for item in tree) + "]"
     return f'f"{written(tree, placeholder, _f_string_text)}"'

@@ -40,16 +40,24 @@ def _hot_table(case: Case, times: dict[str, Times]) -> Table:
     ours = {LIMIT, TRUSTING, HOT_DICT, HOT_SCOPE, CACHED, CAREFUL}
     best_peer = min(seen.least for name, seen in times.items() if name not in ours)
     slower = max(times[HOT_DICT].least, times[HOT_SCOPE].least)
-    ahead = Row("ahead of every peer", ("", times_as(slower / best_peer), ""), "< 1", slower < best_peer)
-    return Table(table.title, table.meaning, table.columns, (*table.rows, *_beside_trusting(times), ahead))
+    ahead = Row(
+        "ahead of every peer", ("", times_as(slower / best_peer), ""), "< 1", slower < best_peer
+    )
+    return Table(
+        table.title, table.meaning, table.columns, (*table.rows, *_beside_trusting(times), ahead)
+    )
 
 
 def _beside_trusting(times: dict[str, Times]) -> list[Row]:
-    """The same results beside the f-string that does less; no bar, but nobody should have to divide."""
+    """The same results beside the f-string that does less; no bar, but nobody should have to
+    divide.
+    """
     if TRUSTING not in times:
         return []
     ratios = {name: times[name].least / times[TRUSTING].least for name in (HOT_DICT, HOT_SCOPE)}
-    return [Row(f"{name} ÷ trusting", ("", times_as(ratio), ""), "") for name, ratio in ratios.items()]
+    return [
+        Row(f"{name} ÷ trusting", ("", times_as(ratio), ""), "") for name, ratio in ratios.items()
+    ]
 
 
 def _hot_meaning(case: Case) -> str:
@@ -76,14 +84,17 @@ def first_tables(*, rounds: int) -> Iterator[Table]:
         )
         yield compared(
             f"First rendering, {case.key}",
-            "A text never seen before: parse, compile, render. The bar: ten times faster than Jinja2.",
+            "A text never seen before: parse, compile, render. The bar: ten times faster than "
+            "Jinja2.",
             times,
             to="Jinja2 from_string, render",
             bars={"plait.compile, render": FIRST_BAR, "plait.render": FIRST_BAR},
         )
 
 
-def _first_by_jinja(environment: Environment, text: str, values: dict[str, Any]) -> Callable[[int], Any]:
+def _first_by_jinja(
+    environment: Environment, text: str, values: dict[str, Any]
+) -> Callable[[int], Any]:
     return lambda number: environment.from_string(f"{text} j{number}").render(values)
 
 
@@ -107,7 +118,8 @@ REPEATED = {
 def linearity_table(*, rounds: int, sizes: tuple[int, ...] = SIZES) -> Table:
     return Table(
         "Parsing long texts",
-        "Nanoseconds per character. The bar: the longest text costs at most twice as much per character "
+        "Nanoseconds per character. The bar: the longest text costs at most twice as much per "
+        "character "
         "as the shortest, also when it is nothing but openers.",
         ("", *(f"{size >> 10} KiB" for size in sizes), "last ÷ first"),
         tuple(_linear_row(name, unit, rounds, sizes) for name, unit in REPEATED.items()),
@@ -136,13 +148,16 @@ def yaml_table(*, rounds: int) -> Table:
     times = race_once_each(
         {
             "yaml.CSafeLoader": lambda _: yaml.load(text, yaml.CSafeLoader),
-            "plait.core.documents.parse": lambda number: parse_document(f"{text}# {number}\n", "flow.yaml"),
+            "plait.core.documents.parse": lambda number: parse_document(
+                f"{text}# {number}\n", "flow.yaml"
+            ),
         },
         rounds=rounds,
     )
     return compared(
         f"A YAML file of {len(text) / 1e6:.1f} MB",
-        "Plait keeps the place of every scalar, refuses duplicate keys and counts what aliases would build; "
+        "Plait keeps the place of every scalar, refuses duplicate keys and counts what aliases "
+        "would build; "
         "the loader it is compared with builds plain data. No bar.",
         times,
         to="yaml.CSafeLoader",

@@ -43,11 +43,15 @@ def ensemble_tables(*, rounds: int) -> Iterator[Table]:
         rounds=rounds,
     )
     new = [plait.Ensemble(tasks) for _ in range(rounds)]
-    first = race_once_each({FIRST: lambda number: new[number].resolve(PROMPT_VALUES)}, rounds=rounds)
+    first = race_once_each(
+        {FIRST: lambda number: new[number].resolve(PROMPT_VALUES)}, rounds=rounds
+    )
     yield compared(
         f"An ensemble: {TASKS} tasks with a 4 KB prompt each",
-        "All descriptions and expected outputs are filled, and every task is copied with its texts, as at "
-        "the start of a run. The bar: ahead of `str.format`, which checks nothing and copies nothing, from "
+        "All descriptions and expected outputs are filled, and every task is copied with its "
+        "texts, as at "
+        "the start of a run. The bar: ahead of `str.format`, which checks nothing and copies "
+        "nothing, from "
         "the first time on.",
         {**times, **first},
         to=FORMAT,

@@ -1,4 +1,5 @@
-"""One command for many items: Plait's map against xargs, threads, GNU parallel and workflow engines.
+"""One command for many items: Plait's map against xargs, threads, GNU parallel and workflow
+engines.
 
 Everybody does the same work: start `sh` for each item, several at a time, and
 look at how it ended.  Plait also records each item so that a kill loses nothing;
@@ -127,9 +128,12 @@ def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: boo
         times = race_once_each(contenders, rounds=rounds)
     table = compared(
         f"{items:,} items, {parallel} at a time: {task.name}",
-        "The unit is `xargs` with the same parallelism. Plait's journal is on. `plait run` is a whole "
-        "process, with its start and the reading of the file. Its shells begin from one that waits, where "
-        "there was a C compiler when Plait was installed; the row without that has no bar. Engines say "
+        "The unit is `xargs` with the same parallelism. Plait's journal is on. `plait run` is a "
+        "whole "
+        "process, with its start and the reading of the file. Its shells begin from one that "
+        "waits, where "
+        "there was a C compiler when Plait was installed; the row without that has no bar. Engines "
+        "say "
         "themselves how long the items took, without their own start. "
         f"The bar: at most {MOST:g} times xargs.",
         times,
@@ -146,7 +150,9 @@ def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: boo
         known.append(times[BY_PARALLEL].least)
     if known:
         share = times[BY_FILE].least / min(known)
-        others.append(Row("plait run ÷ the fastest of those", ("", times_as(share), ""), "< 1", share < 1))
+        others.append(
+            Row("plait run ÷ the fastest of those", ("", times_as(share), ""), "< 1", share < 1)
+        )
     return Table(table.title, table.meaning, table.columns, (*table.rows, *others))
 
 
@@ -154,7 +160,8 @@ def _flow_file(folder: Path, task: Task, items: int, parallel: int) -> str:
     (folder / "items.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(items)))
     file = folder / "flow.yaml"
     file.write_text(
-        f"name: fan\nmap: {{input: items.jsonl, max_parallel: {parallel}, agent_template: [{task.step}]}}\n"
+        f"name: fan\nmap: {{input: items.jsonl, max_parallel: {parallel}, agent_template: "
+        f"[{task.step}]}}\n"
     )
     return str(file)
 
@@ -195,7 +202,9 @@ def _expect_lines(task: Task, items: int, printed: bytes) -> None:
 def _by_threads(task: Task, items: int, parallel: int) -> None:
     def one(n: int) -> bytes:
         command = ["sh", "-c", task.script, "sh", str(n)]
-        return subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
+        return subprocess.run(
+            command, capture_output=True, check=True, stdin=subprocess.DEVNULL
+        ).stdout
 
     with ThreadPoolExecutor(parallel) as pool:
         _expect_lines(task, items, b"".join(pool.map(one, range(items))))
@@ -255,7 +264,8 @@ def _start_table(rounds: int) -> Table:
     rows.append(Row("plait run above its command", (shown(above), ""), bar, above <= MOST_START))
     return Table(
         "A run of one step",
-        "Whole processes: the file is read and checked, a journal made, one command run and recorded.",
+        "Whole processes: the file is read and checked, a journal made, one command run and "
+        "recorded.",
         ("", "least time", "median"),
         tuple(rows),
     )
@@ -320,8 +330,10 @@ def _engine_table() -> Table:
     ]
     return Table(
         "What a step costs besides its work",
-        "Computing time, by the clock of the process. A step that starts no process, in a run whose journal "
-        "keeps nothing; then the end of a step in a journal on disk, which is synced every 20 ms, as in a "
+        "Computing time, by the clock of the process. A step that starts no process, in a run "
+        "whose journal "
+        "keeps nothing; then the end of a step in a journal on disk, which is synced every 20 ms, "
+        "as in a "
         "run. An item is a step that holds others, so an item with one step is two.",
         ("", "least time", "median"),
         tuple(rows),
@@ -330,7 +342,11 @@ def _engine_table() -> Table:
 
 def _part(name: str, seen: Times, most: float | None = None) -> Row:
     cells = (shown(seen.least), shown(seen.median))
-    return Row(name, cells) if most is None else Row(name, cells, f"≤ {most * 1e6:g} µs", seen.least <= most)
+    return (
+        Row(name, cells)
+        if most is None
+        else Row(name, cells, f"≤ {most * 1e6:g} µs", seen.least <= most)
+    )
 
 
 def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict[str, Times]:
@@ -340,13 +356,16 @@ def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict
             for steps in (1, many)
         }
         seen = race_once_each(
-            {str(steps): call for steps, call in contenders.items()}, rounds=rounds, clock=time.process_time
+            {str(steps): call for steps, call in contenders.items()},
+            rounds=rounds,
+            clock=time.process_time,
         )
     one, eleven = seen["1"], seen[str(many)]
     return {
         "item": Times(one.least / items, one.median / items),
         "step": Times(
-            (eleven.least - one.least) / items / (many - 1), (eleven.median - one.median) / items / (many - 1)
+            (eleven.least - one.least) / items / (many - 1),
+            (eleven.median - one.median) / items / (many - 1),
         ),
     }
 
@@ -370,7 +389,9 @@ def _record_times(*, records: int = 8000, rounds: int = 5) -> dict[int, Times]:
 
     with tempfile.TemporaryDirectory() as folder:
         seen = race_once_each(
-            {str(threads): appended(threads) for threads in (1, 8)}, rounds=rounds, clock=time.process_time
+            {str(threads): appended(threads) for threads in (1, 8)},
+            rounds=rounds,
+            clock=time.process_time,
         )
     return {
         threads: Times(seen[str(threads)].least / records, seen[str(threads)].median / records)
@@ -386,7 +407,9 @@ def _appended(folder: str, name: str, records: int, threads: int) -> None:
     def append(thread: int) -> None:
         for n in range(thread, records, threads):
             value: Json = {"output": "item\n", "stderr": "", "exit_code": 0, "duration": 0.001}
-            journal.append(StepFinished(f"map/item:{n}/0", "shell", "echo", "f", Succeeded(value), 0.001))
+            journal.append(
+                StepFinished(f"map/item:{n}/0", "shell", "echo", "f", Succeeded(value), 0.001)
+            )
 
     def sync() -> None:
         while not over.wait(SYNC_PAUSE):

@@ -67,11 +67,17 @@ def figures(modules: dict[str, str]) -> Iterator[tuple[str, str]]:
     trees = {path: ast.parse(text) for path, text in modules.items()}
     lines = sum(map(count_source_lines, modules.values()))
     nodes = sum(sum(1 for _ in ast.walk(tree)) for tree in trees.values())
-    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, DEFS)]
+    functions = [
+        node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, DEFS)
+    ]
     participles = [one for one in functions if begins_with_participle(one.name)]
     private, used_once = count_private(trees)
-    classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    large = [one for one in classes if sum(isinstance(part, DEFS) for part in one.body) > MANY_METHODS]
+    classes = [
+        node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    ]
+    large = [
+        one for one in classes if sum(isinstance(part, DEFS) for part in one.body) > MANY_METHODS
+    ]
     text = "\n".join(modules.values())
     yield "modules", f"{len(modules)}"
     yield "source lines, without comments and docstrings", f"{lines:,}"
@@ -123,7 +129,9 @@ def count_source_lines(text: str) -> int:
 
 def begins_with_participle(name: str) -> bool:
     word = name.lstrip("_").split("_")[0]
-    return word in IRREGULAR or (word.endswith("ed") and len(word) > 4 and word not in NOT_PARTICIPLES)
+    return word in IRREGULAR or (
+        word.endswith("ed") and len(word) > 4 and word not in NOT_PARTICIPLES
+    )
 
 
 def count_private(trees: dict[str, ast.Module]) -> tuple[int, int]:
@@ -131,7 +139,9 @@ def count_private(trees: dict[str, ast.Module]) -> tuple[int, int]:
     private = once = 0
     for tree in trees.values():
         uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-        names = [node.name for node in tree.body if isinstance(node, DEFS) and node.name.startswith("_")]
+        names = [
+            node.name for node in tree.body if isinstance(node, DEFS) and node.name.startswith("_")
+        ]
         private += len(names)
         once += sum(uses[name] == 1 for name in names)
     return private, once
@@ -169,7 +179,9 @@ def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def find_cycles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """Groups of modules that need each other (Tarjan's strongly connected components, without recursion)."""
+    """Groups of modules that need each other (Tarjan's strongly connected components, without
+    recursion).
+    """
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     waiting: list[str] = []

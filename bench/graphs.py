@@ -1,4 +1,5 @@
-"""A graph of many trivial steps: what one step costs, against LangGraph with and without its checkpoints.
+"""A graph of many trivial steps: what one step costs, against LangGraph with and without its
+checkpoints.
 
 Each step puts two values into the state and leads on.  Plait writes each of them down before the
 next one begins; what is compared is the walk alone, without reading or building the graph.
@@ -83,7 +84,9 @@ def graph_tables(*, rounds: int) -> Iterator[Table]:
                     took.append(found / STEPS)
                 else:
                     reasons[name] = found
-    yield _table(_times(own), {name: _times(took) for name, took in others.items() if took}, reasons)
+    yield _table(
+        _times(own), {name: _times(took) for name, took in others.items() if took}, reasons
+    )
 
 
 def _times(seen: list[float]) -> Times:
@@ -102,10 +105,14 @@ def _table(own: Times, others: dict[str, Times], reasons: dict[str, str]) -> Tab
         rows.append(Row(name, cells, f"≥ {most:g}", ratio >= most))
     return Table(
         f"A graph of {STEPS:,} trivial steps",
-        "One step each: a node that assigns two values and leads on; of Plait a chain of nodes, of LangGraph "
-        "a loop of one, which suits it best. Plait's journal is on; the checkpoints of LangGraph are in "
-        "SQLite, in a file. Building and reading the graph is not counted. The bars: a step of LangGraph "
-        f"costs at least {BARS[DURABLE]:g} times as much with checkpoints, {BARS[WITHOUT]:g} times without.",
+        "One step each: a node that assigns two values and leads on; of Plait a chain of nodes, of "
+        "LangGraph "
+        "a loop of one, which suits it best. Plait's journal is on; the checkpoints of LangGraph "
+        "are in "
+        "SQLite, in a file. Building and reading the graph is not counted. The bars: a step of "
+        "LangGraph "
+        f"costs at least {BARS[DURABLE]:g} times as much with checkpoints, {BARS[WITHOUT]:g} times "
+        "without.",
         ("", "a step", "× plait", "by medians"),
         tuple(rows),
     )
@@ -119,7 +126,12 @@ def _graph_file(folder: Path) -> str:
     last = {f"n{STEPS - 1}": {"type": "return", "output": "${state.last}"}}
     (folder / ".ai").mkdir()
     file = folder / "graph.yaml"
-    graph = {"start": "n0", "state": {"x": 1, "last": ""}, "max_steps": STEPS, "nodes": {**nodes, **last}}
+    graph = {
+        "start": "n0",
+        "state": {"x": 1, "last": ""},
+        "max_steps": STEPS,
+        "nodes": {**nodes, **last},
+    }
     file.write_text(json.dumps(graph))
     return str(file)
 

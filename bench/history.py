@@ -57,7 +57,8 @@ def _table(name: str, command: tuple[str, ...], projects: dict[int, Path], round
         rows.append(Row(f"{size:,} runs", cells, "" if judged is None else str(BAR), judged))
     return Table(
         f"Earlier runs: {name}",
-        "Whole processes in projects with so many earlier runs, with an index. The bar is about computing "
+        "Whole processes in projects with so many earlier runs, with an index. The bar is about "
+        "computing "
         "time, of Plait and of all it starts: it does not depend on the number of runs.",
         ("", "computing", f"× {least} runs", "by medians", "wall time", f"× {least} runs"),
         tuple(rows),
@@ -78,7 +79,11 @@ def _spent(project: Path, *command: str) -> tuple[float, float]:
     }
     before, start = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "plait", *command], cwd=project, env=env, capture_output=True, check=False
+        [sys.executable, "-m", "plait", *command],
+        cwd=project,
+        env=env,
+        capture_output=True,
+        check=False,
     )
     passed, after = time.perf_counter() - start, getrusage(RUSAGE_CHILDREN)
     if done.returncode != 0:
@@ -87,7 +92,9 @@ def _spent(project: Path, *command: str) -> tuple[float, float]:
 
 
 def _project(project: Path, size: int) -> Path:
-    """A project with so many runs that have ended: journals are alike, so few of them have all the names."""
+    """A project with so many runs that have ended: journals are alike, so few of them have all the
+    names.
+    """
     (project / ".ai").mkdir(parents=True)
     (project / ".ai/plait.yaml").write_text("trust: project\n", encoding="utf-8")
     (project / "flow.yaml").write_text(FLOW, encoding="utf-8")

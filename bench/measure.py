@@ -18,7 +18,9 @@ from time import perf_counter
 from typing import Any
 
 SLICE = 0.001
-"""Seconds that one contender runs in one round; whoever needs longer for a single call sits rounds out."""
+"""Seconds that one contender runs in one round; whoever needs longer for a single call sits rounds
+out.
+"""
 MOST_SKIPPED = 20
 
 
@@ -102,7 +104,9 @@ def race_processes(
     def runner(command: Sequence[str]) -> Callable[[int], Any]:
         return lambda _: subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
 
-    return race_once_each({name: runner(command) for name, command in commands.items()}, rounds=rounds)
+    return race_once_each(
+        {name: runner(command) for name, command in commands.items()}, rounds=rounds
+    )
 
 
 def _seconds_per_call(timer: timeit.Timer) -> float:

@@ -1,4 +1,5 @@
-"""A map of a million items that start no process: memory, speed to the end, and how fast it is looked at.
+"""A map of a million items that start no process: memory, speed to the end, and how fast it is
+looked at.
 
 A real run of a real file, in a process of its own; one item in a thousand fails.
 """
@@ -23,7 +24,9 @@ SOURCES = Path(__file__).resolve().parent.parent / "src"
 MOST_MEMORY = 200
 """Megabytes."""
 LEAST_SPEED = 0.8
-"""Of a million items, as a share of that of ten thousand, and of the last tenth as one of the first."""
+"""Of a million items, as a share of that of ten thousand, and of the last tenth as one of the
+first.
+"""
 MOST_WAIT = 1.0
 """Seconds until somebody who asks is answered."""
 FEW = 10_000
@@ -62,7 +65,8 @@ def million_tables(items: int) -> Iterator[Table]:
 def _run_table(items: int, seen: Seen, few: float) -> Table:
     return Table(
         f"{items:,} items that start no process",
-        "One step for each, journal on, 8 at a time; a thousandth of them fails. Memory must not grow with "
+        "One step for each, journal on, 8 at a time; a thousandth of them fails. Memory must not "
+        "grow with "
         "the items, and a run of many must be as fast as one of few, to its end.",
         ("", ""),
         (
@@ -93,13 +97,19 @@ def _asked_table(items: int, folder: Path) -> Table:
     first, whole = _retried(folder)
     return Table(
         f"Asking about a run of {items:,} items",
-        "Whole processes, with their start. A retry answers when it says that it works; its end comes when "
+        "Whole processes, with their start. A retry answers when it says that it works; its end "
+        "comes when "
         "the failed thousandth is done.",
         ("", ""),
         (
             Row("plait show", (shown(show),), f"≤ {MOST_WAIT:g} s", show <= MOST_WAIT),
             Row("plait runs", (shown(runs),)),
-            Row("plait retry --failed: answer", (shown(first),), f"≤ {MOST_WAIT:g} s", first <= MOST_WAIT),
+            Row(
+                "plait retry --failed: answer",
+                (shown(first),),
+                f"≤ {MOST_WAIT:g} s",
+                first <= MOST_WAIT,
+            ),
             Row("plait retry --failed: end", (shown(whole),)),
         ),
     )
@@ -120,7 +130,10 @@ def _run(folder: Path, items: int) -> Seen:
         file.writelines(f'{{"id":{n},"n":{n % 1000}}}\n' for n in range(items))
     memory = _watched(
         subprocess.Popen(
-            _command("run", "flow.yaml", "--quiet"), cwd=folder, env=_env(folder), stderr=subprocess.DEVNULL
+            _command("run", "flow.yaml", "--quiet"),
+            cwd=folder,
+            env=_env(folder),
+            stderr=subprocess.DEVNULL,
         )
     )
     (journal,) = folder.glob(".ai/state/runs/*/journal.db")
@@ -157,7 +170,10 @@ def _ends(journal: Path) -> Sequence[float]:
     """When items ended, by the clock of the journal."""
     connection = sqlite3.connect(journal)
     try:
-        query = "SELECT at FROM log WHERE what = 3 AND parent = 'map/' AND name >= 'item:' AND name < 'item;'"
+        query = (
+            "SELECT at FROM log WHERE what = 3 AND parent = 'map/' AND name >= 'item:' AND name < "
+            "'item;'"
+        )
         return [at for (at,) in connection.execute(query)]
     finally:
         connection.close()
@@ -168,7 +184,9 @@ def _ends(journal: Path) -> Sequence[float]:
 
 def _until_end(folder: Path, *arguments: str) -> float:
     start = time.perf_counter()
-    subprocess.run(_command(*arguments), cwd=folder, env=_env(folder), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        _command(*arguments), cwd=folder, env=_env(folder), check=True, stdout=subprocess.DEVNULL
+    )
     return time.perf_counter() - start
 
 
@@ -179,7 +197,9 @@ def _retried(folder: Path) -> tuple[float, float]:
     with subprocess.Popen(command, cwd=folder, env=_env(folder), stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         first = next(
-            time.perf_counter() - start for line in running.stdout if line.startswith(b"map: started")
+            time.perf_counter() - start
+            for line in running.stdout
+            if line.startswith(b"map: started")
         )
         running.stdout.read()
     assert running.returncode == 0, "every failed item was done"

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PYTHON = os.path.abspath(os.environ.get("BENCH_PEERS_PYTHON", sys.executable))
-"""The interpreter that has the engines; they want older versions of what Plait uses, so not always ours."""
+"""The interpreter that has the engines; they want older versions of what Plait uses, so not always
+ours.
+"""
 PATIENCE = 600
 """Seconds for all items."""
 
@@ -114,7 +116,12 @@ def seconds_of(peer: Peer, script: str, items: int, parallel: int) -> float | st
         command = [PYTHON, "fan.py", script, str(items), str(parallel)]
         try:
             done = subprocess.run(
-                command, cwd=folder, env=_own_home(folder), capture_output=True, check=False, timeout=PATIENCE
+                command,
+                cwd=folder,
+                env=_own_home(folder),
+                capture_output=True,
+                check=False,
+                timeout=PATIENCE,
             )
         except subprocess.TimeoutExpired:
             return f"> {PATIENCE} s"

@@ -36,5 +36,7 @@ def kept(part: str) -> Measured | None:
 
 
 def _table(data: dict[str, Any]) -> Table:
-    rows = tuple(Row(one["name"], tuple(one["cells"]), one["bar"], one["passed"]) for one in data["rows"])
+    rows = tuple(
+        Row(one["name"], tuple(one["cells"]), one["bar"], one["passed"]) for one in data["rows"]
+    )
     return Table(data["title"], data["meaning"], tuple(data["columns"]), rows)

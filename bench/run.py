@@ -1,14 +1,16 @@
 """Measure Plait against f-strings and its peers, print tables, and write docs/benchmarks.md.
 
     python bench/run.py                   half an hour; writes docs/benchmarks.md
-    python bench/run.py --brief           a quarter of an hour: without the engines that take minutes
+    python bench/run.py --brief           a quarter of an hour: without the engines that take
+    minutes
     python bench/run.py --quick           a minute; prints only
-    python bench/run.py --only fanout     one part alone, of: engine, ensembles, startup, tools, fanout,
+    python bench/run.py --only fanout     one part alone, of: engine, ensembles, startup, tools,
+    fanout,
                                           million, history, cluster, graphs, worktrees
 
-Each part is kept in bench/results as soon as it is measured, and the page is made of what is there: a
-run that is cut loses the part in which it was, and a part can be measured anew.  Only ratios within one
-part mean something: times depend on the machine and on who else uses it.
+Each part is kept in bench/results as soon as it is measured, and the page is made of what is there:
+a run that is cut loses the part in which it was, and a part can be measured anew.  Only ratios
+within one part mean something: times depend on the machine and on who else uses it.
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ def main() -> int:
 
 def _write_page() -> None:
     page = ROOT / "docs" / "benchmarks.md"
-    page.write_text(_page([one for name in PARTS if (one := kept(name)) is not None]), encoding="utf-8")
+    page.write_text(
+        _page([one for name in PARTS if (one := kept(name)) is not None]), encoding="utf-8"
+    )
     print(f"written: {page.relative_to(ROOT)}", flush=True)
 
 
@@ -138,7 +142,9 @@ PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
     "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "million": lambda rounds: million_tables(rounds.million),
-    "history": lambda rounds: history_tables(sizes=rounds.history, rounds=max(rounds.processes // 4, 3)),
+    "history": lambda rounds: history_tables(
+        sizes=rounds.history, rounds=max(rounds.processes // 4, 3)
+    ),
     "cluster": lambda rounds: cluster_tables(items=3 * rounds.commands, rounds=rounds.linear),
     "graphs": lambda rounds: graph_tables(rounds=rounds.linear + 2),
     "worktrees": lambda rounds: worktree_tables(rounds=rounds.linear + 2),
@@ -148,7 +154,9 @@ PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Plait against f-strings and its peers.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no page is written")
-    parser.add_argument("--brief", action="store_true", help="fewer rounds, and only quick peers of a map")
+    parser.add_argument(
+        "--brief", action="store_true", help="fewer rounds, and only quick peers of a map"
+    )
     parser.add_argument("--only", choices=PARTS, help="these tables alone")
     return parser.parse_args()
 
@@ -162,7 +170,9 @@ def _verdict(missed: list[str]) -> str:
 
 def _machine() -> str:
     cores = os.cpu_count()
-    return f"{_cpu()}, {cores} cores, {platform.python_implementation()} {platform.python_version()}"
+    return (
+        f"{_cpu()}, {cores} cores, {platform.python_implementation()} {platform.python_version()}"
+    )
 
 
 def _cpu() -> str:
@@ -170,7 +180,11 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in text.splitlines()
+        if line.startswith("model name")
+    ]
     return names[0] if names else platform.machine()
 
 
@@ -226,18 +240,24 @@ REACHED_BY = {
         "that is frozen at build for this command, or a server that stays alive, would reach it."
     ),
     "a record": (
-        "Half of it is SQLite's, for a transaction of its own: locks, a page, checksums. Writing several "
-        "items in one would reach it and let a kill repeat more of them; appending to a plain file between "
+        "Half of it is SQLite's, for a transaction of its own: locks, a page, checksums. Writing "
+        "several "
+        "items in one would reach it and let a kill repeat more of them; appending to a plain file "
+        "between "
         "two syncs took 19 to 37 µs, and would need a recovery of its own."
     ),
     "plait run FILE": (
-        "Of 1,000 items the start of the command is a fifth, which the row from Python does not have. Beside "
-        "its shell (0.3 ms, by decision 46) an item takes 0.2 ms of computing in the guardian and 0.4 to "
-        "0.6 ms in Plait, most of it Python's own evaluation, spread thin. A compiled guardian, and several "
+        "Of 1,000 items the start of the command is a fifth, which the row from Python does not "
+        "have. Beside "
+        "its shell (0.3 ms, by decision 46) an item takes 0.2 ms of computing in the guardian and "
+        "0.4 to "
+        "0.6 ms in Plait, most of it Python's own evaluation, spread thin. A compiled guardian, "
+        "and several "
         "items in one order to it, would bring all rows below the bar."
     ),
     "plait run above": (
-        "Nearly all of it is loading some 220 modules; a seventh is PyYAML, of which libyaml's part alone "
+        "Nearly all of it is loading some 220 modules; a seventh is PyYAML, of which libyaml's "
+        "part alone "
         "would do. One frozen module for this command would save half."
     ),
 }
@@ -245,7 +265,11 @@ REACHED_BY = {
 
 def _what_would_reach(missed: list[str]) -> list[str]:
     """A line for every kind of row that missed its bar."""
-    found = [f"- *{part}*: {how}" for part, how in REACHED_BY.items() if any(part in name for name in missed)]
+    found = [
+        f"- *{part}*: {how}"
+        for part, how in REACHED_BY.items()
+        if any(part in name for name in missed)
+    ]
     return ["What would reach the bars that were missed:\n\n" + "\n".join(found)] if found else []
 
 

@@ -32,7 +32,8 @@ def _import_table(rounds: int, env: dict[str, str]) -> Table:
     return compared(
         "Importing",
         "Whole processes. The bar: `import plait` costs at most 1.5 times what two modules of the "
-        "standard library cost. The engine is imported when it is first used; the last line shows that.",
+        "standard library cost. The engine is imported when it is first used; the last line shows "
+        "that.",
         race_processes(commands, rounds=rounds, env=env),
         to=reference,
         bars={'python -c "import plait"': Bar(1.5)},
@@ -41,10 +42,18 @@ def _import_table(rounds: int, env: dict[str, str]) -> Table:
 
 def _command_table(rounds: int, env: dict[str, str]) -> Table:
     reference = "python -c pass"
-    version = [str(SCRIPT), "--version"] if _works([str(SCRIPT), "--version"], env) else _module("--version")
+    version = (
+        [str(SCRIPT), "--version"]
+        if _works([str(SCRIPT), "--version"], env)
+        else _module("--version")
+    )
     name = "plait --version" if version[0] == str(SCRIPT) else "python -m plait --version"
     values = ["render", "Hello ${name}", "--values", '{"name": "world"}']
-    commands = {reference: _python("pass"), name: version, "python -m plait render": _module(*values)}
+    commands = {
+        reference: _python("pass"),
+        name: version,
+        "python -m plait render": _module(*values),
+    }
     return compared(
         "The command",
         "Whole processes. The bar: `plait --version` costs at most three times what an interpreter "

@@ -80,7 +80,11 @@ def compared(
 def shown(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}" if seconds < 999 * size else f"{seconds / size:,.0f} {unit}"
+            return (
+                f"{seconds / size:.3g} {unit}"
+                if seconds < 999 * size
+                else f"{seconds / size:,.0f} {unit}"
+            )
     return f"{seconds / 1e-9:.0f} ns"
 
 

@@ -54,9 +54,13 @@ def execute(params, project_path):
     return {"got": params}
 '''
 SETTLED = 0.2
-"""Seconds; files that have just been written are not remembered, as they may change again unnoticed."""
+"""Seconds; files that have just been written are not remembered, as they may change again
+unnoticed.
+"""
 WARM = 3
-"""Calls after which a tool is only looked at: the first learns what it rests on, the second looks at that."""
+"""Calls after which a tool is only looked at: the first learns what it rests on, the second looks
+at that.
+"""
 LIMIT = 100e-6
 """Seconds that the parts of a call may take which start no process."""
 
@@ -87,7 +91,9 @@ class World:
 
     @property
     def env(self) -> dict[str, str]:
-        """As for an installed Plait, whose bytecode is written already; the interpreter is this one."""
+        """As for an installed Plait, whose bytecode is written already; the interpreter is this
+        one.
+        """
         env = {**os.environ, "PYTHONPATH": str(SOURCES), "USER_SPACE": str(self.user)}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         return {**env, "RYE_PYTHON": sys.executable}
@@ -104,7 +110,12 @@ def _world() -> Iterator[World]:
         (team / "report.py").write_text(SCRIPT)
         key = PrivateKey.generate()
         signed = sign_bytes(
-            FUNCTION.encode(), kind="tool", item_id="team/quick", extension=".py", key=key, now=time() - 60
+            FUNCTION.encode(),
+            kind="tool",
+            item_id="team/quick",
+            extension=".py",
+            key=key,
+            now=time() - 60,
         )
         (team / "quick.py").write_bytes(signed)
         os.environ |= {"USER_SPACE": str(user), "RYE_PYTHON": sys.executable}
@@ -129,7 +140,9 @@ def _warm_table(world: World, rounds: int) -> Table:
     bare = "subprocess.run of the script"
 
     def by_subprocess(_: int) -> None:
-        subprocess.run(prepared.argv, input=prepared.stdin, env=prepared.env, capture_output=True, check=True)
+        subprocess.run(
+            prepared.argv, input=prepared.stdin, env=prepared.env, capture_output=True, check=True
+        )
 
     def by_plait(_: int) -> None:
         assert call_tool(world.tools, "team/report", {"week": 46}).data == {"got": {"week": 46}}
@@ -146,8 +159,10 @@ def _warm_table(world: World, rounds: int) -> Table:
         call(0)
     return compared(
         "Calling a tool from a process that lives on",
-        "A Python script that reads JSON and prints JSON. A call finds its chain, checks rules, trust and "
-        "schema, fills its config and environment, and starts it through the guardian. The bar: at most "
+        "A Python script that reads JSON and prints JSON. A call finds its chain, checks rules, "
+        "trust and "
+        "schema, fills its config and environment, and starts it through the guardian. The bar: at "
+        "most "
         "1.15 times the script alone, as `subprocess` starts it.",
         race_once_each(contenders, rounds=rounds),
         to=bare,
@@ -166,7 +181,9 @@ def _cold_table(world: World, rounds: int) -> Table:
 
     def runner(command: list[str]) -> Callable[[int], None]:
         def run(_: int) -> None:
-            done = subprocess.run(command, input=PARAMS.encode(), env=world.env, capture_output=True)
+            done = subprocess.run(
+                command, input=PARAMS.encode(), env=world.env, capture_output=True
+            )
             assert done.returncode == 0, done.stderr.decode()
 
         return run
@@ -176,9 +193,12 @@ def _cold_table(world: World, rounds: int) -> Table:
         call(0)
     return compared(
         "The same from the command line",
-        "Whole processes, their bytecode written before. `plait call` is three interpreters: its own, the "
-        "tool's, and the guardian's, which starts while the first one loads, so it needs two idle cores. The "
-        "bar: at most 3 times the script alone. Two interpreters and the script itself are 1.6 times; what "
+        "Whole processes, their bytecode written before. `plait call` is three interpreters: its "
+        "own, the "
+        "tool's, and the guardian's, which starts while the first one loads, so it needs two idle "
+        "cores. The "
+        "bar: at most 3 times the script alone. Two interpreters and the script itself are 1.6 "
+        "times; what "
         "Plait adds is the loading of some fifty modules.",
         race_once_each(contenders, rounds=rounds),
         to=bare,
@@ -202,7 +222,9 @@ def _parts_table(world: World, rounds: int) -> Table:
         Contender("a chain from the cache", 'tools.chains.get("team/quick")', names),
         Contender("the signature of an unchanged file", "tools.trust.judge(item)", names),
         Contender("a function in this process", "run(invocation)", {**names, "run": call_function}),
-        Contender("a whole call of a function", 'call_tool(tools, "team/quick", {"week": 46})', names),
+        Contender(
+            "a whole call of a function", 'call_tool(tools, "team/quick", {"week": 46})', names
+        ),
         Contender("the same by plait.call", by_name, named),
     ]
     for _ in range(WARM):
@@ -213,10 +235,14 @@ def _parts_table(world: World, rounds: int) -> Table:
     judged = tuple(contender.name for contender in contenders[:-1])
     return Table(
         "What a call costs besides its process",
-        f"In this process; one round of all of them started {started} processes. The bar of each part, and "
-        "of a whole call of a function: at most 100 µs. A whole call looks again at each file and folder "
-        "that it rests on (14 here, nearly half of its time), checks and fills the parameters, and hands "
-        "them to a thread (a fifth). plait.call finds the project and its tools first, and wraps the result.",
+        f"In this process; one round of all of them started {started} processes. The bar of each "
+        "part, and "
+        "of a whole call of a function: at most 100 µs. A whole call looks again at each file and "
+        "folder "
+        "that it rests on (14 here, nearly half of its time), checks and fills the parameters, and "
+        "hands "
+        "them to a thread (a fifth). plait.call finds the project and its tools first, and wraps "
+        "the result.",
         ("", "least time", "median"),
         tuple(_part(name, seen, judged) for name, seen in times.items()),
     )
@@ -228,12 +254,20 @@ def _part(name: str, seen: Times, judged: tuple[str, ...]) -> Row:
 
 
 def _processes_started(act: Callable[[], object]) -> int:
-    """By the events that Python itself raises; a hook cannot be taken away again, so it is told to stop."""
+    """By the events that Python itself raises; a hook cannot be taken away again, so it is told to
+    stop.
+    """
     seen: list[str] = []
     listening = True
 
     def hook(event: str, _: object) -> None:
-        if listening and event in ("os.posix_spawn", "os.fork", "os.exec", "os.system", "subprocess.Popen"):
+        if listening and event in (
+            "os.posix_spawn",
+            "os.fork",
+            "os.exec",
+            "os.system",
+            "subprocess.Popen",
+        ):
             seen.append(event)
 
     sys.addaudithook(hook)
@@ -260,15 +294,19 @@ def _fan_table(commands: int) -> Table:
     contenders: Mapping[str, Callable[[int], None]] = {
         xargs: lambda _: _xargs(commands),
         "Plait's guardian, 8 threads": by_threads(lambda: process.run(command, env={})),
-        "subprocess.run, 8 threads": by_threads(lambda: subprocess.run(command, env={}, capture_output=True)),
+        "subprocess.run, 8 threads": by_threads(
+            lambda: subprocess.run(command, env={}, capture_output=True)
+        ),
     }
     if shutil.which("xargs") is None:
         raise SystemExit("bench: xargs is not installed")
     process.warm_up()
     return compared(
         f"{commands} commands, 8 at a time",
-        "`echo`, its output captured (by xargs: thrown away). The guardian does more than the others: it "
-        "knows every process that a command starts, and ends them all when Plait ends, however that comes.",
+        "`echo`, its output captured (by xargs: thrown away). The guardian does more than the "
+        "others: it "
+        "knows every process that a command starts, and ends them all when Plait ends, however "
+        "that comes.",
         race_once_each(contenders, rounds=5),
         to=xargs,
         bars={},

@@ -1,8 +1,9 @@
 """A git worktree for each item: Plait's isolation against the bare `git worktree add` and `remove`.
 
-Everybody makes a worktree with a branch of its own for each item, at the same commit, and removes it,
-so many at a time.  Plait also looks whether the item left anything, records what it does so that a kill
-loses nothing, and removes the branch.  In the last row each item makes a commit, which is merged back.
+Everybody makes a worktree with a branch of its own for each item, at the same commit, and removes
+it, so many at a time.  Plait also looks whether the item left anything, records what it does so
+that a kill loses nothing, and removes the branch.  In the last row each item makes a commit, which
+is merged back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ FILES = 200
 ITEMS = 24
 PARALLEL = 2
 MOST = 1.2
-BARE, OURS, MERGED = "git worktree add + remove", "plait, isolation: worktree", "the same, each item merged"
+BARE, OURS, MERGED = (
+    "git worktree add + remove",
+    "plait, isolation: worktree",
+    "the same, each item merged",
+)
 FLOW = """\
 map:
   input: {items: ITEMS}
@@ -87,7 +92,9 @@ def _bare(repository: Path, round_number: int) -> None:
 
 
 def _added(repository: Path, branch: str, place: str) -> None:
-    """git looks at all worktrees, and fails at times if one of them goes meanwhile: then once more."""
+    """git looks at all worktrees, and fails at times if one of them goes meanwhile: then once
+    more.
+    """
     for number in range(10):
         new = ["-b", f"{branch}-{number}", place, "HEAD"]
         done = subprocess.run(

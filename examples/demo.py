@@ -58,7 +58,9 @@ def kill_and_resume(project: Path) -> int:
     running = subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL)
     ledger = Path(project, "done.txt")
     deadline = time.monotonic() + 30
-    while (not ledger.exists() or len(ledger.read_text().split()) < 15) and time.monotonic() < deadline:
+    while (
+        not ledger.exists() or len(ledger.read_text().split()) < 15
+    ) and time.monotonic() < deadline:
         time.sleep(0.01)
     running.send_signal(signal.SIGKILL)
     running.wait()
@@ -74,7 +76,9 @@ def kill_and_resume(project: Path) -> int:
 def recorded_items(project: Path) -> int:
     import json
 
-    done = subprocess.run([*PLAIT, "runs", "--json"], cwd=project, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*PLAIT, "runs", "--json"], cwd=project, capture_output=True, text=True, check=True
+    )
     runs = json.loads(done.stdout)
     newest = runs[0] if isinstance(runs, list) else runs["runs"][0]
     return int(newest["counts"].get("done", 0))

@@ -21,5 +21,7 @@ settings.load_profile("plait")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = items[::SMOKE]
     if len(chosen) < len(items):
-        config.hook.pytest_deselected(items=[item for number, item in enumerate(items) if number % SMOKE])
+        config.hook.pytest_deselected(
+            items=[item for number, item in enumerate(items) if number % SMOKE]
+        )
         items[:] = chosen

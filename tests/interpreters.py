@@ -49,17 +49,26 @@ class TestRun:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fetch", action="store_true", help="download interpreters that are missing")
+    parser.add_argument(
+        "--fetch", action="store_true", help="download interpreters that are missing"
+    )
     parser.add_argument("-n", dest="workers", default="3", help="how many workers pytest has")
     options, rest = parser.parse_known_args(arguments)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     named = named_versions(project["classifiers"])
-    found = {version: path for version in named if (path := find_interpreter(version, fetch=options.fetch))}
+    found = {
+        version: path
+        for version in named
+        if (path := find_interpreter(version, fetch=options.fetch))
+    }
     missing = [version for version in named if version not in found]
     if not found:
         version = "{}.{}".format(*sys.version_info[:2])
         found = {version: sys.executable}
-    for line in (*(run.title for run in plan(list(found))), *(f"Python {v}: not found" for v in missing)):
+    for line in (
+        *(run.title for run in plan(list(found))),
+        *(f"Python {v}: not found" for v in missing),
+    ):
         print(f"plait: {line}", flush=True)
     for run in plan(list(found)):
         print(f"plait: {run.title}", flush=True)
@@ -122,7 +131,9 @@ def candidates(version: str) -> Iterator[str]:
         yield on_path
     pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
     patches = glob.glob(f"{glob.escape(pyenv)}/versions/{version}.*/bin/python")
-    yield from sorted(patches, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], reverse=True)
+    yield from sorted(
+        patches, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], reverse=True
+    )
     yield f"/usr/bin/python{version}"
 
 
@@ -130,7 +141,9 @@ def is_python(path: str, version: str) -> bool:
     """Does it start (a shim of pyenv may not), is it this version, and can it make an environment?"""
     code = "import sys, venv; print('{}.{}'.format(*sys.version_info[:2]))"
     try:
-        asked = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        asked = subprocess.run(
+            [path, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        )
     except OSError:
         return False
     return asked.returncode == 0 and asked.stdout.strip() == version
@@ -143,13 +156,26 @@ def make_environment(run: TestRun, interpreter: str) -> str:
     made_from = hashlib.sha256(interpreter.encode())
     for name in SOURCES:
         made_from.update((ROOT / name).read_bytes())
-    if stamp.exists() and stamp.read_text() == made_from.hexdigest() and is_python(python, run.version):
+    if (
+        stamp.exists()
+        and stamp.read_text() == made_from.hexdigest()
+        and is_python(python, run.version)
+    ):
         return python
     project = f"{ROOT}[dev]"
     # The certificates of the machine, as pip takes them: a registry may be reached through a proxy of its own.
     os.environ.setdefault("UV_SYSTEM_CERTS", "1")
     subprocess.run([*UV, "venv", "--clear", "--python", interpreter, str(folder)], check=True)
-    install = ["pip", "install", "--python", python, "--resolution", run.resolution, "--editable", project]
+    install = [
+        "pip",
+        "install",
+        "--python",
+        python,
+        "--resolution",
+        run.resolution,
+        "--editable",
+        project,
+    ]
     subprocess.run([*UV, *install], check=True)
     stamp.write_text(made_from.hexdigest())
     return python
@@ -164,7 +190,11 @@ def lower_bounds(
     lines = [*project["dependencies"], *extras["dev"], *extras["mcp"], *extras["dask"]]
     bounds: dict[str, Version | None] = {}
     for requirement in map(Requirement, lines):
-        lowest = [Version(one.version) for one in requirement.specifier if one.operator in (">=", "==", "~=")]
+        lowest = [
+            Version(one.version)
+            for one in requirement.specifier
+            if one.operator in (">=", "==", "~=")
+        ]
         if requirement.name != "plait":
             bounds[canonicalize_name(requirement.name)] = max(lowest, default=None)
     return bounds
@@ -172,12 +202,18 @@ def lower_bounds(
 
 def installed_versions(python: str) -> dict[str, Version]:
     listed = subprocess.run(
-        [*UV, "pip", "list", "--python", python, "--format", "json"], capture_output=True, check=True
+        [*UV, "pip", "list", "--python", python, "--format", "json"],
+        capture_output=True,
+        check=True,
     )
-    return {canonicalize_name(one["name"]): Version(one["version"]) for one in json.loads(listed.stdout)}
+    return {
+        canonicalize_name(one["name"]): Version(one["version"]) for one in json.loads(listed.stdout)
+    }
 
 
-def untried_bounds(bounds: dict[str, Version | None], installed: dict[str, Version]) -> Iterator[str]:
+def untried_bounds(
+    bounds: dict[str, Version | None], installed: dict[str, Version]
+) -> Iterator[str]:
     """Bounds that promise a version with which no test has run."""
     for name, bound in bounds.items():
         if bound is None:

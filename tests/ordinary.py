@@ -47,7 +47,9 @@ def _become_ordinary() -> None:
     for power in POWERS:
         libc.prctl(DROP_FOR_CHILDREN, power, 0, 0, 0)
     who = (ctypes.c_uint32 * 2)(VERSION_3, 0)  # 0: who calls
-    powers = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the same for those above 31
+    powers = (
+        ctypes.c_uint32 * 6
+    )()  # effective, permitted, inheritable; then the same for those above 31
     libc.capget(who, powers)
     for place in range(3):
         powers[place] &= ~sum(1 << power for power in POWERS)

@@ -60,7 +60,11 @@ def foreign_modules(*folders: str) -> Iterator[tuple[str, str]]:
     for file in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
         for module in set(IMPORT.findall(file.read_text("utf-8"))):
             package = module.split(".")[0]
-            if package not in sys.stdlib_module_names and package in DISTRIBUTIONS and package != "plait":
+            if (
+                package not in sys.stdlib_module_names
+                and package in DISTRIBUTIONS
+                and package != "plait"
+            ):
                 yield str(file.relative_to(ROOT)), module
 
 
@@ -76,12 +80,18 @@ def test_only_public_names_of_dependencies_are_imported() -> None:
         for file, module in foreign_modules("src", "tests", "bench")
         if "._" in module
         or module.startswith("_")
-        or ("." in module and module not in DOCUMENTED | UNDOCUMENTED and not file.startswith("tests/data/"))
+        or (
+            "." in module
+            and module not in DOCUMENTED | UNDOCUMENTED
+            and not file.startswith("tests/data/")
+        )
     ]
     assert private == []
 
 
-@pytest.mark.parametrize(("folder", "extras"), [("src", ("mcp", "dask")), ("tests", ("mcp", "dask", "dev"))])
+@pytest.mark.parametrize(
+    ("folder", "extras"), [("src", ("mcp", "dask")), ("tests", ("mcp", "dask", "dev"))]
+)
 def test_everything_that_is_imported_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     declared = {canonicalize_name(one.name) for one in requirements(*extras)}
     undeclared = {
@@ -112,18 +122,27 @@ def test_the_oldest_interpreter_is_the_one_that_is_required() -> None:
 PLANS: list[tuple[list[str], list[str]]] = [
     (["3.11"], ["3.11 lowest-direct all", "3.11 highest all"]),
     (["3.11", "3.12"], ["3.11 lowest-direct all", "3.12 highest all"]),
-    (["3.11", "3.12", "3.13"], ["3.12 highest share", "3.11 lowest-direct all", "3.13 highest all"]),
+    (
+        ["3.11", "3.12", "3.13"],
+        ["3.12 highest share", "3.11 lowest-direct all", "3.13 highest all"],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("versions", "runs"), PLANS)
-def test_all_tests_run_on_the_oldest_and_the_newest_interpreter(versions: list[str], runs: list[str]) -> None:
+def test_all_tests_run_on_the_oldest_and_the_newest_interpreter(
+    versions: list[str], runs: list[str]
+) -> None:
     planned = interpreters.plan(versions)
-    assert [f"{run.version} {run.resolution} {'all' if run.whole else 'share'}" for run in planned] == runs
+    assert [
+        f"{run.version} {run.resolution} {'all' if run.whole else 'share'}" for run in planned
+    ] == runs
 
 
 def test_make_check_and_so_ci_runs_the_tests_on_every_interpreter() -> None:
-    printed = subprocess.run(["make", "-n", "check"], cwd=ROOT, capture_output=True, text=True, check=True)
+    printed = subprocess.run(
+        ["make", "-n", "check"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert "tests/interpreters.py" in printed.stdout
     assert re.search(r"\bmake .*\bcheck$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
 

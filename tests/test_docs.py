@@ -108,7 +108,9 @@ def table(page: str, heading: str) -> list[list[str]]:
     rows: list[list[str]] = []
     for line in rest.splitlines():
         if line.startswith("|"):
-            rows.append([cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+            rows.append(
+                [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            )
         elif rows or line.startswith("## "):
             break
     assert len(rows) > 2, f"there is no table under '{heading}'"
@@ -127,10 +129,15 @@ def code_in(cell: str) -> str:
 
 def agrees(expected: str, actual: str) -> bool:
     lines = [
-        r"(?:.*\n)*?" if line.strip() == "…" else "[^\n]*?".join(map(re.escape, line.split("…"))) + "\n"
+        r"(?:.*\n)*?"
+        if line.strip() == "…"
+        else "[^\n]*?".join(map(re.escape, line.split("…"))) + "\n"
         for line in expected.rstrip("\n").splitlines()
     ]
-    return re.fullmatch("".join(lines), actual.rstrip("\n") + "\n" if actual.strip() else "") is not None
+    return (
+        re.fullmatch("".join(lines), actual.rstrip("\n") + "\n" if actual.strip() else "")
+        is not None
+    )
 
 
 @dataclass(slots=True)
@@ -231,7 +238,9 @@ def executed(statement: ast.stmt, names: dict[str, Any]) -> object:
 
 
 def session_problems(block: Block, names: dict[str, Any]) -> Iterator[str]:
-    session = doctest.DocTestParser().get_doctest(block.text, names, "example", None, block.line - 1)
+    session = doctest.DocTestParser().get_doctest(
+        block.text, names, "example", None, block.line - 1
+    )
     session.globs = names
     reports: list[str] = []
     runner = doctest.DocTestRunner(checker=Checker(), verbose=False)
@@ -245,7 +254,9 @@ def yaml_problems(block: Block) -> Iterator[str]:
     except PlaitError as error:
         yield f"line {block.line}: {error}"
         return
-    if detect_profile(document) is not None and document.at("base_url") is None:  # a provider extends another
+    if (
+        detect_profile(document) is not None and document.at("base_url") is None
+    ):  # a provider extends another
         for finding in check_document(document, "example.yaml"):
             if finding.severity == "error" and finding.code != "no-file":
                 yield f"line {block.line}: {finding.problem}"
@@ -335,9 +346,7 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 
 def test_a_broken_link_is_noticed() -> None:
-    page = (
-        "[1](docs/README.md) [2](nowhere.md) [3](#safety) [4](#peril) [5](https://example.org) [6](../x.md)"
-    )
+    page = "[1](docs/README.md) [2](nowhere.md) [3](#safety) [4](#peril) [5](https://example.org) [6](../x.md)"
     assert list(broken_links(ROOT / "README.md", page)) == [
         "nowhere.md: there is no such file",
         "#peril: there is no such heading",
@@ -365,7 +374,12 @@ def options_of(command: str) -> frozenset[str]:
 def commands_in(page: str) -> Iterator[tuple[str, list[str]]]:
     """Every call of plait in the page's code: its command and its options."""
     spans = re.findall(r"`+([^`\n]+)`+", prose(page))
-    lines = [line for block in blocks(page) if block.kind == "console" for line in block.text.splitlines()]
+    lines = [
+        line
+        for block in blocks(page)
+        if block.kind == "console"
+        for line in block.text.splitlines()
+    ]
     calls = [line[2:] for line in lines if line.startswith(("$ ", "> "))]
     for text in [*spans, *calls]:
         unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "''", text)
@@ -422,7 +436,9 @@ def signature(name: str) -> str:
     if isinstance(found, type):
         return name
     written = inspect.signature(found)
-    bare = [each.replace(annotation=inspect.Parameter.empty) for each in written.parameters.values()]
+    bare = [
+        each.replace(annotation=inspect.Parameter.empty) for each in written.parameters.values()
+    ]
     return name + str(inspect.Signature(bare)).replace("'", '"')
 
 
@@ -437,7 +453,9 @@ def test_the_tables_of_formats_filters_and_profiles_are_complete() -> None:
     page = page_of("language.md")
     assert [row[0] for row in table(page, "## Profiles")] == [f"`{name}`" for name in PROFILES]
     formats = [row[0] for row in table(page, "## Formats")]
-    assert sorted(formats) == sorted([*(f"`:{name}`" for name in FORMATS), "`:*.py` and other globs"])
+    assert sorted(formats) == sorted(
+        [*(f"`:{name}`" for name in FORMATS), "`:*.py` and other globs"]
+    )
     filters = [re.sub(r"\(.*\)", "", code_in(row[0])) for row in table(page, "## Filters")]
     assert filters == list(FILTERS)
 
@@ -485,15 +503,21 @@ DEVIATIONS = [
 
 
 @pytest.mark.parametrize(("document", "words"), DEVIATIONS, ids=lambda it: str(it)[:40])
-def test_a_deviation_that_was_accepted_has_a_line_of_its_own(document: str, words: list[str]) -> None:
-    lines = [line for line in page_of("deviations.md").splitlines() if line.startswith(f"| {document} |")]
+def test_a_deviation_that_was_accepted_has_a_line_of_its_own(
+    document: str, words: list[str]
+) -> None:
+    lines = [
+        line for line in page_of("deviations.md").splitlines() if line.startswith(f"| {document} |")
+    ]
     cells = [line.split(" | ")[2] for line in lines]
     assert len([cell for cell in cells if all(word in cell for word in words)]) == 1
 
 
 def test_the_page_of_safety_says_who_writes_a_command_that_a_model_asks_for() -> None:
     (said,) = (
-        line for line in page_of("safety.md").split("\n\n") if line.startswith("**Commands that a model")
+        line
+        for line in page_of("safety.md").split("\n\n")
+        if line.startswith("**Commands that a model")
     )
     assert "may call `core/shell` writes the command itself" in said
 
@@ -516,10 +540,15 @@ def test_the_tables_of_names_are_those_of_the_checker() -> None:
     ]
     assert table(page, "## Phases") == [[phase, what] for phase, what in names.PHASES.items()]
     assert table(page, "## Names inside a handler") == [
-        [f"`{field}`", f"`{n.name}`", coded(n.fields), n.what] for field, n in names.HANDLER_NAMES.items()
+        [f"`{field}`", f"`{n.name}`", coded(n.fields), n.what]
+        for field, n in names.HANDLER_NAMES.items()
     ]
-    assert table(page, "## Names inside a `foreach`") == [[f"`{n.name}`", n.what] for n in names.LOOP_NAMES]
-    assert table(page, "## Parameters of tool configuration") == [[f"`{n}`"] for n in names.CONFIG_NAMES]
+    assert table(page, "## Names inside a `foreach`") == [
+        [f"`{n.name}`", n.what] for n in names.LOOP_NAMES
+    ]
+    assert table(page, "## Parameters of tool configuration") == [
+        [f"`{n}`"] for n in names.CONFIG_NAMES
+    ]
     assert table(page, "## Deprecated names") == [
         [f"`{old}`", f"`item.{new}`"] for old, new in ALIASES.items()
     ]
@@ -561,7 +590,9 @@ def test_a_row_of_refusals_is_refused_with_its_code_and_its_remedy_is_not(row: l
     assert app.bind_script(instead, SHELL_VALUES).env
 
 
-@pytest.mark.parametrize("row", table(page_of("shell.md"), "## How a value is bound"), ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", table(page_of("shell.md"), "## How a value is bound"), ids=lambda row: row[0]
+)
 def test_a_row_of_states_shows_what_the_shell_reads(row: list[str]) -> None:
     bound = app.bind_script(script(row[1]), SHELL_VALUES)
     assert bound.script.removeprefix(PRELUDE) == script(row[2])
@@ -585,7 +616,9 @@ NOT_CAUGHT = [
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("text", NOT_CAUGHT)
-def test_what_the_page_says_is_not_caught_is_named_there_and_not_caught(text: str, shell: str) -> None:
+def test_what_the_page_says_is_not_caught_is_named_there_and_not_caught(
+    text: str, shell: str
+) -> None:
     page = re.sub(" +#.*", "", page_of("safety.md"))
     assert text in page
     assert app.bind_script(text, SHELL_VALUES, shell=shell).env
@@ -600,8 +633,12 @@ def test_what_the_page_says_is_seen_is_refused(text: str) -> None:
 
 
 def test_the_error_tree_is_the_one_of_the_code() -> None:
-    listed = [(code_in(name), int(code)) for name, _, code in table(page_of("errors.md"), "## The tree")]
-    classes = [it for it in vars(errors).values() if isinstance(it, type) and issubclass(it, PlaitError)]
+    listed = [
+        (code_in(name), int(code)) for name, _, code in table(page_of("errors.md"), "## The tree")
+    ]
+    classes = [
+        it for it in vars(errors).values() if isinstance(it, type) and issubclass(it, PlaitError)
+    ]
     assert listed == [(it.__name__, it.exit_code) for it in classes]
 
 
@@ -660,7 +697,9 @@ def test_each_guarantee_is_printed_with_what_shows_it_in_both_places() -> None:
     short = table((ROOT / "README.md").read_text(encoding="utf-8"), "## Safety")
     long = table(page_of("safety.md"), "## What is guaranteed")
     assert [row[0].strip("*") for row in short] == [row[0] for row in long]
-    targets = set(re.findall("^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall("^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     for number, _, shown_by in short:
         assert re.search(r"\]\(tests/[a-z_/]+\.py\)", shown_by), number
         assert set(re.findall("`make ([a-z-]+)`", shown_by)) <= targets, number
@@ -726,7 +765,9 @@ def steady(rows: list[str]) -> list[str]:
     """The lines of a run without its id, times and rates; items that run together come in any order."""
     found = re.search(r"run (\w{8})\b", "\n".join(rows))
     assert found, rows
-    lines = (re.sub(r"~?\d+:\d\d(?!:)|\S+/s(?!\S)", "", row.replace(found[1], "ID")) for row in rows)
+    lines = (
+        re.sub(r"~?\d+:\d\d(?!:)|\S+/s(?!\S)", "", row.replace(found[1], "ID")) for row in rows
+    )
     return sorted(" ".join(line.split()) for line in lines)
 
 
@@ -739,10 +780,15 @@ def test_the_picture_of_a_run_shows_what_a_terminal_shows() -> None:
 
 def test_the_demo_runs_and_every_value_arrives() -> None:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "demo.py")], capture_output=True, text=True, timeout=COMMAND_TIMEOUT
+        [sys.executable, str(EXAMPLES / "demo.py")],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout
     assert re.search(r"^values that became commands, .* 0$", done.stdout, re.MULTILINE)
-    assert re.search(r"^items that ran again after they were recorded, .* 0$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^items that ran again after they were recorded, .* 0$", done.stdout, re.MULTILINE
+    )
     assert "Problems: 38 before, 4 after." in done.stdout

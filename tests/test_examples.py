@@ -42,7 +42,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert main(["run", str(tmp_path / "above/earlier.yaml"), "--quiet"]) == 0
     assert (tmp_path / "above/.ai/state/runs").is_dir()
     yield tmp_path / "above/example"
-    assert sorted(path.name for path in (tmp_path / "above").iterdir()) == [".ai", "earlier.yaml", "example"]
+    assert sorted(path.name for path in (tmp_path / "above").iterdir()) == [
+        ".ai",
+        "earlier.yaml",
+        "example",
+    ]
     assert [path.name for path in (tmp_path / "above/.ai").iterdir()] == ["state"]
     assert len(list((tmp_path / "above/.ai/state/runs").iterdir())) == 1
 

@@ -92,8 +92,12 @@ def imports(tree: ast.AST, path: str) -> Iterator[str]:
                 yield from (alias.name for alias in names)
             case ast.ImportFrom(module, names, level):
                 base = here[: len(here) + 1 - level] if level else []
-                yield from (".".join([*base, *([module] if module else []), alias.name]) for alias in names)
-            case ast.Call(function, [ast.Constant(str(name)), *_]) if called_name(function) in DYNAMIC:
+                yield from (
+                    ".".join([*base, *([module] if module else []), alias.name]) for alias in names
+                )
+            case ast.Call(function, [ast.Constant(str(name)), *_]) if (
+                called_name(function) in DYNAMIC
+            ):
                 yield name
 
 
@@ -124,7 +128,9 @@ def holds_dollar(node: ast.AST) -> bool:
 
 def is_async(node: ast.AST) -> bool:
     asynchronous = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await
-    return isinstance(node, asynchronous) or (isinstance(node, ast.comprehension) and bool(node.is_async))
+    return isinstance(node, asynchronous) or (
+        isinstance(node, ast.comprehension) and bool(node.is_async)
+    )
 
 
 def test_every_module_keeps_the_order() -> None:

@@ -18,7 +18,9 @@ PUBLIC = [
 
 def loaded(code: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after some code."""
-    script = f"import sys\nbefore = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
+    script = (
+        f"import sys\nbefore = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
+    )
     path = [entry for entry in sys.path if entry]
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {path!r}\n{script}"],

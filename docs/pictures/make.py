@@ -52,7 +52,8 @@ reduce:
     shell: echo ${map.successful} of ${map.total} files are fine
 """
 FILES = ("app", "cache", "cli", "io", "old", "parse", "store", "views")
-# Two of the files take as long as there is a file `hold`: the run is stopped while they are at work.
+# Two of the files take as long as there is a file `hold`: the run is stopped while they are at
+# work.
 LINT = """\
 #!/bin/sh
 case $1 in
@@ -156,7 +157,8 @@ def checked() -> list[list[Cell]]:
 def stopped_and_resumed() -> list[list[Cell]]:
     """A run that is stopped while two items are at work, and goes on afterwards.
 
-    Of the first part: the screen at the moment of the Ctrl-C, and the lines that were printed after it.
+    Of the first part: the screen at the moment of the Ctrl-C, and the lines that were printed after
+    it.
     """
     with TemporaryDirectory(prefix="plait-picture-") as folder:
         project = Path(folder, "lint")
@@ -203,7 +205,13 @@ def session(
     screen = Screen()
     screen.show(f"\x1b[32m$\x1b[0m plait {' '.join(command)}\r\n")
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "40", "LC_ALL": "C.UTF-8"}
+    environment = {
+        **os.environ,
+        "TERM": "xterm",
+        "COLUMNS": str(columns),
+        "LINES": "40",
+        "LC_ALL": "C.UTF-8",
+    }
     environment.pop("NO_COLOR", None)
     argv = [sys.executable, "-m", "plait", *command]
     child = subprocess.Popen(
@@ -261,7 +269,9 @@ def drawn(lines: list[list[Cell]], label: str) -> str:
         f'<circle cx="{20 + 18 * place}" cy="17" r="5.5" fill="{colour}"/>'
         for place, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
     )
-    rows = "\n".join(row(line, TITLE + MARGIN + LINE * (number + 0.75)) for number, line in enumerate(lines))
+    rows = "\n".join(
+        row(line, TITLE + MARGIN + LINE * (number + 0.75)) for number, line in enumerate(lines)
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" '

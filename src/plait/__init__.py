@@ -7,7 +7,9 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # type checkers read it as true; importing `typing` would cost more than all else here
+TYPE_CHECKING = (
+    False  # type checkers read it as true; importing `typing` would cost more than all else here
+)
 if TYPE_CHECKING:
     from plait.app.api import (
         ShellResult,

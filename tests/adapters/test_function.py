@@ -38,7 +38,9 @@ def run(code: str, params: dict[str, Json] | None = None, **changed: Json) -> Pr
 
 
 def body(*lines: str) -> str:
-    return "import sys\ndef execute(params, project_path):\n" + "".join(f"    {line}\n" for line in lines)
+    return "import sys\ndef execute(params, project_path):\n" + "".join(
+        f"    {line}\n" for line in lines
+    )
 
 
 RESULTS = [
@@ -107,7 +109,9 @@ def test_a_failure_further_in_names_the_tools_line_and_the_place_that_raised() -
 
 
 def test_an_error_whose_message_raises_is_told_without_it() -> None:
-    code = "class E(Exception):\n    def __str__(self): raise SystemExit\ndef execute(p, _): raise E\n"
+    code = (
+        "class E(Exception):\n    def __str__(self): raise SystemExit\ndef execute(p, _): raise E\n"
+    )
     assert run(code).error == f"E\n  at {PATH}:3 in execute"
 
 
@@ -147,7 +151,9 @@ def test_an_interrupt_of_the_tool_interrupts_plait() -> None:
 
 
 def test_no_call_sees_what_another_left() -> None:
-    code = "seen = []\ndef execute(params, project_path):\n    seen.append(1)\n    return len(seen)\n"
+    code = (
+        "seen = []\ndef execute(params, project_path):\n    seen.append(1)\n    return len(seen)\n"
+    )
     assert [run(code).data for _ in range(3)] == [1, 1, 1]
     assert not [name for name in sys.modules if name.startswith("plait_tool_")]
 
@@ -160,7 +166,10 @@ def test_a_changed_file_with_a_stale_digest_runs_its_own_bytes() -> None:
 
 def test_the_callers_parameters_stay_as_they_are() -> None:
     params: dict[str, Json] = {"list": [1], "map": {"a": 1}}
-    run(body("params['list'].append(2)", "params['map'].clear()", "params['new'] = 1", "return 0"), params)
+    run(
+        body("params['list'].append(2)", "params['map'].clear()", "params['new'] = 1", "return 0"),
+        params,
+    )
     assert params == {"list": [1], "map": {"a": 1}}
 
 
@@ -229,7 +238,9 @@ def test_a_stream_that_a_tool_takes_from_plait_is_put_back_and_the_tool_has_fail
     monkeypatch.setattr(function, "_CAUGHT", function._Catcher())
     before = (sys.stdin, sys.stdout, sys.stderr, *(os.fstat(fd).st_ino for fd in (0, 1, 2)))
     returned = run(body("import io, os", line, "return 1"))
-    assert returned.error == f"while the function ran, {taken} of Plait itself was replaced or closed"
+    assert (
+        returned.error == f"while the function ran, {taken} of Plait itself was replaced or closed"
+    )
     assert (sys.stdin, sys.stdout, sys.stderr, *(os.fstat(fd).st_ino for fd in (0, 1, 2))) == before
     os.write(1, b"still here")
     assert capfd.readouterr().out == "still here"
@@ -244,7 +255,12 @@ def test_a_tool_that_exits_has_failed_whatever_its_code() -> None:
 
 
 def test_a_child_of_a_tool_exits_as_it_wants() -> None:
-    lines = ("import os", "child = os.fork()", "if child == 0: os._exit(7)", "return os.waitpid(child, 0)[1]")
+    lines = (
+        "import os",
+        "child = os.fork()",
+        "if child == 0: os._exit(7)",
+        "return os.waitpid(child, 0)[1]",
+    )
     assert run(body(*lines)).data == 7 << 8
 
 

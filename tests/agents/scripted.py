@@ -6,7 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsage, ToolOffer, ToolRequest
+from plait.agents.messages import (
+    ModelRequest,
+    ModelResponse,
+    OnText,
+    TokenUsage,
+    ToolOffer,
+    ToolRequest,
+)
 from plait.agents.permissions import matches_any
 from plait.agents.tool_access import make_offer, wire_name
 from plait.core.errors import InputError
@@ -28,7 +35,8 @@ def says(text: str, **fields: Any) -> ModelResponse:
 def wants(*uses: tuple[str, Json], text: str = "", usage: TokenUsage = USED) -> ModelResponse:
     """An answer that asks for calls: tool id, arguments."""
     asked = tuple(
-        ToolRequest(f"use-{number}", wire_name(tool), given) for number, (tool, given) in enumerate(uses, 1)
+        ToolRequest(f"use-{number}", wire_name(tool), given)
+        for number, (tool, given) in enumerate(uses, 1)
     )
     return ModelResponse(text, asked, usage, "m-1", "tools")
 
@@ -77,7 +85,10 @@ class ToolHands(FakeHands):
     """Tools are functions of their parameters; every call is kept, in the order of its begin."""
 
     def __init__(
-        self, model: Scripted | None, tools: Mapping[str, Tool] | None = None, **schemas: Mapping[str, Json]
+        self,
+        model: Scripted | None,
+        tools: Mapping[str, Tool] | None = None,
+        **schemas: Mapping[str, Json],
     ) -> None:
         super().__init__()
         self.scripted = model
@@ -96,7 +107,13 @@ class ToolHands(FakeHands):
             if matches_any(patterns, tool_id)
         )
 
-    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:  # noqa: ARG002
+    def call(
+        self,
+        tool_id: str,
+        params: Mapping[str, Json],
+        *,
+        timeout: float | None,  # noqa: ARG002
+    ) -> ToolResult:
         with self._lock:
             self.calls.append((tool_id, dict(params)))
         if tool_id not in self.tools:

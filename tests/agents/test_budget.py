@@ -36,7 +36,9 @@ def no_record(**_: float) -> None:
 class Priced(Scripted):
     """A model that uses all the room it is given, and knows how many are asking at the same time."""
 
-    def __init__(self, uses: Callable[[int], int] = lambda room: room, *, free: bool = False) -> None:
+    def __init__(
+        self, uses: Callable[[int], int] = lambda room: room, *, free: bool = False
+    ) -> None:
         super().__init__(self._answer)
         self._uses = uses
         self._free = free
@@ -46,7 +48,12 @@ class Priced(Scripted):
         self.both = threading.Event()
 
     def ask(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None = None,
     ) -> ModelResponse:
         with self._lock:
             self._now += 1
@@ -58,14 +65,20 @@ class Priced(Scripted):
                 self._now -= 1
 
     def _answer(self, ask: ModelRequest) -> ModelResponse:
-        usage = TokenUsage(estimate_request_tokens(ask), self._uses(ask.options.get("max_tokens", 100)))
-        return ModelResponse("ok", (), TokenUsage(usage.input, usage.output, cost=self.price(None, usage)))
+        usage = TokenUsage(
+            estimate_request_tokens(ask), self._uses(ask.options.get("max_tokens", 100))
+        )
+        return ModelResponse(
+            "ok", (), TokenUsage(usage.input, usage.output, cost=self.price(None, usage))
+        )
 
     def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002
         return None if self._free else usage.tokens * PRICE
 
 
-def asked(spent: Budget, model: Any, question: ModelRequest = HI, **more: Any) -> ModelResponse | Failure:
+def asked(
+    spent: Budget, model: Any, question: ModelRequest = HI, **more: Any
+) -> ModelResponse | Failure:
     given = {"timeout": 20.0, "stop": StopSignal(), "on_text": None, **more}
     try:
         return TurnBudget(spent, no_record).ask(model, question, **given)
@@ -77,7 +90,9 @@ def asked_by_threads(
     spent: Budget, model: Any, questions: list[ModelRequest]
 ) -> list[ModelResponse | Failure]:
     came: list[ModelResponse | Failure] = []
-    threads = [threading.Thread(target=lambda q=q: came.append(asked(spent, model, q))) for q in questions]
+    threads = [
+        threading.Thread(target=lambda q=q: came.append(asked(spent, model, q))) for q in questions
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -96,7 +111,8 @@ def test_questions_side_by_side_never_use_more_than_the_limit(
     outer = Budget(Limits(tokens=tokens, spend=None if spend is None else spend * PRICE))
     spent = Budget(within=outer)
     questions = [
-        ModelRequest(HI.messages, options={} if room is None else {"max_tokens": room}) for room in rooms
+        ModelRequest(HI.messages, options={} if room is None else {"max_tokens": room})
+        for room in rooms
     ]
     came = asked_by_threads(spent, Priced(), questions)
     assert len(came) == len(rooms)
@@ -116,7 +132,9 @@ def test_questions_for_which_there_is_enough_are_asked_at_the_same_time() -> Non
         return room
 
     spent = Budget(Limits(tokens=3 * (TAKES + 10)))
-    came = asked_by_threads(spent, Priced(uses), [ModelRequest(HI.messages, options={"max_tokens": 10})] * 3)
+    came = asked_by_threads(
+        spent, Priced(uses), [ModelRequest(HI.messages, options={"max_tokens": 10})] * 3
+    )
     assert all(isinstance(one, ModelResponse) for one in came)
     assert spent.used()["tokens"] == 3 * (TAKES + 10)
 
@@ -128,7 +146,9 @@ def test_near_the_limit_they_are_asked_one_after_the_other_and_what_is_not_used_
     spent = Budget(Limits(tokens=8 * (TAKES + 5) + TAKES))
     came = asked_by_threads(spent, model, [HI] * 8)
     assert all(isinstance(one, ModelResponse) for one in came)
-    assert model.together == 1, "nobody says how long an answer may be, and far less than that is left"
+    assert model.together == 1, (
+        "nobody says how long an answer may be, and far less than that is left"
+    )
 
 
 def test_the_last_question_gets_the_room_that_is_left() -> None:
@@ -158,7 +178,9 @@ def test_a_question_that_does_not_fit_any_more_is_not_asked() -> None:
 @pytest.mark.parametrize(
     ("model", "named"), [(None, "its default model"), ("fast", "the model 'fast'")]
 )  # fmt: skip
-def test_a_limit_of_spend_is_refused_where_nobody_knows_the_price(model: str | None, named: str) -> None:
+def test_a_limit_of_spend_is_refused_where_nobody_knows_the_price(
+    model: str | None, named: str
+) -> None:
     provider = Priced(free=True)
     failed = asked(Budget(Limits(spend=5)), provider, ModelRequest(HI.messages, model=model))
     assert failed == Failure(
@@ -177,7 +199,11 @@ WAITS: list[tuple[str, dict[str, Any], type[BaseException] | str]] = [
 
 
 @pytest.mark.parametrize(("who", "more", "end"), WAITS, ids=[row[0] for row in WAITS])
-def test_nobody_waits_for_others_longer_than_it_may(who: str, more: dict[str, Any], end: Any) -> None:  # noqa: ARG001
+def test_nobody_waits_for_others_longer_than_it_may(
+    who: str,  # noqa: ARG001
+    more: dict[str, Any],
+    end: Any,
+) -> None:
     spent = Budget(Limits(tokens=100))
     spent.reserve({"tokens": 90}, {"tokens": 1}, lambda: None)
     stop = StopSignal()
@@ -193,11 +219,16 @@ def test_nobody_waits_for_others_longer_than_it_may(who: str, more: dict[str, An
 
 def test_what_a_failed_question_had_set_aside_is_there_for_the_next() -> None:
     def fail(_: ModelRequest) -> ModelResponse:
-        raise StepError(Failure("gone", "network", output={"usage": TokenUsage(3, 2, cost=0.5).record()}))
+        raise StepError(
+            Failure("gone", "network", output={"usage": TokenUsage(3, 2, cost=0.5).record()})
+        )
 
     spent = Budget(Limits(tokens=TAKES + 10))
     assert isinstance(asked(spent, Scripted(fail)), Failure)
-    assert (spent.used()["tokens"], isinstance(asked(spent, Priced(lambda _: 1)), ModelResponse)) == (5, True)
+    assert (
+        spent.used()["tokens"],
+        isinstance(asked(spent, Priced(lambda _: 1)), ModelResponse),
+    ) == (5, True)
 
 
 def test_a_question_that_is_asked_again_takes_a_turn_of_its_own() -> None:

@@ -35,7 +35,16 @@ from plait.engine.outcome import Aborted, Failure, LimitExceeded, StepError, Suc
 from plait.views.progress import Progress, replay_events
 from program.fakes import failure_of, new_run, performed, turn_of
 
-PLACEHOLDERS = ["${HOME}", "{input:q}", "{param}", "{{x}}", "$NAME", "$${x}", "${state.a:-b}", "{model}"]
+PLACEHOLDERS = [
+    "${HOME}",
+    "{input:q}",
+    "{param}",
+    "{{x}}",
+    "$NAME",
+    "$${x}",
+    "${state.a:-b}",
+    "{model}",
+]
 
 
 def agent(prompt: str = "do it", **fields: Any) -> AgentStep:
@@ -93,9 +102,13 @@ def test_what_tools_gave_goes_back_to_the_model_in_its_own_order() -> None:
 def test_every_question_and_call_is_a_recorded_step() -> None:
     journal = MemoryJournal()
     model = Scripted(wants(("t/x", {}), ("t/y", {})), says("done"))
-    talked(agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: "X", "t/y": lambda _: "Y"}), journal)
+    talked(
+        agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: "X", "t/y": lambda _: "Y"}), journal
+    )
     ends = {
-        event.event.path: event.event for event in journal.events() if isinstance(event.event, StepFinished)
+        event.event.path: event.event
+        for event in journal.events()
+        if isinstance(event.event, StepFinished)
     }
     assert sorted(ends) == [
         "agent",
@@ -104,7 +117,9 @@ def test_every_question_and_call_is_a_recorded_step() -> None:
         "agent/turn:1.call:2",
         "agent/turn:2",
     ]
-    assert ends["agent/turn:1.call:2"].outcome == Succeeded({"output": "Y", "failed": False, "tool": "t/y"})
+    assert ends["agent/turn:1.call:2"].outcome == Succeeded(
+        {"output": "Y", "failed": False, "tool": "t/y"}
+    )
     assert ModelResponse.of(ends["agent/turn:2"].outcome.value) == says("done")  # type: ignore[union-attr]
 
 
@@ -122,7 +137,10 @@ def test_what_is_said_arrives_as_it_is(value: str) -> None:
 def test_a_long_result_is_cut_and_says_so() -> None:
     model = Scripted(wants(("t/x", {})), says("ok"))
     talked(agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: "é" * (MAX_RESULT + 1)}))
-    assert model.asks[1].messages[-1].text == "é" * 50_000 + "\n[cut: 50,000 of 50,001 characters are shown]"
+    assert (
+        model.asks[1].messages[-1].text
+        == "é" * 50_000 + "\n[cut: 50,000 of 50,001 characters are shown]"
+    )
 
 
 def test_secrets_are_masked_in_what_is_sent_and_in_what_is_recorded() -> None:
@@ -134,7 +152,9 @@ def test_secrets_are_masked_in_what_is_sent_and_in_what_is_recorded() -> None:
         hands,
         journal,
         mask=lambda text: text.replace("hunter2", "***"),
-        watchers=[lambda one: told.append(one.event.text) if isinstance(one.event, ModelText) else None],
+        watchers=[
+            lambda one: told.append(one.event.text) if isinstance(one.event, ModelText) else None
+        ],
     )
     performed(agent("use hunter2", system="never say hunter2", tools=("*",)), run)
     sent = [(ask.system, [message.text for message in ask.messages]) for ask in model.asks]
@@ -146,7 +166,9 @@ def test_secrets_are_masked_in_what_is_sent_and_in_what_is_recorded() -> None:
 def test_the_text_of_a_model_is_heard_while_it_comes_and_not_recorded() -> None:
     journal, heard = MemoryJournal(), []
     run = new_run(
-        ToolHands(Scripted(says("one two"))), journal, watchers=[lambda one: heard.append(one.event)]
+        ToolHands(Scripted(says("one two"))),
+        journal,
+        watchers=[lambda one: heard.append(one.event)],
     )
     performed(agent(), run)
     assert [one.text for one in heard if isinstance(one, ModelText)] == ["one ", "two "]
@@ -190,7 +212,9 @@ def test_what_may_not_be_called_is_refused_recorded_and_never_run(
 ) -> None:
     journal = MemoryJournal()
     model = Scripted(wants((tool, arguments)), says("then not"))
-    hands = ToolHands(model, dict.fromkeys(("t/read", "t/other", "t/raed"), lambda _: "ran"), t__read=SCHEMA)
+    hands = ToolHands(
+        model, dict.fromkeys(("t/read", "t/other", "t/raed"), lambda _: "ran"), t__read=SCHEMA
+    )
     value = value_of(talked(agent(tools=("t/read",)), hands, journal))
     assert (hands.calls, value["output"]) == ([], "then not")
     answer = model.asks[1].messages[-1]
@@ -285,7 +309,9 @@ def test_a_tool_that_is_refused_is_a_result_too() -> None:
 
     model = Scripted(wants(("t/x", {})), says("sorry"))
     value_of(talked(agent(tools=("*",)), ToolHands(model, {"t/x": refuse})))
-    assert model.asks[1].messages[-1].text == "refused: that is outside the project\nfix: stay inside"
+    assert (
+        model.asks[1].messages[-1].text == "refused: that is outside the project\nfix: stay inside"
+    )
 
 
 @pytest.mark.parametrize("calls", [1, 3])
@@ -329,7 +355,9 @@ def test_without_a_provider_it_says_what_to_do() -> None:
 
 def test_a_provider_that_fails_ends_it_with_what_there_is() -> None:
     def fails(_: ModelRequest) -> ModelResponse:
-        raise StepError(Failure("503", "server_error", output={"usage": TokenUsage(3, 0, cost=0.5).record()}))
+        raise StepError(
+            Failure("503", "server_error", output={"usage": TokenUsage(3, 0, cost=0.5).record()})
+        )
 
     model = Scripted(wants(("t/x", {})), fails)
     failure = failure_of(talked(agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: 1})))
@@ -396,7 +424,9 @@ LIMITED = [
 
 
 @pytest.mark.parametrize(("limits", "asked", "made", "message"), LIMITED)
-def test_a_limit_is_looked_at_before_each_call(limits: Limits, asked: int, made: int, message: str) -> None:
+def test_a_limit_is_looked_at_before_each_call(
+    limits: Limits, asked: int, made: int, message: str
+) -> None:
     model = Scripted(for_ever)
     hands = ToolHands(model, {"t/x": lambda _: 1})
     failure = failure_of(talked(agent(tools=("*",), limits=limits), hands))
@@ -416,7 +446,10 @@ def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
     model = Scripted(wants(("t/x", {})), says("ok"))
     hands = ToolHands(model, {"t/x": lambda _: 1})
     talked(
-        agent(tools=("*",), limits=Limits(tokens=100), options={"max_tokens": 90, "temperature": 0}), hands
+        agent(
+            tools=("*",), limits=Limits(tokens=100), options={"max_tokens": 90, "temperature": 0}
+        ),
+        hands,
     )
     assert [dict(ask.options) for ask in model.asks] == [
         {"max_tokens": 100 - estimate_request_tokens(model.asks[0]), "temperature": 0},
@@ -438,16 +471,26 @@ def test_what_is_spent_inside_is_spent_outside() -> None:
 
 def test_what_is_recorded_is_neither_asked_nor_called_again() -> None:
     journal = MemoryJournal()
-    first = ToolHands(Scripted(wants(("t/x", {"n": 1})), wants(("t/x", {"n": 2}))), {"t/x": lambda _: "r"})
+    first = ToolHands(
+        Scripted(wants(("t/x", {"n": 1})), wants(("t/x", {"n": 2}))), {"t/x": lambda _: "r"}
+    )
     conversation = agent(tools=("*",))
-    with pytest.raises(OverError):  # the script is over: the process dies while it asks a third time
+    with pytest.raises(
+        OverError
+    ):  # the script is over: the process dies while it asks a third time
         talked(conversation, first, journal)
     second = ToolHands(Scripted(says("done")), {"t/x": lambda _: "r"})
     value = value_of(talked(conversation, second, journal.reopen()))
     assert (value["output"], value["turns"], value["usage"]["input"]) == ("done", 3, 30)
     assert second.calls == []
     (ask,) = second.scripted.asks  # type: ignore[union-attr]
-    assert [message.role for message in ask.messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert [message.role for message in ask.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
 
 
 def test_of_parallel_calls_only_those_are_repeated_that_were_not_recorded() -> None:
@@ -484,7 +527,9 @@ def test_remembered_turns_count_towards_the_limits() -> None:
     with pytest.raises(OverError):
         talked(agent(tools=("*",), limits=Limits(turns=9)), ToolHands(script, tools), journal)
     again = Scripted(for_ever)
-    outcome = talked(agent(tools=("*",), limits=Limits(turns=3)), ToolHands(again, tools), journal.reopen())
+    outcome = talked(
+        agent(tools=("*",), limits=Limits(turns=3)), ToolHands(again, tools), journal.reopen()
+    )
     assert (failure_of(outcome).kind, len(again.asks)) == ("limit", 1)
 
 
@@ -494,7 +539,9 @@ def test_a_run_that_reached_its_limit_goes_on_with_a_higher_one() -> None:
     assert failure_of(talked(first, ToolHands(Scripted(for_ever), tools), journal)).kind == "limit"
     higher = Scripted(says("done"))
     value = value_of(
-        talked(agent(tools=("*",), limits=Limits(turns=5)), ToolHands(higher, tools), journal.reopen())
+        talked(
+            agent(tools=("*",), limits=Limits(turns=5)), ToolHands(higher, tools), journal.reopen()
+        )
     )
     assert (value["turns"], len(higher.asks)) == (2, 1)
 
@@ -504,7 +551,9 @@ def test_another_prompt_is_a_change_that_a_person_has_to_accept() -> None:
     with pytest.raises(OverError):
         talked(agent(tools=("*",)), ToolHands(Scripted(wants(("t/x", {}))), tools), journal)
     with pytest.raises(InputError) as caught:
-        talked(agent("other", tools=("*",)), ToolHands(Scripted(says("x")), tools), journal.reopen())
+        talked(
+            agent("other", tools=("*",)), ToolHands(Scripted(says("x")), tools), journal.reopen()
+        )
     assert caught.value.code == "changed"
 
 
@@ -516,7 +565,11 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        talked(conversation, ToolHands(Scripted(wants(("pay/out", {"sum": 3}))), {"pay/out": dies}), journal)
+        talked(
+            conversation,
+            ToolHands(Scripted(wants(("pay/out", {"sum": 3}))), {"pay/out": dies}),
+            journal,
+        )
     again = ToolHands(Scripted(says("done")), {"pay/out": lambda _: 1})
     with pytest.raises(InputError) as caught:
         talked(conversation, again, journal.reopen())
@@ -525,7 +578,10 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
     value = recorded_tool_call(journal, "agent/turn:1.call:1")
     assert value == {"output": "", "failed": False, "tool": "pay__out"}
     answered = {"agent/turn:1.call:1": value}
-    assert value_of(talked(conversation, again, journal.reopen(), said_done=answered))["output"] == "done"
+    assert (
+        value_of(talked(conversation, again, journal.reopen(), said_done=answered))["output"]
+        == "done"
+    )
     assert again.calls == []
 
 
@@ -555,7 +611,9 @@ class Nested(ToolHands):
 
 def test_a_child_has_at_most_what_its_parent_has() -> None:
     journal = MemoryJournal()
-    model = Scripted(wants(("sub", {})), wants(("t/x", {}), ("t/y", {})), says("inner"), says("outer"))
+    model = Scripted(
+        wants(("sub", {})), wants(("t/x", {}), ("t/y", {})), says("inner"), says("outer")
+    )
     hands = Nested(model, {"sub": lambda _: "never", "t/x": lambda _: "X", "t/y": lambda _: "Y"})
     hands.child = AgentStep("agent", "child", "help", tools=("*",))
     value = value_of(talked(agent(tools=("sub", "t/x")), hands, journal))
@@ -573,7 +631,9 @@ def test_agents_inside_one_another_are_limited_by_the_outermost() -> None:
     failure = failure_of(talked(agent(tools=("*",), limits=Limits(depth=2, turns=9)), hands))
     assert failure.message == "'review' has reached its limit of 9 turns (9 used)"
     told = [message.text for ask in model.asks for message in ask.messages if message.failed]
-    assert "limit: 'review' has reached its limit of 2 depth (3 used)" in [one.split("\n")[0] for one in told]
+    assert "limit: 'review' has reached its limit of 2 depth (3 used)" in [
+        one.split("\n")[0] for one in told
+    ]
 
 
 def test_a_person_may_permit_what_nobody_has_permitted() -> None:
@@ -603,7 +663,10 @@ def test_what_was_said_before_comes_before_the_prompt() -> None:
 
 def test_offers_are_those_of_the_hands() -> None:
     model = Scripted(says("ok"))
-    talked(agent(tools=("t/*",)), ToolHands(model, {"t/x": lambda _: 1, "u/y": lambda _: 2}, t__x=SCHEMA))
+    talked(
+        agent(tools=("t/*",)),
+        ToolHands(model, {"t/x": lambda _: 1, "u/y": lambda _: 2}, t__x=SCHEMA),
+    )
     assert model.asks[0].tools == (ToolOffer("t__x", "does t/x", SCHEMA, "t/x"),)
 
 
@@ -634,14 +697,17 @@ def test_a_hook_may_forbid_one_call_and_the_model_hears_why() -> None:
     assert value_of(performed(agent(tools=("*",)), run))["output"] == "then not"
     assert hands.calls == []
     assert (
-        model.asks[1].messages[-1].text == "refused: it was not called: the hook 'guard' says skip: not now"
+        model.asks[1].messages[-1].text
+        == "refused: it was not called: the hook 'guard' says skip: not now"
     )
 
 
 def test_an_answer_after_which_a_hook_ends_the_run_is_recorded() -> None:
     journal = MemoryJournal()
     run = new_run(ToolHands(Scripted(says("paid for"))), journal)
-    run.hooks = HookRunner([Hook("stop", "turn_finished", verb="abort", why="enough")], call=lambda *_: {})
+    run.hooks = HookRunner(
+        [Hook("stop", "turn_finished", verb="abort", why="enough")], call=lambda *_: {}
+    )
     with pytest.raises(Aborted):
         performed(agent(), run)
     assert journal.step("agent/turn:1") is not None
@@ -676,7 +742,9 @@ def test_what_agents_inside_a_remembered_call_took_counts_towards_the_limits() -
         talked(agent(tools=("sub",), limits=Limits(turns=9)), hands, journal)
     again = Nested(Scripted(says("never asked")), {"sub": lambda _: "never"})
     again.child = hands.child
-    failure = failure_of(talked(agent(tools=("sub",), limits=Limits(turns=2)), again, journal.reopen()))
+    failure = failure_of(
+        talked(agent(tools=("sub",), limits=Limits(turns=2)), again, journal.reopen())
+    )
     assert failure.message == "'review' has reached its limit of 2 turns (2 used)"
     assert again.scripted is not None
     assert again.scripted.asks == []

@@ -25,7 +25,9 @@ def verdicts(folder: Path, seeds: range) -> Iterator[Verdict]:
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_what_check_refuses_no_run_knows_and_what_it_accepts_some_run_does(tmp_path: Path, part: int) -> None:
+def test_what_check_refuses_no_run_knows_and_what_it_accepts_some_run_does(
+    tmp_path: Path, part: int
+) -> None:
     refused = every = 0
     for verdict in verdicts(tmp_path, SEEDS[part::3]):
         assert verdict.found == [], verdict.text
@@ -44,7 +46,11 @@ WRONG = [
 
 @pytest.mark.parametrize(("rule", "broken", "shown"), WRONG)
 def test_the_worlds_show_that_a_rule_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, broken: Callable[..., Any], shown: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rule: str,
+    broken: Callable[..., Any],
+    shown: str,
 ) -> None:
     monkeypatch.setattr(fields, rule, broken)
     found = (line for verdict in verdicts(tmp_path, FOUND_AMONG) for line in verdict.found)

@@ -82,7 +82,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @given(header=HEADERS, params=PARAMS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(header={"executor_id": "core/primitives/subprocess", "config": {"command": "echo"}}, params={"a": 1})
+@example(
+    header={"executor_id": "core/primitives/subprocess", "config": {"command": "echo"}},
+    params={"a": 1},
+)
 def test_check_refuses_a_call_if_and_only_if_every_run_does(
     tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], params: Any
 ) -> None:
@@ -93,7 +96,9 @@ def test_check_refuses_a_call_if_and_only_if_every_run_does(
     assert bool(refused) == by_all, (refused, worlds)
 
 
-def test_the_worlds_show_that_a_rule_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worlds_show_that_a_rule_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_check, "_of_params", lambda *_: iter(()))
     header = {
         "executor_id": "core/primitives/subprocess",

@@ -36,7 +36,10 @@ def judged(seed: int, folder: Path, *, enough: int) -> Verdict:
     while last < 4 * enough and _is_open(seen, wrong, enough):
         performed(text, writer.own, folder, range(last, last + 30), seen)
         last += 30
-    found = [f"{place}: '{seen.names[place]}' is refused, and a run knows it" for place in wrong & seen.known]
+    found = [
+        f"{place}: '{seen.names[place]}' is refused, and a run knows it"
+        for place in wrong & seen.known
+    ]
     found += [
         f"{place}: '{seen.names[place]}' is accepted, and no run knows it"
         for place in seen.names.keys() - wrong - seen.begun

@@ -108,7 +108,9 @@ class World:
 
     def call(self, tool: str, params: Mapping[str, Any]) -> ToolResult:
         fails = self.fails(str(params)[:20])
-        return ToolResult(tool, not fails, "called", "no" if fails else None, (), {}, printed="called")
+        return ToolResult(
+            tool, not fails, "called", "no" if fails else None, (), {}, printed="called"
+        )
 
     def request(self, asked: Any) -> PrimitiveResult:
         fails = self.fails(asked.url)
@@ -173,7 +175,9 @@ class _Repository(changes.ChangeTracker):
         return {"branch": "main", "commit": "c", "root": directory}
 
 
-def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen | None = None) -> Seen:
+def performed(
+    text: str, own: set[str], folder: File, worlds: range, seen: Seen | None = None
+) -> Seen:
     """The flow in some worlds."""
     seen = seen or Seen(own)
     file = folder / "flow.yaml"

@@ -111,7 +111,9 @@ class Writer:
 
     def items(self) -> Any:
         rows = [{"k": 1, "d": {"e": 2}}, {"k": 2, "d": {"e": 3}, "f": self.text()}]
-        return self.pick((lambda: rows, lambda: {"items": rows}, lambda: {"command": self.shell("items")}))()
+        return self.pick(
+            (lambda: rows, lambda: {"items": rows}, lambda: {"command": self.shell("items")})
+        )()
 
     # ── steps ────────────────────────────────────────────────────────────
 
@@ -128,13 +130,18 @@ class Writer:
             (
                 1,
                 lambda _: {
-                    "prompt": self.pick((self.text(), {"prompt": self.text(), "system": self.text()}))
+                    "prompt": self.pick(
+                        (self.text(), {"prompt": self.text(), "system": self.text()})
+                    )
                 },
             ),
             (
                 1,
                 lambda _: {
-                    "http": {"url": "https://example.org/x" + self.text(), "body": {"a": self.text()}}
+                    "http": {
+                        "url": "https://example.org/x" + self.text(),
+                        "body": {"a": self.text()},
+                    }
                 },
             ),
             (2, self.tested_step),
@@ -208,7 +215,9 @@ class Writer:
             more["on_success"] = self.following(depth)
         if self.often(chance):
             codes = ("0", "1", "3") if {"shell", "test"} & step.keys() else ("0",)
-            more["on_exit_code"] = {code: self.for_code(code, depth) for code in codes if self.often(0.6)}
+            more["on_exit_code"] = {
+                code: self.for_code(code, depth) for code in codes if self.often(0.6)
+            }
         if "validate" not in step and self.often(chance):
             more["validate"] = self.validate(depth)
         if self.often(0.1):
@@ -240,7 +249,9 @@ class Writer:
     def handler_of(self, depth: int) -> Any:
         if self.often(0.4):
             return self.following(depth, lists_only=True)
-        said: Map = {"steps": self.handled(depth)} if self.often(0.5) else {"shell": self.shell("string")}
+        said: Map = (
+            {"steps": self.handled(depth)} if self.often(0.5) else {"shell": self.shell("string")}
+        )
         if "shell" in said and self.failed < 2 and self.often(0.5):
             said["capture_output"] = self.own_name(self.pick(CAPTURED))
         if "shell" in said and self.often(0.2):

@@ -45,7 +45,9 @@ def attack(folder: str, printed: int) -> tuple[int, list[str]]:
     script = f"yes | head -c {printed // 2} >&2; yes | head -c {printed - printed // 2}"
     before = _peak()
     limits = CallLimits(600.0, KEPT, folder)
-    returned = call_process(ProcessCall(("/bin/sh", "-c", script), "/", dict(os.environ), limits=limits))
+    returned = call_process(
+        ProcessCall(("/bin/sh", "-c", script), "/", dict(os.environ), limits=limits)
+    )
     grown = _peak() - before
     sizes = [file.stat().st_size for file in Path(folder).iterdir()]
     problems = {

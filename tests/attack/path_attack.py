@@ -84,7 +84,14 @@ def prepared(top: Path) -> Path:
 @contextmanager
 def swapping(root: Path, what: str) -> Iterator[None]:
     place = root / ("tools/team" if what == "folder" else PLACE)
-    argv = [sys.executable, "-c", SWAPPER, str(place), str(root / "aside"), str(root / f"link-to-{what}")]
+    argv = [
+        sys.executable,
+        "-c",
+        SWAPPER,
+        str(place),
+        str(root / "aside"),
+        str(root / f"link-to-{what}"),
+    ]
     swapper = subprocess.Popen(argv, stdout=subprocess.PIPE)
     try:
         assert swapper.stdout is not None

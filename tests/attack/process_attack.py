@@ -178,7 +178,9 @@ class Attack:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=100, help="how often each way is tried (default: 100)")
+    parser.add_argument(
+        "--runs", type=int, default=100, help="how often each way is tried (default: 100)"
+    )
     parser.add_argument("--parallel", type=int, default=4, help="trees at a time (default: 4)")
     options = parser.parse_args()
     # A shell starts what is in the background with SIGINT ignored, and children would inherit that.
@@ -209,7 +211,9 @@ def attack(way: str, *, limit: float = GRACE + 1) -> Attack:
         if way.startswith("SIG"):
             running.send_signal(getattr(signal, way))
         elif way == "timeout":
-            began += TIMEOUT  # at the latest: its clock has been running since before the tree stood
+            began += (
+                TIMEOUT  # at the latest: its clock has been running since before the tree stood
+            )
         seconds = until(lambda: not tree_of(token, running.pid), began + limit)
         left = tree_of(token, running.pid)
         for pid in left:
@@ -239,7 +243,11 @@ def line_of(running: subprocess.Popen[bytes]) -> bytes:
 
 def tree_of(token: str, engine: int) -> list[int]:
     """Processes that bear the token, but for the Plait that runs them."""
-    return [pid for pid, words in command_lines() if any(token in word for word in words) and pid != engine]
+    return [
+        pid
+        for pid, words in command_lines()
+        if any(token in word for word in words) and pid != engine
+    ]
 
 
 def command_lines() -> Iterator[tuple[int, list[str]]]:

@@ -69,7 +69,11 @@ FILES: Final = {
     "tools/function/part.py": "PART = '=good'\n",
     "tools/function/data.txt": "=good",
 }
-CALLS: Final = {"my/tool": GOOD, "script/tool": "=good =good =good\n", "function/tool": "=good =good =good\n"}
+CALLS: Final = {
+    "my/tool": GOOD,
+    "script/tool": "=good =good =good\n",
+    "function/tool": "=good =good =good\n",
+}
 
 SIGNED_AT: Final = 1_774_842_431
 SWAPPED: Final = [place for place in FILES if not place.endswith("runtime.yaml")]
@@ -194,7 +198,9 @@ def sign_all(project: Path, trust: Trust) -> None:
 
 @contextmanager
 def swapping(folder: Path) -> Iterator[None]:
-    swapper = subprocess.Popen([sys.executable, "-c", SWAPPER, str(folder), *SWAPPED], stdout=subprocess.PIPE)
+    swapper = subprocess.Popen(
+        [sys.executable, "-c", SWAPPER, str(folder), *SWAPPED], stdout=subprocess.PIPE
+    )
     try:
         assert swapper.stdout is not None
         swapper.stdout.readline()

@@ -65,16 +65,22 @@ CONTROLS = [
 def test_what_a_tool_gives_cannot_drive_a_terminal(body: str, printed: str, trusted: Path) -> None:
     tool(trusted, "t.py", function(body))
     master, slave = os.openpty()
-    done = subprocess.run([sys.executable, "-m", "plait", "call", "t"], stdout=slave, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "plait", "call", "t"], stdout=slave, timeout=60, check=False
+    )
     os.close(slave)
     shown = os.read(master, 65536).decode()
     os.close(master)
     assert (done.returncode, shown) == (0, printed)
-    piped = subprocess.run([sys.executable, "-m", "plait", "call", "t"], capture_output=True, timeout=60)
+    piped = subprocess.run(
+        [sys.executable, "-m", "plait", "call", "t"], capture_output=True, timeout=60
+    )
     assert ("\x9b" in piped.stdout.decode()) == ("009b" in printed)
 
 
-def test_what_a_tool_printed_beyond_the_limits_is_told(trusted: Path, home: Path, capsys: Capsys) -> None:
+def test_what_a_tool_printed_beyond_the_limits_is_told(
+    trusted: Path, home: Path, capsys: Capsys
+) -> None:
     config = "version: '1'\nexecutor_id: core/primitives/subprocess\nconfig: {{command: sh, max_output: 9, args: [-c, '{}']}}\n"
     tool(trusted, "out.yaml", config.format("seq 100"))
     tool(trusted, "err.yaml", config.format("seq 100 >&2; echo ok"))
@@ -112,7 +118,9 @@ def test_a_tool_that_fails_says_why_on_stderr_and_ends_with_1(
     assert printed.err.startswith(err)
 
 
-def test_a_script_that_fails_keeps_its_output_and_names_its_exit_code(trusted: Path, capsys: Capsys) -> None:
+def test_a_script_that_fails_keeps_its_output_and_names_its_exit_code(
+    trusted: Path, capsys: Capsys
+) -> None:
     tool(trusted, "t.sh", script("", "echo half; echo 'no paper' >&2; exit 7"))
     assert main(["call", "t"]) == 1
     assert capsys.readouterr() == ("half\n", "'t' failed (exit code 7): no paper\n")
@@ -148,7 +156,9 @@ def test_a_harmless_value_of_a_dotenv_file_is_used_in_arguments_and_not_masked(
 
 
 @pytest.mark.parametrize("words", ["no paper", '{"paper": 0}'])
-def test_what_a_tool_gives_as_its_reason_is_shown_once(words: str, trusted: Path, capsys: Capsys) -> None:
+def test_what_a_tool_gives_as_its_reason_is_shown_once(
+    words: str, trusted: Path, capsys: Capsys
+) -> None:
     tool(trusted, "t.sh", script("", f"echo '{words}'; echo '{words}' >&2; exit 7"))
     assert main(["call", "t"]) == 1
     assert capsys.readouterr() == ("", f"'t' failed (exit code 7): {words}\n")
@@ -288,7 +298,10 @@ def test_a_dry_run_shows_what_would_run_and_runs_nothing(trusted: Path, capsys: 
     printed = capsys.readouterr()
     assert SECRET not in printed.out
     lines = dict(line.split(None, 1) for line in printed.out.splitlines())
-    assert lines["chain"] == "team/echo → core/primitives/subprocess      space ok, i/o ok, versions ok"
+    assert (
+        lines["chain"]
+        == "team/echo → core/primitives/subprocess      space ok, i/o ok, versions ok"
+    )
     assert lines["argv"] == "/bin/echo 'it'\"'\"'s' 46"
     assert lines["cwd"] == str(trusted)
     assert lines["stdin"] == '{"week":"46"}'
@@ -313,7 +326,9 @@ def test_a_dry_run_of_a_request_hides_its_credentials(trusted: Path, capsys: Cap
     assert SECRET not in printed
 
 
-def test_a_dry_run_of_a_function_names_the_function_and_its_file(trusted: Path, capsys: Capsys) -> None:
+def test_a_dry_run_of_a_function_names_the_function_and_its_file(
+    trusted: Path, capsys: Capsys
+) -> None:
     assert main(["call", "team/report", "-p", "week=46", "--dry-run"]) == 0
     lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     file = trusted / ".ai" / "tools" / "team" / "report.py"
@@ -415,7 +430,9 @@ def test_a_variable_of_the_loader_comes_from_dotenv_only_where_it_is_allowed(
     tool(
         trusted,
         "t.sh",
-        script("# env_config:\n#   env:\n#     PYTHONPATH: ${PYTHONPATH:-none}\n", "echo $PYTHONPATH"),
+        script(
+            "# env_config:\n#   env:\n#     PYTHONPATH: ${PYTHONPATH:-none}\n", "echo $PYTHONPATH"
+        ),
     )
     assert main(["call", "t"]) == 0
     assert "/odd/place" not in capsys.readouterr().out

@@ -96,7 +96,9 @@ def test_a_file_that_was_not_checked_says_how_to_choose_a_profile(capsys: Capsys
 @pytest.mark.usefixtures("folder")
 def test_a_file_that_is_named_and_no_run_would_take_is_a_problem(capsys: Capsys) -> None:
     assert main(["check", "notes.yml"]) == 2
-    assert capsys.readouterr().out.startswith("notes.yml: this file is no flow\nfix: a workflow has steps:")
+    assert capsys.readouterr().out.startswith(
+        "notes.yml: this file is no flow\nfix: a workflow has steps:"
+    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -130,7 +132,13 @@ def test_sarif_has_rules_levels_and_regions(capsys: Capsys) -> None:
     assert [rules[result["ruleIndex"]]["id"] for result in results] == [
         result["ruleId"] for result in results
     ]
-    assert [result["level"] for result in results] == ["error", "error", "warning", "error", "error"]
+    assert [result["level"] for result in results] == [
+        "error",
+        "error",
+        "warning",
+        "error",
+        "error",
+    ]
     first, *_, note, last = (result["locations"][0]["physicalLocation"] for result in results)
     assert first == {
         "artifactLocation": {"uri": "flow.yaml"},
@@ -191,11 +199,15 @@ def test_tools_that_a_project_does_not_have_are_found(
 ) -> None:
     monkeypatch.setenv("USER_SPACE", str(folder / "user"))
     (folder / "flow.yaml").write_text(PROJECT)
-    assert main(["check", "flow.yaml", "--json"]) == 0  # in no project: nobody knows whose tools are meant
+    assert (
+        main(["check", "flow.yaml", "--json"]) == 0
+    )  # in no project: nobody knows whose tools are meant
     capsys.readouterr()
     tools = folder / ".ai" / "tools" / "team"
     tools.mkdir(parents=True)
-    (tools / "helper.sh").write_text("# version: 1.0.0\n# executor_id: core/runtimes/bash/bash\ntouch ran\n")
+    (tools / "helper.sh").write_text(
+        "# version: 1.0.0\n# executor_id: core/runtimes/bash/bash\ntouch ran\n"
+    )
     assert main(["check", "flow.yaml", "--json"]) == 2
     problems = json.loads(capsys.readouterr().out)["problems"]
     found = [(one["where"].get("line"), one["what"], one["code"]) for one in problems]

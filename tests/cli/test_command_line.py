@@ -18,10 +18,16 @@ Capsys = pytest.CaptureFixture[str]
 SECRET = "hunter2-hunter2"
 
 
-def plait(*arguments: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
+def plait(
+    *arguments: str, stdin: bytes = b"", **environ: str
+) -> subprocess.CompletedProcess[bytes]:
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environ}
     return subprocess.run(
-        [sys.executable, "-m", "plait", *arguments], input=stdin, capture_output=True, env=env, timeout=60
+        [sys.executable, "-m", "plait", *arguments],
+        input=stdin,
+        capture_output=True,
+        env=env,
+        timeout=60,
     )
 
 
@@ -30,7 +36,11 @@ def on_a_terminal(*arguments: str, **environ: str) -> str:
     master, slave = os.openpty()
     env = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "100", **environ}
     process = subprocess.Popen(
-        [sys.executable, "-m", "plait", *arguments], stdin=slave, stdout=slave, stderr=slave, env=env
+        [sys.executable, "-m", "plait", *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=env,
     )
     os.close(slave)
     printed = b""
@@ -54,7 +64,9 @@ def test_version_loads_neither_argparse_nor_yaml_nor_the_engine() -> None:
         "print([n for n in sys.modules if n in ('argparse', 'yaml', 'json', 'plait.app.api', 'plait.core.errors')"
         " or n.startswith(('plait.template', 'plait.scope'))])"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    ).stdout
     assert printed.splitlines() == [f"plait {__import__('plait').__version__}", "[]"]
 
 
@@ -104,7 +116,9 @@ def test_a_mistyped_command_line_gets_a_suggestion(
     assert capsys.readouterr() == ("", printed)
 
 
-def test_an_unknown_option_suggests_the_nearest_and_does_not_quote_its_value(capsys: Capsys) -> None:
+def test_an_unknown_option_suggests_the_nearest_and_does_not_quote_its_value(
+    capsys: Capsys,
+) -> None:
     assert main(["render", "x", f"--value={SECRET}", "--strct"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith(
@@ -259,7 +273,10 @@ def test_a_reader_that_leaves_early_is_no_complaint() -> None:
 def test_a_full_disk_is_reported_and_not_a_bug() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "plait", "render", "x"], stdout=full, stderr=subprocess.PIPE, timeout=60
+            [sys.executable, "-m", "plait", "render", "x"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
         )
     assert done.returncode == 1
     assert done.stderr == b"plait: the output cannot be written: No space left on device\n"
@@ -273,7 +290,9 @@ def test_a_full_disk_of_something_else_is_not_that_of_the_output(
             return file.write("x")
 
     # As a module of ours that writes files does.
-    written = types.FunctionType(is_full.__code__, {**is_full.__globals__, "__name__": "plait.app.runs"})
+    written = types.FunctionType(
+        is_full.__code__, {**is_full.__globals__, "__name__": "plait.app.runs"}
+    )
     assert run_to_exit_code(written) == 1
     assert capsys.readouterr().err == "the disk is full\nfix: make room on it\n"
 
@@ -314,6 +333,8 @@ def test_what_a_template_says_cannot_drive_the_terminal() -> None:
     assert "\x07" not in printed
 
 
-def test_standard_output_may_be_a_stream_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_output_may_be_a_stream_without_a_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
     assert run_to_exit_code(lambda: raising(BrokenPipeError())) == 141

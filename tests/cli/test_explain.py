@@ -120,7 +120,15 @@ def test_refused_shell_text_is_explained_by_its_refusal(capsys: Capsys) -> None:
 
 
 def test_a_secret_is_shown_nowhere(capsys: Capsys) -> None:
-    arguments = ["explain", "echo ${t} '${t | upper}' ${u:json}", "--shell", "--secret", "t", "--secret", "u"]
+    arguments = [
+        "explain",
+        "echo ${t} '${t | upper}' ${u:json}",
+        "--shell",
+        "--secret",
+        "t",
+        "--secret",
+        "u",
+    ]
     values = ["--values", '{"t": "hush-hush", "u": {"k": "hush-hush"}}']
     assert main([*arguments, *values]) == 0
     assert main([*arguments, *values, "--json"]) == 0
@@ -147,7 +155,9 @@ map:
 """
 
 
-def test_a_file_is_explained_by_the_names_that_exist_at_each_place(tmp_path: Path, capsys: Capsys) -> None:
+def test_a_file_is_explained_by_the_names_that_exist_at_each_place(
+    tmp_path: Path, capsys: Capsys
+) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text(FLOW)
     shell, claude = explained(capsys, str(file))
@@ -162,7 +172,9 @@ def test_a_file_is_explained_by_the_names_that_exist_at_each_place(tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["map[1]", "map.agent_template[1]", "map[1].claude"])
-def test_one_place_of_a_file_may_be_named_shortly(path: str, tmp_path: Path, capsys: Capsys) -> None:
+def test_one_place_of_a_file_may_be_named_shortly(
+    path: str, tmp_path: Path, capsys: Capsys
+) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text(FLOW)
     values = '{"item": {"x": 5}}'
@@ -179,13 +191,19 @@ HEADS = [
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_directive_is_explained_head_and_prompt(head: str, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_directive_is_explained_head_and_prompt(
+    head: str, tmp_path: Path, capsys: Capsys
+) -> None:
     file = tmp_path / "review.md"
     file.write_text(f"{head}Look at {{input:file}}.\n")
     found = explained(capsys, str(file), "--values", '{"inputs": {"file": "a.py"}}')
     assert found[-1]["place"].startswith("body (")
-    assert [(hole["hole"], hole["value"]) for hole in found[-1]["holes"]] == [("{input:file}", "a.py")]
-    assert [one["text"] for one in found[:-1]] == (["Be {input:tone:kind}."] if "system" in head else [])
+    assert [(hole["hole"], hole["value"]) for hole in found[-1]["holes"]] == [
+        ("{input:file}", "a.py")
+    ]
+    assert [one["text"] for one in found[:-1]] == (
+        ["Be {input:tone:kind}."] if "system" in head else []
+    )
 
 
 def test_a_place_that_does_not_exist_suggests_the_nearest(tmp_path: Path, capsys: Capsys) -> None:

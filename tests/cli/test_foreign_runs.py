@@ -137,10 +137,14 @@ def test_no_command_runs_or_removes_anything_because_of_recorded_state_of_others
 def tree(folder: Path) -> dict[str, bytes]:
     files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     # SQLite has a file of its own beside a journal that is read.
-    return {str(path): path.read_bytes() for path in files if path.suffix not in (".db-shm", ".db-wal")}
+    return {
+        str(path): path.read_bytes() for path in files if path.suffix not in (".db-shm", ".db-wal")
+    }
 
 
-def test_python_neither_resumes_nor_reads_the_inputs_of_what_others_began(clone: Path, canary: Path) -> None:
+def test_python_neither_resumes_nor_reads_the_inputs_of_what_others_began(
+    clone: Path, canary: Path
+) -> None:
     run = run_at(clone, "theirs/flow.yaml")
     with pytest.raises(TrustError):
         plait.run(resume=run, project=clone)
@@ -171,7 +175,8 @@ def test_a_refusal_says_what_to_type_and_that_is_all_it_takes(
     )
     assert main(["trust", "run", run, "--project", "clone"]) == 2
     assert (
-        capsys.readouterr().err == f"run {run} is your own already\nfix: plait resume {run} goes on with it\n"
+        capsys.readouterr().err
+        == f"run {run} is your own already\nfix: plait resume {run} goes on with it\n"
     )
     assert main(["resume", run, "--project", "clone"]) == 1
     assert canary.exists()
@@ -225,7 +230,9 @@ def test_a_result_that_others_kept_is_a_call_that_is_made_again(
     assert kept.get("k") is None
     kept.put("k", {"good": [1.5, "\udcff"]})
     assert kept.get("k") == {"good": [1.5, "\udcff"]}
-    (mine / ".ai/state/results/other.json").write_bytes((mine / ".ai/state/results/k.json").read_bytes())
+    (mine / ".ai/state/results/other.json").write_bytes(
+        (mine / ".ai/state/results/k.json").read_bytes()
+    )
     assert kept.get("other") is None
     (mine / ".ai/state/results/k.json").write_text('{"value": "evil", "seal": 3}')
     assert kept.get("k") is None
@@ -233,7 +240,13 @@ def test_a_result_that_others_kept_is_a_call_that_is_made_again(
 
 # ── links ────────────────────────────────────────────────────────────────
 
-LINKS = [".ai", ".ai/state", ".ai/state/runs", ".ai/state/runs/RUN", ".ai/state/runs/RUN/journal.db"]
+LINKS = [
+    ".ai",
+    ".ai/state",
+    ".ai/state/runs",
+    ".ai/state/runs/RUN",
+    ".ai/state/runs/RUN/journal.db",
+]
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -262,7 +275,9 @@ def test_a_link_to_a_run_of_ours_is_no_run_of_ours(
         ["runs"],
         ["show", run],
     ):
-        assert main([*command, "--project", "."]) in ((0,) if command[0] in ("runs", "worktrees") else ()) + (
+        assert main([*command, "--project", "."]) in (
+            (0,) if command[0] in ("runs", "worktrees") else ()
+        ) + (
             1,
             2,
             3,

@@ -39,7 +39,9 @@ def test_a_new_project_says_what_it_made_and_what_to_type_next(here: Path, capsy
     )
 
 
-def test_what_init_tells_to_type_works(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+def test_what_init_tells_to_type_works(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
     assert main(["init", "first"]) == 0
     monkeypatch.chdir(here / "first")
     capsys.readouterr()

@@ -87,7 +87,10 @@ AGENT: Story = [
 ]  # fmt: skip
 AGENT_END: Story = [
     (8.0, over("agent/turn:2", "turn", "turn 2", answer("It is fine.", 900, 0.004), 3, 3.0)),
-    (8.0, over("agent", "agent", "review", {"output": "It is fine.", "text": "It is fine."}, 0, 8.0)),
+    (
+        8.0,
+        over("agent", "agent", "review", {"output": "It is fine.", "text": "It is fine."}, 0, 8.0),
+    ),
     (8.0, RunEnded("done")),
 ]
 GRAPH: Story = [
@@ -154,7 +157,8 @@ def plain(story: Story, result: Ended | None = None) -> list[str]:
 
 def drawn(story: Story, now: float, width: int = 80) -> list[str]:
     return [
-        line.plain.rstrip() for line in frame(replay_events(stamped(story)), now=now, width=width, height=30)
+        line.plain.rstrip()
+        for line in frame(replay_events(stamped(story)), now=now, width=width, height=30)
     ]
 
 
@@ -164,7 +168,9 @@ def shown(story: Story) -> list[str]:
     for one in stamped(story):
         progress.add(one)
         tries.add(one.event)
-    return [text for text, _ in show.lines("7f3a", progress.status, progress, journal, tries, now=9.0)]
+    return [
+        text for text, _ in show.lines("7f3a", progress.status, progress, journal, tries, now=9.0)
+    ]
 
 
 def logged(story: Story) -> list[str]:
@@ -249,7 +255,16 @@ def test_what_is_recorded_as_used_counts_and_not_what_a_value_says() -> None:
         (0.0, begun("steps", "phase", "steps")),
         (0.5, StepRetrying("steps/0", 1, failure, 0.1, used={"turns": 1, "tokens": 3})),
         (1.0, replace(end, used=used(usage))),
-        (2.0, over("steps/1", "prompt", "ask", {"output": "x", "facts": {"usage": usage, "turns": 3}}, 1)),
+        (
+            2.0,
+            over(
+                "steps/1",
+                "prompt",
+                "ask",
+                {"output": "x", "facts": {"usage": usage, "turns": 3}},
+                1,
+            ),
+        ),
     ]
     progress = replay_events(stamped(story))
     assert progress.asked.record() == {"turns": 2, "tokens": 10, "cost": 0.25}
@@ -282,7 +297,9 @@ def test_the_last_object_says_what_models_took() -> None:
     view.finish(Ended())  # type: ignore[arg-type]
     records = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert records[-1]["asked"] == {"turns": 2, "tokens": 5000, "cost": 0.024}
-    refused = next(one for one in records if one.get("path") == "agent/turn:1.call:2" and "value" in one)
+    refused = next(
+        one for one in records if one.get("path") == "agent/turn:1.call:2" and "value" in one
+    )
     assert (refused["value"]["failed"], refused["value"]["kind"]) == (True, "refused")
 
 
@@ -427,7 +444,9 @@ def test_a_map_over_an_agent_shows_how_often_it_was_asked() -> None:
     mapped = {"output": ["a", "b"], "usage": {"input": 100, "output": 20, "cost": 0.5, "calls": 12}}
     end = (4.0, over("tasks/map:say", "map", "say", mapped, 2, 3.0))
     [row] = [
-        line for line in shown([*ENSEMBLE, *ENSEMBLE_END[:-2], end, *ENSEMBLE_END[-2:]]) if "say" in line
+        line
+        for line in shown([*ENSEMBLE, *ENSEMBLE_END[:-2], end, *ENSEMBLE_END[-2:]])
+        if "say" in line
     ]
     assert row.split()[:5] == ["✓", "say", "done", "—", "12"]
 
@@ -476,7 +495,9 @@ IN_VAIN = [
 
 
 @pytest.mark.parametrize(("kept", "words"), IN_VAIN)
-def test_logs_say_why_a_model_did_not_answer_and_what_came_of_it(kept: Json, words: list[str]) -> None:
+def test_logs_say_why_a_model_did_not_answer_and_what_came_of_it(
+    kept: Json, words: list[str]
+) -> None:
     failed = Failed(Failure("no use", "bad_answer", output=kept, path="agent/turn:1"))
     [head, *said] = logged([*AGENT[:3], (4.0, over("agent/turn:1", "turn", "turn 1", failed))])
     assert (head, said) == ("── agent/turn:1   review › turn 1   bad_answer   0:01", words)
@@ -536,7 +557,9 @@ def test_what_init_makes_of_each_kind_runs_and_has_no_problems(
 
 
 @pytest.mark.parametrize("kind", ["workflow", "graph", "ensemble"])
-def test_an_editor_finds_the_schema_that_the_first_line_names(kind: str, here: Path, capsys: Capsys) -> None:
+def test_an_editor_finds_the_schema_that_the_first_line_names(
+    kind: str, here: Path, capsys: Capsys
+) -> None:
     assert main(["init", "--kind", kind]) == 0
     first, schema = (here / "hello.yaml").read_text().split("\n")[0].split("$schema=")
     assert first == "# yaml-language-server: "

@@ -48,15 +48,21 @@ ONE = [
 
 
 @pytest.mark.parametrize(("arguments", "printed"), ONE)
-def test_a_template_is_filled_and_printed(arguments: list[str], printed: str, capsys: Capsys) -> None:
+def test_a_template_is_filled_and_printed(
+    arguments: list[str], printed: str, capsys: Capsys
+) -> None:
     assert main(["render", *arguments]) == 0
     assert capsys.readouterr() == (printed, "")
 
 
-def test_values_come_from_a_file_and_from_the_command_line_which_wins(tmp_path: Path, capsys: Capsys) -> None:
+def test_values_come_from_a_file_and_from_the_command_line_which_wins(
+    tmp_path: Path, capsys: Capsys
+) -> None:
     file = tmp_path / "values.json"
     file.write_text('{"a": "file", "b": "file"}')
-    assert main(["render", "${a} ${b}", "--values-file", str(file), "--values", '{"b": "line"}']) == 0
+    assert (
+        main(["render", "${a} ${b}", "--values-file", str(file), "--values", '{"b": "line"}']) == 0
+    )
     assert capsys.readouterr().out == "file line\n"
 
 
@@ -99,7 +105,10 @@ def test_half_of_a_character_pair_is_refused_as_text_and_escaped_as_json(capsys:
 
 
 def test_an_error_for_programs_names_type_place_and_all_names(capsys: Capsys) -> None:
-    assert main(["render", "a\n ${x.y} ${z}", "--strict", "--json", "--values", '{"x": {"yy": 1}}']) == 2
+    assert (
+        main(["render", "a\n ${x.y} ${z}", "--strict", "--json", "--values", '{"x": {"yy": 1}}'])
+        == 2
+    )
     assert json.loads(capsys.readouterr().out) == {
         "error": {
             "type": "MissingNamesError",
@@ -170,7 +179,9 @@ BAD_LINES = [
 ]  # fmt: skip
 
 
-def test_a_bad_line_gives_an_error_line_and_the_rest_goes_on(tmp_path: Path, capsys: Capsys) -> None:
+def test_a_bad_line_gives_an_error_line_and_the_rest_goes_on(
+    tmp_path: Path, capsys: Capsys
+) -> None:
     good = '{"template": "x"}'
     lines = [line for bad, _ in BAD_LINES for line in (bad, "", good)]
     status, found = answers(lines, tmp_path, capsys)
@@ -181,7 +192,11 @@ def test_a_bad_line_gives_an_error_line_and_the_rest_goes_on(tmp_path: Path, cap
 
 def test_a_bad_line_is_placed_by_its_number(tmp_path: Path, capsys: Capsys) -> None:
     _, found = answers(['{"template": "x"}', "", '{"template": nope}'], tmp_path, capsys)
-    assert found[1]["error"]["where"] == {"file": str(tmp_path / "cases.jsonl"), "line": 3, "column": 14}
+    assert found[1]["error"]["where"] == {
+        "file": str(tmp_path / "cases.jsonl"),
+        "line": 3,
+        "column": 14,
+    }
 
 
 def test_a_line_that_is_no_utf8_is_a_bad_line_too(tmp_path: Path, capsys: Capsys) -> None:
@@ -201,7 +216,9 @@ def test_each_answer_leaves_before_the_next_line_is_read() -> None:
     assert process.stdin
     assert process.stdout
     for number in range(3):
-        process.stdin.write(json.dumps({"template": "${n}", "values": {"n": number}}).encode() + b"\n")
+        process.stdin.write(
+            json.dumps({"template": "${n}", "values": {"n": number}}).encode() + b"\n"
+        )
         process.stdin.flush()
         assert select.select([process.stdout], [], [], 30)[0], "no answer within 30 s"
         assert json.loads(process.stdout.readline()) == {"value": number}
@@ -210,7 +227,9 @@ def test_each_answer_leaves_before_the_next_line_is_read() -> None:
     process.stdout.close()
 
 
-def test_cases_do_not_warn_about_every_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cases_do_not_warn_about_every_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "cases.jsonl"
     file.write_text('{"template": "${gone}", "profile": "graph"}\n' * 3)
     assert main(["render", "--cases", str(file)]) == 0
@@ -220,7 +239,11 @@ def test_cases_do_not_warn_about_every_line(tmp_path: Path, caplog: pytest.LogCa
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )

@@ -20,7 +20,12 @@ HOSTILE = "'; touch canary; $(touch canary) `touch canary`\n\""
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "bash"])
 def test_output_and_exit_code_are_the_commands_own(shell: str, capfd: Capfd) -> None:
-    assert main(["sh", "echo ${x}; echo bad >&2; exit 3", "--values", '{"x": "a  b"}', "--shell", shell]) == 3
+    assert (
+        main(
+            ["sh", "echo ${x}; echo bad >&2; exit 3", "--values", '{"x": "a  b"}', "--shell", shell]
+        )
+        == 3
+    )
     assert capfd.readouterr() == ("a  b\n", "bad\n")
 
 

@@ -27,7 +27,11 @@ def table(capsys: Capsys, *arguments: str, status: int = 0) -> dict[tuple[str, s
 def test_the_table_names_space_runtime_signer_and_purpose(capsys: Capsys) -> None:
     rows = table(capsys)
     assert rows["ID", "SPACE"] == ["RUNTIME", "SIGNED", "WHAT"]
-    assert rows["team/report", "project"] == ["python/function", "—", "Answer with what it was given"]
+    assert rows["team/report", "project"] == [
+        "python/function",
+        "—",
+        "Answer with what it was given",
+    ]
     assert rows["core/shell", "system"][:2] == ["python/function", "plait"]
     assert not any(item_id.startswith("core/runtimes/") for item_id, _ in rows)
     assert ("core/runtimes/python/script", "system") in table(capsys, "--all")
@@ -40,10 +44,14 @@ def test_a_shadowed_tool_is_marked_and_follows_the_one_that_hides_it(
     own.mkdir(parents=True)
     shutil.copy(trusted / ".ai" / "tools" / "team" / "report.py", own)
     rows = list(table(capsys))
-    assert rows.index(("team/report", "project")) + 1 == rows.index(("team/report", "user (shadowed)"))
+    assert rows.index(("team/report", "project")) + 1 == rows.index(
+        ("team/report", "user (shadowed)")
+    )
 
 
-def test_what_is_not_trusted_is_marked_and_the_command_is_named(project: Path, capsys: Capsys) -> None:
+def test_what_is_not_trusted_is_marked_and_the_command_is_named(
+    project: Path, capsys: Capsys
+) -> None:
     assert table(capsys)["team/report", "project"][1] == "— (not trusted)"
     main(["tools"])
     last = capsys.readouterr().out.splitlines()[-1]
@@ -126,7 +134,9 @@ def test_a_tool_in_full_names_what_it_hides(capsys: Capsys) -> None:
     assert "/core/shell.py (system)\n" in capsys.readouterr().out
 
 
-def test_a_tool_in_full_names_every_rule_that_its_chain_breaks(trusted: Path, capsys: Capsys) -> None:
+def test_a_tool_in_full_names_every_rule_that_its_chain_breaks(
+    trusted: Path, capsys: Capsys
+) -> None:
     tools = trusted / ".ai" / "tools"
     (tools / "parent.yaml").write_text(
         "executor_id: core/primitives/subprocess\nchild_constraints: {child: {min_version: 2.0.0}}\n"
@@ -178,7 +188,9 @@ def test_a_new_http_tool_is_ready_to_be_sent(capsys: Capsys) -> None:
     assert "request GET https://example.org/a%20b\n" in capsys.readouterr().out
 
 
-def test_a_new_tool_does_not_bring_trust_to_what_was_there_before(project: Path, capsys: Capsys) -> None:
+def test_a_new_tool_does_not_bring_trust_to_what_was_there_before(
+    project: Path, capsys: Capsys
+) -> None:
     assert main(["tools", "new", "mine", "--runtime", "function"]) == 0
     assert f"it runs when you trust it; type:  plait trust {project}\n" in capsys.readouterr().out
     assert main(["call", "mine"]) == 3
@@ -234,7 +246,10 @@ STAND_IN = '#!/bin/sh\nfor word; do case $word in */greet.*) ;; *) echo "$word";
 
 @pytest.mark.parametrize(
     ("program", "comment", "words"),
-    [("ruby", "#", ["--project-path", "PROJECT"]), ("go", "//", ["run", "--project-path", "PROJECT"])],
+    [
+        ("ruby", "#", ["--project-path", "PROJECT"]),
+        ("go", "//", ["run", "--project-path", "PROJECT"]),
+    ],
 )
 def test_the_runtime_of_the_documentation_adds_a_language_with_one_file(
     program: str,
@@ -264,7 +279,9 @@ def test_the_runtime_of_the_documentation_adds_a_language_with_one_file(
 
 def test_a_circle_is_seen_in_the_table_and_by_verify(trusted: Path, capsys: Capsys) -> None:
     for name, executor in (("a", "b"), ("b", "a")):
-        (trusted / ".ai" / "tools" / f"{name}.yaml").write_text(f"version: '1'\nexecutor_id: {executor}\n")
+        (trusted / ".ai" / "tools" / f"{name}.yaml").write_text(
+            f"version: '1'\nexecutor_id: {executor}\n"
+        )
     assert main(["tools"]) == 2
     shown = capsys.readouterr()
     assert "cannot be used: the chain runs in a circle: a → b → a" in shown.out

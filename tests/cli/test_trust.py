@@ -213,7 +213,8 @@ def test_an_older_version_runs_again_only_after_a_reset(project: Path, capsys: C
     assert "a newer version of it ran here before" in refused
     assert refused.endswith("plait trust reset team/report\n")
     assert (
-        said(capsys, "trust", "reset", "team/report") == "any signed version of 'team/report' may run again\n"
+        said(capsys, "trust", "reset", "team/report")
+        == "any signed version of 'team/report' may run again\n"
     )
     assert said(capsys, *CALL) == REPORT
 
@@ -241,13 +242,17 @@ def test_signing_keeps_the_mode_and_what_cannot_hold_a_comment_is_signed_beside(
 def test_verify_speaks_of_all_tools_and_ends_with_3_if_one_may_not_run(capsys: Capsys) -> None:
     printed = said(capsys, "verify", status=3)
     assert printed.startswith("✗ team/report  project: it is not signed\n")
-    assert re.search(r"^✓ \d+ files of the installation are as they were installed$", printed, re.MULTILINE)
+    assert re.search(
+        r"^✓ \d+ files of the installation are as they were installed$", printed, re.MULTILINE
+    )
     said(capsys, "trust", ".")
     assert said(capsys, "verify").startswith(
         "✓ team/report  project: you trusted this project; it is not signed\n"
     )
     record = json.loads(said(capsys, "verify", "team/report", "--json"))
-    assert [(it["item_id"], it["allowed"], it["by"]) for it in record] == [("team/report", True, "project")]
+    assert [(it["item_id"], it["allowed"], it["by"]) for it in record] == [
+        ("team/report", True, "project")
+    ]
 
 
 def test_a_project_may_demand_signatures(trusted: Path, capsys: Capsys) -> None:
@@ -276,8 +281,12 @@ def test_a_lock_is_written_held_to_and_written_anew(trusted: Path, capsys: Capsy
     tool.write_text(tool.read_text() + "# one more line\n")
     (trusted / ".ai" / "config" / "site.yaml").unlink()
     changed = "it has changed since plait.lock was written"
-    assert said(capsys, *held, status=3).startswith(f"{tool}: 'team/report' may not run: {changed}\n")
-    assert said(capsys, *held, "--dry-run", status=3).startswith(f"{tool}: 'team/report' may not run:")
+    assert said(capsys, *held, status=3).startswith(
+        f"{tool}: 'team/report' may not run: {changed}\n"
+    )
+    assert said(capsys, *held, "--dry-run", status=3).startswith(
+        f"{tool}: 'team/report' may not run:"
+    )
     assert said(capsys, *CALL) == REPORT
     shown = said(capsys, "verify", "--locked", status=3)
     assert f"✗ team/report  project: {changed}\n" in shown
@@ -316,7 +325,9 @@ def test_a_key_goes_from_one_person_to_another(
         capsys, "trust", "add", str(file), "--ids", "other/*", "--space", "project"
     )
     assert "Ada's key is not trusted for this id" in said(capsys, *CALL, status=3)
-    assert said(capsys, "keys", "add", str(file), "--ids", "team/*").startswith("trusted: Ada's key ")
+    assert said(capsys, "keys", "add", str(file), "--ids", "team/*").startswith(
+        "trusted: Ada's key "
+    )
     assert said(capsys, *CALL) == REPORT
     assert "Ada (" in said(capsys, "tools")
 
@@ -439,7 +450,10 @@ def test_who_is_asked_on_the_terminal_sees_there_what_is_asked_about(
 ) -> None:
     pytest.importorskip("mcp")
     server = {"name": "tiny", "command": sys.executable, "args": [str(TINY)]}
-    record = {"executor_id": "core/runtimes/mcp/stdio", "config": {"server": server, "tool_name": "say"}}
+    record = {
+        "executor_id": "core/runtimes/mcp/stdio",
+        "config": {"server": server, "tool_name": "say"},
+    }
     (trusted / ".ai" / "tools" / "say.yaml").write_text(json.dumps(record))
     monkeypatch.setattr("plait.cli.trust.is_interactive", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
@@ -464,7 +478,9 @@ def chosen_server(project: Path, **schema: Any) -> None:
     (project / ".ai" / "tools" / "add.yaml").write_text(json.dumps(record))
 
 
-def test_a_server_that_parameters_choose_is_approved_with_them(trusted: Path, capsys: Capsys) -> None:
+def test_a_server_that_parameters_choose_is_approved_with_them(
+    trusted: Path, capsys: Capsys
+) -> None:
     pytest.importorskip("mcp")
     chosen_server(trusted)
     call = ("call", "add", "--params", """{"a": 1, "b": 2, "zone": "it's UTC"}""")
@@ -476,7 +492,9 @@ def test_a_server_that_parameters_choose_is_approved_with_them(trusted: Path, ca
     )
     typed = shlex.split(refusal.partition("approve it: plait ")[2])
     argument = """'in it'"'"'s UTC'"""
-    assert said(capsys, *typed).startswith(f"tiny / add\n  server: {sys.executable} {TINY} {argument}\n")
+    assert said(capsys, *typed).startswith(
+        f"tiny / add\n  server: {sys.executable} {TINY} {argument}\n"
+    )
     assert main(list(call)) == 0
     assert "3" in capsys.readouterr().out
     # Of another value it is another server.
@@ -498,4 +516,6 @@ def test_an_approval_without_the_parameters_that_choose_the_server_says_which_th
 def test_a_default_chooses_the_server_as_it_does_in_a_call(trusted: Path, capsys: Capsys) -> None:
     pytest.importorskip("mcp")
     chosen_server(trusted, default="UTC")
-    assert f"  server: {sys.executable} {TINY} 'in UTC'\n" in said(capsys, "trust", "mcp", "tiny", "add")
+    assert f"  server: {sys.executable} {TINY} 'in UTC'\n" in said(
+        capsys, "trust", "mcp", "tiny", "add"
+    )

@@ -22,7 +22,14 @@ from plait.tools.anchors import ActiveAnchor, anchor_environment, find_anchor
 from plait.tools.bind import BindRequest, bind
 from plait.tools.chain import MAX_CHAIN_DEPTH, Chain, Chains
 from plait.tools.config import config_files, resolve_configs
-from plait.tools.environment import FIXED, DotEnv, Environment, EnvValue, read_dotenv, resolve_environment
+from plait.tools.environment import (
+    FIXED,
+    DotEnv,
+    Environment,
+    EnvValue,
+    read_dotenv,
+    resolve_environment,
+)
 from plait.tools.headers import ItemCache
 from plait.tools.interpreters import SearchPaths
 from plait.tools.invocation import ProcessCall
@@ -94,7 +101,11 @@ def test_the_concrete_example_resolves_in_three_steps() -> None:
     data = str(Path(__file__).parent.parent / "data" / "rye")
     spaces = Spaces((Space("project", data), Space("system", SYSTEM)))
     chain = Chains(spaces, ItemCache()).get("rye/bash/bash")
-    assert chain.ids == ("rye/bash/bash", "core/runtimes/python/script", "core/primitives/subprocess")
+    assert chain.ids == (
+        "rye/bash/bash",
+        "core/runtimes/python/script",
+        "core/primitives/subprocess",
+    )
     assert [os.path.basename(item.path) for item in chain.elements] == ["bash.py", "script.yaml"]
     assert [item.space.name for item in chain.elements] == ["project", "system"]
 
@@ -111,7 +122,11 @@ def test_a_guard(world: World, row: Mapping[str, Any]) -> None:
         return
     with pytest.raises(PlaitError) as caught:
         world.chain(row.get("tool", "t0"))
-    assert (caught.value.code, caught.value.what, caught.value.exit_code) == (row["error"], row["says"], 2)
+    assert (caught.value.code, caught.value.what, caught.value.exit_code) == (
+        row["error"],
+        row["says"],
+        2,
+    )
 
 
 def test_the_longest_chain_has_ten_elements() -> None:
@@ -126,7 +141,9 @@ def test_the_precedence_is_that_of_the_seed() -> None:
 
 
 @pytest.mark.parametrize("row", rows("spaces"))
-def test_a_child_depends_on_its_own_space_and_those_below(world: World, row: Mapping[str, Any]) -> None:
+def test_a_child_depends_on_its_own_space_and_those_below(
+    world: World, row: Mapping[str, Any]
+) -> None:
     world.item(row["child"], "tool", executor_id="runtime")
     world.item(row["parent"], "runtime")
     if row["allowed"]:
@@ -144,10 +161,15 @@ def test_the_rule_itself_says_the_same(world: World, row: Mapping[str, Any]) -> 
     world.item("project", "runtime")
     child, parent = world.chain().elements
     spaces = {name: Space(name, "/x") for name in NAMES}
-    moved = [replace(child, space=spaces[row["child"]]), replace(parent, space=spaces[row["parent"]])]
+    moved = [
+        replace(child, space=spaces[row["child"]]),
+        replace(parent, space=spaces[row["parent"]]),
+    ]
     pairs = check_pairs(Chain(tuple(moved), "core/primitives/subprocess"))
     assert pairs[0].space_ok is row["allowed"]
-    assert [problem.code for problem in pairs[0].problems] == ([] if row["allowed"] else ["space-order"])
+    assert [problem.code for problem in pairs[0].problems] == (
+        [] if row["allowed"] else ["space-order"]
+    )
 
 
 @pytest.mark.parametrize("row", rows("io"))
@@ -173,15 +195,26 @@ def test_a_version_that_is_not_said_is_a_warning(world: World) -> None:
     assert pair.warnings == ("'runtime' demands a version of 'tool', which names none",)
 
 
-def test_the_dry_run_prints_the_record_of_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dry_run_prints_the_record_of_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = new_project(tmp_path, monkeypatch).trust()
     here.write(".ai/tools/rye/file-system/write.py", python_tool())
     shown = here.dry("rye/file-system/write")
     expected = {
         "status": "validation_passed",
-        "chain": ["rye/file-system/write", "core/runtimes/python/script", "core/primitives/subprocess"],
+        "chain": [
+            "rye/file-system/write",
+            "core/runtimes/python/script",
+            "core/primitives/subprocess",
+        ],
         "validated_pairs": [
-            {"child": "rye/file-system/write", "parent": "python/script", "space_ok": True, "io_ok": True},
+            {
+                "child": "rye/file-system/write",
+                "parent": "python/script",
+                "space_ok": True,
+                "io_ok": True,
+            },
             {"child": "python/script", "parent": "subprocess", "space_ok": True, "io_ok": True},
         ],
     }
@@ -211,7 +244,9 @@ def test_the_environment_is_resolved_along_the_chain(world: World, row: Mapping[
 
 def test_a_tool_without_declarations_gets_the_fixed_list_only(world: World) -> None:
     world.item("project", "tool")
-    host = dict.fromkeys((*FIXED, "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "LD_PRELOAD", "EDITOR"), "x")
+    host = dict.fromkeys(
+        (*FIXED, "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "LD_PRELOAD", "EDITOR"), "x"
+    )
     assert set(environment_of(world.chain(), host).plain) == set(FIXED)
 
 
@@ -273,7 +308,9 @@ def test_a_config_becomes_an_invocation(world: World, row: Mapping[str, Any]) ->
     world.item("project", "runtime", config=row.get("runtime"))
     chain = world.chain()
     host = {"HOME": "/home/me", **row.get("env", {})}
-    call = BindRequest(chain, row.get("params", {}), {}, environment_of(chain, host), None, "/project")
+    call = BindRequest(
+        chain, row.get("params", {}), {}, environment_of(chain, host), None, "/project"
+    )
     invocation = bind(call)
     assert isinstance(invocation, ProcessCall)
     if "argv" in row:
@@ -293,7 +330,9 @@ def test_a_config_is_resolved_across_the_spaces(world: World, row: Mapping[str, 
     assert resolve_configs(specs, config_files(specs, world.spaces, "tool")) == row["result"]
 
 
-def test_the_context_of_the_table_reaches_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_of_the_table_reaches_the_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = new_project(tmp_path, monkeypatch).trust()
     names = ("tool_path", "tool_dir", "tool_parent", "project_path", "user_space", "system_space")
     here.config("a/b/tool", config={"command": "echo", "args": [f"{{{name}}}" for name in names]})
@@ -306,12 +345,16 @@ def test_the_context_of_the_table_reaches_the_tool(tmp_path: Path, monkeypatch: 
     assert Path(tool_path).is_relative_to(here.user)
 
 
-def test_the_resolved_config_is_a_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_resolved_config_is_a_parameter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = new_project(tmp_path, monkeypatch).trust()
     here.write(".ai/config/team/t.yaml", "lines: 3\n")
     here.write_own("config/team/t.yaml", "lines: 1\nfont: serif\n")
     resolve = {"path": "team/t.yaml"}
-    here.config("t", config={"command": "cat", "input_data": "{params_json}"}, config_resolve=resolve)
+    here.config(
+        "t", config={"command": "cat", "input_data": "{params_json}"}, config_resolve=resolve
+    )
     assert here.data("t", week=1) == {"week": 1, "resolved_config": {"lines": 3, "font": "serif"}}
 
 

@@ -126,7 +126,9 @@ def each(rows: list[SomeRow]) -> pytest.MarkDecorator:
 
 
 @each(TEMPLATES)
-def test_a_template_gives_what_the_row_says(row: TemplateRow, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_template_gives_what_the_row_says(
+    row: TemplateRow, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         if row.error is not None:
             refused(row, row.error)
@@ -146,7 +148,9 @@ def test_a_compiled_template_names_its_placeholders(row: TemplateRow) -> None:
     assert list(template.placeholders) == row.placeholders
 
 
-@each([row for row in TEMPLATES if row.error is None and row.expect is not NOTHING and not row.body])
+@each(
+    [row for row in TEMPLATES if row.error is None and row.expect is not NOTHING and not row.body]
+)
 def test_a_template_that_is_used_often_gives_the_same_every_time(row: TemplateRow) -> None:
     template = plait.compile(row.template, profile=row.profile)
     results = [template.render(row.names, strict=row.strict, env=row.env) for _ in range(OFTEN)]
@@ -188,7 +192,9 @@ def test_the_prompt_profile_agrees_with_the_prompt_resolver(row: PromptRow) -> N
             plait.render(row.template, row.inputs or {}, profile="prompt")
         assert list(caught.value.missing_variables) == row.missing
     else:
-        assert typed(plait.render(row.template, row.inputs or {}, profile="prompt")) == typed(row.expect)
+        assert typed(plait.render(row.template, row.inputs or {}, profile="prompt")) == typed(
+            row.expect
+        )
 
 
 @each(ESCAPES)
@@ -202,13 +208,21 @@ def test_a_shell_prints_what_the_row_says(row: ShellRow, shell: str, tmp_path: P
     def run() -> Any:
         env = {"PATH": os.environ["PATH"], **row.env}
         return plait.sh(
-            row.template, row.values, shell=shell, cwd=tmp_path, env=env, timeout=20, strict=row.strict
+            row.template,
+            row.values,
+            shell=shell,
+            cwd=tmp_path,
+            env=env,
+            timeout=20,
+            strict=row.strict,
         )
 
     if row.error is not None:
         with pytest.raises(getattr(plait.core.errors, row.error.type)) as caught:
             run()
-        assert [text for text in own_values(row) if text in str(caught.value)] == [], "an error shows a value"
+        assert [text for text in own_values(row) if text in str(caught.value)] == [], (
+            "an error shows a value"
+        )
     else:
         done = run()
         assert (as_text(done.stdout), done.exit_code) == (row.stdout, row.exit_code)
@@ -248,7 +262,11 @@ def test_a_value_crosses_every_stage_unread(value: str) -> None:
         profile="config",
         env={"SECRET": "leaked"},
     )
-    assert config == {"whole": value, "mixed": f"-<{value}>-", "all": {"q": value, "text": f"<{value}>"}}
+    assert config == {
+        "whole": value,
+        "mixed": f"-<{value}>-",
+        "all": {"q": value, "text": f"<{value}>"},
+    }
 
 
 def test_a_prompt_leaves_the_callers_inputs_and_template_as_they_were() -> None:
@@ -263,7 +281,10 @@ def test_a_prompt_leaves_the_callers_inputs_and_template_as_they_were() -> None:
 def test_a_long_chain_of_doubling_values_stays_small() -> None:
     """26 variables, each the next one twice: rescanning would give 67 million characters."""
     names = [f"v{number}" for number in range(26)]
-    values = {name: f"{{{after}}}{{{after}}}" for name, after in zip(names, [*names[1:], "end"], strict=True)}
+    values = {
+        name: f"{{{after}}}{{{after}}}"
+        for name, after in zip(names, [*names[1:], "end"], strict=True)
+    }
     template = "".join(f"{{{name}}}" for name in names)
     result = plait.resolve_prompt(template, values)
     assert result == "".join(values[name] for name in names)
@@ -285,7 +306,8 @@ def test_the_profile_belongs_to_the_key_of_a_parsed_template() -> None:
     text = "${A} {a} {input:a}"
     values = {"a": 1, "A": 2, "inputs": {"a": 3}}
     results = [
-        plait.render(text, values, profile=profile, env={"A": "4"}) for profile in ("workflow", "config")
+        plait.render(text, values, profile=profile, env={"A": "4"})
+        for profile in ("workflow", "config")
     ]
     assert results == ["2 {a} {input:a}", "4 1 {input:a}"]
 
@@ -340,8 +362,12 @@ def test_the_comparison_tells_types_apart(one: object, other: object) -> None:
 
 def rendered(row: TemplateRow) -> Any:
     if row.body:
-        return render_json_value(plait.compile(row.template, profile="config"), row.names, env=row.env)
-    return plait.render(row.template, row.names, profile=row.profile, strict=row.strict, env=row.env)
+        return render_json_value(
+            plait.compile(row.template, profile="config"), row.names, env=row.env
+        )
+    return plait.render(
+        row.template, row.names, profile=row.profile, strict=row.strict, env=row.env
+    )
 
 
 def refused(row: TemplateRow, expected: Refusal) -> None:

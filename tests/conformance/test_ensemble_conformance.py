@@ -52,7 +52,10 @@ def test_a_task_in_python_says_what_the_row_says(row: Row) -> None:
     if row.missing is not None:
         with pytest.raises(plait.PromptTemplateError) as caught:
             ensemble.run(row.inputs)
-        assert (caught.value.missing_variables, caught.value.template) == (row.missing, row.template)
+        assert (caught.value.missing_variables, caught.value.template) == (
+            row.missing,
+            row.template,
+        )
         assert seen == []
         return
     ensemble.run(row.inputs)
@@ -65,7 +68,9 @@ def in_files(row: Row) -> bool:
     return bool(row.template) and isinstance(row.inputs, dict | None)
 
 
-IN_FILES: Final = [pytest.param(row, id=row.about.replace(" ", "-")) for row in ROWS if in_files(row)]
+IN_FILES: Final = [
+    pytest.param(row, id=row.about.replace(" ", "-")) for row in ROWS if in_files(row)
+]
 
 
 @pytest.mark.parametrize("row", IN_FILES)

@@ -31,7 +31,9 @@ class Row:
     notes: int = 0
 
     def flow(self) -> str:
-        call = {"action": {"primary": "execute", "item_id": "tool:demo/echo", "params": self.params}}
+        call = {
+            "action": {"primary": "execute", "item_id": "tool:demo/echo", "params": self.params}
+        }
         assign = {**self.assign, "arrived": "${result.got}"}
         nodes = {
             "call": {**call, "assign": assign, "next": self.next or "end"},
@@ -43,12 +45,15 @@ class Row:
 
 
 ROWS: Final = [
-    Row(**raw) for raw in yaml.safe_load((Path(__file__).parent / "graph-000.yaml").read_text("utf-8"))
+    Row(**raw)
+    for raw in yaml.safe_load((Path(__file__).parent / "graph-000.yaml").read_text("utf-8"))
 ]
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.about.replace(" ", "-")) for row in ROWS])
-def test_a_graph_does_what_the_row_says(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_does_what_the_row_says(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = graph_place(tmp_path, monkeypatch, HOME_SECRET="no").done(row.flow(), inputs=row.inputs)
     state = ran.value["state"]
     assert (row.arrives or row.assigned or row.reaches) is not None, "a row that could not fail"

@@ -82,7 +82,9 @@ def rows(name: str) -> pytest.MarkDecorator:
 
 
 @rows("hooks")
-def test_what_a_hook_says_arrives_at_its_tool(row: dict[str, Any], place: Place, server: Server) -> None:
+def test_what_a_hook_says_arrives_at_its_tool(
+    row: dict[str, Any], place: Place, server: Server
+) -> None:
     with_provider(place)
     hook = {
         "id": "told",
@@ -110,7 +112,9 @@ def test_what_a_provider_says_arrives_at_its_server(
     row: dict[str, Any], place: Place, server: Server
 ) -> None:
     with_provider(place, extra=row["field"])
-    directed(place, "model: m-1\noptions: {max_tokens: 7, temperature: 0.5}", "Hi {extra} ${REGION}.", {})
+    directed(
+        place, "model: m-1\noptions: {max_tokens: 7, temperature: 0.5}", "Hi {extra} ${REGION}.", {}
+    )
     asked = server.asked()
     assert asked["extra"] == row["arrives"]
     # Whatever the body says, the question is data: nothing in it was filled a second time.
@@ -183,9 +187,16 @@ def test_a_model_cannot_put_a_hole_into_what_a_later_stage_reads(
         "content": None,
         "tool_calls": [{"id": "c", "type": "function", "function": called}],
     }
-    wants = reply({"model": "m-1", "choices": [{"message": message, "finish_reason": "tool_calls"}]})
+    wants = reply(
+        {"model": "m-1", "choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    )
     with serving(wants, saying("chat_completions", "Fine.")) as server:
         monkeypatch.setenv("SERVER", server.url)
-        directed(place, "inputs: {q: string}\npermissions: [demo/shown]", "Go {input:q}.", {"q": "secret"})
+        directed(
+            place,
+            "inputs: {q: string}\npermissions: [demo/shown]",
+            "Go {input:q}.",
+            {"q": "secret"},
+        )
         told = server.asked(1)["messages"][-1]["content"]
     assert told == "eu|${REGION} {path}|{input:q}|${state.note}|d|x{unknown}|${state.note}|"

@@ -28,7 +28,9 @@ LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 class World:
     """Fakes for everything that a computed value may ask, and what was asked."""
 
-    def __init__(self, directory: Path, environ: Mapping[str, str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, directory: Path, environ: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
         self.ran: list[tuple[str, str]] = []
         self.environ = CountedEnvironment(environ or {"HOME": "/h"})
         self.times = itertools.count()
@@ -77,7 +79,9 @@ def test_the_highest_of_the_seven_levels_answers(world: World, highest: int) -> 
     """`uuid` is a name of the seventh level, so all seven can compete for it."""
     levels = {level: {"uuid": level} for level in LEVELS[highest:]}
     scope = world.scope.frame("all", **levels)
-    assert plait.render("${uuid}", scope) == (LEVELS[highest] if highest < len(LEVELS) else "uuid-1")
+    assert plait.render("${uuid}", scope) == (
+        LEVELS[highest] if highest < len(LEVELS) else "uuid-1"
+    )
 
 
 @pytest.mark.parametrize(("higher", "lower"), list(itertools.combinations(LEVELS, 2)))
@@ -183,16 +187,22 @@ def test_a_child_leaves_its_parent_unchanged() -> None:
 
 
 def test_a_loop_sees_its_own_and_the_workflows_names() -> None:
-    workflow = Scope().frame("workflow", workflow={"workflow": {"name": "w"}}, env={"LEVEL": "info"})
+    workflow = Scope().frame(
+        "workflow", workflow={"workflow": {"name": "w"}}, env={"LEVEL": "info"}
+    )
     lines = [
-        plait.render("${workflow.name}/${item}/${index}/${LEVEL}", workflow.frame("foreach", phase=names))
+        plait.render(
+            "${workflow.name}/${item}/${index}/${LEVEL}", workflow.frame("foreach", phase=names)
+        )
         for names in ({"item": "a", "index": 0}, {"item": "b", "index": 1})
     ]
     assert lines == ["w/a/0/info", "w/b/1/info"]
 
 
 def test_a_nested_workflow_inherits_from_its_parent() -> None:
-    parent = Scope().frame("parent", workflow={"workflow": {"name": "outer"}}, captures={"shared": "s"})
+    parent = Scope().frame(
+        "parent", workflow={"workflow": {"name": "outer"}}, captures={"shared": "s"}
+    )
     nested = parent.frame("nested", workflow={"workflow": {"name": "inner"}})
     assert plait.render("${workflow.name} ${shared}", nested) == "inner s"
 
@@ -246,7 +256,8 @@ def test_one_agent_does_not_see_what_another_captured(setup: Scope) -> None:
 def test_reduce_sees_the_aggregate_and_its_own_earlier_captures(setup: Scope) -> None:
     later = reduce(setup).child(summary="done").child(report="r")
     assert (
-        plait.render("${map.successful} ${map.results[0].output} ${summary} ${report}", later) == "2 x done r"
+        plait.render("${map.successful} ${map.results[0].output} ${summary} ${report}", later)
+        == "2 x done r"
     )
 
 
@@ -291,7 +302,9 @@ def test_a_missing_environment_variable_is_undefined(world: World) -> None:
         plait.render("${env.NOPE}", world.scope, strict=True)
 
 
-def test_a_file_called_like_a_default_is_named_by_its_directory(world: World, tmp_path: Path) -> None:
+def test_a_file_called_like_a_default_is_named_by_its_directory(
+    world: World, tmp_path: Path
+) -> None:
     (tmp_path / "-d").write_text("the file")
     assert world.render("${file:-d}") == "d"
     assert world.render("${file:./-d}") == "the file"
@@ -397,7 +410,9 @@ def test_the_same_relative_file_in_two_directories_is_two_files(tmp_path: Path) 
     assert [world.render("${file:f}") for world in worlds] == ["one", "two"]
 
 
-def test_an_environment_variable_a_file_and_a_command_of_one_name_are_three_entries(tmp_path: Path) -> None:
+def test_an_environment_variable_a_file_and_a_command_of_one_name_are_three_entries(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, {"same": "from env"})
     (tmp_path / "same").write_text("from file")
     assert world.render("${env.same} ${file:same} ${cmd:same}") == "from env from file output 1"
@@ -446,7 +461,10 @@ def test_json_is_extracted_anew_every_time(world: World) -> None:
 def test_child_scopes_share_the_cache_of_their_run(world: World) -> None:
     first = world.scope.frame("map", phase={"item": 1})
     second = world.scope.frame("map", phase={"item": 2})
-    assert [plait.render("${cmd:v}", scope) for scope in (first, second)] == ["output 1", "output 1"]
+    assert [plait.render("${cmd:v}", scope) for scope in (first, second)] == [
+        "output 1",
+        "output 1",
+    ]
 
 
 def test_threads_may_share_the_cache(world: World) -> None:
@@ -464,7 +482,9 @@ def test_threads_may_share_the_cache(world: World) -> None:
 def test_a_message_file_reaches_a_shell_as_it_is(world: World, tmp_path: Path, shell: str) -> None:
     message = 'fix: it\'s "done" $(touch canary)\n\nbody; touch canary'
     (tmp_path / ".commit-message.txt").write_text(message)
-    done = plait.sh("printf '%s' '${file:.commit-message.txt}'", world.scope, shell=shell, cwd=tmp_path)
+    done = plait.sh(
+        "printf '%s' '${file:.commit-message.txt}'", world.scope, shell=shell, cwd=tmp_path
+    )
     output = done.stdout.decode() if isinstance(done.stdout, bytes) else done.stdout
     assert output == message
     assert [path.name for path in tmp_path.iterdir()] == [".commit-message.txt"]

@@ -61,7 +61,9 @@ ROWS: Final = [
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in ROWS])
-def test_a_run_gives_what_the_row_says(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_gives_what_the_row_says(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = _prepared(row, tmp_path, monkeypatch)
     warnings = [str(found.problem.what) for found in place.check() if found.severity == "warning"]
     _assert_holds(warnings, row.warns)
@@ -108,7 +110,9 @@ def _placed(expected: Any, place: Place) -> Any:
     match expected:
         case str():
             said = expected.replace("<project>", str(place.root))
-            return said.replace("<head>", place.git("rev-parse", "HEAD")) if "<head>" in said else said
+            return (
+                said.replace("<head>", place.git("rev-parse", "HEAD")) if "<head>" in said else said
+            )
         case list():
             return [_placed(one, place) for one in expected]
         case dict():
@@ -174,7 +178,9 @@ def _writing(number: int, names: list[str]) -> str:
     return f'  - write_file: {{path: out{number}.txt, content: "{content}"}}\n'
 
 
-def test_a_hundred_computed_values_are_kept_and_the_least_recently_used_goes_first(place: Place) -> None:
+def test_a_hundred_computed_values_are_kept_and_the_least_recently_used_goes_first(
+    place: Place,
+) -> None:
     files = [f"f{number}" for number in range(101)]
     for name in files:
         place.write(name, "old")
@@ -276,12 +282,16 @@ def test_a_dry_run_shows_the_commands_and_changes_nothing(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = _prepared(row, tmp_path, monkeypatch)
-    before = sorted((path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file())
+    before = sorted(
+        (path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file()
+    )
     options = Options(inputs=row.inputs, strict=row.strict, profile=row.profile)
     shown = plan_run(str(place.file), options)
     assert shown
     assert [one.path for one in shown if not one.path] == []
-    after = sorted((path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file())
+    after = sorted(
+        (path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file()
+    )
     assert after == before
 
 
@@ -298,6 +308,8 @@ def test_every_row_says_what_must_come_out() -> None:
     silent = [
         row.id
         for row in ROWS
-        if row.prints is None and not (row.message or row.writes or row.skips) and row.refused is None
+        if row.prints is None
+        and not (row.message or row.writes or row.skips)
+        and row.refused is None
     ]
     assert silent == []

@@ -118,7 +118,9 @@ SCALARS = [
 
 @pytest.mark.parametrize("pure", [False, True])
 @pytest.mark.parametrize(("text", "value"), SCALARS)
-def test_a_scalar_means_what_the_core_schema_of_yaml_1_2_says(text: str, value: object, pure: bool) -> None:
+def test_a_scalar_means_what_the_core_schema_of_yaml_1_2_says(
+    text: str, value: object, pure: bool
+) -> None:
     found = data(text, pure=pure)
     assert (type(found), found) == (type(value), value)
 
@@ -157,7 +159,9 @@ ONE_DOCUMENT = [
 
 @pytest.mark.parametrize("pure", [False, True])
 @pytest.mark.parametrize(("text", "value"), ONE_DOCUMENT)
-def test_a_file_holds_one_document_and_an_empty_one_is_null(text: str, value: object, pure: bool) -> None:
+def test_a_file_holds_one_document_and_an_empty_one_is_null(
+    text: str, value: object, pure: bool
+) -> None:
     assert data(text, pure=pure) == value
 
 
@@ -192,7 +196,9 @@ plain_data = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(
-        st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co"), exclude_characters="\u2028\u2029\ufeff")
+        st.characters(
+            exclude_categories=("Cs", "Cc", "Cn", "Co"), exclude_characters="\u2028\u2029\ufeff"
+        )
     ),
     lambda inner: (
         st.lists(inner, max_size=4)
@@ -262,7 +268,9 @@ def test_of_random_text_a_node_or_our_error_comes_out(text: str) -> None:
 def test_importing_documents_does_not_import_yaml() -> None:
     code = "import plait.core.documents, sys; sys.exit('yaml' in sys.modules)"
     paths = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, timeout=60
+    )
     assert done.returncode == 0
 
 
@@ -345,7 +353,9 @@ def test_a_character_of_a_string_is_found_in_the_file(
 
 def test_an_error_in_a_string_is_drawn_in_its_file() -> None:
     node = scalar(
-        parse("steps:\n  - shell: >\n      echo ${a}\n      ${itme}\n", "flow.yaml").at("steps.0.shell")
+        parse("steps:\n  - shell: >\n      echo ${a}\n      ${itme}\n", "flow.yaml").at(
+            "steps.0.shell"
+        )
     )
     at = str(node.value).index("${itme}")
     span = Span(node.source(), at, at + len("${itme}"))
@@ -426,7 +436,9 @@ def handwritten(draw: st.DrawFn) -> tuple[str, str]:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(document=handwritten(), pure=st.booleans())
-def test_every_letter_is_found_where_the_author_wrote_it(document: tuple[str, str], pure: bool) -> None:
+def test_every_letter_is_found_where_the_author_wrote_it(
+    document: tuple[str, str], pure: bool
+) -> None:
     text, _ = document
     try:
         node = parse(text, "f.yaml", pure=pure)
@@ -448,7 +460,9 @@ def test_the_handwritten_strings_are_mostly_readable() -> None:
     @given(document=handwritten())
     def count(document: tuple[str, str]) -> None:
         with contextlib.suppress(DocumentError):
-            seen[document[1]] += any(letter in str(parse(document[0], "f").data()) for letter in LETTERS)
+            seen[document[1]] += any(
+                letter in str(parse(document[0], "f").data()) for letter in LETTERS
+            )
 
     count()
     assert min(seen.values()) >= 5, seen
@@ -475,7 +489,11 @@ DEEP = "nested deeper than 64 levels"
 BOMBS = [
     ("billion laughs", LAUGHS, NODES),
     ("merge bomb", MERGE_BOMB, NODES),
-    ("long text repeated", LONG_TEXT, "more than 4,194,304 characters when its aliases are written out"),
+    (
+        "long text repeated",
+        LONG_TEXT,
+        "more than 4,194,304 characters when its aliases are written out",
+    ),
     ("aliases as a ladder", ALIAS_LADDER, DEEP),
     ("30,000 [", "[" * 30_000, DEEP),
     ("30,000 {a: ", "{a: " * 30_000, DEEP),
@@ -487,7 +505,9 @@ BOMBS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "reason"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS])
+@pytest.mark.parametrize(
+    ("text", "reason"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS]
+)
 def test_a_bomb_is_refused_at_its_limit(text: str, reason: str) -> None:
     with pytest.raises(LimitError) as caught:
         parse(text, "f.yaml")
@@ -686,10 +706,16 @@ SYNTAX = [
 
 @pytest.mark.parametrize("pure", [False, True])
 @pytest.mark.parametrize(("text", "place", "what", "fix"), SYNTAX)
-def test_what_cannot_be_read_is_explained(text: str, place: str, what: str, fix: str, pure: bool) -> None:
+def test_what_cannot_be_read_is_explained(
+    text: str, place: str, what: str, fix: str, pure: bool
+) -> None:
     with pytest.raises(DocumentError) as caught:
         parse(text, "f.yaml", pure=pure)
-    assert (str(caught.value.where), caught.value.what, caught.value.fix) == (f"f.yaml:{place}", what, fix)
+    assert (str(caught.value.where), caught.value.what, caught.value.fix) == (
+        f"f.yaml:{place}",
+        what,
+        fix,
+    )
 
 
 @pytest.mark.parametrize("pure", [False, True])
@@ -755,7 +781,9 @@ JSON_REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "problems"), JSON_REFUSED)
-def test_json_that_two_readers_could_read_differently_is_refused(text: str, problems: list[str]) -> None:
+def test_json_that_two_readers_could_read_differently_is_refused(
+    text: str, problems: list[str]
+) -> None:
     with pytest.raises(DocumentError) as caught:
         parse_json(text, "f.json")
     found = [f"{problem.where}: {problem.what}" for problem in caught.value.problems]
@@ -924,4 +952,7 @@ def test_unknown_fields_are_named_with_place_and_nearest_field() -> None:
 
 def test_a_name_in_a_message_is_cut_and_cannot_drive_a_terminal() -> None:
     step = mapping('"\\e[31m' + "x" * 100 + '": 1\n')
-    assert check_keys(step, ["a"], kind="step")[0].what == f"'�[31m{'x' * 54}…' is not a field of a step"
+    assert (
+        check_keys(step, ["a"], kind="step")[0].what
+        == f"'�[31m{'x' * 54}…' is not a field of a step"
+    )

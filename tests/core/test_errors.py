@@ -7,7 +7,14 @@ import inspect
 import pytest
 
 from plait.core import errors
-from plait.core.errors import InputError, PlaitError, Problem, PromptTemplateError, closest_name, format_names
+from plait.core.errors import (
+    InputError,
+    PlaitError,
+    Problem,
+    PromptTemplateError,
+    closest_name,
+    format_names,
+)
 from plait.core.source import Source, Span
 
 SOURCE = Source("flow.yaml", "a: 1\nb: ${itme.path} ${prioritty}\n")
@@ -17,7 +24,10 @@ SHOWN = [
     (PlaitError("bad"), "bad"),
     (PlaitError("bad", fix="mend it"), "bad\nfix: mend it"),
     (PlaitError("bad", "flow.yaml"), "flow.yaml: bad"),
-    (PlaitError("bad", FIRST), "flow.yaml:2:4: bad\n2 | b: ${itme.path} ${prioritty}\n  |    ^^^^^^^^^^^^"),
+    (
+        PlaitError("bad", FIRST),
+        "flow.yaml:2:4: bad\n2 | b: ${itme.path} ${prioritty}\n  |    ^^^^^^^^^^^^",
+    ),
     (
         PlaitError("two", FIRST, "mend", also=[SECOND]),
         "flow.yaml:2:4: two\n2 | b: ${itme.path} ${prioritty}\n  |    ^^^^^^^^^^^^ ^^^^^^^^^^^^\nfix: mend",
@@ -72,7 +82,11 @@ def test_the_tree_of_errors_and_their_exit_codes(name: str) -> None:
 
 
 def test_the_tree_in_the_docstring_names_every_error() -> None:
-    classes = [name for name, it in inspect.getmembers(errors, inspect.isclass) if issubclass(it, PlaitError)]
+    classes = [
+        name
+        for name, it in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(it, PlaitError)
+    ]
     assert [name for name in classes if name not in (errors.__doc__ or "")] == []
 
 

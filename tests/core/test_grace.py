@@ -56,7 +56,9 @@ def test_there_is_no_other_grace() -> None:
     found = {
         f"{file.relative_to(SOURCE)}: {name}"
         for file in SOURCE.rglob("*.py")
-        for name in re.findall(r"^(\w*GRACE\w*)(?:: \w+)? = [\d.]+", file.read_text("utf-8"), re.MULTILINE)
+        for name in re.findall(
+            r"^(\w*GRACE\w*)(?:: \w+)? = [\d.]+", file.read_text("utf-8"), re.MULTILINE
+        )
     }
     # EOF_GRACE: how long output is read on that somebody holds open after the process has ended.
     assert found == {
@@ -112,7 +114,11 @@ def printed(error: ProcessError) -> str:
 @pytest.mark.parametrize("host", [by_shell, by_program, by_tool, by_step])
 @pytest.mark.parametrize(("grace", "is_late"), [("0", False), ("60", True)])
 def test_every_host_gives_the_same_grace(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: Callable[[Path], str], grace: str, is_late: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    host: Callable[[Path], str],
+    grace: str,
+    is_late: bool,
 ) -> None:
     monkeypatch.setenv("PLAIT_GRACE", grace)
     assert ("late" in host(tmp_path)) is is_late

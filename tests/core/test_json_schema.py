@@ -14,7 +14,10 @@ from share import examples
 
 REPORT = {
     "type": "object",
-    "properties": {"week": {"type": "integer", "minimum": 1, "maximum": 53}, "lang": {"enum": ["en", "de"]}},
+    "properties": {
+        "week": {"type": "integer", "minimum": 1, "maximum": 53},
+        "lang": {"enum": ["en", "de"]},
+    },
     "required": ["week"],
     "additionalProperties": False,
 }
@@ -78,7 +81,9 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "additionalProperties": st.one_of(st.booleans(), inner),
             "items": inner,
             "enum": st.lists(st.one_of(st.sampled_from("ab"), st.integers(0, 1)), max_size=3),
-            **dict.fromkeys(("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"), BOUNDS),
+            **dict.fromkeys(
+                ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"), BOUNDS
+            ),
             "description": st.one_of(st.just("text"), st.just(1)),
             "default": values,
         },

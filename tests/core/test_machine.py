@@ -32,7 +32,9 @@ from share import WHOLE
 
 
 def refused(number: int, file: str | None = None) -> OSError:
-    return OSError(number, os.strerror(number), file) if file else OSError(number, os.strerror(number))
+    return (
+        OSError(number, os.strerror(number), file) if file else OSError(number, os.strerror(number))
+    )
 
 
 __all__ = ["place"]  # a fixture
@@ -183,9 +185,13 @@ def as_nobody_else() -> tuple[int, list[str]]:
         pytest.skip(
             "ulimit -u does not bind root, and setpriv of util-linux, to be somebody else, is missing"
         )
-    tried = subprocess.run([*before, sys.executable, "-c", ""], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        [*before, sys.executable, "-c", ""], capture_output=True, text=True, check=False
+    )
     if tried.returncode != 0:
-        pytest.skip(f"ulimit -u does not bind root, and nobody else can start Python: {tried.stderr}")
+        pytest.skip(
+            f"ulimit -u does not bind root, and nobody else can start Python: {tried.stderr}"
+        )
     return uid, before
 
 

@@ -38,7 +38,9 @@ def in_lines(text: str, width: int) -> str:
 
 def by_numbers(secret: str, form: str) -> str:
     """The secret with a number for each character that is no letter or digit of ASCII."""
-    return "".join(char if char.isascii() and char.isalnum() else form.format(ord(char)) for char in secret)
+    return "".join(
+        char if char.isascii() and char.isalnum() else form.format(ord(char)) for char in secret
+    )
 
 
 FORMS: dict[str, Callable[[str], str]] = {
@@ -54,7 +56,9 @@ FORMS: dict[str, Callable[[str], str]] = {
     "hex, upper case": lambda secret: data(secret).hex().upper(),
     "hex, with colons": lambda secret: data(secret).hex(":"),
     "hex, in lines": lambda secret: in_lines(data(secret).hex(), 6),
-    "hex, in lines of bytes": lambda secret: " " + in_lines(data(secret).hex(" "), 12).replace("\n", "\n "),
+    "hex, in lines of bytes": lambda secret: (
+        " " + in_lines(data(secret).hex(" "), 12).replace("\n", "\n ")
+    ),
     "hex, in lines, JSON": lambda secret: json.dumps(in_lines(data(secret).hex(), 6))[1:-1],
     "shell word": shlex.quote,
     "shell word, double": lambda secret: "'" + secret.replace("'", "'\"'\"'") + "'",
@@ -102,7 +106,9 @@ secrets = st.text(characters, min_size=4, max_size=40).filter(lambda text: len(t
 @settings(max_examples=examples(150), deadline=None)
 @given(
     declared=st.lists(secrets, min_size=1, max_size=3),
-    pieces=st.lists(st.tuples(st.text(characters, max_size=12), st.sampled_from(sorted(FORMS))), max_size=4),
+    pieces=st.lists(
+        st.tuples(st.text(characters, max_size=12), st.sampled_from(sorted(FORMS))), max_size=4
+    ),
     joint=st.text(characters, max_size=3),
 )
 @example(declared=["a***b", "secret"], pieces=[("a", "as it is")], joint="")
@@ -112,7 +118,8 @@ def test_no_declared_secret_is_left_in_any_form(
     declared: list[str], pieces: list[tuple[str, str]], joint: str
 ) -> None:
     text = joint.join(
-        f"{before}{FORMS[form](declared[at % len(declared)])}" for at, (before, form) in enumerate(pieces)
+        f"{before}{FORMS[form](declared[at % len(declared)])}"
+        for at, (before, form) in enumerate(pieces)
     )
     hidden = Masker(declared).mask(text)
     assert [found for secret in declared for found in tells(hidden, secret)] == []

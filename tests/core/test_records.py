@@ -58,7 +58,10 @@ def twins(dataclass: Any, field: Any) -> dict[str, Any]:
     return {each.__name__: each for each in (Plain, Special, Derived, Open, Itself, Finished)}
 
 
-OURS, THEIRS = twins(records.dataclass, records.field), twins(dataclasses.dataclass, dataclasses.field)
+OURS, THEIRS = (
+    twins(records.dataclass, records.field),
+    twins(dataclasses.dataclass, dataclasses.field),
+)
 
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("Plain",    (1,),           {}),
@@ -106,7 +109,8 @@ def test_each_object_gets_a_default_of_its_own() -> None:
 
 
 @given(
-    one=st.tuples(st.integers(0, 2), st.integers(0, 2)), other=st.tuples(st.integers(0, 2), st.integers(0, 2))
+    one=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    other=st.tuples(st.integers(0, 2), st.integers(0, 2)),
 )
 def test_records_are_equal_and_hashed_by_what_is_compared(
     one: tuple[int, int], other: tuple[int, int]
@@ -179,7 +183,9 @@ def test_a_dataclass_can_be_based_on_a_record() -> None:
 
 def test_a_record_survives_a_copy_and_a_pickle() -> None:
     record = Kept(1, (2, 3))
-    assert copy.copy(record) == copy.deepcopy(record) == pickle.loads(pickle.dumps(record)) == record
+    assert (
+        copy.copy(record) == copy.deepcopy(record) == pickle.loads(pickle.dumps(record)) == record
+    )
 
 
 def test_a_field_is_special_in_known_ways_only() -> None:

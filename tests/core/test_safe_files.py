@@ -49,7 +49,17 @@ def test_a_root_that_is_not_there_holds_nothing(root: Path) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["../secret", "tools/../../secret", "/etc/passwd", "", ".", "a//b", "tools/./t.py", "tools/", "a\0b"],
+    [
+        "../secret",
+        "tools/../../secret",
+        "/etc/passwd",
+        "",
+        ".",
+        "a//b",
+        "tools/./t.py",
+        "tools/",
+        "a\0b",
+    ],
 )
 def test_a_path_that_could_leave_is_refused_unseen(root: Path, place: str) -> None:
     for look in (read_below, stamp_below):
@@ -63,7 +73,9 @@ WAYS = [beneath.open_with_openat2, beneath.open_by_walking, None]
 
 @pytest.mark.parametrize("target", ["../../secret", "t.py", "/etc/passwd"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_link_is_refused_wherever_it_leads(root: Path, target: str, way: beneath.Opener | None) -> None:
+def test_a_link_is_refused_wherever_it_leads(
+    root: Path, target: str, way: beneath.Opener | None
+) -> None:
     (root / "tools" / "link.py").symlink_to(target)
     with pytest.raises(OutsideError) as caught:
         read_below(str(root), "tools/link.py", way=way)
@@ -77,13 +89,22 @@ def test_a_linked_folder_leads_nowhere(root: Path, way: beneath.Opener | None) -
         read_below(str(root), "linked/t.py", way=way)
 
 
-PLACES = ["tools/t.py", "tools/deep/d.py", "tools/no.py", "no/t.py", "tools", "tools/t.py/x", "tools/deep"]
+PLACES = [
+    "tools/t.py",
+    "tools/deep/d.py",
+    "tools/no.py",
+    "no/t.py",
+    "tools",
+    "tools/t.py/x",
+    "tools/deep",
+]
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_the_walk_finds_what_the_kernel_finds(root: Path, place: str) -> None:
     by_kernel, by_walking = (
-        read_below(str(root), place, way=way) for way in (beneath.open_with_openat2, beneath.open_by_walking)
+        read_below(str(root), place, way=way)
+        for way in (beneath.open_with_openat2, beneath.open_by_walking)
     )
     assert by_kernel == by_walking
 
@@ -126,7 +147,8 @@ def test_no_descriptor_is_left(root: Path) -> None:
 
 @given(
     st.lists(
-        st.sampled_from(["..", ".", "", "tools", "t.py", "secret", "\0", "~", "%2e%2e", "..\\"]), max_size=6
+        st.sampled_from(["..", ".", "", "tools", "t.py", "secret", "\0", "~", "%2e%2e", "..\\"]),
+        max_size=6,
     )
 )
 def test_no_path_reads_what_is_outside(parts: list[str]) -> None:
@@ -200,7 +222,21 @@ def test_a_link_may_lead_anywhere_inside(
     assert found(linked, place, way) == expected
 
 
-STEPS = ["..", ".", "", "tools", "deep", "way", "near.py", "up.py", "t.py", "out", "round", "absolute", "no"]
+STEPS = [
+    "..",
+    ".",
+    "",
+    "tools",
+    "deep",
+    "way",
+    "near.py",
+    "up.py",
+    "t.py",
+    "out",
+    "round",
+    "absolute",
+    "no",
+]
 
 
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=7))

@@ -69,7 +69,10 @@ def test_positions_count_lines_from_one(text: str) -> None:
     source = Source("f", text)
     for offset in range(len(text) + 1):
         before = text[:offset]
-        assert source.position(offset) == (before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
+        assert source.position(offset) == (
+            before.count("\n") + 1,
+            offset - (before.rfind("\n") + 1) + 1,
+        )
 
 
 # ── excerpts ─────────────────────────────────────────────────────────────
@@ -78,7 +81,9 @@ def test_positions_count_lines_from_one(text: str) -> None:
 def test_an_excerpt_places_itself_in_the_outer_file() -> None:
     outer = Source("flow.yaml", "a: |\n  x ${y}\n  z\n")
     # The scalar lost two columns of indentation on each of its lines.
-    excerpt = Excerpt("flow.yaml", "x ${y}\nz\n", outer=outer, origin=lambda at: at + 7 if at < 7 else at + 9)
+    excerpt = Excerpt(
+        "flow.yaml", "x ${y}\nz\n", outer=outer, origin=lambda at: at + 7 if at < 7 else at + 9
+    )
     span = Span(excerpt, 2, 6)
     assert str(span) == "flow.yaml:2:5"
     assert span.draw() == "2 |   x ${y}\n  |     ^^^^"

@@ -70,7 +70,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "what"), REFUSED, ids=[type(value).__name__ for value, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("value", "what"), REFUSED, ids=[type(value).__name__ for value, _ in REFUSED]
+)
 def test_what_is_no_json_is_refused_without_being_shown(value: Any, what: str) -> None:
     with pytest.raises(ValueRefusedError) as caught:
         text(value)
@@ -90,9 +92,15 @@ def test_data_that_contains_itself_or_is_too_deep_is_refused() -> None:
 
 json_values = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(),
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -122,7 +130,13 @@ def test_a_secret_prints_as_a_mask_whatever_asks() -> None:
         f"{secret!r}",
         "{} {!r}".format(secret, secret),  # noqa: UP032 - a third way to print
     ]
-    shown += [repr([secret]), repr({"k": secret}), text(secret), text([secret]), json_text({"k": secret})]
+    shown += [
+        repr([secret]),
+        repr({"k": secret}),
+        text(secret),
+        text([secret]),
+        json_text({"k": secret}),
+    ]
     assert [it for it in shown if "hidden" in it] == []
 
 
@@ -131,7 +145,9 @@ def test_a_secret_is_revealed_only_on_request() -> None:
     assert reveal_text([Secret("s")]) == json_text([Secret("s")], reveal=True) == '["s"]'
 
 
-@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+@pytest.mark.parametrize(
+    "take", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"]
+)
 def test_a_secret_cannot_be_carried_away(take: Any) -> None:
     with pytest.raises(TypeError, match=r"^a Secret cannot be pickled or copied$"):
         take(Secret("hidden"))

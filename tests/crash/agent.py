@@ -91,7 +91,11 @@ class Agent:
         """Start an engine, and kill it when it has added so many lines; False if it was through before."""
         engine = self._engine()
         before, limit = len(self.ledger()), time.monotonic() + LIMIT
-        while engine.poll() is None and len(self.ledger()) < before + lines and time.monotonic() < limit:
+        while (
+            engine.poll() is None
+            and len(self.ledger()) < before + lines
+            and time.monotonic() < limit
+        ):
             time.sleep(0.002)
         try:
             engine.wait(delay)
@@ -143,16 +147,23 @@ class Agent:
         if not runs:
             return frozenset()
         with Runs(str(self.project)).open(runs[0], write=False) as opened:
-            ends = [one.event for one in opened.journal.events() if isinstance(one.event, StepFinished)]
+            ends = [
+                one.event for one in opened.journal.events() if isinstance(one.event, StepFinished)
+            ]
         return frozenset(_number(end.path) for end in ends if ".call:" in end.path)
 
     def violations(self) -> list[str]:
         begun = [line.removeprefix("BEGIN ") for line in self.ledger()]
         found = []
         for death in self.deaths:
-            later = {line.removeprefix("BEGIN ") for line in self.ledger()[death.lines :] if line[0] == "B"}
+            later = {
+                line.removeprefix("BEGIN ")
+                for line in self.ledger()[death.lines :]
+                if line[0] == "B"
+            }
             found += [
-                f"A: call {one} was recorded, and begun again" for one in sorted(death.recorded & later)
+                f"A: call {one} was recorded, and begun again"
+                for one in sorted(death.recorded & later)
             ]
         wanted = {f"{turn}.{call}" for turn in range(1, TURNS + 1) for call in (1, 2)}
         if missing := wanted - set(begun):
@@ -176,7 +187,11 @@ class Agent:
         for event in events:
             if isinstance(event, StepStarted | StepFinished) and event.path in ended:
                 found.append(f"C: {event.path} was recorded, and done again")
-            if isinstance(event, StepFinished) and "/" in event.path and isinstance(event.outcome, Succeeded):
+            if (
+                isinstance(event, StepFinished)
+                and "/" in event.path
+                and isinstance(event.outcome, Succeeded)
+            ):
                 ended.add(event.path)
         output = getattr(getattr(last, "outcome", None), "value", {}).get("output")
         return found if output == "all noted" else [*found, f"B: the answer is {output!r}"]

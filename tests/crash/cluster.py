@@ -117,7 +117,8 @@ class ClusterScene(Scene):
         flow = self.project / "flow.yaml"
         flow.write_text(
             flow.read_text().replace(
-                "  input: items.json", f"  shared: true\n  stall_timeout: {STALL}\n  input: items.json"
+                "  input: items.json",
+                f"  shared: true\n  stall_timeout: {STALL}\n  input: items.json",
             )
         )
         self.port = self.port or _free_port()
@@ -183,7 +184,9 @@ class ClusterScene(Scene):
         )
 
 
-def play(scene: ClusterScene, chance: Random, kills: int, *, victims: Sequence[str] = VICTIMS) -> None:
+def play(
+    scene: ClusterScene, chance: Random, kills: int, *, victims: Sequence[str] = VICTIMS
+) -> None:
     """Kill this and that until it was enough; the run goes on to its end."""
     with scene.cluster() as cluster:
         while len(scene.deaths) < kills:
@@ -224,7 +227,9 @@ def _has_lines(scene: ClusterScene, engine: Engine, more: int) -> bool:
     """As the scene's; but a run that hangs is found here, and what it said of itself is told."""
     wanted, limit = len(scene.ledger()) + more, patience()
     if not wait_for(lambda: not engine.is_running or len(scene.ledger()) >= wanted, limit):
-        raise Failed(f"nothing happened on a cluster for {limit:.0f} s; the run: {scene.notes()[-5:]}")
+        raise Failed(
+            f"nothing happened on a cluster for {limit:.0f} s; the run: {scene.notes()[-5:]}"
+        )
     return engine.is_running
 
 

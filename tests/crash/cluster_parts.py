@@ -55,8 +55,15 @@ class Nursery:
     _process: subprocess.Popen[str] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def start(self, program: str, arguments: list[str], env: Mapping[str, str], folder: Path) -> Part:
-        order = {"program": program, "arguments": arguments, "env": dict(env), "folder": str(folder)}
+    def start(
+        self, program: str, arguments: list[str], env: Mapping[str, str], folder: Path
+    ) -> Part:
+        order = {
+            "program": program,
+            "arguments": arguments,
+            "env": dict(env),
+            "folder": str(folder),
+        }
         with self._lock:
             process = self._running()
             assert process.stdin is not None

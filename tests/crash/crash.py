@@ -40,7 +40,17 @@ from typing import Final
 from crash import cluster, power
 from crash.agent import Agent, moment
 from crash.edits import edited
-from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, read_aside, uninterrupted, wait_for
+from crash.scene import (
+    LIMIT,
+    Ended,
+    Engine,
+    Failed,
+    Scene,
+    is_locked,
+    read_aside,
+    uninterrupted,
+    wait_for,
+)
 from crash.trees import Trees
 from crash.trees import moment as moment_of_trees
 from crash.verdict import extra_starts
@@ -136,7 +146,9 @@ Way = Callable[[Stage, Tally], None]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200, help="how many random kills (default: 200)")
+    parser.add_argument(
+        "--kills", type=int, default=200, help="how many random kills (default: 200)"
+    )
     parser.add_argument(
         "--rounds", type=int, default=5, help="how often the other ways are tried (default: 5)"
     )
@@ -165,7 +177,9 @@ def _reported(name: str, stage: Stage) -> bool:
         print(f"{name:20} not tried: {tally.skipped}", flush=True)
         return True
     worst = f"{tally.most_extra:.1f}"
-    _print_row(name, str(tally.runs), str(tally.deaths), str(tally.extra), worst, str(len(found)), seconds)
+    _print_row(
+        name, str(tally.runs), str(tally.deaths), str(tally.extra), worst, str(len(found)), seconds
+    )
     good = bool(found) == (name in CONTROLS)
     for violation in found[:3] if name in CONTROLS else found[:20]:
         print(f"    {violation}", flush=True)
@@ -203,7 +217,9 @@ def random_kills(stage: Stage, tally: Tally, *world: str) -> None:
             scene = stage.scene(world=world)
             while len(killed) < stage.kills and scene.is_killed(*_moment(chance)):
                 killed.append(scene)
-            scene.expect_code(scene.to_the_end(), 0)  # which has nothing to do, if it is through already
+            scene.expect_code(
+                scene.to_the_end(), 0
+            )  # which has nothing to do, if it is through already
             tally.add(scene, expected)
             shutil.rmtree(scene.folder)
 
@@ -327,7 +343,9 @@ def file_size_limit(stage: Stage, tally: Tally) -> None:
         ended = scene.to_the_end("--largest-file", str(FULL_LIMIT))
         scene.note_death()
         _expect_journal_error(scene, ended)
-        scene.to_the_end("--largest-file", str(FULL_LIMIT))  # comes further: the log was emptied meanwhile
+        scene.to_the_end(
+            "--largest-file", str(FULL_LIMIT)
+        )  # comes further: the log was emptied meanwhile
         scene.note_death()
         scene.expect_code(scene.to_the_end(), 0)
         tally.add(scene, expected)
@@ -335,7 +353,11 @@ def file_size_limit(stage: Stage, tally: Tally) -> None:
 
 def _expect_journal_error(scene: Scene, ended: Ended) -> None:
     """It says what is wrong with the journal, and how to go on."""
-    if ended.code != 1 or "the journal cannot be used" not in ended.said or "plait resume" not in ended.said:
+    if (
+        ended.code != 1
+        or "the journal cannot be used" not in ended.said
+        or "plait resume" not in ended.said
+    ):
         scene.faults.append(f"G17: exit code {ended.code}, and it said: {ended.said[-300:]}")
 
 
@@ -420,7 +442,12 @@ def _take_over(tally: Tally, name: str, printed: str, errors: str) -> None:
     if "not tried" in lines[row]:
         raise NotPossible(lines[row].partition(": ")[2])
     runs, deaths, extra, worst, _, _ = lines[row].split()[1:]
-    tally.runs, tally.deaths, tally.extra, tally.most_extra = int(runs), int(deaths), int(extra), float(worst)
+    tally.runs, tally.deaths, tally.extra, tally.most_extra = (
+        int(runs),
+        int(deaths),
+        int(extra),
+        float(worst),
+    )
     tally.blame(*(line.strip() for line in lines[row + 1 :] if line.startswith("    ")))
 
 
@@ -480,7 +507,9 @@ def threads(stage: Stage, tally: Tally) -> None:
         scene.kill_after(2)
         for _ in range(2 * stage.rounds):
             # Each thread counts for itself, so low numbers come soon.
-            ended = scene.to_the_end(before=_at_journal(scene, name, "signal=KILL", chance.randrange(1, 40)))
+            ended = scene.to_the_end(
+                before=_at_journal(scene, name, "signal=KILL", chance.randrange(1, 40))
+            )
             scene.note_death()
             if ended.code == 0:
                 break
@@ -520,7 +549,12 @@ def disk_errors(stage: Stage, tally: Tally) -> None:
 
 def _at_journal(scene: Scene, name: str, what: str, when: int | str) -> list[str]:
     """What happens to the calls of all threads that concern the write-ahead log."""
-    return [*_strace(name, when, what), "-f", "-P", str(scene.runs / str(scene.run) / "journal.db-wal")]
+    return [
+        *_strace(name, when, what),
+        "-f",
+        "-P",
+        str(scene.runs / str(scene.run) / "journal.db-wal"),
+    ]
 
 
 def _strace_works(tally: Tally) -> bool:
@@ -611,7 +645,9 @@ def _spoil_tail(wal: Path, whole: bytes, how: str, chance: random.Random) -> Non
     elif how == "cut":
         wal.write_bytes(whole[:at])
     else:
-        wal.write_bytes(whole[:at] + bytes([255 - byte for byte in whole[at : at + 1]]) + whole[at + 1 :])
+        wal.write_bytes(
+            whole[:at] + bytes([255 - byte for byte in whole[at : at + 1]]) + whole[at + 1 :]
+        )
 
 
 def _records(folder: Path) -> int:
@@ -746,7 +782,9 @@ def cluster_kills(stage: Stage, tally: Tally) -> None:
     _cluster_kills(replace(stage, kills=stage.kills // 5), tally)
 
 
-def _cluster_kills(stage: Stage, tally: Tally, *world: str, victims: Sequence[str] = cluster.VICTIMS) -> None:
+def _cluster_kills(
+    stage: Stage, tally: Tally, *world: str, victims: Sequence[str] = cluster.VICTIMS
+) -> None:
     """Half as many kills as are made of engines without a cluster: 100 of each."""
     if not cluster.is_installed():
         tally.skipped = "distributed is not installed"

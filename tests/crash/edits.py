@@ -129,7 +129,9 @@ class Edited(Scene):
             before, began = self.known(), len(self.ledger())
             stale = self.stale(before)
             asks = PATHS["sent"] in before.open
-            self.flags = () if self.chance.random() < 0.3 and lines is not None else ("--accept-changes",)
+            self.flags = (
+                () if self.chance.random() < 0.3 and lines is not None else ("--accept-changes",)
+            )
             is_accepted = bool(self.flags) or self.accepted == self.revisions
             is_repeated = asks and self.chance.random() < 0.7 and self.answer()
             ended = self.lived(lines, seconds)
@@ -186,7 +188,9 @@ class Edited(Scene):
         begun: set[str] = set()
         for run in self.run_folders():
             with read_aside(run) as journal:
-                if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'events'").fetchall():
+                if not journal.execute(
+                    "SELECT 1 FROM sqlite_schema WHERE name = 'events'"
+                ).fetchall():
                     continue
                 for number, event, path, status in journal.execute(
                     "SELECT number, event, path, status FROM events WHERE event IN ('started', 'finished') ORDER BY number"
@@ -203,7 +207,11 @@ class Edited(Scene):
 
     def stale(self, known: Known) -> set[str]:
         """The steps that are recorded by other words than those of now."""
-        return {step for step in self.texts if known.counts(step) and self.texts[step] != self.text_of(step)}
+        return {
+            step
+            for step in self.texts
+            if known.counts(step) and self.texts[step] != self.text_of(step)
+        }
 
     def says_else(self, name: str) -> bool:
         """Has the step of a command another text now?  If that is accepted, all behind it follows."""
@@ -223,7 +231,8 @@ class Edited(Scene):
             is_recorded = before.counts(path) or before.counts(step)
             earlier = NAMES[: NAMES.index(name)]
             is_first = not any(
-                one in names[:at] or PATHS[one] in before.open or self.says_else(one) for one in earlier
+                one in names[:at] or PATHS[one] in before.open or self.says_else(one)
+                for one in earlier
             )
             if is_recorded and is_first and not has_changed:
                 self.faults.append(f"A: {name} was recorded and begun again")
@@ -235,7 +244,9 @@ class Edited(Scene):
                 self.said_done = False
         ended, steps = self.known().ended, {_step(path) for path in PATHS.values()}
         anew = {step for step in steps if ended.get(step, 0) > before.ended.get(step, 0)}
-        self.texts |= {step: self.text_of(step) for step in {*anew, *(_step(PATHS[name]) for name in names)}}
+        self.texts |= {
+            step: self.text_of(step) for step in {*anew, *(_step(PATHS[name]) for name in names)}
+        }
         if names.count("sent") > 1:
             self.faults.append("C: what may run once was begun twice in one life")
 

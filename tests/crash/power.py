@@ -108,7 +108,9 @@ class Disk:
         """What was there when a sync began is safe when it has ended."""
         file = call.file
         if call.thread not in self._syncing:
-            inside = frozenset(name for name in self.unsafe_names if str(PurePath(name).parent) == file)
+            inside = frozenset(
+                name for name in self.unsafe_names if str(PurePath(name).parent) == file
+            )
             self._syncing[call.thread] = bytes(self.written.get(file, b"")), inside
         if call.result is None:
             return
@@ -118,7 +120,9 @@ class Disk:
             self.unsafe_names -= inside
 
 
-def unsafe_reports(disk: Disk, trace: Iterable[str], project: Path, said: Path) -> tuple[int, list[str]]:
+def unsafe_reports(
+    disk: Disk, trace: Iterable[str], project: Path, said: Path
+) -> tuple[int, list[str]]:
     """How many finished steps an engine reported, and which of them a power cut could have undone."""
     reports, unsafe = 0, list[str]()
     for call in calls(trace):

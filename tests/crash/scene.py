@@ -164,7 +164,12 @@ class Scene:
         output = self.folder / f"said-{next(self._numbers)}"
         with output.open("wb") as said:
             running = subprocess.Popen(
-                command, cwd=self.project, env=self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                command,
+                cwd=self.project,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
             )
         engine = Engine(running, output)
         try:
@@ -216,7 +221,9 @@ class Scene:
     def expect_code(self, ended: Ended, *codes: int) -> None:
         if ended.code not in codes:
             last = ended.said.strip().splitlines()[-3:]
-            self.faults.append(f"exit code {ended.code}, not {' or '.join(map(str, codes))}: {last}")
+            self.faults.append(
+                f"exit code {ended.code}, not {' or '.join(map(str, codes))}: {last}"
+            )
 
     # ── after a death ────────────────────────────────────────────────────
 
@@ -252,7 +259,9 @@ class Scene:
         return found[0].name if found else None
 
     def run_folders(self) -> list[Path]:
-        return [run for run in self.runs.iterdir() if run.name[0] != "."] if self.runs.exists() else []
+        return (
+            [run for run in self.runs.iterdir() if run.name[0] != "."] if self.runs.exists() else []
+        )
 
     def journal(self) -> list[Journaled]:
         """What is recorded; each file of a journal is looked through on the way."""

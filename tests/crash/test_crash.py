@@ -48,7 +48,9 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("way", "items"), WAYS)
-def test_nothing_is_lost_and_nothing_recorded_is_repeated(stage: Stage, way: str, items: int) -> None:
+def test_nothing_is_lost_and_nothing_recorded_is_repeated(
+    stage: Stage, way: str, items: int
+) -> None:
     tally = tried(way, dataclasses.replace(stage, items=items))
     if tally.skipped:
         pytest.skip(tally.skipped)
@@ -82,7 +84,9 @@ def story(
         ledger=ledger_lines(
             ledger.replace(" ", "\n").replace("+", "START map/item:").replace("-", "END map/item:")
         ),
-        deaths=[Death(lines, frozenset(f"map/item:{path}" for path in paths)) for lines, paths in deaths],
+        deaths=[
+            Death(lines, frozenset(f"map/item:{path}" for path in paths)) for lines, paths in deaths
+        ],
         journal=[Journaled(f"map/item:{item}", "item", "done") for item in journal],
         result=result,
         expected=b"ok",
@@ -158,7 +162,10 @@ def test_a_run_that_was_never_wholly_made_is_said_to_be_one(
 ) -> None:
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
     scene = Scene(tmp_path / "scene", items=1)
-    with Runs(str(scene.project)).create({}) as made, sqlite3.connect(f"{made.folder}/journal.db") as journal:
+    with (
+        Runs(str(scene.project)).create({}) as made,
+        sqlite3.connect(f"{made.folder}/journal.db") as journal,
+    ):
         journal.execute("DELETE FROM about WHERE name IN ('facts', 'place', 'created')")
     (scene.runs / made.id / "run.json").unlink()  # which comes last
     assert main(["resume", made.id, "--project", str(scene.project)]) == 2
@@ -174,12 +181,17 @@ def test_a_journal_that_cannot_be_read_makes_no_item_a_failed_one(tmp_path: Path
     scene = Scene(tmp_path / "scene", items=2, parallel=1, padding=50_000)
     hold = scene.project / "hold-look"
     hold.touch()
-    scene.kill_after(5)  # the first item is at its second step, and what its first one printed is recorded
+    scene.kill_after(
+        5
+    )  # the first item is at its second step, and what its first one printed is recorded
     hold.unlink()
     (blob,) = (scene.runs / str(scene.run) / "blobs").iterdir()
     blob.rename(tmp_path / "aside")
     ended = scene.to_the_end()
-    assert (ended.code, f"{blob}: data that belongs to the journal is missing" in ended.said) == (1, True)
+    assert (ended.code, f"{blob}: data that belongs to the journal is missing" in ended.said) == (
+        1,
+        True,
+    )
     scene.note_death()
     (tmp_path / "aside").rename(blob)
     scene.expect_code(scene.to_the_end(), 0)

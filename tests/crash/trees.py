@@ -91,7 +91,12 @@ class Trees:
 
     def git(self, *args: str) -> str:
         done = subprocess.run(
-            ["git", *args], cwd=self.project, env=self.env, capture_output=True, text=True, timeout=LIMIT
+            ["git", *args],
+            cwd=self.project,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
         )
         return done.stdout if done.returncode == 0 else f"git {args[0]}: {done.stderr}"
 

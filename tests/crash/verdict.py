@@ -90,7 +90,9 @@ def _itself_and_above(path: str) -> Iterator[str]:
 
 
 def _not_recorded_once(story: Story) -> Iterator[str]:
-    done = Counter(step.path for step in story.journal if step.kind == "item" and step.status == "done")
+    done = Counter(
+        step.path for step in story.journal if step.kind == "item" and step.status == "done"
+    )
     wanted = {MAP + item for item in story.items}
     for path in sorted(wanted | done.keys()):
         if done[path] != (path in wanted):
@@ -105,7 +107,9 @@ def _not_recorded_once(story: Story) -> Iterator[str]:
 
 def _other_result(story: Story) -> Iterator[str]:
     if story.result != story.expected:
-        yield "C: reduce wrote nothing" if story.result is None else "C: reduce wrote something else"
+        yield (
+            "C: reduce wrote nothing" if story.result is None else "C: reduce wrote something else"
+        )
 
 
 def _too_many_starts(story: Story) -> Iterator[str]:

@@ -25,7 +25,9 @@ class Watched(MemoryJournal):
 
     def append(self, *events: Event) -> None:
         super().append(*events)
-        self.transactions.append([f"{type(event).__name__} {getattr(event, 'path', '')}" for event in events])
+        self.transactions.append(
+            [f"{type(event).__name__} {getattr(event, 'path', '')}" for event in events]
+        )
         if any(isinstance(event, StepStarted) and event.path == "flow/a" for event in events):
             self.begun.set()
 
@@ -45,7 +47,9 @@ def test_a_list_of_one_step_is_two_records_and_its_start_is_none_of_them() -> No
     assert journal.transactions == [["StepFinished flow/a", "StepFinished flow"]]
 
 
-def test_a_start_is_left_out_where_the_end_says_it_all_and_kept_where_a_step_was_tried_again() -> None:
+def test_a_start_is_left_out_where_the_end_says_it_all_and_kept_where_a_step_was_tried_again() -> (
+    None
+):
     journal = Watched()
     again = Policy(Retry(2, "fixed", 0.0))
     performed(steps(step("a", failing(times=1), policy=again)), new_run(journal=journal))
@@ -61,7 +65,9 @@ def test_a_start_is_left_out_where_the_end_says_it_all_and_kept_where_a_step_was
 
 def test_the_start_of_a_step_that_still_runs_is_recorded_while_it_runs() -> None:
     journal = Watched()
-    performed(steps(step("a", Acting(lambda _: journal.begun.wait(PATIENCE)))), new_run(journal=journal))
+    performed(
+        steps(step("a", Acting(lambda _: journal.begun.wait(PATIENCE)))), new_run(journal=journal)
+    )
     recorded = journal.step("flow/a")
     assert recorded is not None
     assert isinstance(recorded.outcome, Succeeded)
@@ -71,7 +77,9 @@ def test_the_start_of_a_step_that_still_runs_is_recorded_while_it_runs() -> None
 def test_watchers_hear_of_every_start_and_end_in_order_whatever_is_recorded() -> None:
     heard: list[str] = []
     run = new_run(
-        watchers=[lambda stamped: heard.append(f"{type(stamped.event).__name__} {stamped.event.path}")]
+        watchers=[
+            lambda stamped: heard.append(f"{type(stamped.event).__name__} {stamped.event.path}")
+        ]
     )
     performed(steps(step("a", Acting()), step("b", Acting())), run)
     assert heard == [

@@ -118,7 +118,10 @@ def test_what_happens_inside_a_graph_is_told_with_its_state_and_the_item(place: 
     }
     assert sorted(began["nodes/c"]) == ["_last_error", "n"]
     for event in ("item_started", "item_finished"):
-        assert [(names["item"], names["state"]) for names in told.of(event)] == [(1, {"n": 2}), (2, {"n": 2})]
+        assert [(names["item"], names["state"]) for names in told.of(event)] == [
+            (1, {"n": 2}),
+            (2, {"n": 2}),
+        ]
 
 
 def test_what_agents_tell_says_which_question_which_tool_and_with_what(place: Place) -> None:
@@ -137,22 +140,30 @@ def test_a_plain_prompt_is_one_question(place: Place) -> None:
     told = told_by(place, "steps: [{prompt: hello}]")
     (began,), (ended,) = told.of("turn_started"), told.of("turn_finished")
     assert (began["path"], began["turn"], ended["result"]["output"]) == ("steps/0/turn:1", 1, "hi")
-    ran = place.done("hooks: [{id: no, event: turn_started, verb: skip}]\nsteps: [{prompt: never}]\n")
+    ran = place.done(
+        "hooks: [{id: no, event: turn_started, verb: skip}]\nsteps: [{prompt: never}]\n"
+    )
     assert ran.skipped == ["steps/0/turn:1", "steps/0"]
 
 
 @pytest.mark.parametrize(("wanted", "calls"), [("demo/echo", False), ("demo/other", True)])
-def test_a_gate_on_one_tool_stops_its_calls_and_no_others(place: Place, wanted: str, calls: bool) -> None:
+def test_a_gate_on_one_tool_stops_its_calls_and_no_others(
+    place: Place, wanted: str, calls: bool
+) -> None:
     script(place, ("go", use("demo__echo", n=1)), (None, "done"))
     ran = place.done(
         f"hooks: [{{id: t, event: tool_call, condition: {{path: tool, value: {wanted}}}, verb: fail}}]\n"
         "steps: [{prompt: {prompt: go, tools: [demo/echo]}}]\n"
     )
-    (call,) = [end for path, end in ran.finished.items() if ".call:" in path and "hook:" not in path]
+    (call,) = [
+        end for path, end in ran.finished.items() if ".call:" in path and "hook:" not in path
+    ]
     assert call.outcome.value["failed"] is not calls  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("condition", ["'${env.DAY} == \"Friday\"'", "{path: env.DAY, value: Friday}"])
+@pytest.mark.parametrize(
+    "condition", ["'${env.DAY} == \"Friday\"'", "{path: env.DAY, value: Friday}"]
+)
 @pytest.mark.parametrize(("day", "runs"), [("Friday", False), ("Monday", True)])
 def test_a_condition_sees_the_environment_as_params_do(
     place: Place, monkeypatch: pytest.MonkeyPatch, condition: str, day: str, runs: bool
@@ -174,7 +185,9 @@ def test_what_an_agent_took_that_failed_is_counted_once_and_a_question_that_was_
     place: Place, verb: str, turns: int, took: tuple[int, int, float]
 ) -> None:
     script(place, ("go", use("demo__echo", n=1)), (None, "done"))
-    ran = place.run(FORBIDDING % (turns, verb) + "steps: [{prompt: {prompt: go, tools: [demo/echo]}}]\n")
+    ran = place.run(
+        FORBIDDING % (turns, verb) + "steps: [{prompt: {prompt: go, tools: [demo/echo]}}]\n"
+    )
     assert ran.result.failure is not None
     with flow_store(str(place.root)).open(ran.result.run, write=False) as opened:
         asked = replay_events(opened.journal.events()).asked

@@ -59,7 +59,9 @@ class Fake:
         return answer(ctx) if callable(answer) else answer
 
 
-BROKEN = StepError(Failure("it broke", "exit", exit_code=3, output={"output": "half", "exit_code": 3}))
+BROKEN = StepError(
+    Failure("it broke", "exit", exit_code=3, output={"output": "half", "exit_code": 3})
+)
 
 
 class Tools:
@@ -84,7 +86,9 @@ class Tools:
         return [tool for _, tool, _ in self.calls]
 
 
-def calling(id: str, event: str, tool: str | None = None, params: Json = None, **fields: Any) -> Hook:
+def calling(
+    id: str, event: str, tool: str | None = None, params: Json = None, **fields: Any
+) -> Hook:
     given = None if params is None else compile(params, profile="graph")
     if "condition" in fields:
         fields["condition"] = parse_when(fields["condition"])
@@ -176,7 +180,9 @@ def test_the_retries_of_the_step_itself_come_first_and_do_not_count() -> None:
 
 
 def test_a_step_that_is_mended_by_a_retry_is_done() -> None:
-    assert done(Fake([BROKEN, "fine"]), new_run([saying("retry", "step_failed")])) == Succeeded("fine")
+    assert done(Fake([BROKEN, "fine"]), new_run([saying("retry", "step_failed")])) == Succeeded(
+        "fine"
+    )
 
 
 def test_a_failure_for_which_retries_were_in_vain_does_not_retry_what_it_is_inside_of() -> None:
@@ -201,7 +207,8 @@ def test_an_abort_before_a_step_ends_the_run_and_nothing_is_recorded_of_the_step
 
 
 @pytest.mark.parametrize(
-    ("event", "answer", "outcome"), [("step_finished", 1, Succeeded), ("step_failed", BROKEN, Failed)]
+    ("event", "answer", "outcome"),
+    [("step_finished", 1, Succeeded), ("step_failed", BROKEN, Failed)],
 )
 def test_an_abort_behind_a_step_ends_the_run_and_the_step_is_recorded(
     event: str, answer: Any, outcome: type
@@ -237,7 +244,10 @@ def test_the_first_verdict_in_the_order_of_the_layers_counts_however_they_were_g
 
 
 def test_an_abort_anywhere_wins() -> None:
-    hooks = [saying("continue", "step_started", "u", **USER), saying("abort", "step_started", "p", **PROJECT)]
+    hooks = [
+        saying("continue", "step_started", "u", **USER),
+        saying("abort", "step_started", "p", **PROJECT),
+    ]
     with pytest.raises(Aborted, match="the hook 'p' says abort"):
         done(Fake([1]), new_run(hooks))
 
@@ -286,7 +296,9 @@ def test_of_many_verdicts_an_abort_counts_then_a_gate_that_cannot_answer_then_th
     aborts = [at for at, (verb, blocks) in enumerate(said) if verb == "abort" and not blocks]
     blocked = [at for at, (_, blocks) in enumerate(said) if blocks]
     expected = next(iter([*aborts, *blocked, *range(len(said))]), None)
-    assert (None if verdict is None else verdict.by) == (None if expected is None else f"h{expected}")
+    assert (None if verdict is None else verdict.by) == (
+        None if expected is None else f"h{expected}"
+    )
 
 
 # ── hooks that fail ──────────────────────────────────────────────────────
@@ -313,7 +325,9 @@ def test_a_gate_that_fails_blocks_and_says_which(event: str) -> None:
 
 
 def test_a_gate_that_fails_behind_a_step_ends_the_run() -> None:
-    run = new_run([calling("guard", "step_finished", gate=True)], Tools(guard=StepError(Failure("no line"))))
+    run = new_run(
+        [calling("guard", "step_finished", gate=True)], Tools(guard=StepError(Failure("no line")))
+    )
     with pytest.raises(Aborted, match="the gate 'guard' could not answer: no line"):
         done(Fake([1]), run)
 
@@ -348,7 +362,9 @@ MISUSED = [
 
 
 @pytest.mark.parametrize(("event", "said", "why"), MISUSED)
-def test_a_verdict_that_means_nothing_is_told_and_not_ignored(event: str, said: Json, why: str) -> None:
+def test_a_verdict_that_means_nothing_is_told_and_not_ignored(
+    event: str, said: Json, why: str
+) -> None:
     run = new_run([calling("odd", event)], Tools(odd=said))
     assert run.hooks is not None
     assert run.hooks.fire(event, StepContext(run, "a", Scope()), {}) is None
@@ -390,7 +406,11 @@ CONDITIONS: list[tuple[Json, bool]] = [
 @pytest.mark.parametrize(("condition", "holds"), CONDITIONS)
 def test_a_hook_is_asked_only_if_its_condition_holds(condition: Json, holds: bool) -> None:
     tools = Tools()
-    done(Fake([BROKEN]), new_run([calling("t", "step_failed", condition=condition)], tools), item={"id": 7})
+    done(
+        Fake([BROKEN]),
+        new_run([calling("t", "step_failed", condition=condition)], tools),
+        item={"id": 7},
+    )
     assert tools.names == (["t"] if holds else [])
 
 
@@ -423,11 +443,19 @@ def test_params_are_filled_with_what_the_event_knows() -> None:
     spent = Budget(Limits(steps=9))
     run = RunContext("r", MemoryJournal())
     names: Json = {"run": {"id": "r"}, "limits": spent.limits.record()}
-    run.hooks = HookRunner([calling("t", "step_failed", params=params)], call=tools, names=names, spent=spent)
+    run.hooks = HookRunner(
+        [calling("t", "step_failed", params=params)], call=tools, names=names, spent=spent
+    )
     done(Fake([BROKEN]), run, item=[1, 2])
     assert tools.calls[0][2] == {
         "all": "step_failed a a shell r",
-        "error": {"message": "it broke", "kind": "exit", "exit_code": 3, "retryable": False, "path": "a"},
+        "error": {
+            "message": "it broke",
+            "kind": "exit",
+            "exit_code": 3,
+            "retryable": False,
+            "path": "a",
+        },
         "item": [1, 2],
         "used": "1 0",
         "limit": 9,
@@ -440,7 +468,11 @@ HOSTILE = st.text() | st.sampled_from(
 )
 
 
-@given(value=st.recursive(HOSTILE | st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
+@given(
+    value=st.recursive(
+        HOSTILE | st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=5
+    )
+)
 def test_what_an_event_brings_along_arrives_unchanged(value: Json) -> None:
     tools = Tools()
     run = new_run([calling("t", "step_finished", params={"r": "${result}"})], tools)
@@ -545,7 +577,9 @@ def test_a_hook_that_was_edited_is_asked_anew_and_keeps_nobody_from_resuming() -
 
 
 @given(failing=st.integers(0, 5), most=st.integers(0, 5), cut=st.integers(0, 16))
-def test_a_run_that_is_cut_anywhere_ends_as_if_it_had_not_been(failing: int, most: int, cut: int) -> None:
+def test_a_run_that_is_cut_anywhere_ends_as_if_it_had_not_been(
+    failing: int, most: int, cut: int
+) -> None:
     hooks = [
         calling("before", "step_started"),
         calling("again", "step_failed"),
@@ -579,7 +613,9 @@ class _Cut:
         return acted
 
 
-def _life(answers: list[Any], hooks: list[Hook], most: int, cut: _Cut, journal: MemoryJournal) -> Outcome:
+def _life(
+    answers: list[Any], hooks: list[Hook], most: int, cut: _Cut, journal: MemoryJournal
+) -> Outcome:
     said = {"before": None, "again": {"verb": "retry", "max_retries": most}, "behind": None}
     run = new_run(hooks, Tools(**{name: cut.before(one) for name, one in said.items()}), journal)
     try:
@@ -599,7 +635,9 @@ def limited(hooks: Sequence[Hook], limits: Limits, tools: Tools | None = None) -
 def test_what_is_reached_ends_the_run_before_the_next_step_with_what_was_made() -> None:
     tools = Tools()
     run = limited(
-        [calling("t", "limit", params={"l": "${limit}", "at": "${step.name}"})], Limits(steps=2), tools
+        [calling("t", "limit", params={"l": "${limit}", "at": "${step.name}"})],
+        Limits(steps=2),
+        tools,
     )
     for at in range(2):
         assert done(Fake([at], name=f"s{at}"), run) == Succeeded(at)
@@ -607,10 +645,18 @@ def test_what_is_reached_ends_the_run_before_the_next_step_with_what_was_made() 
     with pytest.raises(Aborted) as caught:
         done(third, run, last={"output": "so far"}, captured="x")
     failure = caught.value.failure
-    assert (failure.kind, failure.message) == ("limit", "the run has reached its limit of 2 steps (2 used)")
-    assert failure.output == {"output": "so far", "captures": {"captured": "x", "last": {"output": "so far"}}}
+    assert (failure.kind, failure.message) == (
+        "limit",
+        "the run has reached its limit of 2 steps (2 used)",
+    )
+    assert failure.output == {
+        "output": "so far",
+        "captures": {"captured": "x", "last": {"output": "so far"}},
+    }
     assert third.turns == []
-    assert tools.calls == [("s2/hook:t", "t", {"l": {"code": "steps", "value": 2, "max": 2}, "at": "s2"})]
+    assert tools.calls == [
+        ("s2/hook:t", "t", {"l": {"code": "steps", "value": 2, "max": 2}, "at": "s2"})
+    ]
     assert run.journal.step("s2") is None
 
 

@@ -46,7 +46,8 @@ LIMITS = st.builds(Limits, turns=SOME, tokens=SOME, spend=SOME, steps=SOME)
 
 
 @given(
-    limits=st.lists(LIMITS, min_size=1, max_size=4), spends=st.lists(st.tuples(st.integers(0, 3), AMOUNTS))
+    limits=st.lists(LIMITS, min_size=1, max_size=4),
+    spends=st.lists(st.tuples(st.integers(0, 3), AMOUNTS)),
 )
 def test_whoever_is_inside_spends_the_outers_as_well(
     limits: list[Limits], spends: list[tuple[int, dict[str, int]]]
@@ -89,7 +90,8 @@ def test_threads_lose_nothing(amounts: list[list[int]]) -> None:
             spent.add(tokens=amount, turns=1)
 
     threads = [
-        threading.Thread(target=spend, args=(mine, (outer, inner)[at % 2])) for at, mine in enumerate(amounts)
+        threading.Thread(target=spend, args=(mine, (outer, inner)[at % 2]))
+        for at, mine in enumerate(amounts)
     ]
     for thread in threads:
         thread.start()
@@ -184,7 +186,10 @@ class Told:
         self.ends = ends
 
     def events(self, after: int = 0) -> Any:
-        return (EventRecord(at, when, end) for at, (when, end) in enumerate(self.ends[after:], after + 1))
+        return (
+            EventRecord(at, when, end)
+            for at, (when, end) in enumerate(self.ends[after:], after + 1)
+        )
 
     def usage_before(self, before: int) -> Any:
         return ((end.path, end.used) for _, end in self.ends[: before - 1] if end.used)
@@ -222,18 +227,30 @@ def test_what_earlier_lives_used_up_is_found_for_all_and_for_each_place() -> Non
     assert known.inside("steps/2/turn:1") == {}
     assert known.by_part() == {"steps": whole}
     assert [path for path, _ in known.below("steps/1")] == ["steps/1"]
-    paths = ("steps/1", "steps/2/turn:1.call:1", "steps/2/turn:1", "steps/1/run", "steps", "steps/3", "")
+    paths = (
+        "steps/1",
+        "steps/2/turn:1.call:1",
+        "steps/2/turn:1",
+        "steps/1/run",
+        "steps",
+        "steps/3",
+        "",
+    )
     assert [path for path in paths if known.has_step(path)] == ["steps/1", "steps/2/turn:1.call:1"]
 
 
-def test_what_is_used_up_at_one_path_in_several_lives_is_added_up_and_that_of_this_life_left_out() -> None:
+def test_what_is_used_up_at_one_path_in_several_lives_is_added_up_and_that_of_this_life_left_out() -> (
+    None
+):
     ends = [end("a", turns=1, spend=0.1), end("a", turns=1, spend=0.2), end("a", turns=1)]
     assert earlier(*ends).inside("") == {"turns": 3, "spend": 0.3}
     assert earlier(*ends, before=3).inside("") == {"turns": 2, "spend": 0.3}
 
 
 @given(
-    ends=st.lists(st.tuples(st.lists(st.sampled_from(["a", "b", "hook:h"]), min_size=1, max_size=4), AMOUNTS))
+    ends=st.lists(
+        st.tuples(st.lists(st.sampled_from(["a", "b", "hook:h"]), min_size=1, max_size=4), AMOUNTS)
+    )
 )
 def test_places_beside_each_other_add_up_to_what_they_are_inside_of(
     ends: list[tuple[list[str], dict[str, int]]],

@@ -97,7 +97,9 @@ OUTCOMES: list[tuple[Json | BaseException, Outcome]] = [
 
 
 @pytest.mark.parametrize(("does", "outcome"), OUTCOMES)
-def test_whatever_a_step_raises_becomes_an_outcome(does: Json | BaseException, outcome: Outcome) -> None:
+def test_whatever_a_step_raises_becomes_an_outcome(
+    does: Json | BaseException, outcome: Outcome
+) -> None:
     assert performed(Fake([does])) == outcome
 
 
@@ -119,7 +121,9 @@ UNRECORDABLE: list[tuple[Json, str]] = [
 def test_what_cannot_be_recorded_fails_the_step_that_gave_it(value: Json, why: str) -> None:
     journal = MemoryJournal()
     failed = Failed(
-        Failure(f"gave what cannot be recorded: a value has no JSON form: {why}", "capture", path="a")
+        Failure(
+            f"gave what cannot be recorded: a value has no JSON form: {why}", "capture", path="a"
+        )
     )
     assert performed(Fake([value]), new_run(journal=journal)) == failed
     recorded = journal.step("a")
@@ -164,7 +168,9 @@ def test_a_step_that_succeeds_is_not_tried_again() -> None:
 
 def test_a_pause_comes_between_attempts_and_not_before_the_first() -> None:
     journal = MemoryJournal()
-    performed(Fake([NO], Policy(Retry(4, "linear", 0.001, increment=0.002))), new_run(journal=journal))
+    performed(
+        Fake([NO], Policy(Retry(4, "linear", 0.001, increment=0.002))), new_run(journal=journal)
+    )
     kinds = [type(event) for event in events_of(journal)]
     assert kinds == [StepStarted, StepRetrying] * 3 + [StepStarted, StepFinished]
     delays = [event.delay for event in events_of(journal) if isinstance(event, StepRetrying)]
@@ -267,7 +273,9 @@ def test_a_step_whose_text_has_changed_is_refused_or_done_again_if_that_is_accep
         "or put the file back as it was"
     )
     assert changed.turns == []
-    assert performed(changed, new_run(journal=journal.reopen(), accept_changes=True)) == Succeeded("new")
+    assert performed(changed, new_run(journal=journal.reopen(), accept_changes=True)) == Succeeded(
+        "new"
+    )
 
 
 def test_behind_a_step_that_was_done_anew_nothing_is_remembered() -> None:
@@ -356,7 +364,9 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
         with pytest.raises(InputError, match=r"\(b/a\) may run only once"):
             performed(around(again), new_run(journal=journal.reopen()))
     assert journal.step("b") is None
-    assert performed(around(again), new_run(journal=journal.reopen(), repeat=["b/a"])) == Succeeded("done")
+    assert performed(around(again), new_run(journal=journal.reopen(), repeat=["b/a"])) == Succeeded(
+        "done"
+    )
 
 
 # ── the time of a whole ──────────────────────────────────────────────────
@@ -464,10 +474,17 @@ def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> Non
 
 def test_inside_names_every_step_of_a_flow_with_its_path() -> None:
     loop = foreach(
-        ValueSource(text_of(["x"])), steps(step("do", Acting())), fingerprint="l", items_fingerprint="i"
+        ValueSource(text_of(["x"])),
+        steps(step("do", Acting())),
+        fingerprint="l",
+        items_fingerprint="i",
     )
     flow = steps(
-        step("a", Acting(), on_failure=FailureHandler(steps(step("mend", Acting()), name="on_failure"))),
+        step(
+            "a",
+            Acting(),
+            on_failure=FailureHandler(steps(step("mend", Acting()), name="on_failure")),
+        ),
         step("b", loop),
     )
     assert [path for path, _ in iter_steps(flow)] == [
@@ -564,7 +581,9 @@ def built(plan: Plan, ledger: list[str]) -> ActionStep:
         policy=Policy(Retry(plan.attempts, "fixed", 0.0)),
         capture="seen" if plan.captures else None,
         when=Never() if plan.skipped else None,
-        on_failure=FailureHandler(named("on_failure", plan.handler, ledger)) if plan.handler else None,
+        on_failure=FailureHandler(named("on_failure", plan.handler, ledger))
+        if plan.handler
+        else None,
         on_success=named("on_success", plan.success, ledger) if plan.success else None,
         continue_on_error=plan.goes_on,
     )
@@ -586,7 +605,9 @@ def flows(draw: st.DrawFn, depth: int = 2) -> tuple[Plan, ...]:
 
 @st.composite
 def plans(draw: st.DrawFn, name: str, depth: int) -> Plan:
-    kind = draw(st.sampled_from(["plain", "plain", "handled", "followed", "loop"] if depth else ["plain"]))
+    kind = draw(
+        st.sampled_from(["plain", "plain", "handled", "followed", "loop"] if depth else ["plain"])
+    )
     inner = draw(flows(depth - 1)) if kind != "plain" else ()
     return Plan(
         name,
@@ -638,7 +659,9 @@ def test_a_run_that_is_cut_anywhere_and_resumed_ends_as_if_it_had_not_been(
     done = leaves_done(cut)
     second: list[str] = []
     assert _without_times(lived(flow_of(plans, second), cut.whole())) == expected
-    assert [path for path in second if any(path == d or path.startswith(f"{d}/") for d in done)] == []
+    assert [
+        path for path in second if any(path == d or path.startswith(f"{d}/") for d in done)
+    ] == []
     # Nothing is lost, either: what ran in the uncut life ran in one of these.
     assert set(live) == set(first) | set(second)
 
@@ -659,7 +682,9 @@ def _without_times(outcome: Json) -> Json:
                 )
             )
         case Mapping():
-            return {key: _without_times(value) for key, value in outcome.items() if key != "duration"}
+            return {
+                key: _without_times(value) for key, value in outcome.items() if key != "duration"
+            }
         case list():
             return [_without_times(value) for value in outcome]
     return outcome
@@ -679,9 +704,12 @@ def test_a_finished_run_that_is_resumed_does_nothing() -> None:
 def test_a_retried_step_says_so_in_its_events() -> None:
     journal = MemoryJournal()
     flow = steps(
-        step("a", failing("no", times=1), policy=Policy(tries(2))), step("b", saying("${last.output}"))
+        step("a", failing("no", times=1), policy=Policy(tries(2))),
+        step("b", saying("${last.output}")),
     )
-    assert performed(flow, new_run(journal=journal)) == Succeeded({"output": "at last", "captures": {}})
+    assert performed(flow, new_run(journal=journal)) == Succeeded(
+        {"output": "at last", "captures": {}}
+    )
     retrying = [event for event in events_of(journal) if isinstance(event, StepRetrying)]
     assert retrying == [StepRetrying("flow/a", 1, Failure("no", "exit", 1, path="flow/a"), 0.0, 2)]
 
@@ -714,7 +742,9 @@ class Full(MemoryJournal):
 
     def append(self, *events: Event) -> None:
         if any(isinstance(event, StepFinished) for event in events):
-            error = JournalError("the journal cannot be used: the disk is full", "journal.db", "make room")
+            error = JournalError(
+                "the journal cannot be used: the disk is full", "journal.db", "make room"
+            )
             error.holds_last = self.has_last
             raise error
         super().append(*events)

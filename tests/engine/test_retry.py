@@ -53,7 +53,9 @@ def test_no_pause_is_negative_or_longer_than_the_longest(
 
 
 @given(backoff=st.sampled_from(BACKOFFS), initial=st.floats(0, 10))
-def test_without_jitter_no_pause_is_shorter_than_the_one_before(backoff: Backoff, initial: float) -> None:
+def test_without_jitter_no_pause_is_shorter_than_the_one_before(
+    backoff: Backoff, initial: float
+) -> None:
     delays = list(Retry(8, backoff, initial).delays(Random(0)))
     assert all(first <= second for first, second in pairwise(delays))
 
@@ -89,6 +91,10 @@ def test_every_kind_that_may_be_named_is_compared_whole() -> None:
         assert not Retry(2, retry_on=(kind,)).applies_to(Failure(f"{kind} in the message", "other"))
 
 
-@pytest.mark.parametrize(("budget", "spent", "over"), [(None, 1e9, False), (5, 5, False), (5, 5.1, True)])
-def test_a_budget_is_for_all_attempts_together(budget: float | None, spent: float, over: bool) -> None:
+@pytest.mark.parametrize(
+    ("budget", "spent", "over"), [(None, 1e9, False), (5, 5, False), (5, 5.1, True)]
+)
+def test_a_budget_is_for_all_attempts_together(
+    budget: float | None, spent: float, over: bool
+) -> None:
     assert Retry(3, budget=budget).exceeds_budget(spent) is over

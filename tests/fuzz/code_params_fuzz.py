@@ -81,7 +81,10 @@ CODE: dict[str, Callable[[Random], tuple[str, Params]]] = {
         {"command": r.choice(SCRIPTS) + " $${value_1}", "values": {"value_1": HOLE}},
     ),
     "its old name": lambda r: ("rye/bash/bash", {"command": r.choice(SCRIPTS)}),
-    "core/json/query": lambda r: ("core/json/query", {"query": r.choice(QUERIES), "data": [{"a": 1}]}),
+    "core/json/query": lambda r: (
+        "core/json/query",
+        {"query": r.choice(QUERIES), "data": [{"a": 1}]},
+    ),
     "core/file/search": lambda r: ("core/file/search", {"pattern": r.choice(PATTERNS)}),
     "python": lambda r: ("team/code", {"code": r.choice(PYTHONS)}),
     "a nested list": lambda r: ("team/code", {"jobs": [{"run": r.choice(SCRIPTS)}]}),
@@ -118,7 +121,9 @@ def _step(case: Case, placeholder: str = "${v}") -> dict[str, Any]:
 
 HOSTS: dict[str, Callable[[Case], dict[str, Any]]] = {
     "step": lambda c: _workflow(c, steps=[_step(c)]),
-    "step by a computed id": lambda c: _workflow(c, vars={"t": c.tool}, steps=[{**_step(c), "tool": "${t}"}]),
+    "step by a computed id": lambda c: _workflow(
+        c, vars={"t": c.tool}, steps=[{**_step(c), "tool": "${t}"}]
+    ),
     "default": lambda c: _workflow(c, steps=[_step(c, "${nothing:-${v}}")]),
     "on_failure": lambda c: _workflow(c, steps=[{"shell": "false", "on_failure": _step(c)}]),
     "validate": lambda c: _workflow(c, steps=[{"shell": "true", "validate": _step(c)}]),
@@ -131,7 +136,10 @@ HOSTS: dict[str, Callable[[Case], dict[str, Any]]] = {
         c, blocks={"b": {"steps": [_step(c, "${w}")]}}, steps=[{"use": "b", "with": {"w": "${v}"}}]
     ),
     "agent": lambda c: _workflow(
-        c, steps=[{"agent": {"tool": "team/code", "prompt": "x", "options": _in(_options(c), "${v}")}}]
+        c,
+        steps=[
+            {"agent": {"tool": "team/code", "prompt": "x", "options": _in(_options(c), "${v}")}}
+        ],
     ),
     "hook": lambda c: _workflow(
         c,
@@ -139,7 +147,9 @@ HOSTS: dict[str, Callable[[Case], dict[str, Any]]] = {
         hooks=[{"id": "h", "event": "step_finished", "action": _step(c, "${inputs.v}")}],
     ),
     "node": lambda c: _graph(c, {"a": _step(c, "${state.v}")}),
-    "node by a computed id": lambda c: _graph(c, {"a": {**_step(c, "${state.v}"), "tool": "${state.t}"}}),
+    "node by a computed id": lambda c: _graph(
+        c, {"a": {**_step(c, "${state.v}"), "tool": "${state.t}"}}
+    ),
     "action": lambda c: _graph(c, {"a": {"action": _step(c, "{input:v}")}}),
     "foreach node": lambda c: _graph(
         c, {"a": {**_step(c, "${item}"), "over": ["${state.v}"], "parallel": True}}
@@ -263,7 +273,10 @@ def main() -> int:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="plait-fuzz-") as folder:
         tally = fuzz(Path(folder), runs=chosen.runs, seed=chosen.seed, progress=True)
-    print(f"{tally.tried} cases: " + ", ".join(f"{count} {end}" for end, count in sorted(tally.ends.items())))
+    print(
+        f"{tally.tried} cases: "
+        + ", ".join(f"{count} {end}" for end, count in sorted(tally.ends.items()))
+    )
     print(tally.first_failure, end="\n" if tally.first_failure else "")
     return 1 if tally.failed else 0
 

@@ -42,7 +42,9 @@ def run(runs: int, seed: int) -> tuple[int, int, int]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Hold what check says of names against what runs know.")
+    options = argparse.ArgumentParser(
+        description="Hold what check says of names against what runs know."
+    )
     options.add_argument("--runs", type=int, default=1_000)
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()

@@ -48,7 +48,9 @@ class Described:
 
 
 PROGRAMS = (
-    Described(("grep",), "A:B:C:D:d:e:f:m:ivnrlc", ("--regexp", "--include"), ("--count",), digits=True),
+    Described(
+        ("grep",), "A:B:C:D:d:e:f:m:ivnrlc", ("--regexp", "--include"), ("--count",), digits=True
+    ),
     Described(("sort",), "k:o:S:t:T:nru", ("--key", "--output"), ("--reverse",)),
     Described(("sed",), "e:f:l:i::nE", ("--expression",), ("--quiet",)),
     Described(("cut",), "b:c:d:f:sz", ("--delimiter",), ("--complement",)),
@@ -56,7 +58,9 @@ PROGRAMS = (
     Described(("head",), "c:n:qv", ("--lines",), ("--quiet",), digits=True),
     Described(("rm",), "rfiv", (), ("--force",)),
     Described(("git", "commit"), "m:F:C:c:t:S::u::aqv", ("--message", "--author"), ("--amend",)),
-    Described(("git", "grep"), "e:f:A:B:C:m:O::nil", ("--max-depth",), ("--all-match",), digits=True),
+    Described(
+        ("git", "grep"), "e:f:A:B:C:m:O::nil", ("--max-depth",), ("--all-match",), digits=True
+    ),
     Described(("git", "worktree"), "b:B:f", (), ("--force",), dashes=False),
     Described(("sudo", "-u", "root", "rm"), "rfiv", (), ("--force",)),
     Described(("some-tool",), "xyz", (), ("--flag",)),
@@ -95,9 +99,17 @@ def fuzz(shell: str, *, runs: int, seed: int) -> Tally:
 
 
 def _write_recorders(folder: Path) -> None:
-    for name in {"git", "sudo", *(word for one in PROGRAMS for word in one.words[:1])} - {"env", "sudo"}:
-        _write(folder / name, '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" "" >>"$RECORD"; echo >>"$RECORD"\n')
-    _write(folder / "sudo", '#!/bin/sh\nprintf "%s\\0" sudo "$@" "" >>"$RECORD"; echo >>"$RECORD"\n')
+    for name in {"git", "sudo", *(word for one in PROGRAMS for word in one.words[:1])} - {
+        "env",
+        "sudo",
+    }:
+        _write(
+            folder / name,
+            '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" "" >>"$RECORD"; echo >>"$RECORD"\n',
+        )
+    _write(
+        folder / "sudo", '#!/bin/sh\nprintf "%s\\0" sudo "$@" "" >>"$RECORD"; echo >>"$RECORD"\n'
+    )
 
 
 def _write(path: Path, text: str) -> None:
@@ -139,7 +151,14 @@ def _random_word(random: Random, described: Described, values: list[Json]) -> li
         values.append(random.choice(HOSTILE))
         number = len(values) - 1
         return random.choice(
-            [[number], [number], ["'", number, "'"], ['"', number, '"'], [number, "z"], ["a", number]]
+            [
+                [number],
+                [number],
+                ["'", number, "'"],
+                ['"', number, '"'],
+                [number, "z"],
+                ["a", number],
+            ]
         )
     if kind < 0.7:
         return ["-" + "".join(random.choices(letters, k=random.randint(1, 3)))]
@@ -180,7 +199,9 @@ def _arguments(
         trusted=[True] * len(numbers),
     )
     env = {"PATH": f"{folder}:/usr/bin:/bin", "RECORD": str(record), **script.env}
-    subprocess.run([shell, "-c", script.script], env=env, check=True, timeout=30, capture_output=True)
+    subprocess.run(
+        [shell, "-c", script.script], env=env, check=True, timeout=30, capture_output=True
+    )
     line = record.read_text()
     return line.removesuffix("\n").removesuffix("\0").split("\0")[:-1]
 
@@ -248,18 +269,24 @@ def _takes_another(described: Described, word: str) -> bool:
 
 
 def _shown(command: _Command, values: Sequence[Json]) -> str:
-    return "".join(piece if isinstance(piece, str) else f"⟨{values[piece]!r}⟩" for piece in command.pieces)
+    return "".join(
+        piece if isinstance(piece, str) else f"⟨{values[piece]!r}⟩" for piece in command.pieces
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="random commands with values that look like options")
+    parser = argparse.ArgumentParser(
+        description="random commands with values that look like options"
+    )
     parser.add_argument("--runs", type=int, default=4_000, help="commands to try, over all shells")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     shells = [shell for shell in DIALECTS if shutil.which(shell, path=os.defpath)]
     tallies = [fuzz(shell, runs=chosen.runs // len(shells), seed=chosen.seed) for shell in shells]
     for tally in tallies:
-        print(f"{tally.shell}: {tally.commands} commands, {tally.refused} refused, {len(tally.wrong)} wrong")
+        print(
+            f"{tally.shell}: {tally.commands} commands, {tally.refused} refused, {len(tally.wrong)} wrong"
+        )
         print("\n".join(tally.wrong[:3]))
     return 1 if any(tally.wrong for tally in tallies) else 0
 

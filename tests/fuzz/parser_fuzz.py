@@ -67,7 +67,19 @@ SCRAPS: Final = (
         ":from:",
         "date:",
     ),
-    *("${a:-", "${a|", "${file:", "| upper", "join(", "\\}", "\\{", "\x00", "\ud800", "\U0001f600", "9" * 30),
+    *(
+        "${a:-",
+        "${a|",
+        "${file:",
+        "| upper",
+        "join(",
+        "\\}",
+        "\\{",
+        "\x00",
+        "\ud800",
+        "\U0001f600",
+        "9" * 30,
+    ),
     *(
         "${" * 70,
         "}" * 70,
@@ -209,10 +221,13 @@ def measure(most_seconds: float) -> list[str]:
 
 def patterns() -> list[tuple[str, str, Callable[[int], str]]]:
     flat = [
-        (opener, profile, repeated(opener, "")) for profile, openers in OPENERS.items() for opener in openers
+        (opener, profile, repeated(opener, ""))
+        for profile, openers in OPENERS.items()
+        for opener in openers
     ]
     nested = [
-        (f"{opener} … {closer}", profile, repeated(opener, closer)) for profile, opener, closer in NESTED
+        (f"{opener} … {closer}", profile, repeated(opener, closer))
+        for profile, opener, closer in NESTED
     ]
     return [*flat, *nested]
 
@@ -272,13 +287,17 @@ def least_seconds(text: str, profile: str) -> tuple[float, int]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Break templates; measure that parsing is linear.")
+    options = argparse.ArgumentParser(
+        description="Break templates; measure that parsing is linear."
+    )
     options.add_argument("--runs", type=int, default=1_000_000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument(
         "--linear", action=argparse.BooleanOptionalAction, default=True, help="measure times too"
     )
-    options.add_argument("--seconds", type=float, default=MAX_SECONDS, help="what a mebibyte may take here")
+    options.add_argument(
+        "--seconds", type=float, default=MAX_SECONDS, help="what a mebibyte may take here"
+    )
     chosen = options.parse_args()
 
     def progress(count: int) -> None:
@@ -290,7 +309,9 @@ def main() -> None:
     outcomes = run(chosen.runs, chosen.seed, progress=progress)
     print(file=sys.stderr)
     shown = ", ".join(f"{count:,} {name}" for name, count in sorted(outcomes.items()))
-    print(f"parser_fuzz: {chosen.runs:,} texts, seed {chosen.seed}: {shown}; {len(broken)} bounds broken")
+    print(
+        f"parser_fuzz: {chosen.runs:,} texts, seed {chosen.seed}: {shown}; {len(broken)} bounds broken"
+    )
     sys.exit(1 if broken or outcomes["SLOW"] else 0)
 
 

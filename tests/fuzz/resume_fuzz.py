@@ -39,12 +39,16 @@ def run(runs: int, seed: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Kill, edit and resume random flows; compare with a model.")
+    options = argparse.ArgumentParser(
+        description="Kill, edit and resume random flows; compare with a model."
+    )
     options.add_argument("--runs", type=int, default=2_000)
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     lives, wrong = run(chosen.runs, chosen.seed)
-    print(f"resume_fuzz: {chosen.runs:,} stories of {lives:,} lives, seed {chosen.seed}: {wrong} wrong")
+    print(
+        f"resume_fuzz: {chosen.runs:,} stories of {lives:,} lives, seed {chosen.seed}: {wrong} wrong"
+    )
     sys.exit(1 if wrong else 0)
 
 

@@ -113,7 +113,13 @@ class Author:
         if not self.substitutions:  # commands may not follow a here-document there
             kinds += [self.heredoc, self.two_heredocs, self.large]
         if self.dialect == "bash":
-            kinds += [self.here_string, self.process_substitution, self.array, self.condition, self.local]
+            kinds += [
+                self.here_string,
+                self.process_substitution,
+                self.array,
+                self.condition,
+                self.local,
+            ]
         self.random.choice(kinds)()
 
     def arguments(self) -> None:
@@ -186,7 +192,9 @@ class Author:
             if tabs:
                 self.text("\t")
             body += (
-                self.expands(["a ", "'", '"', "\\$", "\\\\", "\\`", "# ", ") ", "it's "], around="heredoc")
+                self.expands(
+                    ["a ", "'", '"', "\\$", "\\\\", "\\`", "# ", ") ", "it's "], around="heredoc"
+                )
                 + "\n"
             )
             self.text("\n")
@@ -257,7 +265,11 @@ class Author:
         self.end()
 
     def redirection(self) -> None:
-        name = "out " + str(self.random.randint(0, 9)) + self.random.choice(["$(x)", ";", "'", '"', "`", "*"])
+        name = (
+            "out "
+            + str(self.random.randint(0, 9))
+            + self.random.choice(["$(x)", ";", "'", '"', "`", "*"])
+        )
         self.text("printf %s x > ")
         self.word_of(name)
         self.text("; cat < ")
@@ -326,7 +338,14 @@ class Author:
     def word_start(self) -> str:
         if self.random.random() < 0.5:
             return self.literal(
-                [("x", "x"), ("--opt=", "--opt="), ("./", "./"), ("\\;", ";"), ("''", ""), ("a=", "a=")]
+                [
+                    ("x", "x"),
+                    ("--opt=", "--opt="),
+                    ("./", "./"),
+                    ("\\;", ";"),
+                    ("''", ""),
+                    ("a=", "a="),
+                ]
             )
         return self.word_part()
 
@@ -352,7 +371,9 @@ class Author:
         made = ""
         for _ in range(self.random.randint(1, 3)):
             made += self.literal(
-                _same("a b", ";", "$(x)", "`", "\\", '"', "#", "&& ", ">f", "\n", "${y}", "${", "))")
+                _same(
+                    "a b", ";", "$(x)", "`", "\\", '"', "#", "&& ", ">f", "\n", "${y}", "${", "))"
+                )
             )
             made += self.hole(self.hostile())
         self.text("'")
@@ -378,7 +399,14 @@ class Author:
         made = ""
         for _ in range(self.random.randint(1, 2)):
             made += self.literal(
-                [("a\\n", "a\n"), ("\\'", "'"), ("\\\\", "\\"), ('"', '"'), ("\\x41", "A"), ("$(x)", "$(x)")]
+                [
+                    ("a\\n", "a\n"),
+                    ("\\'", "'"),
+                    ("\\\\", "\\"),
+                    ('"', '"'),
+                    ("\\x41", "A"),
+                    ("$(x)", "$(x)"),
+                ]
             )
             made += self.hole(self.hostile())
         self.text("'")
@@ -444,7 +472,9 @@ class Author:
     def number(self) -> str:
         number = self.random.choice([0, 7, -3, 2**40, self.random.randint(-999, 999)])
         self.text("$(( 2 * ")
-        self.hole(self.hostile() if self.hostile_numbers else self.random.choice([number, str(number)]))
+        self.hole(
+            self.hostile() if self.hostile_numbers else self.random.choice([number, str(number)])
+        )
         self.text(" + (1) ))")
         return str(2 * number + 1)
 
@@ -489,7 +519,9 @@ class Author:
             "\x01\x7f\x02", "\udc81\udc88", "{a,b}", "{1..3}", "%s", "END", "%n$s", "0", "${v1}", "$((1+1))", "\r", "a=b", "&&",
         ]  # fmt: skip
         if self.random.random() < 0.1:
-            return "".join(chr(self.random.randint(1, 255)) for _ in range(self.random.randint(1, 12)))
+            return "".join(
+                chr(self.random.randint(1, 255)) for _ in range(self.random.randint(1, 12))
+            )
         chosen = self.random.choices([payloads, tame], k=self.random.randint(1, 3))
         return "".join(self.random.choice(atoms) for atoms in chosen)
 
@@ -531,7 +563,9 @@ def forced_wrong(random: Random) -> Callable[[Iterable[Piece], Dialect], ScriptA
         places = []
         for place in lexed.places:
             states = usual if random.random() < 0.9 else [*usual, *others]
-            places.append(replace(place, state=random.choice([s for s in states if s != place.state])))
+            places.append(
+                replace(place, state=random.choice([s for s in states if s != place.state]))
+            )
         return replace(lexed, places=tuple(places))
 
     return lexer
@@ -547,7 +581,9 @@ def try_one(random: Random, shell: str, tally: Tally, folder: Path, *, wrong_lex
     source = Source("fuzz", case.template)
     tally.scripts += 1
     try:
-        planned = plan(case.pieces, dialect, source, lexer=forced_wrong(random) if wrong_lexer else analyse)
+        planned = plan(
+            case.pieces, dialect, source, lexer=forced_wrong(random) if wrong_lexer else analyse
+        )
         bound = bind(planned, case.values, trusted=[True] * len(case.values))
     except InputError as error:
         tally.refused += 1
@@ -578,7 +614,9 @@ def try_one(random: Random, shell: str, tally: Tally, folder: Path, *, wrong_lex
 
 
 def _difference(printed: list[str], expected: list[str], script: str, stderr: bytes) -> str:
-    at = next((i for i, pair in enumerate(zip(printed, expected, strict=False)) if pair[0] != pair[1]), -1)
+    at = next(
+        (i for i, pair in enumerate(zip(printed, expected, strict=False)) if pair[0] != pair[1]), -1
+    )
     got, wanted = printed[at : at + 2], expected[at : at + 2]
     return f"argument {at}: got {got!r}, wanted {wanted!r}\n{script}\n{stderr.decode(errors='replace')[:500]}"
 
@@ -637,7 +675,9 @@ def _soup_case(random: Random, canary: str) -> Case:
         author.hole(random.choice(payloads))
     opened = [char for char in author.case.template if char in "'\"`({["]
     closing = "".join(
-        {"(": ")", "{": "}", "[": "]"}.get(char, char) for char in reversed(opened) if random.random() < 0.6
+        {"(": ")", "{": "}", "[": "]"}.get(char, char)
+        for char in reversed(opened)
+        if random.random() < 0.6
     )
     author.text(closing if random.random() < 0.6 else "")
     return author.case
@@ -670,12 +710,17 @@ def fuzz(shell: str, *, runs: int, seed: int, wrong_lexer: bool, progress: bool 
         while tally.values < runs and tally.scripts < 10 * runs:
             try_one(random, shell, tally, Path(folder), wrong_lexer=wrong_lexer)
             if progress and tally.scripts % 100 == 0:
-                print(f"  {shell}: {tally.values} of {runs} values, {tally.scripts} scripts", flush=True)
+                print(
+                    f"  {shell}: {tally.values} of {runs} values, {tally.scripts} scripts",
+                    flush=True,
+                )
     return tally
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="random shell scripts with hostile values, in dash and bash")
+    parser = argparse.ArgumentParser(
+        description="random shell scripts with hostile values, in dash and bash"
+    )
     parser.add_argument("--runs", type=int, default=20_000, help="values to try, over all shells")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--wrong-lexer", action="store_true", help="force every quote state wrong")
@@ -693,7 +738,9 @@ def main() -> int:
     ]
     if not chosen.wrong_lexer:
         tallies.append(soup(runs=chosen.runs, seed=chosen.seed, progress=True))
-    print(f"{'shell':8}{'values':>8}{'scripts':>9}{'wrong':>7}{'canaries':>10}{'refused':>9}{'stopped':>9}")
+    print(
+        f"{'shell':8}{'values':>8}{'scripts':>9}{'wrong':>7}{'canaries':>10}{'refused':>9}{'stopped':>9}"
+    )
     for tally in tallies:
         print(
             f"{tally.shell:8}{tally.values:8}{tally.scripts:9}{tally.wrong:7}{tally.canaries:10}"

@@ -23,18 +23,70 @@ from urllib.parse import quote
 
 from plait.core.errors import PlaitError
 from plait.core.values import Secret
-from plait.template.sinks import render_env, render_header, render_json, render_text, render_url, render_words
+from plait.template.sinks import (
+    render_env,
+    render_header,
+    render_json,
+    render_text,
+    render_url,
+    render_words,
+)
 from plait.template.template import Template, compile_template
 
 PROFILES: Final = ("prompt", "directive", "graph", "workflow", "config")
-STAGES: Final = {"prompt": (0,), "directive": (1,), "graph": (1, 2), "workflow": (2,), "config": (3, 4)}
+STAGES: Final = {
+    "prompt": (0,),
+    "directive": (1,),
+    "graph": (1, 2),
+    "workflow": (2,),
+    "config": (3, 4),
+}
 NAMES: Final = ("a", "b", "c", "item", "A", "HOME")
 UNKNOWN: Final = ("nope", "gone", "NOPE")
 HOSTILE: Final = (
-    *("${a}", "${b:-x}", "${A}", "${item.k}", "${env.HOME}", "${uuid}", "${file:/etc/passwd}", "${cmd:id}"),
+    *(
+        "${a}",
+        "${b:-x}",
+        "${A}",
+        "${item.k}",
+        "${env.HOME}",
+        "${uuid}",
+        "${file:/etc/passwd}",
+        "${cmd:id}",
+    ),
     *("{a}", "{b}", "{{b}}", "{{{c}}}", "{input:a}", "{input:c?}", "{input:b:x}", "{{input:a}}"),
-    *("$a", "$A", "$HOME", "$${a}", "$$", "\\}", "\\{", "}", "{", "${", "$", "'", '"', "`id`", "$(id)", "\\"),
-    *("${a", "a}", "input:a}", "|upper}", ":-", "||", "\u00e9\U0001f600", " ", "\t", "%2e", "../", "\ud800"),
+    *(
+        "$a",
+        "$A",
+        "$HOME",
+        "$${a}",
+        "$$",
+        "\\}",
+        "\\{",
+        "}",
+        "{",
+        "${",
+        "$",
+        "'",
+        '"',
+        "`id`",
+        "$(id)",
+        "\\",
+    ),
+    *(
+        "${a",
+        "a}",
+        "input:a}",
+        "|upper}",
+        ":-",
+        "||",
+        "\u00e9\U0001f600",
+        " ",
+        "\t",
+        "%2e",
+        "../",
+        "\ud800",
+    ),
 )
 PLAIN: Final = (
     *(
@@ -131,7 +183,10 @@ def run(runs: int, seed: int, *, progress: Callable[[int], None] = lambda _: Non
 
 def random_case(chance: random.Random, profile: str) -> Case:
     names = {name: random_value(chance, number) for number, name in enumerate(NAMES)}
-    values = {**names, "inputs": {name: random_value(chance, 50 + n) for n, name in enumerate(NAMES)}}
+    values = {
+        **names,
+        "inputs": {name: random_value(chance, 50 + n) for n, name in enumerate(NAMES)},
+    }
     env = {name: hostile_text(chance, 90 + n) for n, name in enumerate(NAMES) if name.isupper()}
     pieces = random_pieces(chance, profile, values, env, depth=0)
     return Case(profile, pieces, values, env)
@@ -157,12 +212,19 @@ def hostile_text(chance: random.Random, mark: int) -> str:
 
 
 def random_pieces(
-    chance: random.Random, profile: str, values: Mapping[str, Any], env: Mapping[str, str], *, depth: int
+    chance: random.Random,
+    profile: str,
+    values: Mapping[str, Any],
+    env: Mapping[str, str],
+    *,
+    depth: int,
 ) -> tuple[Piece, ...]:
     count = 1 if chance.randrange(4) == 0 else chance.randrange(5)
     pieces = [random_piece(chance, profile, values, env, depth) for _ in range(count)]
     return tuple(
-        piece for pair in zip(pieces, [*pieces[1:], NOTHING], strict=False) for piece in parted(*pair)
+        piece
+        for pair in zip(pieces, [*pieces[1:], NOTHING], strict=False)
+        for piece in parted(*pair)
     )
 
 
@@ -173,7 +235,11 @@ def parted(piece: Piece, following: Piece) -> tuple[Piece, ...]:
 
 
 def random_piece(
-    chance: random.Random, profile: str, values: Mapping[str, Any], env: Mapping[str, str], depth: int
+    chance: random.Random,
+    profile: str,
+    values: Mapping[str, Any],
+    env: Mapping[str, str],
+    depth: int,
 ) -> Piece:
     match chance.randrange(4):
         case 0:
@@ -204,7 +270,9 @@ ESCAPES: Final = {
 }
 
 
-def prompt_piece(chance: random.Random, values: Mapping[str, Any], _env: object, _depth: int) -> Piece:
+def prompt_piece(
+    chance: random.Random, values: Mapping[str, Any], _env: object, _depth: int
+) -> Piece:
     name = chance.choice(NAMES)
     return Piece(f"{{{name}}}", values[name])
 
@@ -218,7 +286,9 @@ def param_piece(
     return Piece(f"{{{name}}}", values.get(name, GONE))
 
 
-def env_piece(chance: random.Random, values: Mapping[str, Any], env: Mapping[str, str], depth: int) -> Piece:
+def env_piece(
+    chance: random.Random, values: Mapping[str, Any], env: Mapping[str, str], depth: int
+) -> Piece:
     name = chance.choice(("A", "HOME", "NOPE"))
     if depth > 2 or chance.randrange(2):
         return Piece(f"${{{name}}}", env.get(name, ""))
@@ -227,12 +297,16 @@ def env_piece(chance: random.Random, values: Mapping[str, Any], env: Mapping[str
 
 
 def input_piece(profile: str) -> Callable[..., Piece]:
-    def make(chance: random.Random, values: Mapping[str, Any], env: Mapping[str, str], depth: int) -> Piece:
+    def make(
+        chance: random.Random, values: Mapping[str, Any], env: Mapping[str, str], depth: int
+    ) -> Piece:
         key = chance.choice(NAMES + UNKNOWN)
         inputs = values["inputs"]
         if depth > 2 or chance.randrange(2):
             optional = chance.randrange(2) == 0
-            return Piece(f"{{input:{key}{'?' * optional}}}", inputs.get(key, "" if optional else GONE))
+            return Piece(
+                f"{{input:{key}{'?' * optional}}}", inputs.get(key, "" if optional else GONE)
+            )
         source, fallback = default(chance, profile, values, env, depth)
         return Piece(f"{{input:{key}{chance.choice(':|')}{source}}}", inputs.get(key, fallback))
 
@@ -240,11 +314,15 @@ def input_piece(profile: str) -> Callable[..., Piece]:
 
 
 def context_piece(profile: str) -> Callable[..., Piece]:
-    def make(chance: random.Random, values: Mapping[str, Any], env: Mapping[str, str], depth: int) -> Piece:
+    def make(
+        chance: random.Random, values: Mapping[str, Any], env: Mapping[str, str], depth: int
+    ) -> Piece:
         if profile == "graph" and chance.randrange(3) == 0:
             return input_piece("graph")(chance, values, env, depth)
         # A graph leaves ${NAME} to the environment of a later stage.
-        known = NAMES if profile == "workflow" else tuple(name for name in NAMES if not name.isupper())
+        known = (
+            NAMES if profile == "workflow" else tuple(name for name in NAMES if not name.isupper())
+        )
         name = chance.choice(known)
         gone = "nope"
         missing: Any = "" if profile == "graph" else GONE
@@ -257,7 +335,9 @@ def context_piece(profile: str) -> Callable[..., Piece]:
             case 2:
                 return Piece(f"${{{name}:json}}", sealed(value, json_form))
             case 3:
-                return Piece(f"${{{name} | upper}}", sealed(value, lambda it, show: show(it).upper()))
+                return Piece(
+                    f"${{{name} | upper}}", sealed(value, lambda it, show: show(it).upper())
+                )
             case 4 if depth < 3:
                 source, fallback = default(chance, profile, values, env, depth)
                 return Piece(f"${{{gone}:-{source}}}", fallback)
@@ -284,11 +364,17 @@ MAKERS: Final[dict[str, Callable[..., Piece]]] = {
 
 
 def default(
-    chance: random.Random, profile: str, values: Mapping[str, Any], env: Mapping[str, str], depth: int
+    chance: random.Random,
+    profile: str,
+    values: Mapping[str, Any],
+    env: Mapping[str, str],
+    depth: int,
 ) -> tuple[str, Any]:
     """A template inside a hole, and its value."""
     inner = Case(profile, random_pieces(chance, profile, values, env, depth=depth + 1), values, env)
-    if isinstance(inner.value, str) and any(isinstance(piece.value, Secret) for piece in inner.pieces):
+    if isinstance(inner.value, str) and any(
+        isinstance(piece.value, Secret) for piece in inner.pieces
+    ):
         return "d", "d"  # text made of a secret is one, and has tests of its own
     return inner.template, inner.value
 
@@ -394,7 +480,9 @@ def to_url(case: Case, template: Template) -> tuple[Any, Any]:  # noqa: ARG001
     if "\ud800" in case.expected(revealed):
         return None, None
     start = "https://host/path?q="
-    got = render_url(compile_template(start + case.template, case.profile), case.values, env=case.env)
+    got = render_url(
+        compile_template(start + case.template, case.profile), case.values, env=case.env
+    )
     return got, start + case.expected(lambda value: quote(revealed(value), safe=""))
 
 
@@ -404,12 +492,16 @@ CHECKS: Final = (
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Hostile values in random templates, against an oracle.")
+    options = argparse.ArgumentParser(
+        description="Hostile values in random templates, against an oracle."
+    )
     options.add_argument("--runs", type=int, default=1_000_000)
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     started = time.monotonic()
-    logging.getLogger("plait.template").setLevel(logging.ERROR)  # a graph warns of every missing name
+    logging.getLogger("plait.template").setLevel(
+        logging.ERROR
+    )  # a graph warns of every missing name
 
     def progress(count: int) -> None:
         print(f"\rtemplate_fuzz: {count:,} of {chosen.runs:,}", end="", file=sys.stderr, flush=True)

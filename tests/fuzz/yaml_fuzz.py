@@ -28,10 +28,47 @@ DOCUMENTS = [
 ]
 PIECES = [
     *"[]{}:,-?*&!|>%@`'\"#\\ \t\n\r~<=.",
-    *["\n  ", "\n- ", ": ", "- ", "? ", "<<: ", "*a", "&a ", "!!int ", "!!binary ", "---\n", "...\n", "\r\n"],
-    *["\x00", "\x85", "\u2028", "\ufeff", "\ud800", "é", "😀", "\\x41", "\\ud83d\\ude00", "\\ud800", "\\\n"],
+    *[
+        "\n  ",
+        "\n- ",
+        ": ",
+        "- ",
+        "? ",
+        "<<: ",
+        "*a",
+        "&a ",
+        "!!int ",
+        "!!binary ",
+        "---\n",
+        "...\n",
+        "\r\n",
+    ],
+    *[
+        "\x00",
+        "\x85",
+        "\u2028",
+        "\ufeff",
+        "\ud800",
+        "é",
+        "😀",
+        "\\x41",
+        "\\ud83d\\ude00",
+        "\\ud800",
+        "\\\n",
+    ],
     *[".inf", "1e999", "NaN"],
-    *["[" * 70, "- " * 70, "{a: " * 70, "9" * 4000, "a: 1\na: 2\n", "\t", "|2-\n", ">+\n", "''", '""'],
+    *[
+        "[" * 70,
+        "- " * 70,
+        "{a: " * 70,
+        "9" * 4000,
+        "a: 1\na: 2\n",
+        "\t",
+        "|2-\n",
+        ">+\n",
+        "''",
+        '""',
+    ],
 ]
 
 
@@ -121,7 +158,9 @@ def strings(node: Node) -> Iterator[Scalar]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Mutate documents; only nodes and our errors may come out.")
+    options = argparse.ArgumentParser(
+        description="Mutate documents; only nodes and our errors may come out."
+    )
     options.add_argument("--runs", type=int, default=20_000)
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()

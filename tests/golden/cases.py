@@ -143,14 +143,18 @@ def play(
     for command in commands_of(case):
         environment = _environment(home) | command.env
         if command.sh:
-            subprocess.run(["sh", "-euc", command.sh], env=environment, check=True, capture_output=True)
+            subprocess.run(
+                ["sh", "-euc", command.sh], env=environment, check=True, capture_output=True
+            )
             continue
         with pytest.MonkeyPatch.context() as around:
             for name in set(os.environ) - set(environment):
                 around.delenv(name)
             for name, value in environment.items():
                 around.setenv(name, value)
-            around.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(command.stdin.encode()), "utf-8"))
+            around.setattr(
+                sys, "stdin", io.TextIOWrapper(io.BytesIO(command.stdin.encode()), "utf-8")
+            )
             capture.readouterr()
             code = main(command.arguments)
             out, err = capture.readouterr()
@@ -214,6 +218,8 @@ class Normal:
 
     def _known_runs(self) -> dict[str, str]:
         """Ids of runs, by the folders that they have made; each form is as long as an id."""
-        for path in sorted(self._top.rglob(".ai/state/runs/*"), key=lambda path: path.stat().st_ctime_ns):
+        for path in sorted(
+            self._top.rglob(".ai/state/runs/*"), key=lambda path: path.stat().st_ctime_ns
+        ):
             self._runs.setdefault(path.name, f"<run{len(self._runs) + 1:>3}>")
         return self._runs

@@ -17,7 +17,9 @@ PLAIN = (type(None), bool, int, float, str)
 
 def public_names() -> str:
     return "".join(
-        f"{line}\n" for name in sorted(plait.__all__) for line in lines_of(name, getattr(plait, name))
+        f"{line}\n"
+        for name in sorted(plait.__all__)
+        for line in lines_of(name, getattr(plait, name))
     )
 
 
@@ -33,7 +35,9 @@ def bases(one: type) -> list[str]:
     """What it can be caught or taken as: its public bases, and those of Python."""
     public = {getattr(plait, name): name for name in plait.__all__}
     return [
-        public.get(base, base.__name__) for base in one.__mro__[1:] if base in public or is_of_python(base)
+        public.get(base, base.__name__)
+        for base in one.__mro__[1:]
+        if base in public or is_of_python(base)
     ]
 
 
@@ -70,16 +74,23 @@ def members(one: type) -> Iterator[str]:
 def signature(value: object) -> str:
     assert callable(value)
     said = signature_of_record(value) if is_dataclass(value) else inspect.signature(value)
-    plain = [one.replace(annotation=one.empty, default=default(one)) for one in said.parameters.values()]
+    plain = [
+        one.replace(annotation=one.empty, default=default(one)) for one in said.parameters.values()
+    ]
     return str(said.replace(parameters=plain, return_annotation=said.empty))
 
 
 def signature_of_record(record: Any) -> inspect.Signature:
     """By its fields: a record makes the method that takes them when it is first needed."""
     taken = [one for one in fields(record) if one.init]
-    by_place = [parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in taken if not one.kw_only]
+    by_place = [
+        parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in taken if not one.kw_only
+    ]
     return inspect.Signature(
-        [*by_place, *(parameter(one, inspect.Parameter.KEYWORD_ONLY) for one in taken if one.kw_only)]
+        [
+            *by_place,
+            *(parameter(one, inspect.Parameter.KEYWORD_ONLY) for one in taken if one.kw_only),
+        ]
     )
 
 

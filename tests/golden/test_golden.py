@@ -14,14 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from golden.cases import CASES, HERE, WRITE, Output, case_names, commands_of, play, read_record, record
+from golden.cases import (
+    CASES,
+    HERE,
+    WRITE,
+    Output,
+    case_names,
+    commands_of,
+    play,
+    read_record,
+    record,
+)
 from golden.names import public_names
 
 
 def expect_same(title: str, found: str, expected: str) -> None:
     """The difference line by line: a whole text is too long to be read."""
     if found != expected:
-        lines = unified_diff(expected.splitlines(), found.splitlines(), "recorded", "found", "", "", 1, "")
+        lines = unified_diff(
+            expected.splitlines(), found.splitlines(), "recorded", "found", "", "", 1, ""
+        )
         pytest.fail("\n".join([f"{title} is not as it was recorded:", *lines]), pytrace=False)
 
 
@@ -36,7 +48,10 @@ def expect_recorded(path: Path, found: str) -> None:
 
 @pytest.mark.parametrize("case", case_names())
 def test_commands_print_what_is_recorded(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    case: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     printed = dict(play(case, tmp_path, monkeypatch, capfdbinary))
     if WRITE:
@@ -68,7 +83,10 @@ def test_every_command_of_plait_is_in_the_corpus() -> None:
     overview = (CASES / "help/overview.out").read_text("utf-8")
     known = set(re.findall(r"^  plait (\w+)", overview, re.MULTILINE))
     used = {
-        command.arguments[0] for case in case_names() for command in commands_of(case) if command.arguments
+        command.arguments[0]
+        for case in case_names()
+        for command in commands_of(case)
+        if command.arguments
     }
     assert known <= used
     assert len(known) > 20

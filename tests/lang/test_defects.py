@@ -73,7 +73,9 @@ def assert_no_canary(place: Place) -> None:
 
 def test_d1_item_values_are_data_in_every_quoting(place: Place) -> None:
     place.write("items.json", HOSTILE)
-    place.program("args", f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    place.program(
+        "args", f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
+    )
     ran = place.done(
         """\
 map:
@@ -177,14 +179,20 @@ def test_d1_what_an_agent_says_is_data(place: Place) -> None:
     assert_no_canary(place)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
-    values=st.lists(st.text(min_size=1).filter(lambda t: "\0" not in t and t == t.rstrip("\n")), max_size=8)
+    values=st.lists(
+        st.text(min_size=1).filter(lambda t: "\0" not in t and t == t.rstrip("\n")), max_size=8
+    )
 )
 def test_d1_any_items_arrive_as_they_are(place: Place, values: list[str]) -> None:
     values = [value for value in values if not any("\ud800" <= char <= "\udfff" for char in value)]
     place.write("items.json", values)
-    ran = place.done("map:\n  input: items.json\n  steps: [{shell: \"printf -- '%s' '${item}'\"}]\n")
+    ran = place.done(
+        "map:\n  input: items.json\n  steps: [{shell: \"printf -- '%s' '${item}'\"}]\n"
+    )
     assert [ran.outputs[f"map/{n}/0"] for n in range(len(values))] == values
 
 
@@ -236,7 +244,9 @@ VERBATIM = [
 
 
 @pytest.mark.parametrize(("number", "script", "printed"), VERBATIM)
-def test_d2_d3_d4_d6_foreign_dollars_stay(place: Place, number: str, script: str, printed: str) -> None:
+def test_d2_d3_d4_d6_foreign_dollars_stay(
+    place: Place, number: str, script: str, printed: str
+) -> None:
     assert number in ("d2", "d3", "d4", "d6")
     place.write("template.txt", "${WHO} $WHO")
     steps = [{"shell": "cat template.txt", "capture_output": "TEMPLATE"}, {"shell": script}]
@@ -244,15 +254,17 @@ def test_d2_d3_d4_d6_foreign_dollars_stay(place: Place, number: str, script: str
 
 
 def test_d2_the_arrays_of_bash_are_its_own(place: Place) -> None:
-    script = (
-        'items=(a "b c"); i=1; echo "${items[1]}" "${items[i]}" "${#items[@]}" "${items[@]:0:1}" ${!i:-x}'
-    )
-    assert place.outputs(json.dumps([{"shell": script, "interpreter": "bash"}])) == ["b c b c 2 a x"]
+    script = 'items=(a "b c"); i=1; echo "${items[1]}" "${items[i]}" "${#items[@]}" "${items[@]:0:1}" ${!i:-x}'
+    assert place.outputs(json.dumps([{"shell": script, "interpreter": "bash"}])) == [
+        "b c b c 2 a x"
+    ]
 
 
 def test_d11_a_computed_file_stays_in_the_project_whatever_a_value_says(place: Place) -> None:
     (place.root.parent / "outside").write_text("secret text")
-    place.write("items.json", ["../outside", str(place.root.parent / "outside"), "link/outside", "in.txt"])
+    place.write(
+        "items.json", ["../outside", str(place.root.parent / "outside"), "link/outside", "in.txt"]
+    )
     (place.root / "link").symlink_to(place.root.parent)
     place.write("in.txt", "inside")
     ran = place.run("map:\n  input: items.json\n  steps: [{shell: \"echo '${file:${item}}'\"}]\n")
@@ -292,7 +304,10 @@ FIELDS: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["yes"],
     ),
-    "env": ([{"shell": 'echo "$OWN ${OWN}" >> ledger', "env": {"OWN": "o ${GLOBAL}"}}], ["o g o g"]),
+    "env": (
+        [{"shell": 'echo "$OWN ${OWN}" >> ledger', "env": {"OWN": "o ${GLOBAL}"}}],
+        ["o g o g"],
+    ),
     "working_dir": ([{"shell": "basename $(pwd) >> ../ledger", "working_dir": "sub"}], ["sub"]),
     "timeout": (
         [{"shell": "sleep 60", "timeout": "300ms", "on_failure": "echo ${error.kind} >> ledger"}],
@@ -309,12 +324,18 @@ FIELDS: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "captures": (
         [
-            {"shell": 'echo \'{"a": {"b": [1, 2]}}\'', "capture_output": "j", "capture_format": "json"},
+            {
+                "shell": 'echo \'{"a": {"b": [1, 2]}}\'',
+                "capture_output": "j",
+                "capture_format": "json",
+            },
             {"shell": "echo 42", "capture_output": "n", "capture_format": "number"},
             {"shell": "printf 'x\\ny\\n'", "capture_output": "l", "capture_format": "lines"},
             {"shell": "echo true", "capture_output": "b", "capture_format": "boolean"},
             {"shell": "echo err >&2", "capture_output": "e", "capture_streams": "stderr"},
-            {"shell": "echo ${j.a.b[1]} ${n} ${l[1]} ${b} ${e} ${n.exit_code} ${n.success} >> ledger"},
+            {
+                "shell": "echo ${j.a.b[1]} ${n} ${l[1]} ${b} ${e} ${n.exit_code} ${n.success} >> ledger"
+            },
         ],
         ["2 42 y true err 0 true"],
     ),
@@ -322,7 +343,9 @@ FIELDS: dict[str, tuple[list[Any], list[str]]] = {
         [
             {
                 "shell": "echo out; echo err >&2; exit 3",
-                "on_failure": {"shell": "echo ${shell.output} ${shell.stderr} ${error.exit_code} >> ledger"},
+                "on_failure": {
+                    "shell": "echo ${shell.output} ${shell.stderr} ${error.exit_code} >> ledger"
+                },
             }
         ],
         ["out err 3"],
@@ -336,23 +359,46 @@ FIELDS: dict[str, tuple[list[Any], list[str]]] = {
         ["three"],
     ),
     "continue_on_error": (
-        [{"shell": "exit 3", "continue_on_error": True}, {"shell": "echo ${last.exit_code} >> ledger"}],
+        [
+            {"shell": "exit 3", "continue_on_error": True},
+            {"shell": "echo ${last.exit_code} >> ledger"},
+        ],
         ["3"],
     ),
-    "output_file": ([{"shell": "echo kept", "output_file": "o"}, {"shell": "cat o >> ledger"}], ["kept"]),
+    "output_file": (
+        [{"shell": "echo kept", "output_file": "o"}, {"shell": "cat o >> ledger"}],
+        ["kept"],
+    ),
     "output_file of a failure": (
-        [{"shell": "echo why; exit 3", "output_file": "o", "on_failure": {"shell": "cat o >> ledger"}}],
+        [
+            {
+                "shell": "echo why; exit 3",
+                "output_file": "o",
+                "on_failure": {"shell": "cat o >> ledger"},
+            }
+        ],
         ["why"],
     ),
     "output_file and a timeout": (
         [
-            {"shell": "echo partly; sleep 9", "timeout": 0.3, "output_file": "o", "continue_on_error": True},
+            {
+                "shell": "echo partly; sleep 9",
+                "timeout": 0.3,
+                "output_file": "o",
+                "continue_on_error": True,
+            },
             {"shell": "cat o >> ledger"},
         ],
         ["partly"],
     ),
     "output_file and a check": (
-        [{"shell": "echo seen", "output_file": "o", "validate": {"shell": "cat o >> ledger; echo 100"}}],
+        [
+            {
+                "shell": "echo seen",
+                "output_file": "o",
+                "validate": {"shell": "cat o >> ledger; echo 100"},
+            }
+        ],
         ["seen"],
     ),
     "write_file": (
@@ -381,7 +427,10 @@ FIELDS: dict[str, tuple[list[Any], list[str]]] = {
         ["begun", "gap m1 1", "gap m2 2"],
     ),
     "claude": (
-        [{"claude": "/do ${GLOBAL}", "capture_output": "said"}, {"shell": "echo ${said} >> ledger"}],
+        [
+            {"claude": "/do ${GLOBAL}", "capture_output": "said"},
+            {"shell": "echo ${said} >> ledger"},
+        ],
         ["/do g"],
     ),
     "tool": (
@@ -455,7 +504,9 @@ setup:
 """
 
 
-def test_the_environment_of_a_step_holds_for_what_is_inside_it_over_that_of_its_phase(place: Place) -> None:
+def test_the_environment_of_a_step_holds_for_what_is_inside_it_over_that_of_its_phase(
+    place: Place,
+) -> None:
     place.done(ENV_OF_PHASE)
     assert place.text("seen").split() == [
         *("setup", "foreach", "step", "good", "good"),
@@ -495,10 +546,14 @@ def test_a_variable_of_a_map_is_known_in_the_command_of_its_input(place: Place) 
     of_item = flow.replace("KIND: odd", "KIND: '${item}'")
     assert "nothing here is named 'KIND'" in [one.problem.what for one in place.check(of_item)]
     [unknown] = place.check(of_item.replace("strict: true\n", ""))
-    assert unknown.problem.what == "'KIND' is made of the item, and this command is to find the items"
+    assert (
+        unknown.problem.what == "'KIND' is made of the item, and this command is to find the items"
+    )
 
 
-def test_a_number_of_attempts_may_be_a_parameter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_attempts_may_be_a_parameter(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("plait.engine.step.Retry.delays", lambda *_: iter([0.0]))
     flow = "parameters: {n: integer}\nsteps: [{shell: 'echo x >> seen; test $(wc -l < seen) = 2', retry: '${n}'}]\n"
     assert place.run(flow, inputs={"n": 1}).result.status == "failed"
@@ -512,7 +567,9 @@ def test_variables_of_a_profile_that_need_each_other_are_named(place: Place) -> 
     assert circle.problem.what == "variables need each other: A → B → A"
     with pytest.raises(InputError, match="A → B → A"):
         place.run(flow, profile="p")
-    assert place.done(flow.replace("B: '${A:-x}'", "B: b"), profile="q").outputs["steps/0"] == "xa xa"
+    assert (
+        place.done(flow.replace("B: '${A:-x}'", "B: b"), profile="q").outputs["steps/0"] == "xa xa"
+    )
 
 
 def test_a_variable_of_a_map_is_made_of_the_item_of_the_map(place: Place) -> None:
@@ -529,7 +586,9 @@ def test_no_working_dir_takes_the_guard_off_a_folder(place: Place, folder: str) 
     (place.root / "link").symlink_to(".git/hooks")
     (place.root / "open").mkdir()
     (place.root / folder).mkdir(parents=True, exist_ok=True)
-    flow = "steps: [{tool: core/file/write, params: {path: new, content: evil}, working_dir: WHERE}]\n"
+    flow = (
+        "steps: [{tool: core/file/write, params: {path: new, content: evil}, working_dir: WHERE}]\n"
+    )
     assert "is not written by this tool" in place.run(flow.replace("WHERE", folder)).message
     place.done("steps: [{tool: core/file/list, working_dir: WHERE}]\n".replace("WHERE", folder))
     assert not (place.root / folder / "new").exists()
@@ -550,8 +609,12 @@ MADE_OF_EACH_OTHER = [
 
 
 @pytest.mark.parametrize(("env", "chosen", "told"), MADE_OF_EACH_OTHER)
-def test_a_profile_and_env_may_be_made_of_each_other(place: Place, env: str, chosen: str, told: str) -> None:
-    flow = f"env: {{{env}}}\nprofiles: {{prod: {{{chosen}}}}}\nsteps: [{{shell: 'echo $HOST $URL'}}]\n"
+def test_a_profile_and_env_may_be_made_of_each_other(
+    place: Place, env: str, chosen: str, told: str
+) -> None:
+    flow = (
+        f"env: {{{env}}}\nprofiles: {{prod: {{{chosen}}}}}\nsteps: [{{shell: 'echo $HOST $URL'}}]\n"
+    )
     assert place.done(flow, profile="prod").outputs["steps/0"] == told
 
 
@@ -656,7 +719,9 @@ def test_d15_so_many_attempts_run_so_often(place: Place, attempts: int) -> None:
     assert delays == [0] * (attempts - 1)
 
 
-def test_d15_a_success_ends_the_attempts_and_the_handler_does_not_multiply_them(place: Place) -> None:
+def test_d15_a_success_ends_the_attempts_and_the_handler_does_not_multiply_them(
+    place: Place,
+) -> None:
     flow = """\
 - shell: echo try >> ledger; test $(grep -c try ledger) = 2
   retry: {attempts: 5, initial_delay: 0}
@@ -694,13 +759,17 @@ HANDLED = [
 
 
 @pytest.mark.parametrize(("handler", "status", "code"), HANDLED)
-def test_d16_a_handler_that_fails_is_a_failure(place: Place, handler: str, status: str, code: int) -> None:
+def test_d16_a_handler_that_fails_is_a_failure(
+    place: Place, handler: str, status: str, code: int
+) -> None:
     ran = place.run(f"- shell: test -e mended\n  on_failure: {handler}\n")
     assert (ran.result.status, ran.result.exit_code) == (status, code)
 
 
 def test_d16_the_duration_of_a_capture_is_that_of_the_command(place: Place) -> None:
-    _, long = place.outputs("- {shell: sleep 0.05, capture_output: nap}\n- shell: echo ${nap.duration}\n")
+    _, long = place.outputs(
+        "- {shell: sleep 0.05, capture_output: nap}\n- shell: echo ${nap.duration}\n"
+    )
     assert 0.05 <= float(long) < DEADLINE
 
 
@@ -716,7 +785,9 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("written", UNREADABLE)
-def test_d16_a_result_file_that_cannot_be_read_is_a_failed_check(place: Place, written: str) -> None:
+def test_d16_a_result_file_that_cannot_be_read_is_a_failed_check(
+    place: Place, written: str
+) -> None:
     place.write("result.json", written)
     check = {"shell": "true", "result_file": "result.json"}
     ran = place.run(json.dumps([{"shell": "true", "validate": check}, {"shell": "echo on"}]))
@@ -735,9 +806,15 @@ def test_d16_an_agent_that_gives_no_result_has_not_found_everything_complete(pla
     assert ran.result.exit_code == 1
 
 
-@pytest.mark.parametrize("check", ["exit 1", "echo '{broken'", "echo '{\"completion_percentage\": 101}'"])
-def test_d16_a_check_that_fails_or_prints_half_a_result_has_failed(place: Place, check: str) -> None:
-    ran = place.run(json.dumps([{"shell": "true", "validate": {"shell": check}}, {"shell": "echo on"}]))
+@pytest.mark.parametrize(
+    "check", ["exit 1", "echo '{broken'", "echo '{\"completion_percentage\": 101}'"]
+)
+def test_d16_a_check_that_fails_or_prints_half_a_result_has_failed(
+    place: Place, check: str
+) -> None:
+    ran = place.run(
+        json.dumps([{"shell": "true", "validate": {"shell": check}}, {"shell": "echo on"}])
+    )
     assert ran.result.exit_code == 1
     assert "steps/1" not in ran.finished
 
@@ -751,7 +828,9 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("path", "fine"), PATHS)
-def test_d17_a_file_is_written_below_the_project_or_not_at_all(place: Place, path: str, fine: bool) -> None:
+def test_d17_a_file_is_written_below_the_project_or_not_at_all(
+    place: Place, path: str, fine: bool
+) -> None:
     (place.root / "link").symlink_to(place.root.parent)
     steps: list[Any] = [{"write_file": {"path": "${path}", "content": "x"}}]
     flow = json.dumps({"parameters": ["path"], "steps": steps})
@@ -783,9 +862,7 @@ reduce:
 
 
 def test_d18_a_failed_step_ends_reduce(place: Place) -> None:
-    flow = (
-        "map: {input: [1], steps: [{shell: 'true'}]}\nreduce: [{shell: exit 2}, {shell: echo on >> ledger}]\n"
-    )
+    flow = "map: {input: [1], steps: [{shell: 'true'}]}\nreduce: [{shell: exit 2}, {shell: echo on >> ledger}]\n"
     ran = place.run(flow)
     assert (ran.result.status, ran.failed, ledger(place)) == ("failed", ["reduce/0", "reduce"], [])
 
@@ -867,7 +944,13 @@ REPORT = [{"write_file": {"path": "report.json", "content": "${map.results}", "f
 def test_d22_offset_distinct_and_limits_choose_the_items(place: Place) -> None:
     place.write("items.json", [{"n": n, "k": n % 3} for n in range(9)])
     found = chosen(
-        place, input="items.json", filter="n > 0", sort_by="n DESC", distinct="k", offset=1, max_items=1
+        place,
+        input="items.json",
+        filter="n > 0",
+        sort_by="n DESC",
+        distinct="k",
+        offset=1,
+        max_items=1,
     )
     assert found == [{"n": 7, "k": 1}]
 
@@ -890,7 +973,11 @@ STOPPING = [
 def test_d22_the_error_policy_decides_how_long_a_map_goes_on(
     place: Place, policy: dict[str, Any], began: int, status: str, top: bool
 ) -> None:
-    fan = {"input": list(range(12)), "max_parallel": 1, "steps": [{"shell": "echo x >> ledger; exit 1"}]}
+    fan = {
+        "input": list(range(12)),
+        "max_parallel": 1,
+        "steps": [{"shell": "echo x >> ledger; exit 1"}],
+    }
     flow = {"map": fan, **policy} if top else {"map": {**fan, **policy}}
     ran = place.run(json.dumps(flow))
     assert (len(ledger(place)), ran.result.status) == (began, status)
@@ -898,19 +985,27 @@ def test_d22_the_error_policy_decides_how_long_a_map_goes_on(
 
 def test_d22_a_circuit_breaker_waits_and_says_so(place: Place) -> None:
     breaker = {"failure_threshold": 2, "timeout": "50ms"}
-    fan = {"input": [1, 2, 3], "max_parallel": 1, "circuit_breaker": breaker, "steps": [{"shell": "exit 1"}]}
+    fan = {
+        "input": [1, 2, 3],
+        "max_parallel": 1,
+        "circuit_breaker": breaker,
+        "steps": [{"shell": "exit 1"}],
+    }
     notes = place.run(json.dumps({"map": fan})).notes
     assert notes[0] == "2 failures in a row: no new items for 0.05 s"
 
 
-TREE = (
-    "sleep 60 & echo $! >> pids; (sleep 60 & echo $! >> pids; wait) & echo $! >> pids; echo $$ >> pids; wait"
-)
+TREE = "sleep 60 & echo $! >> pids; (sleep 60 & echo $! >> pids; wait) & echo $! >> pids; echo $$ >> pids; wait"
 LIMITS = {
     "step": {"steps": [{"shell": TREE, "timeout": "400ms"}]},
     "phase": {"setup": {"timeout": "400ms", "steps": [{"shell": TREE}]}},
     "item": {
-        "map": {"input": [1], "timeout": "400ms", "on_item_failure": "stop", "steps": [{"shell": TREE}]}
+        "map": {
+            "input": [1],
+            "timeout": "400ms",
+            "on_item_failure": "stop",
+            "steps": [{"shell": TREE}],
+        }
     },
     "older item": {
         "map": {
@@ -964,14 +1059,18 @@ def test_d24_nothing_at_a_time_is_refused(place: Place, flow: str) -> None:
 
 
 def test_d24_a_variable_that_says_nothing_at_a_time_fails_at_once(place: Place) -> None:
-    ran = place.run("env: {N: 0}\nmap: {input: [1], max_parallel: '${N}', steps: [{shell: 'true'}]}\n")
+    ran = place.run(
+        "env: {N: 0}\nmap: {input: [1], max_parallel: '${N}', steps: [{shell: 'true'}]}\n"
+    )
     assert (ran.result.status, "max_parallel" in ran.message) == ("failed", True)
 
 
 @pytest.mark.parametrize("name", ["itmes.json", "touch canary", "sub/none.json", "data/*.none"])
 def test_d25_an_input_that_is_not_there_is_an_error_and_no_command(place: Place, name: str) -> None:
     (place.root / "items.json").write_text("[]")
-    ran = place.run(json.dumps({"map": {"input": name, "steps": [{"shell": "true"}]}, "reduce": REPORT}))
+    ran = place.run(
+        json.dumps({"map": {"input": name, "steps": [{"shell": "true"}]}, "reduce": REPORT})
+    )
     assert (ran.result.status, ran.result.exit_code) == ("failed", 2)
     assert "report.json" not in os.listdir(place.root)
     assert_no_canary(place)
@@ -994,7 +1093,9 @@ reduce:
     assert ran.outputs == {"reduce/0": "0 0 0 0 []"}
 
 
-@pytest.mark.parametrize("input", ["{glob: '*.nothing'}", "'*.nothing'", "'items?.json'", "'no[1].json'"])
+@pytest.mark.parametrize(
+    "input", ["{glob: '*.nothing'}", "'*.nothing'", "'items?.json'", "'no[1].json'"]
+)
 def test_d25_a_pattern_that_matches_no_file_is_noted(place: Place, input: str) -> None:
     ran = place.done(f"map: {{input: {input}, steps: [{{shell: ls}}]}}\n")
     assert [note.partition("; ")[0] for note in ran.notes] == [
@@ -1019,9 +1120,7 @@ def test_d25_a_text_that_a_hole_gives_is_not_called_a_file_of_that_name(place: P
 
 
 def test_the_environment_of_a_map_is_that_of_the_command_of_its_input_too(place: Place) -> None:
-    flow = (
-        "map: {input: {command: 'echo $KIND ${KIND}'}, env: {KIND: odd}, steps: [{shell: 'echo ${item}'}]}\n"
-    )
+    flow = "map: {input: {command: 'echo $KIND ${KIND}'}, env: {KIND: odd}, steps: [{shell: 'echo ${item}'}]}\n"
     run = place.done(flow)
     assert run.outputs["map/0/0"] == "odd odd"
     place.write("flow.yaml", flow.replace("odd", "even"))
@@ -1150,7 +1249,9 @@ steps:
     assert printed == ["own base base", "lint w base own", "lint again own"]
 
 
-def test_d29_a_loop_knows_the_flow_works_in_the_project_and_stops_at_the_first_failure(place: Place) -> None:
+def test_d29_a_loop_knows_the_flow_works_in_the_project_and_stops_at_the_first_failure(
+    place: Place,
+) -> None:
     ran = place.run(
         """\
 env: {G: g}
@@ -1245,7 +1346,9 @@ steps:
     assert ledger(place) == ["once", "c g Ada g Ada 0 flow", "bad 3"]
 
 
-def test_d32_failed_items_are_kept_listed_and_retried_alone_also_with_another_text(place: Place) -> None:
+def test_d32_failed_items_are_kept_listed_and_retried_alone_also_with_another_text(
+    place: Place,
+) -> None:
     flow = """\
 map:
   input: [{id: a}, {id: b}, {id: c}]
@@ -1292,7 +1395,11 @@ map:
     )
     try:
         pids = place.root / "pids"
-        until(lambda: plait.poll() is not None or (pids.exists() and len(pids.read_text().split()) == 2))
+        until(
+            lambda: (
+                plait.poll() is not None or (pids.exists() and len(pids.read_text().split()) == 2)
+            )
+        )
         plait.send_signal(signal.SIGINT)
         out, _ = plait.communicate(timeout=DEADLINE)
     finally:
@@ -1381,7 +1488,8 @@ steps:
     seen = repr(ran.events) + repr(ran.result) + place.text("out.txt")
     run = ran.result.run
     shown = [
-        place.plait(*args).stdout for args in (("logs", run), ("show", run), ("run", "flow.yaml", "--json"))
+        place.plait(*args).stdout
+        for args in (("logs", run), ("show", run), ("run", "flow.yaml", "--json"))
     ]
     assert [form for form in forms if form in seen + "".join(shown)] == []
     assert [form for form in forms if form.encode() in place.state] == []
@@ -1418,13 +1526,17 @@ def test_d36_secrets_come_from_where_they_are_said_to_be(
     ]
     for form in forms:
         steps = [{"shell": "printf '%s' ${T} | wc -c"}]
-        assert place.outputs(json.dumps({"secrets": {"T": form}, "steps": steps})) == [str(len(SECRET))]
+        assert place.outputs(json.dumps({"secrets": {"T": form}, "steps": steps})) == [
+            str(len(SECRET))
+        ]
 
 
 @pytest.mark.parametrize(
     "form", ["${env:MY_TOKEN}", "${env.MY_TOKEN}", "", {"provider": "vault", "key": "x"}]
 )
-def test_d36_a_secret_said_in_another_way_is_refused_and_not_taken_literally(place: Place, form: Any) -> None:
+def test_d36_a_secret_said_in_another_way_is_refused_and_not_taken_literally(
+    place: Place, form: Any
+) -> None:
     said = place.refusal(json.dumps({"secrets": {"T": form}, "steps": [{"shell": "true"}]}))
     assert "flow.yaml:1:" in said
 
@@ -1568,7 +1680,9 @@ OLDER = [
 
 
 @pytest.mark.parametrize(("flow", "said"), OLDER)
-def test_d39_what_is_not_known_is_refused_and_not_ignored(place: Place, flow: str, said: str) -> None:
+def test_d39_what_is_not_known_is_refused_and_not_ignored(
+    place: Place, flow: str, said: str
+) -> None:
     assert said in place.refusal(flow + "\n")
 
 
@@ -1654,7 +1768,9 @@ map:
 """
 
 
-def test_all_steps_that_may_run_once_and_were_under_way_are_asked_about_at_once(place: Place) -> None:
+def test_all_steps_that_may_run_once_and_were_under_way_are_asked_about_at_once(
+    place: Place,
+) -> None:
     run = killed_while_it_ran(place, SEVERAL_ONCE, lines=3)
     place.write("go", "")
     asked = place.resume(run).message
@@ -1668,7 +1784,9 @@ def test_all_steps_that_may_run_once_and_were_under_way_are_asked_about_at_once(
 
 @pytest.mark.parametrize("answer", ["repeat", "done"])
 @pytest.mark.parametrize("path", ["map/bogus", "map/item:bogus/0", "steps/0/run"])
-def test_an_answer_for_a_step_that_is_not_there_is_refused(place: Place, answer: str, path: str) -> None:
+def test_an_answer_for_a_step_that_is_not_there_is_refused(
+    place: Place, answer: str, path: str
+) -> None:
     run = place.run("map: {input: [a], steps: [{shell: 'true'}, {shell: 'false'}]}\n").result.run
     with pytest.raises(InputError, match=f"there is no step '{path}'"):
         place.resume(run, **{answer: [path]})
@@ -1686,7 +1804,10 @@ def test_a_long_output_is_put_into_its_file_whole(place: Place) -> None:
 
 def test_a_long_output_is_not_captured_in_part(place: Place) -> None:
     ran = place.run(f"- {{shell: {LONG}, capture_output: x}}\n- shell: echo next >> ledger\n")
-    assert ran.message == "printed more than 16,777,216 bytes, which cannot be captured; write it to a file"
+    assert (
+        ran.message
+        == "printed more than 16,777,216 bytes, which cannot be captured; write it to a file"
+    )
     assert ledger(place) == []
 
 
@@ -1694,7 +1815,9 @@ def test_a_long_output_that_may_hold_a_secret_is_not_put_into_a_file_in_part(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "correct horse")
-    ran = place.run(f"secrets: {{TOKEN: TOKEN}}\nsteps:\n  - {{shell: {LONG}, output_file: all.txt}}\n")
+    ran = place.run(
+        f"secrets: {{TOKEN: TOKEN}}\nsteps:\n  - {{shell: {LONG}, output_file: all.txt}}\n"
+    )
     assert ran.message == (
         "printed more than 16,777,216 bytes, which cannot be put into output_file where secrets have to be "
         "masked; write it to a file"

@@ -122,7 +122,9 @@ WRONG = [
     ("there", "here"), [("after_complete", "run_finished"), ("thread_started", "run_started")]
 )
 def test_an_event_of_rye_is_told_by_its_name_here(place: Place, there: str, here: str) -> None:
-    (finding,) = place.check(f"hooks: [{{id: a, event: {there}, verb: abort}}]\nsteps: [{{shell: ls}}]\n")
+    (finding,) = place.check(
+        f"hooks: [{{id: a, event: {there}, verb: abort}}]\nsteps: [{{shell: ls}}]\n"
+    )
     assert finding.problem.fix == f"did you mean '{here}'?"
 
 
@@ -184,7 +186,9 @@ def test_a_hole_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Plac
     )
     assert finding.problem.fix == "leave it away, or let an action tell it"
     assert (
-        place.check("hooks: [{id: a, event: step_failed, verb: abort, why: $5}]\nsteps: [{shell: ls}]\n")
+        place.check(
+            "hooks: [{id: a, event: step_failed, verb: abort, why: $5}]\nsteps: [{shell: ls}]\n"
+        )
         == []
     )
 
@@ -232,11 +236,16 @@ def test_the_page_has_the_tables_of_events_names_and_fields() -> None:
         return " ".join(f"`{word}`" for word in words)
 
     rows = [
-        *(f"| `{m.name}` | {m.what} | {ticked(m.verbs)} | {ticked(m.names)} |" for m in HOOK_EVENTS.values()),
+        *(
+            f"| `{m.name}` | {m.what} | {ticked(m.verbs)} | {ticked(m.names)} |"
+            for m in HOOK_EVENTS.values()
+        ),
         *(f"| `{name}` | {what} | {ticked(fields)} |" for name, (what, fields) in NAMES.items()),
     ]
     assert [row for row in rows if row not in PAGE] == []
-    assert PAGE.partition("## All maps and their fields\n\n")[2].rstrip() == render_reference(HOOKS_FILE)
+    assert PAGE.partition("## All maps and their fields\n\n")[2].rstrip() == render_reference(
+        HOOKS_FILE
+    )
 
 
 # ── runs ─────────────────────────────────────────────────────────────────
@@ -260,7 +269,11 @@ steps:
 """
     )
     assert noted(place) == [
-        {"answer": {"action": "retry", "max_retries": 2, "why": "odd"}, "at": "steps/0", "error": "exit 3"},
+        {
+            "answer": {"action": "retry", "max_retries": 2, "why": "odd"},
+            "at": "steps/0",
+            "error": "exit 3",
+        },
         {"result": "${run.flow}", "flow": "flow"},
     ]
     assert "steps/0/hook:again" in ran.finished
@@ -328,7 +341,10 @@ steps:
     ran = place.run(flow)
     assert (ran.result.status, ran.result.exit_code) == ("failed", 1)
     assert ran.result.failure is not None
-    assert (ran.result.failure.kind, ran.message) == ("aborted", "the hook 'stop' says abort: enough")
+    assert (ran.result.failure.kind, ran.message) == (
+        "aborted",
+        "the hook 'stop' says abort: enough",
+    )
     assert not (place.root / "later").exists()
     # The user has seen it, and goes on behind it.
     assert place.resume(ran.result.run).result.status == "done"
@@ -341,7 +357,9 @@ def test_a_hook_swallows_a_failure(place: Place) -> None:
         "steps: [{shell: 'echo half; exit 7', capture: x}, {shell: 'echo ${x}'}]\n"
     )
     assert ran.outputs["steps/1"] == "half"
-    assert any("'echo half; exit 7' failed, and the hook 'on' says continue" in note for note in ran.notes)
+    assert any(
+        "'echo half; exit 7' failed, and the hook 'on' says continue" in note for note in ran.notes
+    )
 
 
 def test_a_run_that_fails_tells_each_time_and_a_resumed_run_asks_a_gate_again(place: Place) -> None:
@@ -391,7 +409,9 @@ def test_a_run_fails_by_what_it_failed_by_and_a_hook_can_only_add_to_that(
     assert (failure.message, failure.kind, failure.path) == (alone.message, alone.kind, alone.path)
     assert steady(failure.output) == steady(alone.output)
     words = AT_THE_END[hook]
-    assert [note.startswith(f"at run_failed: {words}") for note in ran.notes] == ([True] if words else [])
+    assert [note.startswith(f"at run_failed: {words}") for note in ran.notes] == (
+        [True] if words else []
+    )
 
 
 def steady(output: Any) -> Any:
@@ -405,7 +425,9 @@ def test_an_observer_that_fails_is_told_once_and_the_run_goes_on(place: Place) -
         "steps: [{shell: 'true'}, {shell: 'true'}, {shell: 'true'}]\n"
     )
     assert noted(place) == [{"fail": True}]
-    assert [note.split(":")[0] for note in ran.notes] == ["the hook 't' failed, and is left away from now on"]
+    assert [note.split(":")[0] for note in ran.notes] == [
+        "the hook 't' failed, and is left away from now on"
+    ]
 
 
 def test_a_tool_of_a_hook_that_does_not_exist_is_found_before_anything_runs(place: Place) -> None:
@@ -439,19 +461,25 @@ steps: [{shell: echo one}]
 
 def test_the_user_comes_before_the_flow_and_the_flow_before_the_project(place: Place) -> None:
     trust(place)
-    place.write(".ai/config/hooks.yaml", "hooks: [{id: x, event: step_started, verb: fail, why: project}]\n")
+    place.write(
+        ".ai/config/hooks.yaml", "hooks: [{id: x, event: step_started, verb: fail, why: project}]\n"
+    )
     assert place.run(FLOW).skipped == ["steps/0"]
     assert place.run("steps: [{shell: echo one}]\n").message == "the hook 'x' says fail: project"
     user_hooks(place, "hooks: [{id: x, event: step_started, verb: continue}]\n")
     assert place.done(FLOW).outputs["steps/0"] == "one"
     user_hooks_file = place.root.parent / "home" / ".ai" / "config" / "hooks.yaml"
     user_hooks_file.write_text("[]")
-    place.write(".ai/config/hooks.yaml", "- {id: x, event: step_started, verb: abort, why: project}\n")
+    place.write(
+        ".ai/config/hooks.yaml", "- {id: x, event: step_started, verb: abort, why: project}\n"
+    )
     assert place.run(FLOW).message == "the hook 'x' says abort: project"
 
 
 def test_hooks_of_a_project_that_nobody_trusts_are_neither_read_nor_run(place: Place) -> None:
-    place.write(".ai/config/hooks.yaml", "hooks: [{id: x, event: run_started, action: {tool: note}}]\n")
+    place.write(
+        ".ai/config/hooks.yaml", "hooks: [{id: x, event: run_started, action: {tool: note}}]\n"
+    )
     place.write("flow.yaml", "steps: [{shell: touch ran}]\n")
     with pytest.raises(TrustError) as caught:
         place.run()
@@ -466,7 +494,9 @@ def test_hooks_of_a_project_that_nobody_trusts_are_neither_read_nor_run(place: P
 
 
 def test_a_user_is_asked_about_hooks_of_a_project_like_about_its_tools(place: Place) -> None:
-    place.write(".ai/config/hooks.yaml", "hooks: [{id: x, event: run_started, action: {tool: note}}]\n")
+    place.write(
+        ".ai/config/hooks.yaml", "hooks: [{id: x, event: run_started, action: {tool: note}}]\n"
+    )
     place.write("flow.yaml", "steps: [{shell: 'true'}]\n")
     asked: list[str] = []
 
@@ -494,7 +524,9 @@ def test_hooks_that_somebody_signed_whom_the_user_trusts_are_used(place: Place) 
 
 
 def test_the_file_that_a_user_names_is_his_own_word(place: Place) -> None:
-    ran = place.run("hooks: [{id: x, event: step_started, verb: skip}]\nsteps: [{shell: touch ran}]\n")
+    ran = place.run(
+        "hooks: [{id: x, event: step_started, verb: skip}]\nsteps: [{shell: touch ran}]\n"
+    )
     assert ran.skipped == ["steps/0"]
 
 
@@ -509,14 +541,17 @@ def test_hooks_of_a_user_that_others_can_write_are_refused(place: Place) -> None
 # ── limits ───────────────────────────────────────────────────────────────
 
 
-def test_a_limit_ends_the_run_with_what_was_made_and_a_raised_one_lets_it_go_on(place: Place) -> None:
-    flow = (
-        "limits: {steps: 2}\nsteps: [{shell: echo one, capture: a}, {shell: echo two}, {shell: echo three}]\n"
-    )
+def test_a_limit_ends_the_run_with_what_was_made_and_a_raised_one_lets_it_go_on(
+    place: Place,
+) -> None:
+    flow = "limits: {steps: 2}\nsteps: [{shell: echo one, capture: a}, {shell: echo two}, {shell: echo three}]\n"
     ran = place.run(flow)
     failure = ran.result.failure
     assert failure is not None
-    assert (failure.kind, failure.message) == ("limit", "the run has reached its limit of 2 steps (2 used)")
+    assert (failure.kind, failure.message) == (
+        "limit",
+        "the run has reached its limit of 2 steps (2 used)",
+    )
     assert failure.output == {"output": "two", "captures": {"a": "one"}}
     assert place.resume(ran.result.run).result.status == "failed"  # what is remembered counts
     resumed = place.plait("resume", ran.result.run)
@@ -586,7 +621,9 @@ def test_a_limit_of_no_steps_lets_nothing_run(place: Place) -> None:
 
 def test_items_side_by_side_are_counted_once_each(place: Place) -> None:
     items = list(range(20))
-    flow = f"map: {{input: {items}, max_parallel: 8, steps: [{{shell: 'true'}}, {{shell: 'true'}}]}}\n"
+    flow = (
+        f"map: {{input: {items}, max_parallel: 8, steps: [{{shell: 'true'}}, {{shell: 'true'}}]}}\n"
+    )
     assert place.done(f"limits: {{steps: 40}}\n{flow}").result.counts["successful"] == 20
     assert place.run(f"limits: {{steps: 39}}\n{flow}").message == (
         "the run has reached its limit of 39 steps (39 used)"

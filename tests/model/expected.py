@@ -40,7 +40,10 @@ class Expected:
 
 
 def expect(
-    flow: Flow, items: Sequence[str], is_broken: Callable[[str], bool], said_done: Collection[str] = ()
+    flow: Flow,
+    items: Sequence[str],
+    is_broken: Callable[[str], bool],
+    said_done: Collection[str] = (),
 ) -> Expected:
     """`items`: those that were written down; `is_broken`: does the world let a command fail, by path?
 
@@ -90,10 +93,15 @@ class _Performance:
                 outputs.append(failed.printed)
             behind += self.past[len(before) :]
         self.past = [*before, *behind]
-        counts = {"map.successful": str(self.found.successful), "map.failed": str(len(self.found.failed))}
+        counts = {
+            "map.successful": str(self.found.successful),
+            "map.failed": str(len(self.found.failed)),
+        }
         return {"map.outputs": outputs, **counts}
 
-    def listed(self, steps: Sequence[Step], above: str, names: Names, own: str) -> tuple[Value | None, Names]:
+    def listed(
+        self, steps: Sequence[Step], above: str, names: Names, own: str
+    ) -> tuple[Value | None, Names]:
         """The last output, and what was captured."""
         output: Value | None = None
         captures: Names = {}
@@ -157,19 +165,31 @@ class _Performance:
                 )
             if step.handler is None or step.tries:
                 raise StepFailed(printed, handled)
-            return printed, self.recovered(step.handler, f"{here}/on_failure", step, names, printed, own)
+            return printed, self.recovered(
+                step.handler, f"{here}/on_failure", step, names, printed, own
+            )
         handled |= self.followed(
             step, step.zero, f"{here}/on_exit_code:0", {**names, **handled}, printed, own
         )
         if step.check:
             handled |= self.validated(step, here, _seen(step, {**names, **handled}, printed), own)
-        handled |= self.followed(step, step.success, f"{here}/on_success", {**names, **handled}, printed, own)
+        handled |= self.followed(
+            step, step.success, f"{here}/on_success", {**names, **handled}, printed, own
+        )
         return printed, handled
 
     def followed(
-        self, step: Step, steps: Sequence[Step] | None, path: str, names: Names, printed: str, own: str
+        self,
+        step: Step,
+        steps: Sequence[Step] | None,
+        path: str,
+        names: Names,
+        printed: str,
+        own: str,
     ) -> Names:
-        return {} if steps is None else self.listed(steps, path, _seen(step, names, printed), own)[1]
+        return (
+            {} if steps is None else self.listed(steps, path, _seen(step, names, printed), own)[1]
+        )
 
     def tried(self, step: Step, path: str, names: Names, own: str) -> tuple[str, bool]:
         printed, is_done = self.command(step, path, names, own)
@@ -234,7 +254,9 @@ def said(path: str, revision: str, words: Sequence[str], env: Mapping[str, str])
     """What the command of every step prints."""
     if lacks(revision, path):
         return '{"completion_percentage": 50}'
-    return f"({' '.join([path, revision, *words, env.get('AROUND', ''), env.get('OWN', '')]).strip()})"
+    return (
+        f"({' '.join([path, revision, *words, env.get('AROUND', ''), env.get('OWN', '')]).strip()})"
+    )
 
 
 def _seen(step: Step, names: Names, printed: str) -> Names:

@@ -126,7 +126,11 @@ class Flow:
 
 def text(flow: Flow) -> str:
     blocks: dict[str, object] = {}
-    document: dict[str, object] = {"env": {"AROUND": flow.env}, "vars": dict(flow.vars), "blocks": blocks}
+    document: dict[str, object] = {
+        "env": {"AROUND": flow.env},
+        "vars": dict(flow.vars),
+        "blocks": blocks,
+    }
     for name, steps in flow.lists:
         written = [_written(step, name, blocks) for step in steps]
         given: object = {"file": ITEMS, "format": "text"} if flow.from_file else list(flow.items)
@@ -151,7 +155,9 @@ def _written(step: Step, phase: str, blocks: dict[str, object]) -> dict[str, obj
         said["when"] = f"${{{name}}} {compared} '{value}'"
     match step.kind:
         case "shell":
-            said["shell"] = " ".join(["say", step.revision, *(f"${{{name}}}" for name in step.words)])
+            said["shell"] = " ".join(
+                ["say", step.revision, *(f"${{{name}}}" for name in step.words)]
+            )
         case "use":
             block = f"b_{phase}_{step.id}"
             blocks[block] = {
@@ -181,7 +187,9 @@ def _written(step: Step, phase: str, blocks: dict[str, object]) -> dict[str, obj
     if step.success is not None:
         said["on_success"] = listed(step.success)
     codes = {
-        code: listed(steps) for code, steps in (("0", step.zero), ("3", step.three)) if steps is not None
+        code: listed(steps)
+        for code, steps in (("0", step.zero), ("3", step.three))
+        if steps is not None
     }
     if codes:
         said["on_exit_code"] = codes
@@ -225,12 +233,16 @@ def places(flow: Flow, items: Sequence[str] | None = None) -> Iterator[Place]:
         if name != "map":
             yield from _places(flow, steps, name, ())
             continue
-        yield Place("map/items", ("items", "" if flow.from_file else flow.items, flow.env), command=False)
+        yield Place(
+            "map/items", ("items", "" if flow.from_file else flow.items, flow.env), command=False
+        )
         for item in flow.items if items is None else items:
             yield from _places(flow, steps, f"map/item:{item}", ())
 
 
-def _places(flow: Flow, steps: Sequence[Step], above: str, around: tuple[object, ...]) -> Iterator[Place]:
+def _places(
+    flow: Flow, steps: Sequence[Step], above: str, around: tuple[object, ...]
+) -> Iterator[Place]:
     for name, step in named(steps):
         here = f"{above}/{name}"
         says = (*_own(flow, step), flow.env, *around)
@@ -256,7 +268,9 @@ def _places(flow: Flow, steps: Sequence[Step], above: str, around: tuple[object,
                 )
                 yield from _around_action(flow, step, here, acts, around)
         once = step.once and step.is_plain
-        yield Place(here, says, command=step.is_plain, goes_on=step.goes_on, inside=step.inner, once=once)
+        yield Place(
+            here, says, command=step.is_plain, goes_on=step.goes_on, inside=step.inner, once=once
+        )
 
 
 def _around_action(
@@ -296,7 +310,8 @@ def _own(flow: Flow, step: Step, *, action: bool = False) -> tuple[object, ...]:
     names = [*step.words, step.env, *((step.when[0],) if step.when else ())]
     lists = [getattr(step, field) for field in LISTS if field != "inner"]
     inside = tuple(
-        None if steps is None else tuple((one.id, *_own(flow, one)) for one in steps) for steps in lists
+        None if steps is None else tuple((one.id, *_own(flow, one)) for one in steps)
+        for steps in lists
     )
     revision = step.revision if step.kind == "shell" else ""
     own = (step.kind, revision, step.words, step.capture, step.when, step.attempts, step.goes_on)

@@ -125,7 +125,9 @@ def _going(steps: Sequence[Step], way: str) -> tuple[Step, ...]:
 
 
 def _gone(step: Step, way: str) -> Step:
-    check = step.check and (f"{FLAKY}1" if way in ("incomplete", "again") and step.incomplete else "r0")
+    check = step.check and (
+        f"{FLAKY}1" if way in ("incomplete", "again") and step.incomplete else "r0"
+    )
     step = replace(step, revision="r0", check=check)
     match way:
         case "handled" if step.handler or step.goes_on:
@@ -175,11 +177,15 @@ def _fits(flow: Flow) -> bool:
 
 def _is_fit(step: Step) -> bool:
     inside = [one for _, steps in _lists(step) for one in steps]
-    if any((one.fails and not one.goes_on) or one.kind != "shell" or not one.is_plain for one in inside):
+    if any(
+        (one.fails and not one.goes_on) or one.kind != "shell" or not one.is_plain for one in inside
+    ):
         return False
     if any(name not in VARS for one in step.incomplete or () for name in one.words):
         return False
-    if any(getattr(step, field) == () for field in LISTS[1:]) or (step.incomplete and not step.check):
+    if any(getattr(step, field) == () for field in LISTS[1:]) or (
+        step.incomplete and not step.check
+    ):
         return False
     if step.tries and not step.handler:
         return False
@@ -207,7 +213,9 @@ def edited(flow: Flow, chance: Random) -> tuple[Flow, str]:
     return flow, "nothing"
 
 
-def _in_list(flow: Flow, chance: Random, change: Callable[[tuple[Step, ...]], tuple[Step, ...]]) -> Flow:
+def _in_list(
+    flow: Flow, chance: Random, change: Callable[[tuple[Step, ...]], tuple[Step, ...]]
+) -> Flow:
     """With one of its lists changed, at any depth."""
     name = chance.choice([name for name, _ in flow.lists])
     steps = flow.phases[name]
@@ -237,7 +245,9 @@ def _command(flow: Flow, chance: Random) -> Flow:
 
 
 def _break(flow: Flow, chance: Random) -> Flow:
-    return _in_step(flow, chance, lambda step: replace(step, revision=f"{FAILS}{chance.randrange(9)}"))
+    return _in_step(
+        flow, chance, lambda step: replace(step, revision=f"{FAILS}{chance.randrange(9)}")
+    )
 
 
 def _mention(flow: Flow, chance: Random) -> Flow:
@@ -246,11 +256,15 @@ def _mention(flow: Flow, chance: Random) -> Flow:
 
 
 def _condition(flow: Flow, chance: Random) -> Flow:
-    return _in_step(flow, chance, lambda step: replace(step, when=None if step.when else _when(chance)))
+    return _in_step(
+        flow, chance, lambda step: replace(step, when=None if step.when else _when(chance))
+    )
 
 
 def _capture(flow: Flow, chance: Random) -> Flow:
-    return _in_step(flow, chance, lambda step: replace(step, capture=chance.choice(("", "c0", "c1"))))
+    return _in_step(
+        flow, chance, lambda step: replace(step, capture=chance.choice(("", "c0", "c1")))
+    )
 
 
 def _step_env(flow: Flow, chance: Random) -> Flow:
@@ -292,7 +306,9 @@ def _going_on(flow: Flow, chance: Random) -> Flow:
 
 def _values(flow: Flow, chance: Random) -> Flow:
     values = tuple(chance.sample("0123", chance.randint(1, 3)))
-    return _in_step(flow, chance, lambda step: replace(step, values=values) if step.values else step)
+    return _in_step(
+        flow, chance, lambda step: replace(step, values=values) if step.values else step
+    )
 
 
 def _insert(flow: Flow, chance: Random) -> Flow:
@@ -317,7 +333,9 @@ def _rename(flow: Flow, chance: Random) -> Flow:
     """With another command, too: by the same words and in the same place it would be the same step."""
 
     def change(step: Step) -> Step:
-        other = replace(step, id=f"n{chance.randrange(99)}", revision=f"r{chance.randrange(100, 1000)}")
+        other = replace(
+            step, id=f"n{chance.randrange(99)}", revision=f"r{chance.randrange(100, 1000)}"
+        )
         return other if step.kind == "shell" else step
 
     return _in_step(flow, chance, change)

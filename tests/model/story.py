@@ -48,8 +48,12 @@ class _Teller:
     def told(self) -> Story:
         self.write("begun")
         if self.chance.random() < 0.4:
-            paths = [one.path for one in places(self.flow) if one.command and one.path.startswith(DEAD)]
-            self.world.broken = set(self.chance.sample(paths, min(len(paths), self.chance.randint(1, 2))))
+            paths = [
+                one.path for one in places(self.flow) if one.command and one.path.startswith(DEAD)
+            ]
+            self.world.broken = set(
+                self.chance.sample(paths, min(len(paths), self.chance.randint(1, 2)))
+            )
             self.tell(f"broken: {sorted(self.world.broken)}")
         self.live("run", self.world.run, dies=self.chance.random() < 0.6)
         for _ in range(self.chance.randint(1, MOVES)):
@@ -78,9 +82,13 @@ class _Teller:
     def retry(self, *, dies: bool) -> Life:
         failed = self.failed(self.world.records())
         from_start = self.chance.random() < 0.3
-        items = [self.chance.choice(sorted(failed))] if failed and self.chance.random() < 0.4 else []
+        items = (
+            [self.chance.choice(sorted(failed))] if failed and self.chance.random() < 0.4 else []
+        )
         names = [path.partition(":")[2] for path in items]
-        told = " ".join(["retry", *(names or ["--failed"]), *(["--from-start"] if from_start else [])])
+        told = " ".join(
+            ["retry", *(names or ["--failed"]), *(["--from-start"] if from_start else [])]
+        )
         return self.live(
             told,
             lambda death: self.world.retry(death, items=names, from_start=from_start),
@@ -105,7 +113,9 @@ class _Teller:
         before = self.world.records()
         accepted = accept or self.memory.has_accepted(self.flow)
         asked = (
-            Moment(self.flow, self.memory, before, self.world, accept=accepted).questions() if answers else []
+            Moment(self.flow, self.memory, before, self.world, accept=accepted).questions()
+            if answers
+            else []
         )
         repeat = [path for path in asked if self.chance.random() < 0.5]
         done = [path for path in asked if path not in repeat]

@@ -46,13 +46,19 @@ def test_the_model_sees_what_may_run_once_begun_twice(
     assert "begun again, its end was not known, and nobody was asked: map/item:s/s0" in found
 
 
-def test_the_model_sees_a_recorded_step_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_sees_a_recorded_step_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("plait.engine.context.RunContext.find_recorded", lambda *_: None)
     found = [rule for seed in range(3) for rule in lived(tmp_path / str(seed), seed).found]
     assert any("again without need: " in rule for rule in found)
 
 
-def test_the_model_sees_that_nobody_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_sees_that_nobody_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("plait.app.resume.changed_steps", lambda *_: {})
     found = [rule for seed in range(16, 20) for rule in lived(tmp_path / str(seed), seed).found]
-    assert any(rule.startswith(("nobody was asked about ", "refused in the middle")) for rule in found)
+    assert any(
+        rule.startswith(("nobody was asked about ", "refused in the middle")) for rule in found
+    )

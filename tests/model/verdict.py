@@ -86,7 +86,11 @@ class Moment:
     done: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        self.begun, self.open, self.ends = set(self.world.begun), set(self.world.open), dict(self.world.ends)
+        self.begun, self.open, self.ends = (
+            set(self.world.begun),
+            set(self.world.open),
+            dict(self.world.ends),
+        )
         self.last = max((record.number for record in self.before.values()), default=0)
         items = self.memory.items or self.flow.items
         if "map/items" in self.changed_paths() and not self.retry:
@@ -113,16 +117,22 @@ class Moment:
         return [
             path
             for path, place in self.places.items()
-            if place.once and path in self.open and not any(one in self.before for one in _above(path))
+            if place.once
+            and path in self.open
+            and not any(one in self.before for one in _above(path))
         ]
 
     def changed_paths(self) -> set[str]:
         """The steps that have ended and say something else now."""
-        now = {place.path: place for place in places(self.flow, self.memory.items or self.flow.items)}
+        now = {
+            place.path: place for place in places(self.flow, self.memory.items or self.flow.items)
+        }
         return {
             path
             for path, record in self.before.items()
-            if path in now and self.counts(path, record, now) and self.memory.says.get(path) != now[path].says
+            if path in now
+            and self.counts(path, record, now)
+            and self.memory.says.get(path) != now[path].says
             if not self.may_change(now[path], record)
         }
 
@@ -155,13 +165,20 @@ class Moment:
     def is_end_of_list(self, path: str) -> bool:
         """Did its list fail with it?  Then nothing has followed."""
         above, record = path.rpartition("/")[0], self.before[path]
-        if record.status != "failed" or (above in self.before and self.before[above].status != "failed"):
+        if record.status != "failed" or (
+            above in self.before and self.before[above].status != "failed"
+        ):
             return False
         beside = (one for one in self.before if one.rpartition("/")[0] == above)
         return all(self.before[one].number <= record.number for one in beside)
 
     def may_be_asked(self) -> bool:
-        return bool(self.removed()) or self.has_changed_inside() or self.is_handled() or self.is_misplaced()
+        return (
+            bool(self.removed())
+            or self.has_changed_inside()
+            or self.is_handled()
+            or self.is_misplaced()
+        )
 
     def is_handled(self) -> bool:
         """Has an action that failed and was handled, perhaps not to the end, another text now?"""
@@ -206,9 +223,12 @@ class Moment:
     def is_stale(self, path: str, expected: Expected) -> bool:
         """Was something before it done again since, or will it be, since it failed?"""
         own = self.before[path].number
-        known = [(one, self.before[one]) for one in expected.before.get(path, ()) if one in self.before]
+        known = [
+            (one, self.before[one]) for one in expected.before.get(path, ()) if one in self.before
+        ]
         return any(
-            record.number > own or (record.status == "failed" and not self.counts(one, record, self.places))
+            record.number > own
+            or (record.status == "failed" and not self.counts(one, record, self.places))
             for one, record in known
         )
 
@@ -303,7 +323,9 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
     if moment.accept or moment.retry:
         return
     expected = moment.expected()
-    asked = [path for path in changed if path in expected.before and not moment.is_stale(path, expected)]
+    asked = [
+        path for path in changed if path in expected.before and not moment.is_stale(path, expected)
+    ]
     # Whether the flow has gone on from a failure is not known of a step that is gone.
     gone = [path for path in moment.removed() if moment.before[path].status != "failed"]
     asked += [path for path in gone if path.count("/") == 1]
@@ -323,7 +345,9 @@ def _repeated(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterat
         if line.path not in ran and _is_unasked(moment, line.path, expected):
             yield f"done again because of a step that is new or moved, and nobody was asked: {line.path}"
         ran.add(line.path)
-    for path in (one for one in after if one.endswith("/items") and after[one].number > moment.last):
+    for path in (
+        one for one in after if one.endswith("/items") and after[one].number > moment.last
+    ):
         if not _is_needed(moment, path, ran, expected, after):
             yield f"chosen again without need: {path}"
     for path, count in Counter(line.path for line in life.lines).items():
@@ -370,13 +394,21 @@ def _checked_by(path: str) -> Iterator[str]:
 
 def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
     """Is all in order before a step that had ended, but for steps that were never begun?"""
-    if moment.accept or moment.retry or moment.memory.retried_by_another_text or _item_changed(moment, path):
+    if (
+        moment.accept
+        or moment.retry
+        or moment.memory.retried_by_another_text
+        or _item_changed(moment, path)
+    ):
         return False
     if path not in moment.before or not moment.counts(path, moment.before[path], moment.places):
         return False
     if path in moment.changed_paths() or path.endswith("/run") or "/again@" in path:
         return False
-    if any(one in moment.before and moment.before[one].status == "failed" for one in _itself_and_above(path)):
+    if any(
+        one in moment.before and moment.before[one].status == "failed"
+        for one in _itself_and_above(path)
+    ):
         return False
     mine = moment.before[path].number
     known = [one for one in expected.before.get(path, ()) if one in moment.begun]
@@ -461,7 +493,11 @@ def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterato
     if ends_in_steps and value.get("output") != expected.output:
         yield f"the run gave {value.get('output')}, and one from the start gives {expected.output}"
     counts = {name: life.result.counts.get(name) for name in ("total", "successful", "failed")}
-    wanted = {"total": len(moment.items), "successful": expected.successful, "failed": len(expected.failed)}
+    wanted = {
+        "total": len(moment.items),
+        "successful": expected.successful,
+        "failed": len(expected.failed),
+    }
     if counts != wanted:
         yield f"counts are {counts}, not {wanted}"
 
@@ -473,7 +509,9 @@ def _order(paths: Sequence[str], expected: Expected, after: Mapping[str, Record]
             yield f"{path} has no end"
             continue
         newer = [
-            one for one in expected.before[path] if one in after and after[one].number > after[path].number
+            one
+            for one in expected.before[path]
+            if one in after and after[one].number > after[path].number
         ]
         if newer:
             yield f"{path} was remembered, and {newer[0]} before it was done again"

@@ -111,7 +111,9 @@ class World:
 
     def retry(self, death: Death, *, items: Sequence[str] = (), from_start: bool = False) -> Life:
         def work() -> FlowResult:
-            return retry_flow(self.run_id, project=str(self.root), items=items, from_start=from_start)
+            return retry_flow(
+                self.run_id, project=str(self.root), items=items, from_start=from_start
+            )
 
         return self._lived(work, death)
 
@@ -202,7 +204,9 @@ class World:
                     case "forgotten":
                         # The view has no word for what was forgotten alone, without what is below it.
                         is_alone = status is not None
-                        gone = [one for one in self.ends if one == path or is_below(one, path, is_alone)]
+                        gone = [
+                            one for one in self.ends if one == path or is_below(one, path, is_alone)
+                        ]
                         for one in gone:
                             found.pop(one, None)
                             del self.ends[one]
@@ -221,7 +225,11 @@ class Death:
 
     def __init__(self, *, records: int | None = None, commands: int | None = None) -> None:
         self.told = (
-            f"dies at record {records}" if records else f"dies in command {commands}" if commands else "lives"
+            f"dies at record {records}"
+            if records
+            else f"dies in command {commands}"
+            if commands
+            else "lives"
         )
         self._records, self._commands = records, commands
         self._really = Writer.append

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from plait.adapters.local import LocalBackend
-from plait.agents.messages import ModelRequest, ModelResponse, OnText, Provider, TokenUsage, ToolOffer
+from plait.agents.messages import (
+    ModelRequest,
+    ModelResponse,
+    OnText,
+    Provider,
+    TokenUsage,
+    ToolOffer,
+)
 from plait.app.api import compile
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
@@ -82,7 +89,9 @@ class FakeHands:
         self.asked.append({"shell": bound.shown, "env": dict(env), "timeout": timeout})
         return self.on_shell(bound.shown)
 
-    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
+    def call(
+        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
+    ) -> ToolResult:
         self.asked.append({"tool": tool_id, "params": dict(params), "timeout": timeout})
         assert self.on_call is not None
         return self.on_call(tool_id, params)
@@ -121,7 +130,9 @@ class FakeHands:
             raise InputError(f"there is no file '{path}'", directory, code="no-file")
         return self.files[path]
 
-    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
+    def write(
+        self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool
+    ) -> str:
         self.asked.append({"write": path, "mode": mode, "create_dirs": create_dirs})
         self.files[path] = data
         return f"{directory}/{path}"
@@ -144,7 +155,9 @@ class FakeHands:
     ) -> Iterator[bytes]:
         yield self.on_shell(bound.shown).stdout
 
-    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+    def git(
+        self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> bytes:
         raise AssertionError(f"nobody asked for git: {args} {cwd} {env} {stdin!r}")
 
     def at(self, directory: str, env: Mapping[str, str]) -> FakeHands:  # noqa: ARG002
@@ -194,7 +207,9 @@ def new_run(
     return run
 
 
-def turn_of(run: WorkingRun, values: Mapping[str, Json] | None = None, **fields: Any) -> StepContext:
+def turn_of(
+    run: WorkingRun, values: Mapping[str, Json] | None = None, **fields: Any
+) -> StepContext:
     return StepContext(run, "", Scope(values), **{"directory": "/project", **fields})
 
 

@@ -14,13 +14,22 @@ from program.fakes import FakeHands
 
 @dataclass(slots=True)
 class GitHands(FakeHands):
-    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+    def git(
+        self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> bytes:
         base = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         done = subprocess.run(
-            ["git", *args], cwd=cwd, env={**base, **env}, input=stdin, capture_output=True, timeout=60
+            ["git", *args],
+            cwd=cwd,
+            env={**base, **env},
+            input=stdin,
+            capture_output=True,
+            timeout=60,
         )
         if done.returncode != 0:
-            raise ProcessError(f"git {args[0]} failed: {done.stderr.decode('utf-8', 'replace')}", code="git")
+            raise ProcessError(
+                f"git {args[0]} failed: {done.stderr.decode('utf-8', 'replace')}", code="git"
+            )
         return done.stdout
 
 

@@ -101,9 +101,15 @@ def handler(*works: ActionStep, **fields: Any) -> FailureHandler:
 
 
 def test_a_handler_that_works_is_enough_and_knows_why_it_was_called() -> None:
-    mend = saying("${error.message}|${error.exit_code}|${error.step}|${error.kind}|${last.exit_code}")
+    mend = saying(
+        "${error.message}|${error.exit_code}|${error.step}|${error.kind}|${last.exit_code}"
+    )
     flow = steps(
-        step("a", failing("broken", exit_code=3), on_failure=handler(step("mend", mend, capture="mended"))),
+        step(
+            "a",
+            failing("broken", exit_code=3),
+            on_failure=handler(step("mend", mend, capture="mended")),
+        ),
         step("b", saying("${mended}")),
     )
     assert output_of(performed(flow)) == "broken|3|a|exit|3"
@@ -111,11 +117,17 @@ def test_a_handler_that_works_is_enough_and_knows_why_it_was_called() -> None:
 
 def test_a_handler_sees_the_output_and_stderr_of_the_command_that_failed() -> None:
     hands = FakeHands(
-        lambda said: printed("found 3\n", exit_code=2, stderr="bad\n") if "test" in said else Finished()
+        lambda said: (
+            printed("found 3\n", exit_code=2, stderr="bad\n") if "test" in said else Finished()
+        )
     )
     mend = saying("${shell.output}|${shell.stderr}|${error.output}|${error.stderr}")
     flow = steps(
-        step("a", ShellAction(text_of("make test")), on_failure=handler(step("m", mend, capture="seen"))),
+        step(
+            "a",
+            ShellAction(text_of("make test")),
+            on_failure=handler(step("m", mend, capture="seen")),
+        ),
         step("b", saying("${seen}")),
     )
     assert output_of(performed(flow, new_run(hands))) == "found 3|bad|found 3|bad"
@@ -140,7 +152,13 @@ HANDLERS = [
     ("attempts", "anyway", "fails", "handler_fails", "ran", "handled", "status"), HANDLERS
 )
 def test_a_handler_mends_and_the_step_is_tried_again(
-    attempts: int, anyway: bool | None, fails: int, handler_fails: bool, ran: int, handled: int, status: str
+    attempts: int,
+    anyway: bool | None,
+    fails: int,
+    handler_fails: bool,
+    ran: int,
+    handled: int,
+    status: str,
 ) -> None:
     action, mend = failing(times=fails), failing(times=999) if handler_fails else Acting()
     made = handler(step("mend", mend), attempts=attempts, fails_anyway=anyway)
@@ -151,7 +169,9 @@ def test_a_handler_mends_and_the_step_is_tried_again(
 
 @pytest.mark.parametrize("anyway", [None, True])
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_with_a_handler_too_attempts_is_how_often_the_action_runs(attempts: int, anyway: bool | None) -> None:
+def test_with_a_handler_too_attempts_is_how_often_the_action_runs(
+    attempts: int, anyway: bool | None
+) -> None:
     action, mend = failing(), Acting()
     made = handler(step("m", mend), fails_anyway=anyway)
     tried = step("a", action, policy=Policy(Retry(attempts, "fixed", 0.0)), on_failure=made)
@@ -162,7 +182,9 @@ def test_with_a_handler_too_attempts_is_how_often_the_action_runs(attempts: int,
 def test_on_success_runs_after_success_only_and_its_captures_reach_later_steps() -> None:
     for action, expected in ((saying("x"), "x!"), (failing(), None)):
         after = saying("${last.output}!")
-        made = step("a", action, on_success=steps(step("s", after, capture="seen"), name="on_success"))
+        made = step(
+            "a", action, on_success=steps(step("s", after, capture="seen"), name="on_success")
+        )
         outcome = performed(steps(made, step("b", saying("${seen}"))))
         assert len(after.ran) == (1 if expected else 0)
         if expected:
@@ -243,7 +265,9 @@ def test_a_resumed_run_goes_on_from_a_failure_as_the_first_life_did() -> None:
 def test_env_and_working_dir_reach_the_process_and_later_steps_do_not_see_them() -> None:
     hands = FakeHands()
     flow = steps(
-        step("a", ShellAction(text_of("first")), env={"X": text_of("${v}!"), "Y": text_of("${X:-}")}),
+        step(
+            "a", ShellAction(text_of("first")), env={"X": text_of("${v}!"), "Y": text_of("${X:-}")}
+        ),
         step("b", ShellAction(text_of("second")), working_dir=text_of("sub/${v}")),
     )
     performed(flow, new_run(hands), {"v": "1"}, env={"BASE": "b"})
@@ -256,11 +280,16 @@ def test_a_step_knows_its_names_and_its_attempt() -> None:
     said: list[Json] = []
 
     def fail_once(ctx: StepContext) -> Json:
-        said.append(text_of("${step.name} ${step.index} ${step.path} ${step.attempt}").render(ctx.scope))
+        said.append(
+            text_of("${step.name} ${step.index} ${step.path} ${step.attempt}").render(ctx.scope)
+        )
         return failing().run(ctx) if ctx.attempt == 1 else "ok"
 
     made = step(
-        "a", Acting(fail_once), facts={"name": "A", "index": 0}, policy=Policy(Retry(2, "fixed", 0.0))
+        "a",
+        Acting(fail_once),
+        facts={"name": "A", "index": 0},
+        policy=Policy(Retry(2, "fixed", 0.0)),
     )
     performed(steps(made))
     assert said == ["A 0 flow/a 1", "A 0 flow/a 2"]
@@ -268,14 +297,18 @@ def test_a_step_knows_its_names_and_its_attempt() -> None:
 
 def test_output_file_gets_all_of_an_output_that_is_too_long_to_be_kept(tmp_path: Path) -> None:
     (tmp_path / "all").write_bytes(b"all of it")
-    ended = Finished(b"all", is_truncated=True, stdout_truncated=True, stdout_file=str(tmp_path / "all"))
+    ended = Finished(
+        b"all", is_truncated=True, stdout_truncated=True, stdout_file=str(tmp_path / "all")
+    )
     hands = FakeHands(lambda _: ended)
     performed(step("a", ShellAction(text_of("x")), output_file=text_of("out.txt")), new_run(hands))
     assert hands.files == {"out.txt": b"all of it"}
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-def test_output_file_does_not_get_a_part_of_an_output_that_was_lost(tmp_path: Path, has_file: bool) -> None:
+def test_output_file_does_not_get_a_part_of_an_output_that_was_lost(
+    tmp_path: Path, has_file: bool
+) -> None:
     (tmp_path / "part").write_bytes(b"a part")
     file = str(tmp_path / "part") if has_file else None
     lost: dict[str, Any] = {"stdout_file": file, "stdout_lost": "the disk is full"}
@@ -308,13 +341,19 @@ def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
 ) -> None:
     if "output_file" in asks:
         asks = {"output_file": text_of(asks["output_file"])}
-    hands = FakeHands(lambda _: Finished(b"12345", b"12345" if not cut else b"", is_truncated=True, **cut))
+    hands = FakeHands(
+        lambda _: Finished(b"12345", b"12345" if not cut else b"", is_truncated=True, **cut)
+    )
     failure = failure_of(performed(step("a", ShellAction(text_of("x")), **asks), new_run(hands)))
-    assert failure.message == f"printed more than 5 bytes, which cannot be {why}; write it to a file"
+    assert (
+        failure.message == f"printed more than 5 bytes, which cannot be {why}; write it to a file"
+    )
     assert hands.files == {}
 
 
-@pytest.mark.parametrize(("stream", "is_cut"), [("stdout", {}), ("stderr", {"stdout_truncated": True})])
+@pytest.mark.parametrize(
+    ("stream", "is_cut"), [("stdout", {}), ("stderr", {"stdout_truncated": True})]
+)
 def test_a_stream_that_was_not_cut_is_captured(stream: Any, is_cut: dict[str, Any]) -> None:
     hands = FakeHands(
         lambda _: Finished(b"12345", b"123" if is_cut else b"12345", is_truncated=True, **is_cut)
@@ -343,7 +382,9 @@ def test_a_step_works_nowhere_outside_the_project(named: str) -> None:
 
 def test_output_file_gets_the_output_whole() -> None:
     hands = FakeHands()
-    performed(step("a", saying("text\n"), output_file=text_of("out/${n}.txt")), new_run(hands), {"n": 3})
+    performed(
+        step("a", saying("text\n"), output_file=text_of("out/${n}.txt")), new_run(hands), {"n": 3}
+    )
     assert hands.files == {"out/3.txt": b"text\n"}
 
 
@@ -375,7 +416,9 @@ SHELL_FAILURES = [
 def test_a_command_that_fails_says_how_and_its_last_lines(
     ended: Finished, message: str, kind: str, code: int
 ) -> None:
-    failure = failure_of(performed(step("a", ShellAction(text_of("x"))), new_run(FakeHands(lambda _: ended))))
+    failure = failure_of(
+        performed(step("a", ShellAction(text_of("x"))), new_run(FakeHands(lambda _: ended)))
+    )
     assert (failure.message, failure.kind, failure.exit_code) == (message, kind, code)
 
 

@@ -62,7 +62,9 @@ FORMATS: list[tuple[Format, Json, Json]] = [
 
 
 @pytest.mark.parametrize(("format", "output", "value"), FORMATS)
-def test_an_output_is_kept_in_the_format_that_is_asked_for(format: Format, output: Json, value: Json) -> None:
+def test_an_output_is_kept_in_the_format_that_is_asked_for(
+    format: Format, output: Json, value: Json
+) -> None:
     kept = capture_values(Capture("n", format), {"output": output, "exit_code": 0})["n"]
     assert kept == value
     assert type(kept) is type(value)
@@ -116,7 +118,9 @@ def test_of_a_failed_step_an_output_of_another_format_is_null(
 
 
 @pytest.mark.parametrize("attempts", [0, 1])
-def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_format(attempts: int) -> None:
+def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_format(
+    attempts: int,
+) -> None:
     hands = FakeHands(lambda _: printed("Traceback\n", stderr="bad\n", exit_code=3))
     mend = saying("<${n}> ${n.exit_code} ${n.success} ${n.stderr} ${n.output}")
     handler = FailureHandler(steps(step("m", mend, capture="mended"), name="on_failure"), attempts)
@@ -212,7 +216,9 @@ def test_facts_never_hide_a_field_of_json() -> None:
 
 def test_facts_that_are_not_kept_are_not_there() -> None:
     kept = Capture("n", facts=frozenset({"exit_code"}))
-    flow = steps(step("a", saying("x"), capture=kept), step("b", saying("${n.exit_code} ${n.stderr:-gone}")))
+    flow = steps(
+        step("a", saying("x"), capture=kept), step("b", saying("${n.exit_code} ${n.stderr:-gone}"))
+    )
     outcome = performed(flow)
     assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "0 gone"
@@ -221,7 +227,9 @@ def test_facts_that_are_not_kept_are_not_there() -> None:
 def test_a_step_whose_output_cannot_be_captured_fails_and_may_be_retried() -> None:
     said = iter(["oops", "41"])
     number = Capture("n", "number")
-    tried = step("a", Acting(lambda _: next(said)), capture=number, policy=Policy(Retry(2, "fixed", 0.0)))
+    tried = step(
+        "a", Acting(lambda _: next(said)), capture=number, policy=Policy(Retry(2, "fixed", 0.0))
+    )
     outcome = performed(steps(tried))
     assert isinstance(outcome, Succeeded)
     assert outcome.value["captures"]["n"] == 41

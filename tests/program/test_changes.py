@@ -29,7 +29,10 @@ EMPTY = {
 
 def tracker(folder: Path, tmp_path: Path, project: Path | None = None) -> ChangeTracker:
     return ChangeTracker(
-        GitHands(), str(tmp_path / "run"), str(project or folder), frozenset({"step", "workflow", "git"})
+        GitHands(),
+        str(tmp_path / "run"),
+        str(project or folder),
+        frozenset({"step", "workflow", "git"}),
     )
 
 
@@ -130,19 +133,37 @@ names = st.text(
     | st.sampled_from(" \n\t\"'\\-*[]{}$:\udce9"),
     min_size=1,
     max_size=12,
-).filter(lambda name: name not in (".", "..", ".git") and not name.lower().startswith((".git", "git~")))
+).filter(
+    lambda name: name not in (".", "..", ".git") and not name.lower().startswith((".git", "git~"))
+)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(name=names)
-def test_a_file_of_any_name_is_told_by_its_name(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+def test_a_file_of_any_name_is_told_by_its_name(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
     top = tmp_path_factory.mktemp("odd")
     repository = new_repository(top / 'r: "x"\n', a="1\n")
     found = changed(repository, top, lambda: (repository / name).write_text("1\n"))
     assert found["files_changed"] == [name]
 
 
-ODD = ["-n", "--stdin", ":(glob)*", "a\nb", 'quo"te', "tab\tbed", "caf\udce9", "ü", " lead", "a\\b", "*"]
+ODD = [
+    "-n",
+    "--stdin",
+    ":(glob)*",
+    "a\nb",
+    'quo"te',
+    "tab\tbed",
+    "caf\udce9",
+    "ü",
+    " lead",
+    "a\\b",
+    "*",
+]
 
 
 def test_odd_names_together(tmp_path: Path) -> None:
@@ -211,7 +232,9 @@ def test_paths_are_those_of_the_project_in_a_larger_repository(tmp_path: Path) -
     other = tmp_path / "other"
     git(repository, "worktree", "add", "-q", str(other))
     (other / "apps" / "mine").mkdir(parents=True)
-    found = changed(other, tmp_path, lambda: (other / "apps" / "mine" / "b").write_text("x"), project)
+    found = changed(
+        other, tmp_path, lambda: (other / "apps" / "mine" / "b").write_text("x"), project
+    )
     assert found["files_changed"] == ["b"]
 
 
@@ -219,7 +242,11 @@ def test_the_repository_itself_is_not_written_to(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
 
     def state() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in (repository / ".git").rglob("*") if path.is_file()}
+        return {
+            str(path): path.read_bytes()
+            for path in (repository / ".git").rglob("*")
+            if path.is_file()
+        }
 
     (repository / "b").write_text("x\n")
     before = state()
@@ -316,7 +343,9 @@ def writing(folder: Path, **files: str) -> Acting:
     return Acting(write)
 
 
-def ran(flow: WorkflowProgram, folder: Path, tmp_path: Path, journal: MemoryJournal | None = None) -> Json:
+def ran(
+    flow: WorkflowProgram, folder: Path, tmp_path: Path, journal: MemoryJournal | None = None
+) -> Json:
     run = new_run(GitHands(), journal, folder=str(tmp_path / "run"))
     try:
         value = flow.run(turn_of(run, directory=str(folder)))
@@ -349,7 +378,10 @@ def test_before_the_first_step_nothing_has_changed(tmp_path: Path) -> None:
     for flow in (
         WorkflowProgram("w", steps(step("one", saying(said))), tracks=ALL),
         WorkflowProgram(
-            "w", setup=steps(step("one", saying("x"))), reduce=steps(step("two", saying(said))), tracks=ALL
+            "w",
+            setup=steps(step("one", saying("x"))),
+            reduce=steps(step("two", saying(said))),
+            tracks=ALL,
         ),
     ):
         assert ran(flow, repository, tmp_path) == "[] 0 0"
@@ -379,7 +411,11 @@ def test_handlers_see_what_the_step_itself_changed_also_if_it_failed(tmp_path: P
     flow = WorkflowProgram(
         "w",
         steps(
-            step("one", Acting(write_and_fail), on_failure=FailureHandler(steps(mend, name="on_failure"))),
+            step(
+                "one",
+                Acting(write_and_fail),
+                on_failure=FailureHandler(steps(mend, name="on_failure")),
+            ),
             step("two", saying("${seen}")),
         ),
         tracks=frozenset({"step"}),

@@ -170,7 +170,9 @@ def test_a_kind_that_is_made_of_another_plans_only_what_it_says_itself() -> None
 
 around = st.recursive(
     st.sampled_from(["action", "step"]),
-    lambda inner: st.tuples(st.sampled_from(["sequence", "map", "block", "success", "watched"]), inner),
+    lambda inner: st.tuples(
+        st.sampled_from(["sequence", "map", "block", "success", "watched"]), inner
+    ),
     max_leaves=6,
 )
 
@@ -182,9 +184,14 @@ def built(shape: Any, new: Forgetful) -> Step:
         case "step":
             return new
         case ("sequence", inner):
-            return step("q", BlockAction(listed("block", [built(inner, new), step("t", new)]), None))
+            return step(
+                "q", BlockAction(listed("block", [built(inner, new), step("t", new)]), None)
+            )
         case ("map", inner):
-            return step("m", ForeachAction(Map("m", Given(("a",)), listed("each", [built(inner, new)]), "f")))
+            return step(
+                "m",
+                ForeachAction(Map("m", Given(("a",)), listed("each", [built(inner, new)]), "f")),
+            )
         case ("block", inner):
             return step("b", BlockAction(listed("block", [built(inner, new)]), None))
         case ("success", inner):
@@ -192,7 +199,9 @@ def built(shape: Any, new: Forgetful) -> Step:
         case ("watched", inner):
             return step(
                 "w",
-                ChangeCheckedAction(BlockAction(listed("block", [built(inner, new)]), None), False, "w", {}),
+                ChangeCheckedAction(
+                    BlockAction(listed("block", [built(inner, new)]), None), False, "w", {}
+                ),
             )
     raise AssertionError(shape)
 
@@ -225,5 +234,7 @@ def test_nothing_but_act_calls_the_run_of_a_step_an_action_or_a_program() -> Non
             if "ctx" in first:
                 found.append(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
     # A check is no step: what it performs are steps of its own.
-    allowed = ["program/action_step.py: self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))"]
+    allowed = [
+        "program/action_step.py: self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))"
+    ]
     assert found == allowed

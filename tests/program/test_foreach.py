@@ -78,14 +78,19 @@ def test_each_line_that_a_command_prints_is_an_item() -> None:
 
 def test_a_command_that_fails_fails_the_step() -> None:
     hands = FakeHands(lambda _: printed("a\n", exit_code=2, stderr="no such folder"))
-    failure = failure_of(performed(loop(CommandSource(text_of("ls x")), step("s", Acting())), new_run(hands)))
+    failure = failure_of(
+        performed(loop(CommandSource(text_of("ls x")), step("s", Acting())), new_run(hands))
+    )
     assert failure.message == "exit code 2: no such folder"
 
 
 @pytest.mark.parametrize("value", [3, True, None, {"a": 1}])
 def test_a_value_without_items_is_refused(value: Json) -> None:
     failure = failure_of(performed(loop("${v}", step("s", Acting())), values={"v": value}))
-    assert failure.message == "foreach goes over a list or the lines of a text, and the value is neither"
+    assert (
+        failure.message
+        == "foreach goes over a list or the lines of a text, and the value is neither"
+    )
 
 
 def test_an_item_knows_itself_its_place_and_the_names_around_it() -> None:
@@ -148,7 +153,10 @@ def test_the_beginning_of_a_list_is_no_list() -> None:
     failure = failure_of(
         performed(loop(CommandSource(text_of("names")), step("s", Acting())), new_run(hands))
     )
-    assert failure.message == "printed more than 4 bytes, which cannot be a list of items; write it to a file"
+    assert (
+        failure.message
+        == "printed more than 4 bytes, which cannot be a list of items; write it to a file"
+    )
 
 
 def test_parallel_items_run_at_the_same_time_and_give_their_outputs_in_order() -> None:
@@ -158,7 +166,9 @@ def test_parallel_items_run_at_the_same_time_and_give_their_outputs_in_order() -
         met.wait()  # breaks unless three are here at once
         return turn.scope.lookup("item")
 
-    assert output_of(performed(loop(list("abc"), step("s", Acting(meet)), parallel=3))) == list("abc")
+    assert output_of(performed(loop(list("abc"), step("s", Acting(meet)), parallel=3))) == list(
+        "abc"
+    )
 
 
 @pytest.mark.parametrize(("parallel", "meant"), [(True, 10), (False, 1), (4, 4)])
@@ -191,12 +201,15 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
     flow = steps(loop(["a", "b"], step("s", ShellAction(text_of("echo ${item}")))))
     performed(flow, run)
     command = new_run(hands, rehearsing=True)
-    performed(loop(CommandSource(text_of("ls")), step("s", ShellAction(text_of("echo ${item}")))), command)
+    performed(
+        loop(CommandSource(text_of("ls")), step("s", ShellAction(text_of("echo ${item}")))), command
+    )
     assert [one.shown for one in run.rehearsal or ()] == ["echo a", "echo b"]
     assert [one.shown for one in command.rehearsal or ()] == ["ls", "echo ${item}"]
     unknown = new_run(hands, rehearsing=True)
     performed(
-        loop(ValueSource(text_of("${found}")), step("s", ShellAction(text_of("echo ${item}")))), unknown
+        loop(ValueSource(text_of("${found}")), step("s", ShellAction(text_of("echo ${item}")))),
+        unknown,
     )
     assert [(one.path, one.shown) for one in unknown.rehearsal or ()] == [
         ("loop/each/item:*/s", "echo ${item}")
@@ -211,7 +224,10 @@ def test_a_dry_run_does_not_take_the_item_around_a_loop_for_one_of_its_own() -> 
         step("s", ShellAction(text_of("rm ${item} ${index}/${total} ${item_id}"))),
     )
     performed(steps(loop(["a"], inner)), run)
-    assert [one.shown for one in run.rehearsal or ()] == ["ls", "rm ${item} ${index}/${total} ${item_id}"]
+    assert [one.shown for one in run.rehearsal or ()] == [
+        "ls",
+        "rm ${item} ${index}/${total} ${item_id}",
+    ]
 
 
 def test_secrets_among_the_items_are_masked() -> None:

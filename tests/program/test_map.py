@@ -30,9 +30,27 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, plans
 from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
-from plait.program.map import FEW, CircuitBreaker, ErrorPolicy, Map, OnItemFailure, item_results, item_title
+from plait.program.map import (
+    FEW,
+    CircuitBreaker,
+    ErrorPolicy,
+    Map,
+    OnItemFailure,
+    item_results,
+    item_title,
+)
 from plait.program.workflow import WorkflowProgram
-from program.fakes import Acting, failure_of, new_run, performed, saying, step, steps, text_of, turn_of
+from program.fakes import (
+    Acting,
+    failure_of,
+    new_run,
+    performed,
+    saying,
+    step,
+    steps,
+    text_of,
+    turn_of,
+)
 from share import examples
 
 
@@ -143,7 +161,9 @@ THRESHOLDS = [
 def test_a_share_of_failures_means_something_only_after_ten_items(
     items: int, bad: int, allowed: float, ended: int
 ) -> None:
-    outcome = performed(fan(range(items), picky(*range(bad)), errors=ErrorPolicy(failure_threshold=allowed)))
+    outcome = performed(
+        fan(range(items), picky(*range(bad)), errors=ErrorPolicy(failure_threshold=allowed))
+    )
     assert sum(counts(outcome)[1:]) == ended
 
 
@@ -180,7 +200,10 @@ def test_a_pause_that_follows_a_pause_says_what_it_is_for() -> None:
 
     bad, circuit = picky(*range(3), 4), CircuitBreaker(3, 0.001, successes=2)
     performed(fan(range(6), bad, errors=ErrorPolicy(circuit=circuit)), new_run(watchers=[note]))
-    performed(fan([0], bad, errors=ErrorPolicy(circuit=CircuitBreaker(1, 0.001))), new_run(watchers=[note]))
+    performed(
+        fan([0], bad, errors=ErrorPolicy(circuit=CircuitBreaker(1, 0.001))),
+        new_run(watchers=[note]),
+    )
     assert noted == [
         "3 failures in a row: no new items for 0.001 s",
         "a failure again after a pause: no new items for 0.001 s",
@@ -201,7 +224,9 @@ def test_the_number_of_items_is_told_before_the_first_one_runs() -> None:
     journal = MemoryJournal()
     performed(fan([1, 2], Acting()), new_run(journal=journal))
     events = [stamped.event for stamped in journal.events()]
-    assert [event for event in events if isinstance(event, ItemsCounted)] == [ItemsCounted("map", 2)]
+    assert [event for event in events if isinstance(event, ItemsCounted)] == [
+        ItemsCounted("map", 2)
+    ]
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -220,8 +245,12 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
     found = list(item_results(turn.child(made), made.items.read(None, turn)))
     run.close()
     assert [one["item"] for one in found] == items
-    assert [one["status"] for one in found] == ["failed" if item in bad else "success" for item in items]
-    assert [one["error"] for one in found] == [f"{item} is bad" if item in bad else None for item in items]
+    assert [one["status"] for one in found] == [
+        "failed" if item in bad else "success" for item in items
+    ]
+    assert [one["error"] for one in found] == [
+        f"{item} is bad" if item in bad else None for item in items
+    ]
 
 
 def test_reduce_sees_what_became_of_the_items() -> None:
@@ -293,7 +322,9 @@ def test_no_more_items_run_at_once_than_allowed() -> None:
 
 @pytest.mark.parametrize("said", ["0", "-1", "many", "", "99999"])
 def test_a_parallelism_that_is_none_is_refused(said: str) -> None:
-    failure = failure_of(performed(fan([1], Acting(), parallel=text_of("${n}")), values={"n": said}))
+    failure = failure_of(
+        performed(fan([1], Acting(), parallel=text_of("${n}")), values={"n": said})
+    )
     assert "max_parallel is a number from 1 to 4096" in failure.message
 
 
@@ -315,7 +346,12 @@ def test_where_the_first_failure_stops_everything_resuming_tries_it_again() -> N
     failure_of(performed(made, new_run(journal=journal)))
     action.answers = lambda _: "mended"
     assert counts(performed(made, new_run(journal=journal.reopen()))) == (3, 3, 0, 0)
-    assert [path.split("/")[1] for path in action.ran] == ["item:k0", "item:k1", "item:k1", "item:k2"]
+    assert [path.split("/")[1] for path in action.ran] == [
+        "item:k0",
+        "item:k1",
+        "item:k1",
+        "item:k2",
+    ]
 
 
 def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
@@ -329,9 +365,18 @@ def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
     with pytest.raises(Interrupted):
         performed(fan(range(5), action), new_run(journal=journal))
     assert len(action.ran) == 2
-    assert [known.path for known in journal.steps_in("map")] == ["map/items", "map/item:k0", "map/item:k1"]
+    assert [known.path for known in journal.steps_in("map")] == [
+        "map/items",
+        "map/item:k0",
+        "map/item:k1",
+    ]
     action.answers = lambda _: "done"
-    assert counts(performed(fan(range(5), action), new_run(journal=journal.reopen()))) == (5, 5, 0, 0)
+    assert counts(performed(fan(range(5), action), new_run(journal=journal.reopen()))) == (
+        5,
+        5,
+        0,
+        0,
+    )
     assert len(action.ran) == 5
 
 

@@ -142,7 +142,9 @@ def test_a_file_that_a_failed_check_did_not_write_does_not_hide_its_failure(
         return failing().run(ctx) if fails else ""
 
     made = validated(Acting(check), result_file=text_of("r.json"), fails=False)
-    flow = steps(step("a", Acting(), validation=made), step("b", saying("${validation.completion}")))
+    flow = steps(
+        step("a", Acting(), validation=made), step("b", saying("${validation.completion}"))
+    )
     outcome = performed(flow, new_run(hands))
     assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == completion
@@ -162,7 +164,9 @@ def test_a_failed_check_that_writes_the_same_result_again_has_written_it(tmp_pat
         return failing().run(ctx)
 
     made = validated(Acting(check), result_file=text_of("r.json"))
-    outcome = performed(step("a", Acting(), validation=made), new_run(Disk()), directory=str(tmp_path))
+    outcome = performed(
+        step("a", Acting(), validation=made), new_run(Disk()), directory=str(tmp_path)
+    )
     assert failure_of(outcome).message == "only 70 % complete, 100 % are wanted"
 
 
@@ -192,7 +196,9 @@ def test_an_agent_that_checks_has_to_give_a_result(kind: str, said: str, complet
 @pytest.mark.parametrize("written", [b"", b"not JSON", b"[]", b"{}", b"{", b"\xff"])
 def test_a_result_file_without_a_result_is_never_complete(written: bytes) -> None:
     made = validated(checks("fine"), result_file=text_of("r.json"))
-    outcome = performed(step("a", Acting(), validation=made), new_run(FakeHands(files={"r.json": written})))
+    outcome = performed(
+        step("a", Acting(), validation=made), new_run(FakeHands(files={"r.json": written}))
+    )
     assert failure_of(outcome).message == NO_RESULT
 
 
@@ -202,7 +208,9 @@ SCHEMA = {
     "properties": {"gaps": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}}},
 }
 NOT_FIT = "the result of the check does not fit expected_schema: see {} there"
-NO_RESULT = "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100"
+NO_RESULT = (
+    "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100"
+)
 MISFITS: list[tuple[Json, bool, str]] = [
     # what the check printed                                failed?   why it is no result
     ('{"completion_percentage": 50}',                       False,    NOT_FIT.format("required")),
@@ -309,7 +317,9 @@ def completion_of(output: str, *, failed: bool) -> float | None:
 
 
 def test_a_check_that_fails_is_not_complete() -> None:
-    failure = failure_of(performed(step("a", Acting(), validation=validated(failing("2 tests fail")))))
+    failure = failure_of(
+        performed(step("a", Acting(), validation=validated(failing("2 tests fail"))))
+    )
     assert failure.message == "only 0 % complete, 100 % are wanted"
 
 

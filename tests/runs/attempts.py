@@ -37,7 +37,9 @@ FLOWS = ("sub", "ens")
 class Hands(ToolHands):
     """`log` keeps what it is called with; files of a folder are tools."""
 
-    def __init__(self, top: Path, model: Says, log: Callable[[Json], Json] = lambda _: "logged") -> None:
+    def __init__(
+        self, top: Path, model: Says, log: Callable[[Json], Json] = lambda _: "logged"
+    ) -> None:
         known = [*(one.stem for one in top.glob("*.yaml") if one.stem in FLOWS)]
         flows = dict.fromkeys([*known, *(f"directive:{one.stem}" for one in top.glob("*.md"))], log)
         super().__init__(Scripted(model), {"log": lambda params: log(params.get("x")), **flows})
@@ -72,7 +74,9 @@ def life(
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
     is_first = journal.last() == 0
-    run = new_run(hands, journal if is_first else journal.reopen(), folder=str(top), watchers=watchers)
+    run = new_run(
+        hands, journal if is_first else journal.reopen(), folder=str(top), watchers=watchers
+    )
     if spent is None:
         begin(loaded, run)
     else:
@@ -99,7 +103,9 @@ def said(outcome: Outcome) -> str:
 
 def failures(journal: MemoryJournal) -> list[str]:
     """The paths of what is recorded as failed."""
-    ends = [stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
+    ends = [
+        stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)
+    ]
     return [end.path for end in ends if isinstance(end.outcome, Failed)]
 
 

@@ -109,7 +109,9 @@ class Place:
         return (self.root / name).read_text()
 
     def git(self, *args: str) -> str:
-        done = subprocess.run(["git", *args], cwd=self.root, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", *args], cwd=self.root, check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     def repository(self) -> Place:
@@ -128,7 +130,9 @@ class Place:
             self.write("flow.yaml", flow)
         events: list[Event] = []
         result = run_flow(
-            str(self.file), Options(**options), company=RunObservers([lambda told: events.append(told.event)])
+            str(self.file),
+            Options(**options),
+            company=RunObservers([lambda told: events.append(told.event)]),
         )
         return Ran(result, events)
 
@@ -194,7 +198,9 @@ class Place:
     @property
     def state(self) -> bytes:
         """Every byte that runs have left behind."""
-        return b"".join(p.read_bytes() for p in sorted((self.root / ".ai").rglob("*")) if p.is_file())
+        return b"".join(
+            p.read_bytes() for p in sorted((self.root / ".ai").rglob("*")) if p.is_file()
+        )
 
 
 def new_place(top: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Place:

@@ -52,7 +52,8 @@ def with_clock(place: Place) -> None:
     assert program is not None, "mcp-server-time is missing: pip install -e '.[dev]'"
     server = {"name": "time", "command": program}
     place.write(
-        ".ai/tools/convert.yaml", {**CONVERT, "config": {"server": server, "tool_name": "convert_time"}}
+        ".ai/tools/convert.yaml",
+        {**CONVERT, "config": {"server": server, "tool_name": "convert_time"}},
     )
     directive(place, "clock", "permissions: [convert, demo/mark]", "When is it?")
     trusted(place)
@@ -65,7 +66,10 @@ def with_clock(place: Place) -> None:
 
 
 TINY = [sys.executable, str(Path(__file__).parent.parent / "data" / "mcp" / "tiny.py")]
-NUMBERS: dict[str, Any] = {"a": {"title": "A", "type": "integer"}, "b": {"title": "B", "type": "integer"}}
+NUMBERS: dict[str, Any] = {
+    "a": {"title": "A", "type": "integer"},
+    "b": {"title": "B", "type": "integer"},
+}
 
 
 def tiny(place: Place, args: list[str] | None = None, config: Any = None, **more: Any) -> None:
@@ -74,17 +78,22 @@ def tiny(place: Place, args: list[str] | None = None, config: Any = None, **more
     server = {"name": "tiny", "command": command, "args": [*given, *(args or [])]}
     head = {"version": "0.1.0", "executor_id": "core/runtimes/mcp/stdio", **more}
     place.write(
-        ".ai/tools/add.yaml", {**head, "config": {"server": server, "tool_name": "add", **(config or {})}}
+        ".ai/tools/add.yaml",
+        {**head, "config": {"server": server, "tool_name": "add", **(config or {})}},
     )
     trusted(place)
 
 
-def test_an_mcp_tool_is_offered_as_its_server_describes_it_once_it_is_approved(place: Place) -> None:
+def test_an_mcp_tool_is_offered_as_its_server_describes_it_once_it_is_approved(
+    place: Place,
+) -> None:
     tiny(place)
     for patterns in (("add",), ("ad*",)):
         with pytest.raises(TrustError, match="has not been approved"):
             offers(toolbox(place.root), patterns)
-        assert [one.tool_id for one in offers(toolbox(place.root), patterns, ask_servers=False)] == ["add"]
+        assert [
+            one.tool_id for one in offers(toolbox(place.root), patterns, ask_servers=False)
+        ] == ["add"]
     assert place.plait("trust", "mcp", "tiny", "add").returncode == 0
     [offer] = offers(toolbox(place.root), ("ad*",))
     assert offer.description == "Add two numbers."
@@ -110,7 +119,9 @@ def test_what_the_file_of_an_mcp_tool_says_counts_more(
     assert offer.schema == schema if schema else offer.schema["properties"] == NUMBERS
 
 
-def test_a_parameter_that_the_file_of_an_mcp_tool_gives_is_not_asked_of_a_model(place: Place) -> None:
+def test_a_parameter_that_the_file_of_an_mcp_tool_gives_is_not_asked_of_a_model(
+    place: Place,
+) -> None:
     tiny(place, config={"fixed_params": {"b": 2}})
     assert place.plait("trust", "mcp", "tiny", "add").returncode == 0
     [offer] = offers(toolbox(place.root), ("add",))
@@ -118,12 +129,18 @@ def test_a_parameter_that_the_file_of_an_mcp_tool_gives_is_not_asked_of_a_model(
 
 
 def test_a_server_that_parameters_choose_is_asked_when_they_are_there(place: Place) -> None:
-    tiny(place, ["{zone}"], config_schema={"type": "object", "properties": {"zone": {"type": "string"}}})
+    tiny(
+        place,
+        ["{zone}"],
+        config_schema={"type": "object", "properties": {"zone": {"type": "string"}}},
+    )
     [offer] = offers(toolbox(place.root), ("add",))
     assert list(offer.schema["properties"]) == ["zone"]
 
 
-def test_a_server_that_is_not_there_keeps_only_those_from_beginning_who_name_its_tool(place: Place) -> None:
+def test_a_server_that_is_not_there_keeps_only_those_from_beginning_who_name_its_tool(
+    place: Place,
+) -> None:
     broken = {"server": {"name": "tiny", "command": str(place.root / "nowhere")}}
     tiny(place, config=broken)
     assert offers(toolbox(place.root), ("ad*",)) == ()
@@ -138,12 +155,16 @@ def test_an_mcp_tool_is_called_by_an_agent_once_it_is_approved_and_not_again_aft
     refused = place.plait("run", "directive:clock")
     assert refused.returncode == 3
     assert "turn 1" not in refused.stdout, "nothing is asked, and paid, before"
-    assert "the tool 'convert_time' of the MCP server 'time' has not been approved" in refused.stdout
+    assert (
+        "the tool 'convert_time' of the MCP server 'time' has not been approved" in refused.stdout
+    )
     assert "plait trust mcp time convert_time" in refused.stdout
     assert place.plait("trust", "mcp", "time", "convert_time").returncode == 0
     place.write("dies", "m")
     run = flow_runs(str(place.root))[0].id
-    assert place.plait("resume", run).returncode == -9  # behind the call, before the mark is recorded
+    assert (
+        place.plait("resume", run).returncode == -9
+    )  # behind the call, before the mark is recorded
     place.write("dies", "nothing")
     ended = place.resume(run)
     assert (ended.result.status, ended.value["output"], ended.message) == ("done", "At nine.", "")

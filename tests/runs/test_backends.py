@@ -33,7 +33,9 @@ def test_every_backend_of_the_table_is_there_and_may_be_named_in_a_file() -> Non
 
 
 def test_a_backend_is_added_by_a_row() -> None:
-    assert isinstance(backend("more", known={"more": "plait.adapters.local:LocalBackend"}), LocalBackend)
+    assert isinstance(
+        backend("more", known={"more": "plait.adapters.local:LocalBackend"}), LocalBackend
+    )
 
 
 def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
@@ -59,4 +61,6 @@ def test_an_address_that_cannot_be_one_is_refused(name: str, said: str) -> None:
 
 
 def test_a_cluster_may_be_named_in_a_file_by_its_address() -> None:
-    assert validate(parse("map: {backend: 'dask://host:8786', input: x, steps: [/a]}", "f.yaml")) == []
+    assert (
+        validate(parse("map: {backend: 'dask://host:8786', input: x, steps: [/a]}", "f.yaml")) == []
+    )

@@ -123,7 +123,9 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def lived(top: Path, host: str, journal: MemoryJournal, effects: Effects) -> tuple[WorkingRun, LoadedFlow]:
+def lived(
+    top: Path, host: str, journal: MemoryJournal, effects: Effects
+) -> tuple[WorkingRun, LoadedFlow]:
     """One life of a run, to its end or its death."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
@@ -160,7 +162,9 @@ def test_a_run_that_was_killed_has_used_up_what_an_uninterrupted_one_has(
 
 
 @pytest.mark.parametrize("host", LIMITED)
-def test_what_was_paid_for_an_answer_that_broke_off_is_never_forgotten(host: str, top: Path) -> None:
+def test_what_was_paid_for_an_answer_that_broke_off_is_never_forgotten(
+    host: str, top: Path
+) -> None:
     whole = Effects()
     expected = used(lived(top, host, MemoryJournal(), whole)[0])
     for moment in range(whole.made):
@@ -222,7 +226,9 @@ def test_the_agents_inside_count_what_was_recorded_inside_them(top: Path) -> Non
     resumed, _ = watched(top, "nested", journal.reopen())
     for path, spent in resumed.items():
         names = ("turns", "tokens", "spend", "steps")
-        assert [spent.used()[name] for name in names] == [whole[path].used()[name] for name in names], path
+        assert [spent.used()[name] for name in names] == [
+            whole[path].used()[name] for name in names
+        ], path
     assert resumed, "somebody was inside"
 
 
@@ -267,7 +273,9 @@ def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[s
     return said, len(hands.scripted.asks)
 
 
-def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_be_made(top: Path) -> None:
+def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_be_made(
+    top: Path,
+) -> None:
     (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 1}\n---\ntalk\n")
     hands, journal = Hands(Effects(), top), MemoryJournal()
     run = new_run(hands, journal)
@@ -299,5 +307,7 @@ def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
         ("steps/0", "word "), ("steps/0", "by "), ("steps/0", "word ")
     ]  # fmt: skip
     assert heard.index(spoken[-1]) < next(
-        at for at, one in enumerate(heard) if isinstance(one, StepFinished) and one.path == "steps/0"
+        at
+        for at, one in enumerate(heard)
+        if isinstance(one, StepFinished) and one.path == "steps/0"
     )

@@ -119,7 +119,9 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("flow", "shown"), SHOWN)
-def test_a_dry_run_leaves_a_hole_where_only_a_run_can_know(place: Place, flow: str, shown: list[str]) -> None:
+def test_a_dry_run_leaves_a_hole_where_only_a_run_can_know(
+    place: Place, flow: str, shown: list[str]
+) -> None:
     place.write("here.txt", "here")
     place.write("flow.yaml", flow)
     checked = place.plait("check", "flow.yaml")
@@ -235,9 +237,11 @@ def test_a_dry_run_judges_the_parameters_that_are_known(
         f"steps: [{{shell: ls, capture_output: n}}, {{tool: core/file/read, params: {params}}}]\n",
     )
     done = place.plait("run", "flow.yaml", "--dry-run")
-    assert (done.returncode, said in done.stdout, "would fail" in done.stdout) == (code, True, bool(code)), (
-        done.stdout + done.stderr
-    )
+    assert (done.returncode, said in done.stdout, "would fail" in done.stdout) == (
+        code,
+        True,
+        bool(code),
+    ), done.stdout + done.stderr
 
 
 INPUTS = [
@@ -255,6 +259,8 @@ def test_items_are_not_known_yet_only_if_something_may_still_make_them(
     place: Place, before: str, said: str, code: int, shown: str
 ) -> None:
     place.write("half.json", "[1, 2")
-    place.write("flow.yaml", f"{before}map: {{input: {said}, steps: [{{shell: 'echo ${{item}}'}}]}}\n")
+    place.write(
+        "flow.yaml", f"{before}map: {{input: {said}, steps: [{{shell: 'echo ${{item}}'}}]}}\n"
+    )
     done = place.plait("run", "flow.yaml", "--dry-run")
     assert (done.returncode, shown in done.stdout) == (code, True), done.stdout + done.stderr

@@ -61,7 +61,9 @@ reduce: [{id: r, shell: 'echo ${map.outputs} r ${said} >> seen'}]
 
 
 @pytest.mark.parametrize("flow", [LIST, ITEMS, PHASES])
-def test_what_was_recorded_before_a_change_does_not_count_behind_it(place: Place, flow: str) -> None:
+def test_what_was_recorded_before_a_change_does_not_count_behind_it(
+    place: Place, flow: str
+) -> None:
     flow = flow.replace("DIES", DIES)
     run = place.done(flow).result.run
     place.write("flow.yaml", flow.replace("ONE", "TWO"))
@@ -116,7 +118,9 @@ reduce: [{write_file: {path: counts, content: "${map.successful}"}}]
     ran = place.resume(run)
     assert ran.result.counts["successful"] == many
     (told,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
-    done = [event for event in ran.events if isinstance(event, StepFinished) and event.kind == "item"]
+    done = [
+        event for event in ran.events if isinstance(event, StepFinished) and event.kind == "item"
+    ]
     assert len(done) + told.done.count(1) == many
     assert told.done.count(1) == 150
     assert place.text("counts") == str(many)
@@ -187,7 +191,9 @@ map:
 """.replace("DIES", DIES)
 
 
-@pytest.mark.parametrize(("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")])
+@pytest.mark.parametrize(
+    ("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")]
+)
 @pytest.mark.parametrize("also", ["", ", on_success: 'true'"])
 def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_again(
     place: Place, flow: str, path: str, also: str
@@ -209,7 +215,9 @@ def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_
     ("how", "given"),
     [("string", " "), ("number", " "), ("json", " "), ("lines", ""), ("boolean", "true ")],
 )
-@pytest.mark.parametrize(("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")])
+@pytest.mark.parametrize(
+    ("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")]
+)
 def test_what_a_step_that_is_said_to_be_done_has_printed_is_empty_in_every_format(
     place: Place, flow: str, path: str, how: str, given: str
 ) -> None:
@@ -221,7 +229,9 @@ def test_what_a_step_that_is_said_to_be_done_has_printed_is_empty_in_every_forma
     assert place.text("seen").split("\n")[2] == f"after {given}0"
 
 
-def test_what_is_said_to_be_done_is_not_forgotten_by_a_life_that_does_not_come_to_it(place: Place) -> None:
+def test_what_is_said_to_be_done_is_not_forgotten_by_a_life_that_does_not_come_to_it(
+    place: Place,
+) -> None:
     flow = """\
 steps:
 - {id: q, shell: 'echo q >> seen; test -e ok'}
@@ -277,7 +287,9 @@ reduce: [{shell: 'cat data > report'}]
     assert place.text("report") == "full\n"
 
 
-def test_what_was_begun_with_another_text_is_done_also_if_the_old_text_is_back(place: Place) -> None:
+def test_what_was_begun_with_another_text_is_done_also_if_the_old_text_is_back(
+    place: Place,
+) -> None:
     flow = "steps: [{id: a, shell: ': > data; DIES; echo ONE > data'}, {id: b, shell: '[ -e ok ]'}]"
     flow = flow.replace("DIES", DIES)
     run = place.run(flow).result.run
@@ -289,7 +301,9 @@ def test_what_was_begun_with_another_text_is_done_also_if_the_old_text_is_back(p
     assert place.text("data") == "ONE\n"
 
 
-def test_an_item_done_from_its_start_does_what_may_run_once_without_a_question(place: Place) -> None:
+def test_an_item_done_from_its_start_does_what_may_run_once_without_a_question(
+    place: Place,
+) -> None:
     flow = """\
 map:
   input: [x]
@@ -335,7 +349,9 @@ CHANGED = [
 def test_a_step_that_has_ended_and_says_something_else_is_asked_about(
     place: Place, before: str, after: str, named: str
 ) -> None:
-    flow = "blocks: {b: {steps: [{shell: echo >> seen}]}}\nsteps:\n- STEP\n- {shell: echo >> seen}\n"
+    flow = (
+        "blocks: {b: {steps: [{shell: echo >> seen}]}}\nsteps:\n- STEP\n- {shell: echo >> seen}\n"
+    )
     run = place.done(flow.replace("STEP", before)).result.run
     place.write("flow.yaml", flow.replace("STEP", after))
     assert asked(place, run) == f"the file has changed since these steps were done: {named}"
@@ -401,9 +417,9 @@ def test_what_followed_a_step_that_was_removed_is_done_again(
     place.write("flow.yaml", flow.replace(removed, ""))
     assert asked(place, run) == f"the file has changed since these steps were done: {named}"
     shown = plan_resume(run, project=str(place.root))
-    assert [one.path.rpartition("/")[2] for one in shown if one.kind == "shell" and not one.remembered] == [
-        "c"
-    ]
+    assert [
+        one.path.rpartition("/")[2] for one in shown if one.kind == "shell" and not one.remembered
+    ] == ["c"]
     place.resume(run, accept_changes=True)
     assert (place.text("seen"), place.text("once")) == ("TWO\nONE\n", "\n")
     assert place.resume(run).result.status == "done"
@@ -474,7 +490,9 @@ def test_a_new_place_of_a_step_before_others_that_are_done_is_a_change(
 @pytest.mark.parametrize("new", ["  - {id: a", "  - {id: b"])
 def test_what_is_put_behind_all_that_is_done_is_none(place: Place, new: str) -> None:
     flow = LEDGER_OF_ITEMS.replace("echo b >> seen; ", "")
-    run = place.run(flow.replace("  - {id: a, shell: echo a >> seen}\n", "") if new.endswith("a") else flow)
+    run = place.run(
+        flow.replace("  - {id: a, shell: echo a >> seen}\n", "") if new.endswith("a") else flow
+    )
     place.write("flow.yaml", flow.replace("  - {id: b", f"  - {LOG}\n  - {{id: b"))
     place.write("ok", "")
     assert place.plait("retry", run.result.run, "--failed").returncode == 0
@@ -651,7 +669,10 @@ reduce: [{id: r, shell: '[ -e ok ]'}]
             "{id: v, once: true, shell: echo act >> seen, on_success: {shell: 'false'}}",
             "{id: v, once: true, shell: echo act >> seen, on_success: {shell: 'true'}}",
         ),
-        ("{id: a, shell: echo act >> seen}, {id: b, shell: 'false'}", "{id: a, shell: echo act >> seen}"),
+        (
+            "{id: a, shell: echo act >> seen}, {id: b, shell: 'false'}",
+            "{id: a, shell: echo act >> seen}",
+        ),
         (
             "{id: a, shell: echo act >> seen}, {id: b, shell: 'false'}",
             "{id: a, shell: echo act >> seen}, {id: c, shell: 'true'}",
@@ -716,7 +737,9 @@ def test_a_retry_by_another_text_is_not_covered_by_what_was_accepted_before(plac
         place.resume(run)
 
 
-def test_the_line_that_ctrl_c_prints_goes_on_also_with_a_text_that_was_accepted(place: Place) -> None:
+def test_the_line_that_ctrl_c_prints_goes_on_also_with_a_text_that_was_accepted(
+    place: Place,
+) -> None:
     flow = """\
 steps:
 - {id: a, shell: echo ONE >> seen}
@@ -755,14 +778,19 @@ map:
     [
         (lambda flow: flow.replace("ONE", "TWO"), "map/item:*/a (a)"),
         (
-            lambda flow: "\n".join([*flow.splitlines()[:4], flow.splitlines()[5], flow.splitlines()[4], ""]),
+            lambda flow: "\n".join(
+                [*flow.splitlines()[:4], flow.splitlines()[5], flow.splitlines()[4], ""]
+            ),
             "moved",
         ),
         (
             lambda flow: "\n".join([*flow.splitlines()[:4], flow.splitlines()[5], ""]),
             "map/item:*/a (a, removed)",
         ),
-        (lambda flow: flow.replace("  - {id: b", f"  - {LOG}\n  - {{id: b"), "map/item:*/log (log, new)"),
+        (
+            lambda flow: flow.replace("  - {id: b", f"  - {LOG}\n  - {{id: b"),
+            "map/item:*/log (log, new)",
+        ),
     ],
 )
 def test_in_a_long_journal_that_was_once_retried_all_is_as_in_a_short_one(
@@ -779,7 +807,9 @@ def test_in_a_long_journal_that_was_once_retried_all_is_as_in_a_short_one(
         place.resume(run)
     assert said in str(refused.value)
     again = place.resume(run, accept_changes=True)
-    done = [event for event in again.events if isinstance(event, StepFinished) and not event.replayed]
+    done = [
+        event for event in again.events if isinstance(event, StepFinished) and not event.replayed
+    ]
     assert sum(event.kind == "item" for event in done) == 30
     assert place.resume(run).result.status == "done"
 
@@ -814,7 +844,9 @@ def test_a_step_that_failed_by_its_check_is_checked_again(
 NO_GAPS = "steps: [{id: v, shell: 'echo act >> seen; cp src res', validate: {shell: 'echo check >> seen; grep -q good res'}}]\n"
 
 
-def test_a_step_whose_check_nothing_else_could_satisfy_is_tried_from_its_action(place: Place) -> None:
+def test_a_step_whose_check_nothing_else_could_satisfy_is_tried_from_its_action(
+    place: Place,
+) -> None:
     place.write("src", "bad")
     run = place.run(NO_GAPS).result.run
     place.write("src", "good")
@@ -928,7 +960,9 @@ def test_a_dry_run_knows_that_what_follows_an_answer_is_done_again(place: Place)
 
 @pytest.mark.parametrize("path", ["map", "map/item:x", "setup", "map/items"])
 @pytest.mark.parametrize("answer", ["done", "repeat"])
-def test_what_only_holds_steps_is_no_subject_of_an_answer(place: Place, path: str, answer: str) -> None:
+def test_what_only_holds_steps_is_no_subject_of_an_answer(
+    place: Place, path: str, answer: str
+) -> None:
     flow = "setup: [{shell: 'true'}]\nmap: {input: [x], id: '${item}', steps: [{shell: 'false'}]}\n"
     run = place.run(flow).result.run
     with pytest.raises(InputError, match="only holds steps"):
@@ -975,14 +1009,18 @@ reduce: [{shell: 'echo r >> seen'}]
 merge: [{shell: 'echo m >> seen'}]
 """
     run = place.run(flow).result.run
-    place.write("flow.yaml", "".join(line + "\n" for line in flow.splitlines() if "reduce" not in line))
+    place.write(
+        "flow.yaml", "".join(line + "\n" for line in flow.splitlines() if "reduce" not in line)
+    )
     place.write("ok", "")
     assert place.retry(run).result.status == "done"
     assert place.resume(run, accept_changes=True).result.status == "done"
     assert place.text("seen").split() == ["r", "m", "m"]
 
 
-def test_an_item_that_failed_behind_a_retry_is_done_again_when_its_step_has_changed(place: Place) -> None:
+def test_an_item_that_failed_behind_a_retry_is_done_again_when_its_step_has_changed(
+    place: Place,
+) -> None:
     flow = """\
 map:
   input: [x, y]

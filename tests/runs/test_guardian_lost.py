@@ -46,7 +46,9 @@ FLOWS = {
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS.keys())
-def test_what_a_killed_guardian_cut_short_has_not_failed_and_is_done_again(tmp_path: Path, flow: str) -> None:
+def test_what_a_killed_guardian_cut_short_has_not_failed_and_is_done_again(
+    tmp_path: Path, flow: str
+) -> None:
     (tmp_path / ".ai").mkdir()
     (tmp_path / "f.yaml").write_text(flow)
     events: list[Event] = []
@@ -55,7 +57,9 @@ def test_what_a_killed_guardian_cut_short_has_not_failed_and_is_done_again(tmp_p
     assert (first.status, first.exit_code) == ("failed", 1)
     assert first.failure is not None
     assert first.failure.message == LOST
-    assert [one for one in events if isinstance(one, StepFinished) and isinstance(one.outcome, Failed)] == []
+    assert [
+        one for one in events if isinstance(one, StepFinished) and isinstance(one.outcome, Failed)
+    ] == []
     again = resume_flow(first.run, project=str(tmp_path))
     assert (again.status, again.exit_code, again.counts.get("failed", 0)) == ("done", 0, 0)
     assert not (tmp_path / "handled").exists(), "no handler goes on after it"
@@ -75,7 +79,9 @@ def test_a_stopped_guardian_is_noticed_continued_and_said(tmp_path: Path) -> Non
         company = RunObservers([lambda one, events=events: events.append(one.event)])  # type: ignore[misc]
         result = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), company=company)
         assert result.status == "done"
-        assert [one for one in events if isinstance(one, Note)] == [Note("", WAS_STOPPED, warning=True)]
+        assert [one for one in events if isinstance(one, Note)] == [
+            Note("", WAS_STOPPED, warning=True)
+        ]
 
 
 # ── agents, servers, and what a model calls ──────────────────────────────
@@ -195,7 +201,11 @@ def prepare(place: Place, how: str) -> None:
             "config_schema": schema,
             "config": {"command": "sh", "args": ["work.sh", how, "{item}"]},
         },
-        "server": {"executor_id": "core/runtimes/mcp/stdio", "config_schema": schema, "config": served},
+        "server": {
+            "executor_id": "core/runtimes/mcp/stdio",
+            "config_schema": schema,
+            "config": served,
+        },
     }
     for name, said in tools.items():
         place.write(f".ai/tools/{name}.yaml", {**head, **said})
@@ -231,7 +241,10 @@ def is_alive(pid: str) -> bool:
 
 def live_through(place: Place, capsys: pytest.CaptureFixture[str], how: str, *options: str) -> str:
     """A run whose guardian is struck, and its resumption if it needs one; what was said of the guardian."""
-    cut = {1: ["b", "c"], 2: ["b"]}  # by how many items are done: `c` may have a guardian of its own
+    cut = {
+        1: ["b", "c"],
+        2: ["b"],
+    }  # by how many items are done: `c` may have a guardian of its own
     code, said = ended(capsys, "run", "flow.yaml", *options)
     last = said[-1]
     assert sorted(place.text("begun").split()) == ["a", "b", "c"], said

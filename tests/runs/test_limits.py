@@ -38,8 +38,12 @@ def top(tmp_path: Path) -> Path:
 PARENT = "---\npermissions: ['*', 'directive:*']\nlimits: {%s}\n---\nparent\n"
 
 
-@pytest.mark.parametrize("limit", ["turns: 3", "turns: 6", "tokens: 60", "spend: 1", "steps: 2", "steps: 4"])
-def test_a_limit_of_a_caller_that_a_child_reaches_is_no_end_of_the_child(top: Path, limit: str) -> None:
+@pytest.mark.parametrize(
+    "limit", ["turns: 3", "turns: 6", "tokens: 60", "spend: 1", "steps: 2", "steps: 4"]
+)
+def test_a_limit_of_a_caller_that_a_child_reaches_is_no_end_of_the_child(
+    top: Path, limit: str
+) -> None:
     whole = Hands(top, steady)
     assert said(life(top, "p.md", PARENT % "turns: 99", whole, MemoryJournal())) == "done"
     journal, hands = MemoryJournal(), Hands(top, steady)
@@ -47,7 +51,9 @@ def test_a_limit_of_a_caller_that_a_child_reaches_is_no_end_of_the_child(top: Pa
     assert isinstance(ended, Failed)
     assert ended.failure.kind == "limit"
     assert ended.failure.message.startswith("'p' has reached its limit of ")
-    assert [path for path in failures(journal) if "turn:" not in path.rpartition("/")[2]] == ["agent"]
+    assert [path for path in failures(journal) if "turn:" not in path.rpartition("/")[2]] == [
+        "agent"
+    ]
     resumed = life(top, "p.md", PARENT % "turns: 99", hands, journal)
     assert said(resumed) == "done"
     assert (hands.questions, hands.logged) == (whole.questions, whole.logged)
@@ -64,7 +70,9 @@ tasks: [{id: a, description: things, agent: alpha}]
 def managed(ask: ModelRequest) -> ModelResponse:
     results = sum(message.role == "tool" for message in ask.messages)
     if any(tool.name == "delegate" for tool in ask.tools):
-        return wants(("delegate", {"worker": "alpha", "task": "work"})) if results < 2 else says("end")
+        return (
+            wants(("delegate", {"worker": "alpha", "task": "work"})) if results < 2 else says("end")
+        )
     return wants(("log", {"x": results})) if results < 2 else says("worked")
 
 
@@ -102,7 +110,9 @@ def test_no_handler_and_no_flow_goes_on_behind_a_limit_of_the_run(top: Path) -> 
 def test_an_item_that_meets_a_limit_of_the_run_is_no_dead_letter(top: Path) -> None:
     flow = "limits: {steps: %d}\nmap: {input: [1, 2, 3], max_parallel: 1, steps: [{tool: sub}]}\n"
     journal, hands = MemoryJournal(), Hands(top, steady)
-    assert said(life(top, "f.yaml", flow % 6, hands, journal)).endswith("its limit of 6 steps (6 used)")
+    assert said(life(top, "f.yaml", flow % 6, hands, journal)).endswith(
+        "its limit of 6 steps (6 used)"
+    )
     done = life(top, "f.yaml", flow % 99, hands, journal)
     assert isinstance(done, Succeeded)
     assert hands.logged == ["a", "b", "c"] * 3
@@ -139,7 +149,10 @@ def test_a_call_cut_off_by_the_time_of_the_run_follows_no_edge_of_errors(top: Pa
     journal = MemoryJournal()
     short = Budget(Limits(seconds=1), clock=clock)
     ended = life(top, "g.yaml", SLOW, Hands(top, steady, slow), journal, short)
-    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 second (2 used)", [])
+    assert (said(ended), failures(journal)) == (
+        "the run has reached its limit of 1 second (2 used)",
+        [],
+    )
     hands = Hands(top, steady)
     assert said(life(top, "g.yaml", SLOW, hands, journal, Budget())) == "done"
     assert hands.logged == ["f", "ok"]
@@ -174,7 +187,8 @@ def test_a_call_cut_off_by_a_deadline_around_its_agent_is_made_again(top: Path) 
     flow = "steps: [{prompt: {prompt: child, tools: ['*']}, timeout: %g}]\n"
     journal = MemoryJournal()
     assert (
-        said(life(top, "f.yaml", flow % 0.2, Hands(top, steady, slow), journal)) == "took longer than 0.2 s"
+        said(life(top, "f.yaml", flow % 0.2, Hands(top, steady, slow), journal))
+        == "took longer than 0.2 s"
     )
     known = journal.step("steps/0/agent/turn:2.call:1")
     assert known is None or isinstance(known.outcome, Failed)
@@ -209,9 +223,7 @@ nodes: {f: {over: [1, 2, 3, 4, 5, 6], tool: sub, parallel: true, max_concurrency
 
 
 def test_a_graph_inside_a_graph_uses_no_more_steps_than_there_are(top: Path) -> None:
-    graph = (
-        "limits: {steps: %d}\nstart: f\nnodes: {f: {tool: sub, next: g}, g: {tool: log, params: {x: g}}}\n"
-    )
+    graph = "limits: {steps: %d}\nstart: f\nnodes: {f: {tool: sub, next: g}, g: {tool: log, params: {x: g}}}\n"
     journal, hands = MemoryJournal(), Hands(top, steady)
     assert said(life(top, "g.yaml", graph % 3, hands, journal)) == (
         "the run has reached its limit of 3 steps (3 used)"
@@ -243,7 +255,9 @@ def test_agents_side_by_side_take_a_step_before_they_call(top: Path) -> None:
         return "logged"
 
     def crowd(ask: ModelRequest) -> ModelResponse:
-        return says("done") if len(ask.messages) > 1 else wants(*(("log", {"x": n}) for n in range(4)))
+        return (
+            says("done") if len(ask.messages) > 1 else wants(*(("log", {"x": n}) for n in range(4)))
+        )
 
     hands = Hands(top, crowd, log)
     ended = life(top, "e.yaml", CROWD, hands, MemoryJournal())
@@ -325,7 +339,9 @@ def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed
 
 
 @pytest.mark.parametrize("goes_on", ["false", "true"])
-def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(top: Path, goes_on: str) -> None:
+def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(
+    top: Path, goes_on: str
+) -> None:
     def tight(ask: ModelRequest) -> ModelResponse:
         room = ask.options["max_tokens"]
         if room < 1000:
@@ -426,7 +442,9 @@ def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path
     ]
 
 
-def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same_turn(top: Path) -> None:
+def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same_turn(
+    top: Path,
+) -> None:
     text = (
         "hooks: [{id: no, event: tool_call, condition: {path: params.task, value: one},"
         " action: {tool: log, params: {x: gate}}}]\n"
@@ -441,7 +459,9 @@ def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same
             return says("worked")
         if results:
             return says(" | ".join(results))
-        return wants(*(("delegate", {"worker": "alpha", "task": task}) for task in ("one", "two", "three")))
+        return wants(
+            *(("delegate", {"worker": "alpha", "task": task}) for task in ("one", "two", "three"))
+        )
 
     def gate(_: Json) -> Json:
         others.wait(0.2)  # the others come to their rulings meanwhile
@@ -477,7 +497,10 @@ def test_a_manager_without_the_work_that_is_required_is_asked_again(top: Path) -
         return says("I am done") if lazy.pop() else managed(ask)
 
     journal, hands = MemoryJournal(), Hands(top, lambda ask: boss(ask) if lazy else managed(ask))
-    assert said(life(top, "h.yaml", text, hands, journal)) == "the manager ended without the work of 'alpha'"
+    assert (
+        said(life(top, "h.yaml", text, hands, journal))
+        == "the manager ended without the work of 'alpha'"
+    )
     assert said(life(top, "h.yaml", text, hands, journal)) == "done"
     assert hands.logged == [0, 1, 0, 1]
 
@@ -527,7 +550,9 @@ def test_a_resumed_run_takes_no_more_steps_than_its_earlier_lives_left(
         assert said(life(top, "f.yaml", text % most, again, journal)) == said(ended)
         assert again.logged == []
     more = Hands(top, steady)
-    assert said(life(top, "f.yaml", text % (most + 3), more, journal)).endswith(f"({most + 3} used)")
+    assert said(life(top, "f.yaml", text % (most + 3), more, journal)).endswith(
+        f"({most + 3} used)"
+    )
     assert len(more.logged) == 3
     last = Hands(top, steady)
     assert said(life(top, "f.yaml", text % 99, last, journal)) == "done"
@@ -562,7 +587,10 @@ def test_no_attempt_begins_when_the_time_of_the_run_is_over_and_the_step_has_not
     journal, hands = MemoryJournal(), Hands(top, steady, failing)
     short = Budget(Limits(seconds=1), clock=clock)
     ended = life(top, "f.yaml", RETRIED % "", hands, journal, short)
-    assert (said(ended), hands.logged) == ("the run has reached its limit of 1 second (2 used)", ["try"])
+    assert (said(ended), hands.logged) == (
+        "the run has reached its limit of 1 second (2 used)",
+        ["try"],
+    )
     assert failures(journal) == []
     hands = Hands(top, steady)
     assert said(life(top, "f.yaml", RETRIED % "", hands, journal, Budget())) == "done"
@@ -624,7 +652,10 @@ def test_a_gate_that_meets_a_limit_of_the_run_decides_nothing(
     journal, clock = MemoryJournal(), Clock()
     short = Budget(Limits(seconds=1), clock=clock)
     ended = timed_life(top, file, text, Hands(top, steady, late_hook(clock)), journal, short)
-    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 second (2 used)", [])
+    assert (said(ended), failures(journal)) == (
+        "the run has reached its limit of 1 second (2 used)",
+        [],
+    )
     hands = Hands(top, steady)
     assert said(timed_life(top, file, text, hands, journal, Budget())) == "done"
     assert hands.logged == made

@@ -92,8 +92,14 @@ class Asked(Hands):
 def text_of(host: str, event: str, hooks: str) -> tuple[str, str]:
     file, text = HOSTS[host]
     result = "${result}" if "result" in HOOK_EVENTS[event].names else ""
-    hooks = hooks.replace("EVENT", event).replace("RESULT", result).replace("KIND", event.rpartition("_")[2])
-    return file, f"---\npermissions: [log]\n{hooks}---\n{text}" if file.endswith(".md") else hooks + text
+    hooks = (
+        hooks.replace("EVENT", event)
+        .replace("RESULT", result)
+        .replace("KIND", event.rpartition("_")[2])
+    )
+    return file, f"---\npermissions: [log]\n{hooks}---\n{text}" if file.endswith(
+        ".md"
+    ) else hooks + text
 
 
 # Seven has no divisor in common with the numbers of gates and of ways to be down: each meets each, somewhere.
@@ -114,12 +120,16 @@ def test_a_gate_that_could_not_answer_is_asked_again_until_it_can(
         assert "the gate 'g' could not answer" in said(life(tmp_path, file, text, hands, journal))
         made = hands.made
         for _ in range(2):
-            assert "the gate 'g' could not answer" in said(life(tmp_path, file, text, hands, journal))
+            assert "the gate 'g' could not answer" in said(
+                life(tmp_path, file, text, hands, journal)
+            )
             assert without_repeats(hands.made) == made, "it stays there"
         hands.up = True
         assert said(life(tmp_path, file, text, hands, journal)) == "done"
         assert hands.heard == whole.heard
-        assert without_repeats(hands.made) == whole.made, "nothing is missing, and nothing was done twice"
+        assert without_repeats(hands.made) == whole.made, (
+            "nothing is missing, and nothing was done twice"
+        )
         assert replay_events(journal.events()).asked.turns == whole.questions
         assert said(life(tmp_path, file, text, hands, journal)) == "done"
         assert hands.heard == whole.heard
@@ -144,9 +154,13 @@ WRONG, NEVER, ALWAYS = (
 
 
 @pytest.mark.parametrize(("host", "event"), BEHIND)
-def test_a_gate_whose_condition_nobody_can_judge_is_owed_too(tmp_path: Path, host: str, event: str) -> None:
+def test_a_gate_whose_condition_nobody_can_judge_is_owed_too(
+    tmp_path: Path, host: str, event: str
+) -> None:
     def lived(condition: str) -> str:
-        return said(life(tmp_path, *text_of(host, event, JUDGED.replace("COND", condition)), hands, journal))
+        return said(
+            life(tmp_path, *text_of(host, event, JUDGED.replace("COND", condition)), hands, journal)
+        )
 
     whole, journal, hands = Asked(tmp_path), MemoryJournal(), Asked(tmp_path)
     life(tmp_path, *text_of(host, event, ""), whole, MemoryJournal())
@@ -184,7 +198,9 @@ def test_who_said_abort_has_heard_and_a_gate_beside_it_that_could_not_answer_has
         return {"verb": "abort" if len(spoken) == 1 else "continue"}
 
     hands.tools["say"] = say
-    assert re.search("says abort|could not answer", said(life(tmp_path, file, text, hands, journal)))
+    assert re.search(
+        "says abort|could not answer", said(life(tmp_path, file, text, hands, journal))
+    )
     for _ in range(2):
         assert "the gate 'g' could not answer" in said(life(tmp_path, file, text, hands, journal))
         assert len(spoken) == 1
@@ -255,9 +271,7 @@ def test_who_takes_the_failure_of_a_gate_before_something_has_the_last_word(
     tmp_path: Path, event: str, flow: str, made: list[Json], asked: int
 ) -> None:
     """The step fails by the gate as by anything else: what is guarded is not done, and that stays so."""
-    gate = (
-        f'hooks: [{{id: g, event: {event}, gate: true, action: {{tool: ask, params: {{x: "${{path}}"}}}}}}]\n'
-    )
+    gate = f'hooks: [{{id: g, event: {event}, gate: true, action: {{tool: ask, params: {{x: "${{path}}"}}}}}}]\n'
     journal, hands = MemoryJournal(), Asked(tmp_path, 1)
     hands.tools["bad"] = lambda _: failed("bad", "no")
     for _ in range(2):
@@ -270,5 +284,7 @@ def test_who_takes_the_failure_of_a_gate_before_something_has_the_last_word(
 
 def messages(journal: MemoryJournal) -> list[str]:
     """Why steps failed, each as it is recorded."""
-    ends = [stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
+    ends = [
+        stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)
+    ]
     return [end.outcome.failure.message for end in ends if isinstance(end.outcome, Failed)]

@@ -29,8 +29,14 @@ hooks:
   - {id: c, event: %s, condition: "${used.turns} > 90", action: TELL}
 """.replace("TELL2", TELL % "b2").replace("TELL", TELL % "${event}")
 HOSTS = {
-    "prompts": ("f.yaml", "steps: [{id: p, prompt: {prompt: hi, model: m}}, {id: q, prompt: again}]\n"),
-    "tools": ("f.yaml", "steps: [{tool: log, params: {x: 1}}, {id: two, tool: log, params: {x: 2}}]\n"),
+    "prompts": (
+        "f.yaml",
+        "steps: [{id: p, prompt: {prompt: hi, model: m}}, {id: q, prompt: again}]\n",
+    ),
+    "tools": (
+        "f.yaml",
+        "steps: [{tool: log, params: {x: 1}}, {id: two, tool: log, params: {x: 2}}]\n",
+    ),
     "map": (
         "f.yaml",
         "map: {input: [5, 6], max_parallel: 1, steps: [{prompt: 'i ${item}'}, {tool: log, params: {x: '${item}'}}]}\n",
@@ -86,13 +92,17 @@ def chatty(ask: ModelRequest) -> ModelResponse:
 def text_of(host: str, event: str) -> tuple[str, str]:
     file, text = HOSTS[host]
     head = HOOKS % (event, event, event)
-    return file, f"---\npermissions: [log]\n{head}---\n{text}" if file.endswith(".md") else head + text
+    return file, f"---\npermissions: [log]\n{head}---\n{text}" if file.endswith(
+        ".md"
+    ) else head + text
 
 
 class Dying(Hands):
     """The life ends when a hook tells something for so many-th time."""
 
-    def __init__(self, top: Path, at: int = 0, end: Callable[[], BaseException] = KeyboardInterrupt) -> None:
+    def __init__(
+        self, top: Path, at: int = 0, end: Callable[[], BaseException] = KeyboardInterrupt
+    ) -> None:
         super().__init__(top, chatty)
         self.told: list[str] = []
         self._left, self._end = at, end

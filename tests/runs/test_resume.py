@@ -117,11 +117,17 @@ nodes:
   c: {tool: log, params: {x: c}}
 """
     refuse = refusing("c")
-    hands = Hands(top, chatty, lambda x: {"usage": {"input": 400, "output": 3}} if x == "use" else refuse(x))
+    hands = Hands(
+        top, chatty, lambda x: {"usage": {"input": 400, "output": 3}} if x == "use" else refuse(x)
+    )
     journal = MemoryJournal()
     assert "not yet" in ended(top, "g.yaml", flow, hands, journal)
     assert ended(top, "g.yaml", flow, hands, journal) == "done"
-    assert replay_events(journal.events()).asked.record() == {"turns": 1, "tokens": 15, "cost": 0.25}
+    assert replay_events(journal.events()).asked.record() == {
+        "turns": 1,
+        "tokens": 15,
+        "cost": 0.25,
+    }
 
 
 AGENT = """\
@@ -139,7 +145,12 @@ def test_what_a_hook_of_an_agent_asks_is_nothing_that_the_agent_used(top: Path) 
     assert inside[-1].startswith("steps/0/agent/hook:j/")
     from plait.engine.limits import PriorUsage
 
-    assert PriorUsage(journal).inside("steps/0/agent") == {"turns": 4, "tokens": 60, "spend": 1.0, "steps": 3}
+    assert PriorUsage(journal).inside("steps/0/agent") == {
+        "turns": 4,
+        "tokens": 60,
+        "spend": 1.0,
+        "steps": 3,
+    }
 
 
 def ends(journal: MemoryJournal) -> list[StepFinished]:
@@ -163,7 +174,9 @@ def breaking(times: int) -> Says:
 
 
 def test_answers_that_broke_off_are_counted_at_each_attempt_in_every_life(top: Path) -> None:
-    flow = "limits: {turns: %d}\nsteps: [{prompt: one, retry: {attempts: 3, initial_delay: 0.001}}]\n"
+    flow = (
+        "limits: {turns: %d}\nsteps: [{prompt: one, retry: {attempts: 3, initial_delay: 0.001}}]\n"
+    )
     journal, hands = MemoryJournal(), Hands(top, breaking(3))
     assert ended(top, "f.yaml", flow % 9, hands, journal) == "it broke off"
     assert ended(top, "f.yaml", flow % 3, hands, journal).endswith("of 3 turns (3 used)")
@@ -219,7 +232,9 @@ def test_a_hook_of_a_prompt_step_that_catches_up_is_told_the_same(top: Path, tim
     assert "its limit of" in ended(top, "f.yaml", TOLD % (times + 1, retry), hands, journal)
     assert hands.logged == []
     assert ended(top, "f.yaml", TOLD % (99, retry), hands, journal) == "done"
-    assert hands.logged == [f"1 fast an answer prompt ask {times + 1}", "k 1"], "also who came behind it"
+    assert hands.logged == [f"1 fast an answer prompt ask {times + 1}", "k 1"], (
+        "also who came behind it"
+    )
     assert hands.questions == times + 2
     assert ended(top, "f.yaml", TOLD % (99, retry), hands, journal) == "done"
     assert len(hands.logged) == 2
@@ -335,9 +350,7 @@ def test_an_ensemble_with_limits_or_hooks_goes_on_where_it_failed(
 def test_an_ensemble_does_what_was_missing_when_its_limit_is_raised_step_by_step(
     top: Path, workflow: str
 ) -> None:
-    judged = (
-        'limits: {turns: %d}\nhooks: [{id: j, event: step_finished, action: {tool: "directive:judge"}}]\n'
-    )
+    judged = 'limits: {turns: %d}\nhooks: [{id: j, event: step_finished, action: {tool: "directive:judge"}}]\n'
     journal, hands = MemoryJournal(), Hands(top, chatty)
     for limit in (1, 1, 2, 3, 5, 5, 6):
         text = judged % limit + TASKS % workflow
@@ -365,7 +378,9 @@ def test_a_loop_inside_an_ensemble_goes_on_in_the_round_where_a_limit_was_reache
     journal, hands = MemoryJournal(), Hands(top, chatty)
     head = "limits: {turns: %d}\n"
     for limit in (1, 1, 2):
-        assert f"of {limit} turn" in ended(top, "e.yaml", head % limit + LOOP % workflow, hands, journal)
+        assert f"of {limit} turn" in ended(
+            top, "e.yaml", head % limit + LOOP % workflow, hands, journal
+        )
         assert hands.questions == limit
     assert ended(top, "e.yaml", head % 9 + LOOP % workflow, hands, journal) == "done"
     assert (hands.questions, hands.logged) == (3, ["A", "E", "E", "E", "Z"])
@@ -395,7 +410,10 @@ def test_every_view_of_every_life_says_what_was_asked_in_all(top: Path, host: st
         if host == "steps"
         else text
     )
-    journal, hands = MemoryJournal(), Hands(top, breaking(1) if host == "steps" else chatty, refusing("b"))
+    journal, hands = (
+        MemoryJournal(),
+        Hands(top, breaking(1) if host == "steps" else chatty, refusing("b")),
+    )
     for limit in (4, 6, 99):
         progress: Any = Progress()
         life(

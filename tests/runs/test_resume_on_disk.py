@@ -53,7 +53,10 @@ def script(place: Place, *exchanges: tuple[str | None, Any]) -> None:
     """What the model answers to a question that ends with a text, each at 12 tokens."""
     used = {"input": 10, "output": 2, "cost": 0.5}
     answers = [
-        {"ask": ask, "answer": {"usage": used, **({"text": answer} if isinstance(answer, str) else answer)}}
+        {
+            "ask": ask,
+            "answer": {"usage": used, **({"text": answer} if isinstance(answer, str) else answer)},
+        }
         for ask, answer in exchanges
     ]
     place.write("replay.yaml", answers)
@@ -94,7 +97,9 @@ def test_a_kill_between_turns_forgets_nothing_that_was_used(place: Place) -> Non
         stopped = place.plait("resume", run)
         assert "'talk' has reached its limit of 4 turns (4 used)" in stopped.stdout
         assert last_line(stopped.stdout).endswith("4 turns, 48 tokens, $2.00")
-    assert place.text("notes") == "a\nb\nb\n", "the one that was killed is called again, and no other"
+    assert place.text("notes") == "a\nb\nb\n", (
+        "the one that was killed is called again, and no other"
+    )
     place.write("talk.md", TALK % 9)
     done = place.plait("resume", run)
     assert last_line(done.stdout).endswith("5 turns, 60 tokens, $2.50")
@@ -142,11 +147,15 @@ def test_what_a_hook_was_to_be_told_is_recorded_without_secrets(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "s3cr3t-value")
-    flow = HOOK + "secrets: {T: TOKEN}\nlimits: {turns: %d}\nsteps: [{id: ask, prompt: 'one ${T}'}]\n"
+    flow = (
+        HOOK + "secrets: {T: TOKEN}\nlimits: {turns: %d}\nsteps: [{id: ask, prompt: 'one ${T}'}]\n"
+    )
     script(place, ("one ***", "It is s3cr3t-value."), ("Judge.", "Fine."))
     stopped = place.run(flow % 1)
     assert stopped.message == "the run has reached its limit of 1 turn (1 used)"
-    state = b"".join(p.read_bytes() for p in (place.root / ".ai" / "state").rglob("*") if p.is_file())
+    state = b"".join(
+        p.read_bytes() for p in (place.root / ".ai" / "state").rglob("*") if p.is_file()
+    )
     assert b"s3cr3t-value" not in state
     assert b"It is ***." in state
     place.write("flow.yaml", flow % 9)
@@ -207,7 +216,9 @@ def test_an_ensemble_in_python_with_limits_goes_on(
     first = Task("a", handler=tried.do, name="a")
     second = Task("b", handler=tried.do, name="b", context=[first])
     third = Task("c", handler=tried.do, name="c", context=[second])
-    ensemble = Ensemble([first, second, third], workflow=workflow, limits={"seconds": 600, "steps": 3})
+    ensemble = Ensemble(
+        [first, second, third], workflow=workflow, limits={"seconds": 600, "steps": 3}
+    )
     with pytest.raises(EnsembleError) as caught:
         ensemble.run()
     output = caught.value.output
@@ -252,7 +263,10 @@ DONE = {
     "steps": ("f.yaml", "steps: [{tool: team/note, params: {text: a}}]\n"),
     "map": ("f.yaml", "map: {input: [1], steps: [{tool: team/note, params: {text: '${item}'}}]}\n"),
     "graph": ("f.yaml", "start: a\nnodes: {a: {tool: team/note, params: {text: a}}}\n"),
-    "ensemble": ("f.yaml", "tasks: [{id: a, description: a, tool: team/note, params: {text: a}}]\n"),
+    "ensemble": (
+        "f.yaml",
+        "tasks: [{id: a, description: a, tool: team/note, params: {text: a}}]\n",
+    ),
     "directive": ("f.md", "Talk.\n"),
 }
 
@@ -270,7 +284,8 @@ def test_the_end_of_a_run_is_told_once_and_again_when_it_ends_anew(place: Place,
         assert last_line(place.plait("resume").stdout).startswith("✓ done")
     assert place.text("notes") == told
     place.write(
-        file, text.replace("text: a", "text: b").replace("'${item}'", "b").replace("Talk.", "Talk more.")
+        file,
+        text.replace("text: a", "text: b").replace("'${item}'", "b").replace("Talk.", "Talk more."),
     )
     assert last_line(place.plait("resume", "--accept-changes").stdout).startswith("✓ done")
     assert place.text("notes").count("end ") == 2
@@ -291,14 +306,21 @@ def test_the_end_of_a_run_is_told_in_a_time_of_its_own(place: Place) -> None:
         "timeout: 1.5\nhooks: [{id: e, event: run_finished, action: {tool: team/slow}}]\n"
         "steps: [{tool: team/note, params: {text: a}}]\n",
     )
-    tool(place, "slow", NOTE.replace("import os, signal, time", "import time; time.sleep(2); return 1"))
+    tool(
+        place,
+        "slow",
+        NOTE.replace("import os, signal, time", "import time; time.sleep(2); return 1"),
+    )
     assert last_line(place.plait("run", "f.yaml").stdout).startswith("✓ done")
 
 
 @pytest.mark.parametrize(
-    "more", ["action: {tool: team/broken}", "condition: {path: path, op: gt, value: 3}, verb: abort"]
+    "more",
+    ["action: {tool: team/broken}", "condition: {path: path, op: gt, value: 3}, verb: abort"],
 )
-def test_a_gate_that_could_not_answer_is_asked_again_in_a_later_life(place: Place, more: str) -> None:
+def test_a_gate_that_could_not_answer_is_asked_again_in_a_later_life(
+    place: Place, more: str
+) -> None:
     tool(place, "broken", NOTE.replace("import os, signal, time", "raise RuntimeError('down')"))
     steps = "steps: [{tool: team/note, params: {text: a}}, {tool: team/note, params: {text: b}}]\n"
     place.write("f.yaml", f"hooks: [{{id: g, event: step_finished, gate: true, {more}}}]\n{steps}")

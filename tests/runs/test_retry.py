@@ -58,7 +58,9 @@ def top(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("file", "text"), AGAIN)
-def test_no_answer_is_asked_for_and_no_tool_is_called_a_second_time(top: Path, file: str, text: str) -> None:
+def test_no_answer_is_asked_for_and_no_tool_is_called_a_second_time(
+    top: Path, file: str, text: str
+) -> None:
     journal, hands = MemoryJournal(), Hands(top, Breaking(2))
     assert said(life(top, file, text, hands, journal)) == "done"
     assert (hands.logged, hands.questions) == ([0, 1], 5)

@@ -80,9 +80,14 @@ reduce: [{shell: "echo ${s} ${s.exit_code} ${h} ${t.exit_code}; test -e go"}]
 """
 
 
-def test_what_a_failed_step_captured_is_known_behind_its_list_if_the_flow_goes_on(place: Place) -> None:
+def test_what_a_failed_step_captured_is_known_behind_its_list_if_the_flow_goes_on(
+    place: Place,
+) -> None:
     ran = place.run(PHASES)
-    assert (ran.outputs["map/0/0"], ran.outputs["reduce/0"]) == ("out 3 handled 6", "out 3 handled 6")
+    assert (ran.outputs["map/0/0"], ran.outputs["reduce/0"]) == (
+        "out 3 handled 6",
+        "out 3 handled 6",
+    )
     place.write("go", "")
     again = place.resume(ran.result.run)
     assert (again.result.status, again.outputs["reduce/0"]) == ("done", "out 3 handled 6")
@@ -160,12 +165,14 @@ def test_steps_that_follow_a_failure_know_why_it_failed(place: Place, handler: s
 
 
 def test_outside_a_repository_git_has_no_fields_and_a_default_holds(place: Place) -> None:
-    assert place.outputs("steps: [{shell: 'echo ${git.branch:-x} ${git.commit:-y} ${git.root:-z}'}]\n") == [
-        "x y z"
-    ]
+    assert place.outputs(
+        "steps: [{shell: 'echo ${git.branch:-x} ${git.commit:-y} ${git.root:-z}'}]\n"
+    ) == ["x y z"]
 
 
-def test_the_items_of_a_map_are_found_with_the_names_of_the_run_and_its_repository(place: Place) -> None:
+def test_the_items_of_a_map_are_found_with_the_names_of_the_run_and_its_repository(
+    place: Place,
+) -> None:
     flow = """\
 strict: true
 setup: [{shell: echo a > new.txt}]
@@ -222,7 +229,9 @@ steps:
     ], done.stderr
 
 
-def test_a_dry_run_says_of_an_action_whose_check_had_failed_why_it_is_done_again(place: Place) -> None:
+def test_a_dry_run_says_of_an_action_whose_check_had_failed_why_it_is_done_again(
+    place: Place,
+) -> None:
     check = """printf '{"completion_percentage":50}'"""
     place.run(f"steps:\n  - shell: echo one\n    validate:\n      shell: {check}\n")
     first = place.plait("resume", "--dry-run").stdout.splitlines()[0]
@@ -231,7 +240,9 @@ def test_a_dry_run_says_of_an_action_whose_check_had_failed_why_it_is_done_again
 
 @pytest.mark.parametrize("into", ["", " > res.json\n      result_file: res.json"])
 def test_a_dry_run_goes_the_way_of_checks_that_are_recorded(place: Place, into: str) -> None:
-    check = """n=$(cat gaps 2>/dev/null | wc -l); printf '{"completion_percentage":%d}' $((n * 50))"""
+    check = (
+        """n=$(cat gaps 2>/dev/null | wc -l); printf '{"completion_percentage":%d}' $((n * 50))"""
+    )
     check += into
     flow = f"""\
 steps:
@@ -245,7 +256,13 @@ steps:
     assert place.run(flow).result.status == "failed"
     shown = place.plait("resume", "--dry-run").stdout.splitlines()
     told = [line.split()[0].removeprefix("steps/") for line in shown]
-    assert told[:5] == ["do/run", "do/check@1", "do/on_incomplete@1", "do/check@2", "do/on_incomplete@2/0"]
+    assert told[:5] == [
+        "do/run",
+        "do/check@1",
+        "do/on_incomplete@1",
+        "do/check@2",
+        "do/on_incomplete@2/0",
+    ]
 
 
 # ── a timeout ────────────────────────────────────────────────────────────
@@ -260,7 +277,9 @@ TIMEOUTS = [
 
 
 @pytest.mark.parametrize(("flow", "path", "message"), TIMEOUTS)
-def test_a_timeout_names_the_limit_of_the_author(place: Place, flow: str, path: str, message: str) -> None:
+def test_a_timeout_names_the_limit_of_the_author(
+    place: Place, flow: str, path: str, message: str
+) -> None:
     outcome = place.run(flow).outcome(path)
     assert isinstance(outcome, Failed)
     assert outcome.failure.message == message
@@ -284,7 +303,9 @@ steps:
     assert "at the door\nstderr:\nknocking\n" in logs
 
 
-def test_what_was_too_long_to_be_kept_in_memory_is_kept_also_of_a_command_that_hung(place: Place) -> None:
+def test_what_was_too_long_to_be_kept_in_memory_is_kept_also_of_a_command_that_hung(
+    place: Place,
+) -> None:
     ran = place.run("steps: [{id: y, shell: 'yes | head -c 20000000; sleep 20', timeout: 1s}]\n")
     (kept,) = (place.root / ".ai/state/runs").glob("*/output/*")
     assert kept.stat().st_size == 20_000_000
@@ -295,7 +316,9 @@ def test_secrets_are_masked_in_what_a_command_printed_before_its_timeout(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "hunter-two")
-    ran = place.run("secrets: {T: TOKEN}\nsteps: [{shell: 'echo =$TOKEN=; sleep 20', timeout: 0.3s}]\n")
+    ran = place.run(
+        "secrets: {T: TOKEN}\nsteps: [{shell: 'echo =$TOKEN=; sleep 20', timeout: 0.3s}]\n"
+    )
     assert ran.outputs["steps/0"] == "=***="
     assert b"hunter-two" not in place.state
 
@@ -325,7 +348,11 @@ reduce:
         "the output captured as 'n' is not JSON",
     )
     assert place.text("seen") == "1\n2\n3\n"
-    assert [one["status"] for one in json.loads(place.text("out.json"))] == ["success", "failed", "success"]
+    assert [one["status"] for one in json.loads(place.text("out.json"))] == [
+        "success",
+        "failed",
+        "success",
+    ]
     place.resume(ran.result.run)
     assert place.text("seen") == "1\n2\n3\n"
 

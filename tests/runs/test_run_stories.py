@@ -141,7 +141,9 @@ steps:
 
 
 def test_a_default_that_something_given_replaced_may_change(place: Place) -> None:
-    flow = "parameters: {p: {default: 1}}\nsteps: [{shell: 'echo ${p}'}, {shell: 'test -e ready'}]\n"
+    flow = (
+        "parameters: {p: {default: 1}}\nsteps: [{shell: 'echo ${p}'}, {shell: 'test -e ready'}]\n"
+    )
     run = place.run(flow, inputs={"p": "7"}).result.run
     place.write("ready", "")
     place.write("flow.yaml", flow.replace("default: 1", "default: 2"))
@@ -149,7 +151,9 @@ def test_a_default_that_something_given_replaced_may_change(place: Place) -> Non
 
 
 def test_items_that_a_changed_variable_chose_are_noticed(place: Place) -> None:
-    flow = "vars: {n: 1}\nmap: {input: 'seq ${n}', max_items: 9, steps: [{shell: 'test -e ready'}]}\n"
+    flow = (
+        "vars: {n: 1}\nmap: {input: 'seq ${n}', max_items: 9, steps: [{shell: 'test -e ready'}]}\n"
+    )
     flow = flow.replace("'seq ${n}'", "{command: 'seq ${n}'}")
     run = place.run(flow).result.run
     place.write("flow.yaml", flow.replace("n: 1", "n: 2"))
@@ -314,9 +318,13 @@ LOSING = [
 
 
 @pytest.mark.parametrize(("flow", "code"), LOSING)
-def test_what_does_not_fit_on_the_disk_is_not_taken_for_the_whole(place: Place, flow: str, code: int) -> None:
+def test_what_does_not_fit_on_the_disk_is_not_taken_for_the_whole(
+    place: Place, flow: str, code: int
+) -> None:
     place.write("flow.yaml", flow)
-    ended = place.plait("run", "flow.yaml", before=["bash", "-c", 'ulimit -f 18000; exec "$@"', "-"])
+    ended = place.plait(
+        "run", "flow.yaml", before=["bash", "-c", 'ulimit -f 18000; exec "$@"', "-"]
+    )
     assert ended.returncode == code
     assert "it could not be written: File too large" in ended.stdout
     assert not (place.root / "out.txt").exists()
@@ -326,7 +334,9 @@ def bound(script: str) -> BoundScript:
     return bind_shell(compile_template(script), {})
 
 
-def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_once(tmp_path: Path) -> None:
+def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_once(
+    tmp_path: Path,
+) -> None:
     notes: list[str] = []
     stop = StopSignal()
     hands = LocalServices(
@@ -374,7 +384,11 @@ AROUND = [
 
 @pytest.mark.parametrize(("before", "edit", "changed"), AROUND)
 def test_what_reaches_steps_from_around_them_is_noticed_when_it_changes(
-    place: Place, monkeypatch: pytest.MonkeyPatch, before: str, edit: tuple[str, str], changed: list[str]
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    edit: tuple[str, str],
+    changed: list[str],
 ) -> None:
     ledger = place.write("ledger", "")
     monkeypatch.setenv("LEDGER", str(ledger))
@@ -482,7 +496,9 @@ def interrupted_retry(place: Place, run: str, **options: Any) -> None:
             stop.ask()
 
     company = RunObservers([watch], stop)
-    assert retry_flow(run, project=str(place.root), company=company, **options).status == "interrupted"
+    assert (
+        retry_flow(run, project=str(place.root), company=company, **options).status == "interrupted"
+    )
     (place.root / "ledger").unlink()
     place.write("ready", "")
 
@@ -596,7 +612,9 @@ def test_items_that_a_retry_by_the_same_text_did_not_come_to_can_be_retried(
 
 def test_all_that_a_retry_found_changed_outside_of_its_items_stays_done(place: Place) -> None:
     run = place.run(FOUR).result.run
-    place.write("flow.yaml", MENDED.replace("echo begin", "echo BEGIN").replace("before-", "earlier-"))
+    place.write(
+        "flow.yaml", MENDED.replace("echo begin", "echo BEGIN").replace("before-", "earlier-")
+    )
     interrupted_retry(place, run)
     assert place.resume(run).result.counts["successful"] == 4
     assert place.text("ledger").split() == ["two-d", "end"]
@@ -661,9 +679,13 @@ map: {input: [a], id: '${T}-${p}-${item}', steps: [{shell: 'echo ${item_id}'}]}
 
 
 @pytest.mark.parametrize("name", ["item_id", "item_index", "item_total", "index", "total"])
-def test_an_id_cannot_ask_for_what_is_known_only_when_all_items_are_found(place: Place, name: str) -> None:
+def test_an_id_cannot_ask_for_what_is_known_only_when_all_items_are_found(
+    place: Place, name: str
+) -> None:
     flow = f"map: {{input: [a], id: '${{{name}}}', steps: [{{shell: 'true'}}]}}"
-    assert [finding.problem.what for finding in place.check(flow)] == [f"nothing here is named '{name}'"]
+    assert [finding.problem.what for finding in place.check(flow)] == [
+        f"nothing here is named '{name}'"
+    ]
 
 
 # ── a project in another place ───────────────────────────────────────────
@@ -686,7 +708,9 @@ def test_a_run_goes_on_where_its_project_is_now(
     place: Place, how: Callable[[Path, Path], object], again: str
 ) -> None:
     place.write("items.json", ["a", "b"])
-    run = place.run(HALF_DONE.replace("steps:", "error_policy: {on_item_failure: stop}\n  steps:")).result.run
+    run = place.run(
+        HALF_DONE.replace("steps:", "error_policy: {on_item_failure: stop}\n  steps:")
+    ).result.run
     now = Place(place.root.parent / "now")
     how(place.root, now.root)
     if how is copytree:  # another folder, which anybody could have made of what this one holds
@@ -703,7 +727,9 @@ def test_a_run_goes_on_where_its_project_is_now(
     assert summary.file == str(now.file)
 
 
-def test_a_run_that_was_begun_in_a_project_by_a_relative_path_is_found_from_anywhere(place: Place) -> None:
+def test_a_run_that_was_begun_in_a_project_by_a_relative_path_is_found_from_anywhere(
+    place: Place,
+) -> None:
     place.write("flow.yaml", "steps: [{shell: 'test -e ok'}]\n")
     assert place.plait("run", "flow.yaml", "--project", ".").returncode == 1
     copy = Place(place.root.parent / "copy")

@@ -13,7 +13,14 @@ from plait.app.runs import flow_runs
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
-from plait.views.diagram.model import Diagram, DiagramEdge, DiagramNode, Visit, graph_visits, mark_visits
+from plait.views.diagram.model import (
+    Diagram,
+    DiagramEdge,
+    DiagramNode,
+    Visit,
+    graph_visits,
+    mark_visits,
+)
 from runs.stories import Place, Ran
 
 TELL = "{tool: demo/ledger, params: {line: '%s'}}"
@@ -80,7 +87,9 @@ def test_a_node_calls_a_directive(place: Place, action: str) -> None:
 def test_a_directive_that_is_not_there_is_told_before_anything_runs(place: Place) -> None:
     directive(place, "team/inner", "description: x", "Look.")
     trusted(place)
-    said = place.refusal("start: a\nnodes:\n  a: {action: {item_type: directive, tool: team/iner}}\n")
+    said = place.refusal(
+        "start: a\nnodes:\n  a: {action: {item_type: directive, tool: team/iner}}\n"
+    )
     assert said.startswith("flow.yaml:3:44: there is no directive 'team/iner'")
 
 
@@ -113,9 +122,13 @@ def test_hooks_of_a_directive_that_is_called_fire_for_its_own_events_alone(place
 
 
 def test_a_gate_of_a_directive_that_is_called_holds(place: Place) -> None:
-    gate = "hooks: [{id: no, event: tool_call, verb: fail, why: not today}]\npermissions: [demo/mark]"
+    gate = (
+        "hooks: [{id: no, event: tool_call, verb: fail, why: not today}]\npermissions: [demo/mark]"
+    )
     directive(place, "look", gate, "Look.")
-    directive(place, "shut", "hooks: [{id: shut, event: run_started, verb: fail, why: closed}]", "Never.")
+    directive(
+        place, "shut", "hooks: [{id: shut, event: run_started, verb: fail, why: closed}]", "Never."
+    )
     trusted(place)
     told = "refused: it was not called: the hook 'no' says fail: not today"
     script(place, ("Look.", use("demo__mark", line="x")), (told, "Then not."))
@@ -136,7 +149,10 @@ def test_one_id_in_a_run_and_in_flows_inside_it_is_a_step_for_each(place: Place)
         "  again: {tool: my/inner, params: {n: 0}}\n",
     )
     trusted(place)
-    flow = hook % (TELL % "outer ${node}") + "start: call\nnodes: {call: {tool: my/inner, params: {n: 1}}}\n"
+    flow = (
+        hook % (TELL % "outer ${node}")
+        + "start: call\nnodes: {call: {tool: my/inner, params: {n: 1}}}\n"
+    )
     ran = place.done(flow)
     deep = "nodes/call/call/nodes/again/call/nodes/a"
     hooks = [path for path in ran.finished if path.startswith(f"{deep}/hook:")]
@@ -146,14 +162,19 @@ def test_one_id_in_a_run_and_in_flows_inside_it_is_a_step_for_each(place: Place)
     assert (ledger(place).count("inner 0 a"), ledger(place).count("inner 1 a")) == (2, 1)
 
 
-def test_a_hook_that_aborts_behind_a_node_ends_the_run_and_the_node_stays_done(place: Place) -> None:
+def test_a_hook_that_aborts_behind_a_node_ends_the_run_and_the_node_stays_done(
+    place: Place,
+) -> None:
     flow = """\
 start: a
 hooks: [{id: stop, event: after_step, condition: {path: node, value: a}, verb: abort, why: enough}]
 nodes: {a: {tool: demo/ledger, params: {line: a}, next: b}, b: {tool: demo/ledger, params: {line: b}}}
 """
     stopped = place.run(flow)
-    assert (stopped.result.status, stopped.message) == ("failed", "the hook 'stop' says abort: enough")
+    assert (stopped.result.status, stopped.message) == (
+        "failed",
+        "the hook 'stop' says abort: enough",
+    )
     assert ledger(place) == ["a"]
     assert place.resume(stopped.result.run).result.status == "done"
     assert ledger(place) == ["a", "b"]
@@ -181,7 +202,9 @@ def test_a_graph_inside_that_fails_and_says_abort_ends_the_run_by_both(place: Pl
 
 
 def test_the_time_of_a_graph_that_is_called_is_its_own(place: Place) -> None:
-    tool(place, "demo/slow", "import time\ndef execute(params, project_path):\n    time.sleep(20)\n")
+    tool(
+        place, "demo/slow", "import time\ndef execute(params, project_path):\n    time.sleep(20)\n"
+    )
     graph_tool(place, "my/slow", "timeout: 200ms\nstart: a\nnodes: {a: {tool: demo/slow}}\n")
     trusted(place)
     ran = place.run("steps: [{tool: my/slow}]")
@@ -286,7 +309,9 @@ def test_flows_are_inside_one_another_as_deep_as_the_outermost_lets_them(
     depth: int, told: str, place: Place
 ) -> None:
     nested(place)
-    directive(place, "outer", f"permissions: [my/graph, demo/mark]\nlimits: {{depth: {depth}}}", "Outer.")
+    directive(
+        place, "outer", f"permissions: [my/graph, demo/mark]\nlimits: {{depth: {depth}}}", "Outer."
+    )
     trusted(place)
     ends = told if depth == 2 else None
     script(place, *EXCHANGES[:3], *([(ends, "so")] if ends else [(None, "so")]))
@@ -305,7 +330,11 @@ def call_output(ran: Ran, path: str) -> str:
 SLOW = "import time\ndef execute(params, project_path):\n    time.sleep(30)\n"
 BOUNDED = [
     # who calls a tool that takes half a minute           file        path of whoever has the limit
-    ("graph 'flow'", "flow.yaml", "limits: {seconds: 1}\nstart: a\nnodes: {a: {tool: demo/slow}}\n"),
+    (
+        "graph 'flow'",
+        "flow.yaml",
+        "limits: {seconds: 1}\nstart: a\nnodes: {a: {tool: demo/slow}}\n",
+    ),
     ("'slow'", "slow.md", "---\npermissions: [demo/slow]\nlimits: {seconds: 1}\n---\nWait.\n"),
     ("the run", "flow.yaml", "limits: {seconds: 1}\nsteps: [{tool: demo/slow}]\n"),
 ]
@@ -339,7 +368,9 @@ ONCE_HOSTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("host", "file", "text", "path"), ONCE_HOSTS, ids=[row[0] for row in ONCE_HOSTS])
+@pytest.mark.parametrize(
+    ("host", "file", "text", "path"), ONCE_HOSTS, ids=[row[0] for row in ONCE_HOSTS]
+)
 def test_a_tool_that_says_once_is_asked_about_after_a_kill_whoever_called_it(
     host: str, file: str, text: str, path: str, place: Place
 ) -> None:
@@ -352,7 +383,9 @@ def test_a_tool_that_says_once_is_asked_about_after_a_kill_whoever_called_it(
     place.write("dies", "nothing")
     run = flow_runs(str(place.root))[0].id
     asked = place.resume(run)
-    assert f"--repeat {path}, or plait resume {asked.result.run} --done {path}" in asked.message, host
+    assert f"--repeat {path}, or plait resume {asked.result.run} --done {path}" in asked.message, (
+        host
+    )
     assert ledger(place) == ["p"]
     done = place.resume(run, done=[path])
     assert (done.result.status, ledger(place)) == ("done", ["p"])
@@ -408,7 +441,9 @@ def test_from_python_they_are_given_as_inputs(place: Place) -> None:
     import plait
 
     failed = place.run(SECRET, inputs={"token": "hunter2-hunter2", "n": 3})
-    done = plait.run(resume=failed.result.run, inputs={"token": "hunter2-hunter2"}, project=place.root)
+    done = plait.run(
+        resume=failed.result.run, inputs={"token": "hunter2-hunter2"}, project=place.root
+    )
     assert (done.status, done.value["state"]["back"]) == ("done", "***")
 
 
@@ -444,7 +479,10 @@ nodes:
 """
     assert [str(one.problem) for one in place.check(flow)] == []
     assert place.done(flow).value["output"] == {"sums": [{"n": 11}, {"n": 12}], "file": "shadowed"}
-    assert place.check(flow.replace("file: shadowed, ", "").replace(', file: "${state.file}"', "")) == []
+    assert (
+        place.check(flow.replace("file: shadowed, ", "").replace(', file: "${state.file}"', ""))
+        == []
+    )
 
 
 def test_which_of_two_edges_between_the_same_nodes_was_followed_is_recorded(place: Place) -> None:
@@ -481,7 +519,9 @@ def test_the_drawing_of_a_run_counts_each_of_two_edges_and_the_way_of_an_error_f
         DiagramEdge("a", "b", style="error"),
     )
     picture = Diagram(
-        "g", (DiagramNode("a", "tool"), DiagramNode("b", "gate"), DiagramNode("end", "gate")), arrows
+        "g",
+        (DiagramNode("a", "tool"), DiagramNode("b", "gate"), DiagramNode("end", "gate")),
+        arrows,
     )
     way: list[Visit] = [
         ("a", False, 3),
@@ -507,4 +547,8 @@ def test_the_visits_of_a_journal_tell_the_edge() -> None:
     for order, (name, outcome) in enumerate(ends):
         journal.append(StepFinished(f"nodes/{name}", "tool", name, "", outcome, 0.0, order))
     journal.append(StepFinished("nodes/hook:x", "hook", "x", "", Succeeded({}), 0.0, 9))
-    assert graph_visits(journal, "nodes") == [("a", False, 3), ("b", False, None), ("a", True, None)]
+    assert graph_visits(journal, "nodes") == [
+        ("a", False, 3),
+        ("b", False, None),
+        ("a", True, None),
+    ]

@@ -79,7 +79,8 @@ def test_a_dry_run_says_where_items_would_work_and_makes_nothing(project: Path) 
     path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n")
     shown = [one.shown for one in flows.plan_run(path)]
     assert (
-        shown[0] == "each item in a git worktree of its own, from HEAD; merged back in the order of the items"
+        shown[0]
+        == "each item in a git worktree of its own, from HEAD; merged back in the order of the items"
     )
     assert not (project / ".ai").exists()
 
@@ -166,7 +167,9 @@ merge:
 def test_what_merge_steps_know_is_true_when_they_begin(project: Path) -> None:
     assert plait.run(written(project, ADDING)).status == "done"
     assert (project / "before").read_text() == "3 a.txt, extra\n"
-    assert (project / "after").read_text() == "3 a.txt, extra\n", "not less, because it was merged meanwhile"
+    assert (project / "after").read_text() == "3 a.txt, extra\n", (
+        "not less, because it was merged meanwhile"
+    )
 
 
 LEFT = """\
@@ -217,7 +220,9 @@ merge:
 """
 
 
-BY_HAND = re.compile(r"continue by hand: cd (.*) && (git merge .*), resolve, git commit; then plait (.*)")
+BY_HAND = re.compile(
+    r"continue by hand: cd (.*) && (git merge .*), resolve, git commit; then plait (.*)"
+)
 
 
 def test_after_merge_steps_an_item_in_conflict_can_be_continued_by_what_is_said(
@@ -239,7 +244,9 @@ def test_after_merge_steps_an_item_in_conflict_can_be_continued_by_what_is_said(
 def test_if_only_the_last_merge_fails_no_item_has_failed(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: 'echo x > f${{item}}'}}]\n")
+    path = written(
+        project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: 'echo x > f${{item}}'}}]\n"
+    )
     (project / "fa").write_text("mine")
     assert main(["run", path, "--project", str(project)]) == 1
     said = capsys.readouterr()
@@ -290,7 +297,9 @@ def test_variables_around_us_do_not_lead_git_elsewhere(
     assert not (tmp_path / "index").exists()
 
 
-def test_without_git_the_run_says_so(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_run_says_so(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     failure = plait.run(path).failure
@@ -357,7 +366,9 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
 
 def test_a_reduce_whose_first_step_left_the_branch_and_failed_goes_on(project: Path) -> None:
     leaving = "- shell: git switch -q -c report 2>/dev/null; test ! -e ${workflow.dir}/.ai/bad\n  - shell: ls"
-    path = written(project, SWITCHING.replace("MEANWHILE", "'true'").replace("- shell: ls", leaving))
+    path = written(
+        project, SWITCHING.replace("MEANWHILE", "'true'").replace("- shell: ls", leaving)
+    )
     (project / ".ai/tools").mkdir(parents=True)
     (project / ".ai/bad").touch()
     run = flows.run_flow(path)
@@ -366,7 +377,9 @@ def test_a_reduce_whose_first_step_left_the_branch_and_failed_goes_on(project: P
     assert flows.resume_flow(run.run, project=str(project)).status == "done"
 
 
-def test_a_reduce_that_has_nothing_to_do_with_branches_goes_on_wherever_it_is(project: Path) -> None:
+def test_a_reduce_that_has_nothing_to_do_with_branches_goes_on_wherever_it_is(
+    project: Path,
+) -> None:
     text = SWITCHING.replace("MEANWHILE", "git -C ${workflow.dir} switch -q -c other")
     kept = text.replace("isolation: worktree", "isolation: {kind: worktree, merge: none}")
     run = flows.run_flow(written(project, kept.replace("ls *.txt", "ls")))
@@ -393,8 +406,13 @@ def test_what_failed_items_left_is_listed_and_cleaned_without_losing_it(
     assert [(one["commits"], one["files"]) for one in found] == [(1, 1), (1, 1), (0, 0)]
     assert [str(one["branch"]).rpartition("/")[0] for one in found] == [f"plait/{run}"] * 3
     *cleaned, all_of_them = listed(capsys, "--clean", *where)
-    assert [(one["commits"], one["files"], one["path"]) for one in cleaned] == [(2, 0, ""), (2, 0, "")]
-    assert all_of_them["branch"] == f"plait/{run}/merged", "by hand, branches of items are merged with it"
+    assert [(one["commits"], one["files"], one["path"]) for one in cleaned] == [
+        (2, 0, ""),
+        (2, 0, ""),
+    ]
+    assert all_of_them["branch"] == f"plait/{run}/merged", (
+        "by hand, branches of items are merged with it"
+    )
     for one in cleaned:
         assert git(project, "show", f"{one['branch']}:more") == "y"
     assert git(project, "worktree", "list").count("\n") == 0
@@ -404,7 +422,9 @@ def test_what_failed_items_left_is_listed_and_cleaned_without_losing_it(
     assert git(project, "branch", "--format=%(refname:short)") == "main"
 
 
-def test_without_anything_left_it_says_so(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_anything_left_it_says_so(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["worktrees", "--project", str(project)]) == 0
     assert capsys.readouterr().out == "nothing is left behind\n"
 
@@ -413,12 +433,17 @@ def test_a_folder_that_cannot_be_cleaned_stays_with_a_word_about_it(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plait.run(
-        written(project, f"{HEAD}  isolation: directory\n  steps: [{{shell: 'echo x > new; exit 1'}}]\n")
+        written(
+            project, f"{HEAD}  isolation: directory\n  steps: [{{shell: 'echo x > new; exit 1'}}]\n"
+        )
     )
     assert main(["worktrees", "--clean", "--project", str(project)]) == 0
     *rows, last = capsys.readouterr().out.splitlines()
     assert len(rows) == 3
-    assert last == "a folder stays that holds what no branch can: take what you need, then rm -r FOLDER"
+    assert (
+        last
+        == "a folder stays that holds what no branch can: take what you need, then rm -r FOLDER"
+    )
 
 
 def test_a_run_whose_items_left_something_is_not_removed_with_old_runs(project: Path) -> None:
@@ -491,7 +516,9 @@ def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
         flows.retry_flow(failed.run, project=str(project))
     monkeypatch.setattr("plait.app.services.start_git", real)
     assert flows.resume_flow(failed.run, project=str(project)).status == "done"
-    assert {"base", "f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
+    assert {"base", "f-one.txt", "f-two.txt"} <= set(
+        git(project, "ls-tree", "--name-only", "main").split()
+    )
     assert git(project, "show", "main:f-one.txt") == "one"
     assert flows.resume_flow(failed.run, project=str(project)).status == "done"
 
@@ -501,7 +528,9 @@ def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
 
 @pytest.mark.parametrize("kind", ["worktree", "directory"])
 @pytest.mark.parametrize("how", ["moved", "copied"])
-def test_a_run_whose_items_have_places_stays_where_they_are(project: Path, kind: str, how: str) -> None:
+def test_a_run_whose_items_have_places_stays_where_they_are(
+    project: Path, kind: str, how: str
+) -> None:
     flow = f"{HEAD}  isolation: {kind}\n  steps: [{{shell: 'test ${{item}} = a && echo a > a'}}]\n"
     run = flows.run_flow(written(project, flow)).run
     head = git(project, "rev-parse", "HEAD")

@@ -194,7 +194,13 @@ GOOD: dict[str, Any] = json.loads("""{
 
 
 def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [at, *(place for key, one in inner for place in places(one, (*at, key)))]
 
 

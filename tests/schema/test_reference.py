@@ -135,7 +135,9 @@ def test_each_field_says_what_it_may_hold(text: str, expected: list[str]) -> Non
 def test_a_misspelt_command_is_not_also_missing() -> None:
     [unknown] = validate(parse("- {shel: ls}", "f.yaml"))
     assert unknown.fix == "did you mean 'shell'?"
-    (longer,) = validate(parse("map: {input: [1], retry_config: {}, steps: [{shell: ls}]}", "f.yaml"))
+    (longer,) = validate(
+        parse("map: {input: [1], retry_config: {}, steps: [{shell: ls}]}", "f.yaml")
+    )
     assert longer.fix == "did you mean 'retry'?"
 
 
@@ -195,7 +197,10 @@ def kinds_in(kind: Kind) -> list[Kind]:
 def test_the_tables_refer_only_to_what_exists_and_every_form_is_used() -> None:
     used = {
         kind.form
-        for root in [*FILES.values(), *(field.kind for form in all_forms() for field in form.fields)]
+        for root in [
+            *FILES.values(),
+            *(field.kind for form in all_forms() for field in form.fields),
+        ]
         for kind in kinds_in(root)
         if isinstance(kind, Record)
     }
@@ -204,9 +209,9 @@ def test_the_tables_refer_only_to_what_exists_and_every_form_is_used() -> None:
 
 def test_no_two_fields_of_a_form_share_a_spelling() -> None:
     for form in all_forms():
-        assert len(fields_by_spelling(form.name)) == sum(len(field.spellings) for field in form.fields), (
-            form.name
-        )
+        assert len(fields_by_spelling(form.name)) == sum(
+            len(field.spellings) for field in form.fields
+        ), form.name
 
 
 def test_commands_and_required_names_are_fields_of_their_forms() -> None:

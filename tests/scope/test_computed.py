@@ -39,7 +39,12 @@ class Environ(dict[str, str]):
 def test_an_answer_is_asked_for_once() -> None:
     environ = Environ(A="1")
     sources = Sources(environ=environ)
-    assert [sources.environment(name) for name in ("A", "A", "B", "B")] == ["1", "1", UNDEFINED, UNDEFINED]
+    assert [sources.environment(name) for name in ("A", "A", "B", "B")] == [
+        "1",
+        "1",
+        UNDEFINED,
+        UNDEFINED,
+    ]
     assert environ.asked == ["A", "B"]
     assert sources.stats == CacheStats(hits=2, misses=2, evictions=0, entries=2)
 
@@ -88,7 +93,9 @@ def test_many_threads_that_ask_at_once_get_one_computation(tmp_path: Path) -> No
     scope = Scope(sources=Sources(tmp_path, run=run))
     template = compile_template("${cmd:date}")
     answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(template.render(scope))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(template.render(scope))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     assert inside.wait(10)
@@ -120,7 +127,9 @@ def test_clock_and_uuid_are_asked_every_time() -> None:
         clock=lambda: datetime(2030, 1, 2, 3, next(minutes)), new_uuid=lambda: f"u{next(numbers)}"
     )
     scope = Scope(sources=sources)
-    assert compile_template("${date:%Y-%m-%d %H:%M} ${date:%M}").render(scope) == "2030-01-02 03:00 01"
+    assert (
+        compile_template("${date:%Y-%m-%d %H:%M} ${date:%M}").render(scope) == "2030-01-02 03:00 01"
+    )
     assert compile_template("${uuid} ${uuid}").render(scope) == "u0 u1"
     assert sources.stats == CacheStats()
 
@@ -202,7 +211,9 @@ def test_links_that_lead_in_a_circle_are_no_file(project: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_a_race_with_links_brings_nothing_from_outside_into_a_template(tmp_path: Path, what: str) -> None:
+def test_a_race_with_links_brings_nothing_from_outside_into_a_template(
+    tmp_path: Path, what: str
+) -> None:
     tally = path_attack.attack(tmp_path, what, "template", 200)
     assert tally["outside"] == 0
     assert tally["inside"] + tally["nothing"] + tally["refused"] == 200
@@ -247,7 +258,8 @@ def test_an_error_about_a_file_shows_the_template_and_not_the_value(project: Pat
 def test_what_a_file_holds_is_not_read_as_a_template(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("${b} {b} $b")
     assert (
-        compile_template("<${file:a}>").render(Scope({"b": 1}, sources=Sources(tmp_path))) == "<${b} {b} $b>"
+        compile_template("<${file:a}>").render(Scope({"b": 1}, sources=Sources(tmp_path)))
+        == "<${b} {b} $b>"
     )
 
 
@@ -278,7 +290,11 @@ def test_a_command_gets_its_values_bound_and_loses_trailing_newlines(tmp_path: P
 def test_commands_with_other_values_are_other_commands(tmp_path: Path) -> None:
     sources = Sources(tmp_path, run=lambda bound, _: ",".join(sorted(bound.env.values())))
     template = compile_template("${cmd:echo ${x}}")
-    assert [template.render(Scope({"x": x}, sources=sources)) for x in ("a", "b", "a")] == ["a", "b", "a"]
+    assert [template.render(Scope({"x": x}, sources=sources)) for x in ("a", "b", "a")] == [
+        "a",
+        "b",
+        "a",
+    ]
     assert (sources.stats.misses, sources.stats.hits) == (2, 1)
 
 
@@ -288,7 +304,10 @@ def test_without_a_way_to_run_a_command_it_is_undefined(tmp_path: Path) -> None:
 
 def test_the_environment_may_hold_a_secret() -> None:
     sources = Sources(environ={"T": "token"})
-    assert compile_template("${env.T} ${env.NOPE:-none}").render(Scope(sources=sources)) == "token none"
+    assert (
+        compile_template("${env.T} ${env.NOPE:-none}").render(Scope(sources=sources))
+        == "token none"
+    )
     assert compile_template("${t}").render(Scope({"t": Secret("x")})) == Secret("x")
 
 

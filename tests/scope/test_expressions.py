@@ -190,7 +190,9 @@ def test_what_counts_as_true(value: Json, expected: bool) -> None:
 
 def test_facts_of_a_capture_answer_and_its_own_fields_win() -> None:
     scope = Scope({"build": {"exit_code": 7}, "build" + FACTS: {"exit_code": 0, "success": True}})
-    assert compile_when(compile_template("${build.exit_code} == 7 && ${build.success}")).holds(scope)
+    assert compile_when(compile_template("${build.exit_code} == 7 && ${build.success}")).holds(
+        scope
+    )
 
 
 def test_a_part_that_is_not_needed_is_not_asked() -> None:
@@ -232,7 +234,10 @@ def test_facts_never_hide_a_field() -> None:
 
 
 def test_operands_are_known_before_anything_is_asked() -> None:
-    assert [str(path) for path in compile_filter("a.b == 1 && item.c").operands] == ["item.a.b", "item.c"]
+    assert [str(path) for path in compile_filter("a.b == 1 && item.c").operands] == [
+        "item.a.b",
+        "item.c",
+    ]
 
 
 # What is wrong.
@@ -291,7 +296,9 @@ BAD_WHENS = [
 
 
 @pytest.mark.parametrize(("text", "wrong"), BAD_WHENS)
-def test_a_when_that_means_nothing_is_refused_before_anything_runs(text: str, wrong: list[str]) -> None:
+def test_a_when_that_means_nothing_is_refused_before_anything_runs(
+    text: str, wrong: list[str]
+) -> None:
     with pytest.raises(ConditionError) as caught:
         compile_when(compile_template(text))
     assert [f"{problem.place[2]}: {problem.what}" for problem in caught.value.problems] == wrong
@@ -337,7 +344,12 @@ def test_depth_and_size_are_bounded() -> None:
     assert compile_filter("(" * MAX_DEPTH + "a" + ")" * MAX_DEPTH).holds({"a": 1})
     assert compile_filter("!" * 9_000 + "a").holds({"a": 1})
     assert compile_filter(" || ".join(["a"] * 1_500)).holds({}) is False
-    for text in ("(" * (MAX_DEPTH + 1) + "a", "a in [" * 1_000, "length(" * 1_000, "a" * (MAX_TEXT + 1)):
+    for text in (
+        "(" * (MAX_DEPTH + 1) + "a",
+        "a in [" * 1_000,
+        "length(" * 1_000,
+        "a" * (MAX_TEXT + 1),
+    ):
         with pytest.raises(LimitError):
             compile_filter(text)
 
@@ -359,7 +371,9 @@ json_values = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -380,7 +394,10 @@ def test_laws_of_comparison(a: Json, b: Json) -> None:
 
 
 plain_values = (
-    st.none() | st.booleans() | st.integers(-20, 20) | st.sampled_from(["", "3", " 3 ", "-7.5", "x"])
+    st.none()
+    | st.booleans()
+    | st.integers(-20, 20)
+    | st.sampled_from(["", "3", " 3 ", "-7.5", "x"])
 )
 
 

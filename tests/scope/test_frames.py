@@ -35,7 +35,12 @@ LOOKUPS = [
     ("__class__",     UNDEFINED),
     ("nope",          UNDEFINED),
 ]  # fmt: skip
-NAMES = {"a": 1, "m": {"k": "v", "none": None, "0": "zero", "a b": "spaced"}, "l": ["x", "y"], "s": "text"}
+NAMES = {
+    "a": 1,
+    "m": {"k": "v", "none": None, "0": "zero", "a b": "spaced"},
+    "l": ["x", "y"],
+    "s": "text",
+}
 
 
 @pytest.mark.parametrize(("path", "expected"), LOOKUPS)
@@ -70,7 +75,9 @@ def test_a_scope_does_not_follow_changes_of_the_map_it_was_made_of() -> None:
 
 def test_a_scope_is_immutable() -> None:
     scope = Scope({"a": 1})
-    with pytest.raises(AttributeError, match=r"^a Scope is immutable: 'names' cannot be set; use child"):
+    with pytest.raises(
+        AttributeError, match=r"^a Scope is immutable: 'names' cannot be set; use child"
+    ):
         scope.names = {}
     with pytest.raises(AttributeError):
         scope.new = 1
@@ -90,7 +97,14 @@ def test_an_inner_frame_beats_a_higher_level_of_an_outer_one() -> None:
     assert scope.origin("x") == Origin("inner", "env")
 
 
-TRUSTED = {"captures": False, "phase": False, "step": False, "workflow": True, "outputs": False, "env": True}
+TRUSTED = {
+    "captures": False,
+    "phase": False,
+    "step": False,
+    "workflow": True,
+    "outputs": False,
+    "env": True,
+}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -151,7 +165,8 @@ def test_a_scope_may_be_made_of_any_map_and_of_nothing_else() -> None:
 
 def test_a_scope_shows_its_frames_and_no_value() -> None:
     assert (
-        repr(Scope({"a": "hidden"}).frame("map", phase={"item": "hidden"})) == "Scope(map > values; 2 names)"
+        repr(Scope({"a": "hidden"}).frame("map", phase={"item": "hidden"}))
+        == "Scope(map > values; 2 names)"
     )
 
 

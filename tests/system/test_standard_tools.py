@@ -119,7 +119,9 @@ def test_a_tool_describes_itself_and_each_parameter(tool_id: str) -> None:
             assert jsonschema_rs.validator_for(parameter).is_valid(parameter["default"]), name
 
 
-@pytest.mark.parametrize("file", sorted(Path(SYSTEM).rglob("tools/**/*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted(Path(SYSTEM).rglob("tools/**/*.py")), ids=lambda file: file.stem
+)
 def test_a_tool_file_starts_nothing_when_it_is_loaded(file: Path) -> None:
     # Bodies of tools are definitions: calling one must cost no more than its own work.
     tree = ast.parse(file.read_text("utf-8"))
@@ -168,9 +170,15 @@ def test_the_python_runtime_is_the_one_of_the_seed() -> None:
     assert (interpreter.binary, interpreter.candidates) == ("python", ("python3",))
     assert interpreter.search_paths == (".venv/bin", ".venv/Scripts")
     assert header.anchor is not None
-    assert (header.anchor.mode, header.anchor.root, header.anchor.lib) == ("auto", "tool_dir", "lib/python")
+    assert (header.anchor.mode, header.anchor.root, header.anchor.lib) == (
+        "auto",
+        "tool_dir",
+        "lib/python",
+    )
     assert header.anchor.markers_any == ("__init__.py", "pyproject.toml")
-    assert header.anchor.env_paths == {"PYTHONPATH": {"prepend": ("{anchor_path}", "{runtime_lib}")}}
+    assert header.anchor.env_paths == {
+        "PYTHONPATH": {"prepend": ("{anchor_path}", "{runtime_lib}")}
+    }
     assert header.verify_deps is not None
     assert {".py", ".so", ".pyc"} <= set(header.verify_deps.extensions)
 
@@ -187,11 +195,15 @@ def test_a_script_tool_of_the_seed_writes_what_it_was_given(tmp_path: Path) -> N
     assert (tmp_path / "a" / "b.txt").read_text("utf-8") == HOSTILE
     read = bound("rye/file-system/read", {"path": "a/b.txt"}, tmp_path, RYE)
     assert json.loads(printed(read)) == {"success": True, "content": HOSTILE}
-    assert json.loads(printed(bound("rye/file-system/ls", {"path": "."}, tmp_path, RYE)))["entries"] == ["a"]
+    assert json.loads(printed(bound("rye/file-system/ls", {"path": "."}, tmp_path, RYE)))[
+        "entries"
+    ] == ["a"]
 
 
 def test_a_shell_tool_of_the_seed_gets_parameters_named_like_execution_keys(tmp_path: Path) -> None:
-    result = json.loads(printed(bound("rye/bash/bash", {"command": "pwd", "timeout": 9}, tmp_path, RYE)))
+    result = json.loads(
+        printed(bound("rye/bash/bash", {"command": "pwd", "timeout": 9}, tmp_path, RYE))
+    )
     assert result == {"success": True, "stdout": f"{tmp_path}\n", "exit_code": 0}
 
 
@@ -217,11 +229,19 @@ def tool_file(space: Path, name: str, text: str) -> str:
 
 def test_a_bash_file_is_the_script_and_its_parameters_are_data(tmp_path: Path) -> None:
     script = 'read -r params; printf "%s|%s" "$1" "$params"\n'
-    space = tool_file(tmp_path / "space", "say.sh", f"# executor_id: core/runtimes/bash/bash\n{script}")
+    space = tool_file(
+        tmp_path / "space", "say.sh", f"# executor_id: core/runtimes/bash/bash\n{script}"
+    )
     note = {"note": "$(touch pwned) `id`"}
     call = bound("say", note, tmp_path, space)
     assert isinstance(call, ProcessCall)
-    assert call.argv == ("/bin/bash", "--noprofile", "--norc", f"{space}/tools/say.sh", str(tmp_path))
+    assert call.argv == (
+        "/bin/bash",
+        "--noprofile",
+        "--norc",
+        f"{space}/tools/say.sh",
+        str(tmp_path),
+    )
     project, _, params = printed(call).partition("|")
     assert (project, json.loads(params)) == (str(tmp_path), note)
     assert not (tmp_path / "pwned").exists()
@@ -247,7 +267,12 @@ def test_a_file_is_written_read_and_edited(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (tmp_path / "a" / "b.txt").read_bytes() == HOSTILE.encode()
     assert use("core/file/read", tmp_path, path="a/b.txt").data["content"] == HOSTILE
-    assert use("core/file/edit", tmp_path, path="a/b.txt", old="{timeout}", new="${x}").data["replaced"] == 1
+    assert (
+        use("core/file/edit", tmp_path, path="a/b.txt", old="{timeout}", new="${x}").data[
+            "replaced"
+        ]
+        == 1
+    )
     assert (
         use("core/file/read", tmp_path, path="a/b.txt", offset=2)
         .data["content"]
@@ -272,7 +297,9 @@ def test_lines_are_counted_from_one_and_kept_as_they_are(
 ) -> None:
     (tmp_path / "f").write_bytes(content.encode())
     data = use("core/file/read", tmp_path, path="f", **params).data
-    assert [data[name] for name in ("content", "first_line", "lines", "total_lines", "complete")] == expected
+    assert [
+        data[name] for name in ("content", "first_line", "lines", "total_lines", "complete")
+    ] == expected
 
 
 def test_a_write_keeps_the_mode_and_leaves_nothing_else_behind(tmp_path: Path) -> None:
@@ -383,7 +410,9 @@ GUARDED = [
 @pytest.mark.parametrize("path", GUARDED)
 def test_files_that_can_start_programs_are_not_written(tree: Path, path: str) -> None:
     result = use("core/file/write", tree, path=path, content="pwned")
-    assert (result.error or "").endswith("can start programs, or decides what may run: change it by hand")
+    assert (result.error or "").endswith(
+        "can start programs, or decides what may run: change it by hand"
+    )
     assert not (tree / ".ai").exists()
     assert (tree / ".git" / "config").read_text() == "needle"
 
@@ -399,7 +428,9 @@ def test_what_is_not_a_file_is_an_error_and_never_waited_for(tree: Path, path: s
 
 
 def test_an_absolute_path_inside_the_project_is_one_of_it(tree: Path) -> None:
-    assert use("core/file/read", tree, path=str(tree / "src" / "c.txt")).data["content"] == "needle\n"
+    assert (
+        use("core/file/read", tree, path=str(tree / "src" / "c.txt")).data["content"] == "needle\n"
+    )
     assert not use("core/file/read", tree, path=f"{tree}-else/x").success
 
 
@@ -426,7 +457,9 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("pattern", "folder", "paths"), PATTERNS)
-def test_files_are_found_by_a_pattern(tree: Path, pattern: str, folder: str, paths: list[str]) -> None:
+def test_files_are_found_by_a_pattern(
+    tree: Path, pattern: str, folder: str, paths: list[str]
+) -> None:
     data = use("core/file/list", tree, pattern=pattern, path=folder).data
     assert ([entry["path"] for entry in data["entries"]], data["complete"]) == (paths, True)
 
@@ -478,7 +511,8 @@ def test_a_folder_swapped_for_a_link_meanwhile_leads_nowhere_else(tree: Path) ->
     try:
         results = [use("core/file/read", tree, path="swap/secret").success for _ in range(150)]
         results += [
-            use("core/file/edit", tree, path="swap/secret", old="secret", new="x").success for _ in range(150)
+            use("core/file/edit", tree, path="swap/secret", old="secret", new="x").success
+            for _ in range(150)
         ]
     finally:
         stop.set()
@@ -490,8 +524,14 @@ def test_a_folder_swapped_for_a_link_meanwhile_leads_nowhere_else(tree: Path) ->
 
 
 def test_a_value_in_shell_text_is_data(tmp_path: Path) -> None:
-    result = use("core/shell", tmp_path, command='printf "%s" ${x}; pwd', values={"x": "$(touch pwned); 'a"})
-    assert result.data == {"stdout": f"$(touch pwned); 'a{tmp_path}\n", "stderr": "", "exit_code": 0}
+    result = use(
+        "core/shell", tmp_path, command='printf "%s" ${x}; pwd', values={"x": "$(touch pwned); 'a"}
+    )
+    assert result.data == {
+        "stdout": f"$(touch pwned); 'a{tmp_path}\n",
+        "stderr": "",
+        "exit_code": 0,
+    }
     assert os.listdir(tmp_path) == []
 
 
@@ -511,7 +551,11 @@ def test_a_shell_command_sees_the_fixed_environment_alone(
 def test_a_command_that_fails_is_a_failed_result_with_its_output(tmp_path: Path) -> None:
     result = use("core/shell", tmp_path, command="echo out; echo err >&2; exit 3", shell="bash")
     assert (result.success, result.error) == (False, "the command ended with exit code 3")
-    assert (result.data["stdout"], result.data["stderr"], result.data["exit_code"]) == ("out\n", "err\n", 3)
+    assert (result.data["stdout"], result.data["stderr"], result.data["exit_code"]) == (
+        "out\n",
+        "err\n",
+        3,
+    )
 
 
 def test_a_shell_command_whose_time_is_up_is_told(tmp_path: Path) -> None:
@@ -535,7 +579,9 @@ QUERIES: list[tuple[str, Json, Json]] = [
 
 
 @pytest.mark.parametrize(("query", "data", "values"), QUERIES)
-def test_json_is_queried_by_the_standard(tmp_path: Path, query: str, data: Json, values: Json) -> None:
+def test_json_is_queried_by_the_standard(
+    tmp_path: Path, query: str, data: Json, values: Json
+) -> None:
     assert use("core/json/query", tmp_path, query=query, data=data).data["values"] == values
 
 
@@ -645,7 +691,9 @@ def test_git_tools_start_nothing_that_the_repository_names(
     assert canaries(repository) == []
 
 
-@pytest.mark.parametrize("name", ["a=b", "a.b", 'quo"te', "$(touch${IFS}canary)", "back\\slash", "*", "é"])
+@pytest.mark.parametrize(
+    "name", ["a=b", "a.b", 'quo"te', "$(touch${IFS}canary)", "back\\slash", "*", "é"]
+)
 def test_a_filter_does_not_run_whatever_it_is_called(repository: Path, name: str) -> None:
     (repository / ".git" / "info" / "attributes").write_text(f"*.txt filter={name}\n")
     run_git(repository, "config", f"filter.{name}.clean", TOUCH)
@@ -677,7 +725,9 @@ def test_a_submodule_starts_nothing_either(repository: Path, tmp_path: Path) -> 
     (sub / "f.txt").write_text("three\n")
     run_git(sub, "commit", "-q", "-a", "-m", "second")
     (sub / "f.txt").write_text("four\n")
-    (repository / ".git" / "modules" / "sub" / "info" / "attributes").write_text("*.txt filter=evil\n")
+    (repository / ".git" / "modules" / "sub" / "info" / "attributes").write_text(
+        "*.txt filter=evil\n"
+    )
     run_git(sub, "config", "filter.evil.clean", TOUCH)
     run_git(repository, "config", "diff.submodule", "diff")
     expect_to_fall_for_it(repository, "diff")
@@ -701,7 +751,9 @@ def test_missing_objects_are_not_fetched(repository: Path, tmp_path: Path) -> No
     assert (done.returncode, done.stdout, canaries(partial)) == (128, b"", [])
 
 
-def test_a_git_that_cannot_be_kept_from_filters_is_refused(repository: Path, tmp_path: Path) -> None:
+def test_a_git_that_cannot_be_kept_from_filters_is_refused(
+    repository: Path, tmp_path: Path
+) -> None:
     (repository / ".git" / "info" / "attributes").write_text("*.txt filter=evil\n")
     run_git(repository, "config", "filter.evil.clean", TOUCH)
     old = tmp_path / "bin" / "git"

@@ -26,10 +26,14 @@ from plait.template.conditions import (
 )
 from plait.template.operators import MAX_PATTERN, OPERATORS
 
-ROWS = yaml.safe_load((Path(__file__).parent.parent / "conformance/conditions.yaml").read_text("utf-8"))
+ROWS = yaml.safe_load(
+    (Path(__file__).parent.parent / "conformance/conditions.yaml").read_text("utf-8")
+)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[f"{row['seed']}-{row['about']}".replace(" ", "-") for row in ROWS])
+@pytest.mark.parametrize(
+    "row", ROWS, ids=[f"{row['seed']}-{row['about']}".replace(" ", "-") for row in ROWS]
+)
 def test_a_row_of_the_table_holds(row: dict[str, Any]) -> None:
     if "expect" in row:
         assert matches(row["document"], row["condition"]) is row["expect"]
@@ -48,7 +52,9 @@ def test_every_operator_has_a_row_for_true_for_false_and_for_error() -> None:
         if isinstance(row["condition"], dict) and "path" in row["condition"]
     }
     # `eq` and `ne` compare anything with anything, so only a missing value is an error.
-    wanted = {(name, outcome) for name in OPERATORS for outcome in (True, False, "error")} - {("ne", "error")}
+    wanted = {(name, outcome) for name in OPERATORS for outcome in (True, False, "error")} - {
+        ("ne", "error")
+    }
     assert wanted - seen == set()
 
 
@@ -81,7 +87,9 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("document", "condition", "message"), MESSAGES)
-def test_a_mistake_says_what_where_and_what_to_do(document: Json, condition: Json, message: str) -> None:
+def test_a_mistake_says_what_where_and_what_to_do(
+    document: Json, condition: Json, message: str
+) -> None:
     with pytest.raises(ConditionError) as caught:
         matches(document, condition)
     assert str(caught.value) == message
@@ -112,7 +120,9 @@ def test_a_loader_with_spans_gets_its_problems_at_the_spans() -> None:
     start = source.text.index("gtt")
     spans: dict[Place, Span] = {("op",): Span(source, start, start + 3)}
     problems = check({"path": "a", "op": "gtt", "value": 1}, locate=lambda place: spans[place])
-    assert str(problems[0]).startswith("flow.yaml:1:21: there is no operator 'gtt'\n1 | when: {path")
+    assert str(problems[0]).startswith(
+        "flow.yaml:1:21: there is no operator 'gtt'\n1 | when: {path"
+    )
 
 
 # Secrets, and values that stand for nothing.
@@ -168,7 +178,9 @@ def test_the_pattern_engine_is_imported_only_by_a_pattern() -> None:
     assert (ran.stdout.split(), ran.stderr) == (["False", "True"], "")
 
 
-def test_a_wrong_pattern_leaves_nothing_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_pattern_leaves_nothing_on_standard_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert len(check({"path": "a", "op": "regex", "value": "("})) == 1
     assert capfd.readouterr().err == ""
 
@@ -277,7 +289,12 @@ def leaf_of(path: list[str | int], op: str, value: Json) -> Json:
 
 leaves = st.one_of(
     st.builds(leaf_of, keys, st.sampled_from(["eq", "ne", "contains"]), values),
-    st.builds(leaf_of, keys, st.sampled_from(["gt", "gte", "lt", "lte"]), st.sampled_from([0, 1.5, "a", ""])),
+    st.builds(
+        leaf_of,
+        keys,
+        st.sampled_from(["gt", "gte", "lt", "lte"]),
+        st.sampled_from([0, 1.5, "a", ""]),
+    ),
     st.builds(leaf_of, keys, st.just("in"), st.lists(values, max_size=3)),
     st.builds(leaf_of, keys, st.just("regex"), patterns),
     st.builds(leaf_of, keys, st.just("exists"), st.booleans()),
@@ -297,7 +314,10 @@ def plain(tree: Json) -> Json:
     """The condition that a tree of key lists stands for."""
     if "keys" in tree:
         return {"path": written(tree["keys"]), "op": tree["op"], "value": tree["value"]}
-    return {key: plain(part) if key == "not" else [plain(one) for one in part] for key, part in tree.items()}
+    return {
+        key: plain(part) if key == "not" else [plain(one) for one in part]
+        for key, part in tree.items()
+    }
 
 
 class MeaninglessError(Exception):
@@ -334,7 +354,11 @@ def naive_found(document: Json, path: list[str | int]) -> Json:
     for key in path:
         if isinstance(document, dict):
             document = document.get(str(key))
-        elif isinstance(document, list) and isinstance(key, int) and -len(document) <= key < len(document):
+        elif (
+            isinstance(document, list)
+            and isinstance(key, int)
+            and -len(document) <= key < len(document)
+        ):
             document = document[key]
         else:
             return None
@@ -359,7 +383,9 @@ def naive_order(found: Json, op: str, value: Json) -> bool:
     if typed(found)[0] != typed(value)[0] or isinstance(found, bool | list | dict):
         raise MeaninglessError
     before, same = found < value, found == value
-    return bool({"gt": not before and not same, "gte": not before, "lt": before, "lte": before or same}[op])
+    return bool(
+        {"gt": not before and not same, "gte": not before, "lt": before, "lte": before or same}[op]
+    )
 
 
 def typed(value: Json) -> Any:
@@ -403,11 +429,14 @@ def test_not_of_not_is_the_condition(document: Json, condition: Json) -> None:
     assert answer(document, {"not": {"not": condition}}) == answer(document, condition)
 
 
-words = st.sampled_from(["path", "op", "value", "any", "all", "not", "eq", "regex", "in", "a", "a[", "("])
+words = st.sampled_from(
+    ["path", "op", "value", "any", "all", "not", "eq", "regex", "in", "a", "a[", "("]
+)
 wild = st.recursive(
     scalars | words | st.text(max_size=5) | st.floats() | st.integers(),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(words | st.text(max_size=3), inner, max_size=4)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(words | st.text(max_size=3), inner, max_size=4)
     ),
     max_leaves=12,
 )

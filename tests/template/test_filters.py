@@ -99,7 +99,23 @@ def test_a_format_writes_a_value(name: str, value: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["abc", "", "1.5", "1_000", "٣", "0x10", "--1", 1.5, True, None, [1], {}, "1" * 4001, S, float("inf")],
+    [
+        "abc",
+        "",
+        "1.5",
+        "1_000",
+        "٣",
+        "0x10",
+        "--1",
+        1.5,
+        True,
+        None,
+        [1],
+        {},
+        "1" * 4001,
+        S,
+        float("inf"),
+    ],
 )
 def test_int_does_not_guess_and_does_not_quote_the_value(value: Any) -> None:
     with pytest.raises(ValueRefusedError) as caught:
@@ -141,9 +157,15 @@ def test_quoting_what_is_quoted_meets_a_limit(step: str) -> None:
 
 json_values = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(),
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -179,7 +201,9 @@ def test_no_filter_shows_a_secret(name: str) -> None:
         assert "hidden" not in repr(result).lower()
         assert (
             "hidden"
-            not in compile_template(f"<${{x | {name}{'(1)' * arguments}}}>").render({"x": value}).lower()
+            not in compile_template(f"<${{x | {name}{'(1)' * arguments}}}>")
+            .render({"x": value})
+            .lower()
         )
 
 

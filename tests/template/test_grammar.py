@@ -10,7 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plait.core.errors import InputError, LimitError, PlaitError, TemplateSyntaxError
-from plait.template.grammar import MAX_DEPTH, MAX_FLAWS, MAX_TEXT, parse, parse_cache_counts, parse_path
+from plait.template.grammar import (
+    MAX_DEPTH,
+    MAX_FLAWS,
+    MAX_TEXT,
+    parse,
+    parse_cache_counts,
+    parse_path,
+)
 from plait.template.nodes import (
     Alternative,
     Computed,
@@ -213,7 +220,9 @@ BRACES: list[tuple[str, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BRACES)
-@pytest.mark.parametrize(("profile", "kind"), [("prompt", PromptPlaceholder), ("config", ParamPlaceholder)])
+@pytest.mark.parametrize(
+    ("profile", "kind"), [("prompt", PromptPlaceholder), ("config", ParamPlaceholder)]
+)
 def test_a_brace_hole_is_read(profile: str, kind: Any, text: str, expected: list[Any]) -> None:
     wanted = tuple(Text(it) if isinstance(it, str) else kind(*it) for it in expected)
     assert parse(text, profile).parts == wanted
@@ -261,8 +270,28 @@ def test_what_is_not_live_in_a_profile_is_text(text: str) -> None:
 # ── the shell's own, and other languages ─────────────────────────────────
 
 SHELL = [
-    *("${x%.c}", "${x%%.*}", "${x#*/}", "${x##*/}", "${x:0:3}", "${x: -1}", "${x:(-1)}", "${x:1}", "${x:=d}"),
-    *("${x:+d}", "${x+d}", "${x-d}", "${x=d}", "${x?e}", "${x/a/b}", "${x//a/b}", "${x/#a/b}", "${x/%a/b}"),
+    *(
+        "${x%.c}",
+        "${x%%.*}",
+        "${x#*/}",
+        "${x##*/}",
+        "${x:0:3}",
+        "${x: -1}",
+        "${x:(-1)}",
+        "${x:1}",
+        "${x:=d}",
+    ),
+    *(
+        "${x:+d}",
+        "${x+d}",
+        "${x-d}",
+        "${x=d}",
+        "${x?e}",
+        "${x/a/b}",
+        "${x//a/b}",
+        "${x/#a/b}",
+        "${x/%a/b}",
+    ),
     *(
         "${x[@]}",
         "${x[*]}",
@@ -275,8 +304,32 @@ SHELL = [
         "${!x@}",
         "${!x[@]}",
     ),
-    *("${x^}", "${x^^}", "${x,}", "${x,,}", "${x~}", "${x~~}", "${x@Q}", "${x@E}", "${x@U}", "${@}", "${*}"),
-    *("${#}", "${?}", "${-}", "${$}", "${!}", "${0}", "${1}", "${10}", "${1:-x}", "${@:2}", "${*%.c}"),
+    *(
+        "${x^}",
+        "${x^^}",
+        "${x,}",
+        "${x,,}",
+        "${x~}",
+        "${x~~}",
+        "${x@Q}",
+        "${x@E}",
+        "${x@U}",
+        "${@}",
+        "${*}",
+    ),
+    *(
+        "${#}",
+        "${?}",
+        "${-}",
+        "${$}",
+        "${!}",
+        "${0}",
+        "${1}",
+        "${10}",
+        "${1:-x}",
+        "${@:2}",
+        "${*%.c}",
+    ),
     *(
         "$1",
         "$10",
@@ -317,7 +370,13 @@ OTHERS = [
         "jq '.[] | {a: .b, c}'",
         "jq '{(.k): .v}'",
     ),
-    *("$(VAR) $@ $< $^ $(shell ls)", "$$x", "$$HOME", "${{ github.sha }}", "${{ matrix.os == 'x' && y }}"),
+    *(
+        "$(VAR) $@ $< $^ $(shell ls)",
+        "$$x",
+        "$$HOME",
+        "${{ github.sha }}",
+        "${{ matrix.os == 'x' && y }}",
+    ),
     *(
         "\\frac{a}{b}",
         "$x^2 + {y}$",
@@ -383,7 +442,9 @@ def test_what_belongs_to_the_shell_is_no_flaw(text: str) -> None:
 @pytest.mark.parametrize("text", OTHERS)
 @pytest.mark.parametrize("profile", ["workflow", "graph", "directive"])
 def test_other_languages_are_text(profile: str, text: str) -> None:
-    assert compile_template(text, profile).render({"x": "NO", "a": "NO", "user": {"name": "NO"}}) in (
+    assert compile_template(text, profile).render(
+        {"x": "NO", "a": "NO", "user": {"name": "NO"}}
+    ) in (
         text,
         text.replace("$x", "NO") if profile == "workflow" and "$$x" not in text else text,
     )
@@ -427,9 +488,9 @@ def test_a_malformed_hole_is_text_and_a_flaw(
     profile: str, text: str, place: tuple[int, int], what: str
 ) -> None:
     flaws = parse(text, profile).flaws
-    assert [(flaw.start, flaw.end, flaw.what, flaw.fix, flaw.code, flaw.fatal) for flaw in flaws] == [
-        (*place, what, FIX, "malformed-hole", False)
-    ]
+    assert [
+        (flaw.start, flaw.end, flaw.what, flaw.fix, flaw.code, flaw.fatal) for flaw in flaws
+    ] == [(*place, what, FIX, "malformed-hole", False)]
     assert compile_template(text, "workflow").render({}) == text
     with pytest.raises(TemplateSyntaxError) as caught:
         compile_template(text, "workflow").render({}, strict=True)
@@ -533,7 +594,9 @@ def test_a_hole_that_fails_outside_is_read_inside_once_per_level() -> None:
 
 def test_many_flaws_are_counted_up_to_a_limit() -> None:
     assert len(parse("${} " * 10_000, "workflow").flaws) == MAX_FLAWS
-    fatal = [flaw for flaw in parse("${} " * 10_000 + "${a:jsn}" * 200, "workflow").flaws if flaw.fatal]
+    fatal = [
+        flaw for flaw in parse("${} " * 10_000 + "${a:jsn}" * 200, "workflow").flaws if flaw.fatal
+    ]
     assert len(fatal) == MAX_FLAWS
 
 
@@ -616,7 +679,9 @@ FRAGMENTS = [
         "*",
     ),
 ]
-scraps = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=2)), max_size=25).map("".join)
+scraps = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=2)), max_size=25).map(
+    "".join
+)
 
 
 @given(text=scraps, profile=st.sampled_from(ALL))
@@ -667,7 +732,8 @@ def test_a_directive_without_inputs_comes_back_byte_for_byte(text: str) -> None:
 
 
 @given(
-    text=st.text(alphabet=st.characters(exclude_characters="${"), max_size=200), profile=st.sampled_from(ALL)
+    text=st.text(alphabet=st.characters(exclude_characters="${"), max_size=200),
+    profile=st.sampled_from(ALL),
 )
 def test_text_without_openers_is_one_text(text: str, profile: str) -> None:
     assert parse(text, profile).parts == ((Text(text),) if text else ())

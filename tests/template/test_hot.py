@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from plait.core.errors import MissingNamesError, PlaitError, ValueRefusedError
 from plait.core.values import Secret
 from plait.scope import Scope
-from plait.template.template import RENDERINGS_UNTIL_HOT, SURPRISES_UNTIL_CAUTIOUS, Template, compile_template
+from plait.template.template import (
+    RENDERINGS_UNTIL_HOT,
+    SURPRISES_UNTIL_CAUTIOUS,
+    Template,
+    compile_template,
+)
 from share import examples
 
 OFTEN = RENDERINGS_UNTIL_HOT + 5
@@ -113,12 +118,16 @@ containers: list[Callable[[dict[str, Any]], Any]] = [
 
 
 def texts(profile: str) -> st.SearchStrategy[str]:
-    pieces = st.one_of(st.sampled_from(PIECES[profile]), st.sampled_from(["text", " ", "'", "\n", "é", "\\"]))
+    pieces = st.one_of(
+        st.sampled_from(PIECES[profile]), st.sampled_from(["text", " ", "'", "\n", "é", "\\"])
+    )
     return st.lists(pieces, min_size=1, max_size=11).map("".join)
 
 
 def trees(profile: str) -> st.SearchStrategy[Any]:
-    leaves = st.one_of(texts(profile), st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False))
+    leaves = st.one_of(
+        texts(profile), st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False)
+    )
     nodes = st.recursive(leaves, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)), max_leaves=5)  # fmt: skip
     return st.one_of(texts(profile), nodes)
 
@@ -134,7 +143,9 @@ def test_generated_code_says_what_the_careful_way_says(profile: str, data: st.Da
         strict = data.draw(st.booleans())
         careful = outcome(template.render_checked, values, strict=strict, env=env)
         assert repr(outcome(template.render, values, strict=strict, env=env)) == repr(careful)
-        assert repr(outcome(template.render_checked, values, strict=strict, env=env)) == repr(careful)
+        assert repr(outcome(template.render_checked, values, strict=strict, env=env)) == repr(
+            careful
+        )
 
 
 @pytest.mark.parametrize("profile", PIECES)
@@ -242,9 +253,12 @@ def test_an_error_has_its_place_however_hot_the_template_is() -> None:
 
 def test_a_number_too_long_to_print_is_refused_in_the_same_words() -> None:
     template = hot("n=${n}", {"n": 1})
-    assert outcome(template.render, {"n": 10**5000}) == outcome(template.render_checked, {"n": 10**5000})
+    assert outcome(template.render, {"n": 10**5000}) == outcome(
+        template.render_checked, {"n": 10**5000}
+    )
     with pytest.raises(
-        ValueRefusedError, match=r"^<template>:1:3: a value has no JSON form: an integer is too long"
+        ValueRefusedError,
+        match=r"^<template>:1:3: a value has no JSON form: an integer is too long",
     ):
         template.render({"n": 10**5000})
 
@@ -254,7 +268,9 @@ def test_a_template_that_becomes_hot_on_a_bad_value_still_says_where() -> None:
     for _ in range(RENDERINGS_UNTIL_HOT):
         template.render({"n": 1})
     for _ in range(3):
-        with pytest.raises(ValueRefusedError, match=r"^<template>:1:1: this value is not an integer"):
+        with pytest.raises(
+            ValueRefusedError, match=r"^<template>:1:1: this value is not an integer"
+        ):
             template.render({"n": "abc"})
     assert template.render({"n": "7"}) == 7
 

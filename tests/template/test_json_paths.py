@@ -67,7 +67,9 @@ CHOICE = st.sampled_from(
 )
 DOCUMENT = st.recursive(
     st.integers(0, 3) | st.sampled_from(["]", "a"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c,]"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c,]"]), inner)
+    ),
     max_leaves=12,
 )
 

@@ -28,7 +28,9 @@ def peak(work: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("profile", "hole"), [("workflow", "${%s}"), ("prompt", "{%s}"), ("config", "{%s}")])
+@pytest.mark.parametrize(
+    ("profile", "hole"), [("workflow", "${%s}"), ("prompt", "{%s}"), ("config", "{%s}")]
+)
 def test_names_that_name_each_other_do_not_multiply(profile: str, hole: str) -> None:
     values = {
         name: (hole % after) * 2
@@ -125,13 +127,17 @@ OPENERS = ["${", "{", "{{", "$${", "${a:-", "{input:", "${file:", "${'", "$", "\
 @pytest.mark.share
 @pytest.mark.parametrize(
     ("profile", "opener"),
-    [(profile, opener) for profile in ("workflow", "graph", "config") for opener in OPENERS][:: every(3)],
+    [(profile, opener) for profile in ("workflow", "graph", "config") for opener in OPENERS][
+        :: every(3)
+    ],
 )
 def test_a_mebibyte_of_openers_is_text(profile: str, opener: str) -> None:
     text = (opener * MEBIBYTE)[: MEBIBYTE // len(opener) * len(opener)]
     assert len(text) <= MAX_TEXT
     rendered = compile_template(text, profile).render({})
-    assert rendered == (text.replace("$${", "${") if opener == "$${" and profile != "directive" else text)
+    assert rendered == (
+        text.replace("$${", "${") if opener == "$${" and profile != "directive" else text
+    )
 
 
 def test_very_many_missing_names_are_reported_without_guessing_at_each() -> None:

@@ -304,4 +304,6 @@ def test_a_real_program_reads_the_word_as_an_option_elsewhere(
 
 
 def test_the_programs_of_this_machine_are_tried() -> None:
-    assert {("git", "grep"), ("grep",), ("sed",), ("sort",), ("tar",)} <= {words for words, _ in _rows()}
+    assert {("git", "grep"), ("grep",), ("sed",), ("sort",), ("tar",)} <= {
+        words for words, _ in _rows()
+    }

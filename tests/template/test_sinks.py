@@ -72,7 +72,9 @@ ARGV = [
 
 
 @pytest.mark.parametrize(("template", "values", "expected"), ARGV)
-def test_one_value_is_one_argument(template: str, values: dict[str, Any], expected: list[str]) -> None:
+def test_one_value_is_one_argument(
+    template: str, values: dict[str, Any], expected: list[str]
+) -> None:
     assert words(template, **values) == expected
 
 
@@ -107,8 +109,12 @@ def test_a_thousand_times_ten_random_byte_strings_reach_a_process_unchanged() ->
         printed = subprocess.run(
             [sys.executable, "-I", "-c", show, *argv], capture_output=True, check=True, timeout=60
         )
-        got = [b"" if word == b"-" else bytes.fromhex(word.decode()) for word in printed.stdout.split()]
-        assert got == [it for value in values[start : start + 2_500] for it in (value, b"--x=" + value)]
+        got = [
+            b"" if word == b"-" else bytes.fromhex(word.decode()) for word in printed.stdout.split()
+        ]
+        assert got == [
+            it for value in values[start : start + 2_500] for it in (value, b"--x=" + value)
+        ]
 
 
 # ── url ──────────────────────────────────────────────────────────────────
@@ -153,7 +159,9 @@ def test_scheme_and_host_do_not_come_from_a_value(template: str) -> None:
     assert "evil" not in message
 
 
-@pytest.mark.parametrize("template", ["https://h/{x}", "https://h/{x}/a", "https://h/a/{x}?q", "/a/{x}"])
+@pytest.mark.parametrize(
+    "template", ["https://h/{x}", "https://h/{x}/a", "https://h/a/{x}?q", "/a/{x}"]
+)
 @pytest.mark.parametrize("value", ["", ".", ".."])
 def test_a_segment_that_would_move_is_refused(template: str, value: str) -> None:
     assert "a path segment of a URL may not be empty, '.' or '..'" in refusal(
@@ -162,7 +170,9 @@ def test_a_segment_that_would_move_is_refused(template: str, value: str) -> None
 
 
 def test_bytes_that_are_no_text_are_refused_in_a_url() -> None:
-    assert "a URL holds text, not bytes" in refusal("https://h/{x}", render_url, "config", x="\udc80")
+    assert "a URL holds text, not bytes" in refusal(
+        "https://h/{x}", render_url, "config", x="\udc80"
+    )
 
 
 DECLARED = [
@@ -187,7 +197,9 @@ def test_a_declared_url_is_still_a_url(base: str) -> None:
 
 def test_only_the_first_value_may_be_the_declared_url() -> None:
     with pytest.raises(ValueRefusedError, match="may not come from a value"):
-        render_url(config("{base}{x}/"), {"base": "https://h", "x": ".evil.com"}, host_from_value=True)
+        render_url(
+            config("{base}{x}/"), {"base": "https://h", "x": ".evil.com"}, host_from_value=True
+        )
 
 
 @given(value=st.text(min_size=1).filter(lambda text: text not in (".", "..")))
@@ -220,7 +232,11 @@ def test_a_header_refuses_what_would_end_it(char: str, name: str) -> None:
 
 def test_a_header_and_a_variable_reveal_the_secret_they_need() -> None:
     template = compile_template("Bearer ${t}")
-    assert render_header(template, {"t": SECRET}) == render_env(template, {"t": SECRET}) == "Bearer s3cr3t"
+    assert (
+        render_header(template, {"t": SECRET})
+        == render_env(template, {"t": SECRET})
+        == "Bearer s3cr3t"
+    )
 
 
 def test_a_variable_of_the_environment_refuses_nul_alone() -> None:
@@ -229,11 +245,14 @@ def test_a_variable_of_the_environment_refuses_nul_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["${s}", "x ${s}", "${l}", "${m.k}", "${s | upper}", "${l:json}", "${l | join(',')}"]
+    "template",
+    ["${s}", "x ${s}", "${l}", "${m.k}", "${s | upper}", "${l:json}", "${l | join(',')}"],
 )
 def test_text_never_reveals_a_secret(template: str) -> None:
     values = {"s": SECRET, "l": [SECRET], "m": {"k": SECRET}}
-    shown = render_text(compile_template(template), values) + repr(compile_template(template).render(values))
+    shown = render_text(compile_template(template), values) + repr(
+        compile_template(template).render(values)
+    )
     assert "s3cr3t" not in shown.lower()
     assert "***" in shown
 
@@ -303,13 +322,17 @@ def test_a_sink_for_one_text_refuses_a_tree(sink: Any) -> None:
         sink(compile_template(["${a}"]), {})
 
 
-@pytest.mark.parametrize("sink", [render_words, render_header, render_env, render_text, render_json])
+@pytest.mark.parametrize(
+    "sink", [render_words, render_header, render_env, render_text, render_json]
+)
 def test_strict_holds_in_every_sink(sink: Any) -> None:
     with pytest.raises(PlaitError, match="nothing here is named 'a'"):
         sink(compile_template("x ${a}"), {}, strict=True)
 
 
-@pytest.mark.parametrize("sink", [render_words, render_header, render_env, render_text, render_json])
+@pytest.mark.parametrize(
+    "sink", [render_words, render_header, render_env, render_text, render_json]
+)
 def test_many_holes_for_one_large_value_meet_a_limit_in_every_sink(sink: Any) -> None:
     for value in ("x" * (1 << 20), ["x" * (1 << 20)]):
         with pytest.raises(LimitError, match="longer than 16,777,216 characters"):

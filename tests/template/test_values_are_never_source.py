@@ -32,14 +32,18 @@ HOSTILE = [
     "${",
     "$",
 ]
-hostile_texts = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3)), max_size=5).map("".join)
+hostile_texts = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3)), max_size=5).map(
+    "".join
+)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("checker", dict.fromkeys(CHECKS), ids=lambda checker: checker.__name__)
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chance=st.randoms(use_true_random=False))
-def test_what_comes_out_is_known_by_construction(profile: str, checker, chance: random.Random) -> None:  # type: ignore[no-untyped-def]
+def test_what_comes_out_is_known_by_construction(
+    profile: str, checker, chance: random.Random
+) -> None:  # type: ignore[no-untyped-def]
     assert check(random_case(chance, profile), checker) == []
 
 
@@ -105,9 +109,14 @@ def test_a_value_in_an_argument_of_the_environment_is_inert(value: str) -> None:
 
 @given(value=hostile_texts)
 def test_filling_leaves_the_other_stages_as_holes(value: str) -> None:
-    first = compile_template("{input:v}|${a}|{input:w}", "graph").fill({"inputs": {"v": value}}, stage=1)
+    first = compile_template("{input:v}|${a}|{input:w}", "graph").fill(
+        {"inputs": {"v": value}}, stage=1
+    )
     assert list(first.placeholders) == ["a", "input:w"]
-    assert first.fill({"a": value}, stage=2).render({"inputs": {"w": value}}) == f"{value}|{value}|{value}"
+    assert (
+        first.fill({"a": value}, stage=2).render({"inputs": {"w": value}})
+        == f"{value}|{value}|{value}"
+    )
 
 
 def test_a_default_of_an_earlier_stage_keeps_its_later_holes() -> None:
@@ -118,7 +127,10 @@ def test_a_default_of_an_earlier_stage_keeps_its_later_holes() -> None:
 
 def test_a_default_of_a_later_stage_takes_its_earlier_holes() -> None:
     template = compile_template("<${x:-{input:a}}>", "graph")
-    assert template.fill({"inputs": {"a": "${b}"}}, stage=1).fill({"b": "B"}, stage=2).render({}) == "<${b}>"
+    assert (
+        template.fill({"inputs": {"a": "${b}"}}, stage=1).fill({"b": "B"}, stage=2).render({})
+        == "<${b}>"
+    )
 
 
 def test_an_empty_default_beside_a_hole_does_not_make_the_hole_a_whole_value() -> None:
@@ -147,7 +159,8 @@ def test_json_holds_the_value_as_one_string(value: str) -> None:
 def test_a_url_holds_the_value_encoded_and_not_read() -> None:
     template = compile_template("https://h/{v}?q={v}", "config")
     assert (
-        render_url(template, {"v": "{a}${B}", "a": "A"}) == "https://h/%7Ba%7D%24%7BB%7D?q=%7Ba%7D%24%7BB%7D"
+        render_url(template, {"v": "{a}${B}", "a": "A"})
+        == "https://h/%7Ba%7D%24%7BB%7D?q=%7Ba%7D%24%7BB%7D"
     )
 
 

@@ -65,7 +65,9 @@ class Project:
         self, place: str, body: str = ECHO, *, header: str = "", runtime: str = "python/script"
     ) -> Path:
         """A Python tool of the project."""
-        return self.write(f".ai/tools/{place}.py", python_tool(body, header=header, runtime=runtime))
+        return self.write(
+            f".ai/tools/{place}.py", python_tool(body, header=header, runtime=runtime)
+        )
 
     def trust(self) -> Project:
         self.toolbox.trust.trust_project(origin="test")
@@ -79,7 +81,12 @@ class Project:
         inside = path.relative_to(self.space / "tools")
         name = item_id or str(inside.with_suffix("") if inside.suffix in EXTENSIONS else inside)
         data = sign_bytes(
-            path.read_bytes(), kind="tool", item_id=name, extension=path.suffix, key=key, now=SIGNED_AT
+            path.read_bytes(),
+            kind="tool",
+            item_id=name,
+            extension=path.suffix,
+            key=key,
+            now=SIGNED_AT,
         )
         path.write_bytes(data)
         return path
@@ -105,7 +112,9 @@ class Project:
 
 
 def python_tool(body: str = ECHO, *, header: str = "", runtime: str = "python/script") -> str:
-    return f'__executor_id__ = "rye/core/runtimes/{runtime}"\n__version__ = "1.0.0"\n{header}\n{body}'
+    return (
+        f'__executor_id__ = "rye/core/runtimes/{runtime}"\n__version__ = "1.0.0"\n{header}\n{body}'
+    )
 
 
 def new_project(top: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Project:

@@ -55,7 +55,13 @@ def test_every_loadable_file_below_the_anchor_but_the_tool(tmp_path: Path) -> No
         "pkg/n.txt",
         "other/x.py",
     )
-    put(tmp_path, "pkg/__pycache__/a.pyc", "pkg/node_modules/m.py", "pkg/.venv/v.py", "pkg/.git/g.py")
+    put(
+        tmp_path,
+        "pkg/__pycache__/a.pyc",
+        "pkg/node_modules/m.py",
+        "pkg/.venv/v.py",
+        "pkg/.git/g.py",
+    )
     assert names(tmp_path) == ["pkg/a.py", "pkg/config/b.yaml", "pkg/deep/er/c.json"]
 
 
@@ -72,7 +78,9 @@ def test_scope_extensions_and_depth_can_be_said(tmp_path: Path) -> None:
 def test_without_an_anchor_nothing_else_is_loaded(tmp_path: Path) -> None:
     put(tmp_path, "pkg/tool.py", "pkg/a.py")
     assert dependencies(None, VerifyDeps(), item(tmp_path, "pkg/tool.py")) == []
-    assert dependencies(anchored(tmp_path, mode="always"), None, item(tmp_path, "pkg/tool.py")) == []
+    assert (
+        dependencies(anchored(tmp_path, mode="always"), None, item(tmp_path, "pkg/tool.py")) == []
+    )
 
 
 @pytest.mark.parametrize("place", ["pkg/link.py", "pkg/link", "pkg/deep/link.txt"])

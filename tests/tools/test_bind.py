@@ -11,13 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.core.errors import InputError, LimitError, PlaitError, ShellRefusedError, ValueRefusedError
+from plait.core.errors import (
+    InputError,
+    LimitError,
+    PlaitError,
+    ShellRefusedError,
+    ValueRefusedError,
+)
 from plait.core.records import replace
 from plait.core.values import Secret
 from plait.tools.bind import BindRequest, bind
 from plait.tools.chain import Chain
 from plait.tools.environment import Environment, EnvValue
-from plait.tools.invocation import FunctionCall, HttpRetry, Invocation, McpCall, ProcessCall, RequestCall
+from plait.tools.invocation import (
+    FunctionCall,
+    HttpRetry,
+    Invocation,
+    McpCall,
+    ProcessCall,
+    RequestCall,
+)
 from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
 
@@ -39,11 +52,16 @@ def bound(
     environment = ENVIRONMENT
     if path is not None:
         environment = replace(ENVIRONMENT, child={"PATH": EnvValue(path, "fixed")})
-    return bind(BindRequest(chain, params or {}, {"project_path": "/p", **context}, environment, "/p", "/p"))
+    return bind(
+        BindRequest(chain, params or {}, {"project_path": "/p", **context}, environment, "/p", "/p")
+    )
 
 
 def process(
-    config: dict[str, Any], params: dict[str, Any] | None = None, path: str | None = None, **context: str
+    config: dict[str, Any],
+    params: dict[str, Any] | None = None,
+    path: str | None = None,
+    **context: str,
 ) -> ProcessCall:
     call = bound("subprocess", {"command": "cat", **config}, params, path, **context)
     assert isinstance(call, ProcessCall)
@@ -100,12 +118,23 @@ def test_a_value_in_a_script_travels_by_a_variable(value: str) -> None:
         return
     assert list(call.argv)[:2] == ["sh", "-c"]
     assert value in call.env.values()
-    assert process({"command": "sh", "args": ["-c", 'printf %s "{x}"']}, {"x": "other"}).argv == call.argv
+    assert (
+        process({"command": "sh", "args": ["-c", 'printf %s "{x}"']}, {"x": "other"}).argv
+        == call.argv
+    )
 
 
 @pytest.mark.parametrize(
     ("option", "is_script"),
-    [("-c", True), ("-lc", True), ("-ce", True), ("-l", False), ("--l", False), ("-l1", False), ("c", False)],
+    [
+        ("-c", True),
+        ("-lc", True),
+        ("-ce", True),
+        ("-l", False),
+        ("--l", False),
+        ("-l1", False),
+        ("c", False),
+    ],
 )
 def test_after_which_option_a_script_follows(option: str, is_script: bool) -> None:
     call = process({"command": "sh", "args": [option, "echo {x}"]}, {"x": "value"})
@@ -132,7 +161,9 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("config", "place"), SCRIPTS)
-def test_every_script_of_a_shell_gets_its_values_by_variables(config: dict[str, Any], place: int) -> None:
+def test_every_script_of_a_shell_gets_its_values_by_variables(
+    config: dict[str, Any], place: int
+) -> None:
     call = process(config, {"x": "$(id)", "flag": "-c", "shell": "bash"})
     assert "$(id)" not in call.argv[place]
     assert "echo" in call.argv[place]
@@ -142,7 +173,9 @@ def test_every_script_of_a_shell_gets_its_values_by_variables(config: dict[str, 
 def test_a_link_to_a_shell_is_that_shell(tmp_path: Path) -> None:
     (tmp_path / "quiet").symlink_to("/bin/sh")
     for command in (str(tmp_path / "quiet"), "quiet"):
-        call = process({"command": command, "args": ["-c", "echo {x}"]}, {"x": "$(id)"}, path=str(tmp_path))
+        call = process(
+            {"command": command, "args": ["-c", "echo {x}"]}, {"x": "$(id)"}, path=str(tmp_path)
+        )
         assert "$(id)" not in call.argv[2]
         assert "$(id)" in call.env.values()
 
@@ -181,13 +214,17 @@ CODE = [
 
 @pytest.mark.parametrize("config", CODE)
 @pytest.mark.parametrize("x", ["'); import os #", None])
-def test_no_value_becomes_code_of_another_interpreter(config: dict[str, Any], x: str | None) -> None:
+def test_no_value_becomes_code_of_another_interpreter(
+    config: dict[str, Any], x: str | None
+) -> None:
     given = {} if x is None else {"x": x}
     with pytest.raises(ShellRefusedError) as caught:
         process(config, {"flag": "-c", "both": ["-c", "1"], **given})
     assert caught.value.code == "value-as-code"
     assert "import os" not in str(caught.value)
-    assert str(caught.value.fix).startswith("let the code read the value: from an argument of its own")
+    assert str(caught.value.fix).startswith(
+        "let the code read the value: from an argument of its own"
+    )
 
 
 NO_CODE = [
@@ -249,7 +286,11 @@ def test_a_secret_reaches_standard_input_and_the_environment_in_clear() -> None:
         "env": {"AUTH": "Bearer ${API_KEY}"},
     }
     call = process(config, {"token": Secret("t0k3n")})
-    assert json.loads(call.stdin) == {"key": "Bearer hunter2", "given": "t0k3n", "made": "<hunter2>"}
+    assert json.loads(call.stdin) == {
+        "key": "Bearer hunter2",
+        "given": "t0k3n",
+        "made": "<hunter2>",
+    }
     assert call.env == {"PATH": "/bin", "AUTH": "Bearer hunter2"}
 
 
@@ -419,7 +460,9 @@ def test_a_wrong_config_is_told(primitive: str, config: dict[str, Any], what: st
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 keys = sorted(
@@ -475,7 +518,9 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("config", "value", "refused"), OPTIONS)
-def test_a_parameter_is_no_option_of_the_program(config: dict[str, Any], value: Any, refused: bool) -> None:
+def test_a_parameter_is_no_option_of_the_program(
+    config: dict[str, Any], value: Any, refused: bool
+) -> None:
     if not refused:
         process(config, {"x": value})
         return
@@ -569,7 +614,9 @@ HOSTS = [
 
 
 @pytest.mark.parametrize(("url", "config", "from_data"), HOSTS)
-def test_whether_the_host_came_from_data_is_known(url: str, config: dict[str, Any], from_data: bool) -> None:
+def test_whether_the_host_came_from_data_is_known(
+    url: str, config: dict[str, Any], from_data: bool
+) -> None:
     call = request({"url": url, **config}, {"path": "p", "url_given": "https://given.example"})
     assert call.url_from_data is from_data
 
@@ -611,7 +658,9 @@ def test_an_mcp_call() -> None:
 
 
 def test_an_mcp_server_at_a_url_gets_its_headers() -> None:
-    call = mcp({"server": {"url": "https://m.example/", "headers": {"Authorization": "Bearer ${API_KEY}"}}})
+    call = mcp(
+        {"server": {"url": "https://m.example/", "headers": {"Authorization": "Bearer ${API_KEY}"}}}
+    )
     assert (call.server.url, call.server.headers) == (
         "https://m.example/",
         (("Authorization", "Bearer hunter2"),),
@@ -686,7 +735,9 @@ def test_a_header_that_nobody_gave_is_left_away(headers: Any, given: Any, sent: 
 
 
 def test_what_nobody_gave_is_left_away_on_every_road_of_a_process() -> None:
-    call = process({"command": "echo", "args": ["{u}"], "env": {"A": "{u}", "B": "b"}, "input_data": "{u}"})
+    call = process(
+        {"command": "echo", "args": ["{u}"], "env": {"A": "{u}", "B": "b"}, "input_data": "{u}"}
+    )
     assert call.argv == ("echo",)
     assert "A" not in call.env
     assert call.env["B"] == "b"
@@ -754,7 +805,9 @@ LARGE_CONFIGS: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("made", "config"), LARGE_CONFIGS, ids=lambda it: " ".join(it)[-40:] if isinstance(it, dict) else ""
+    ("made", "config"),
+    LARGE_CONFIGS,
+    ids=lambda it: " ".join(it)[-40:] if isinstance(it, dict) else "",
 )
 def test_a_small_config_does_not_become_a_large_call(made: Any, config: dict[str, Any]) -> None:
     tracemalloc.start()

@@ -22,7 +22,9 @@ def site(tmp_path: Path) -> Path:
     tool = site / "acme_tools" / "space" / "tools" / "acme" / "hi.py"
     tool.parent.mkdir(parents=True)
     tool.write_text(TOOL)
-    path = "import os\n\ndef space():\n    return os.path.join(os.path.dirname(__file__), 'space')\n"
+    path = (
+        "import os\n\ndef space():\n    return os.path.join(os.path.dirname(__file__), 'space')\n"
+    )
     (site / "acme_tools" / "__init__.py").write_text(path)
     facts = site / "acme_tools-1.0.dist-info"
     facts.mkdir()
@@ -36,7 +38,9 @@ def plait(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     home.mkdir(exist_ok=True)
     env = {**os.environ, "PYTHONPATH": str(site), "HOME": str(home), "USER_SPACE": str(home)}
     command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=site.parent, env=env, timeout=60)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=site.parent, env=env, timeout=60
+    )
 
 
 def test_a_bundle_runs_as_its_manifest_says_and_not_otherwise(site: Path) -> None:

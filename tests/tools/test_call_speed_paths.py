@@ -17,7 +17,16 @@ from plait.app import api as app
 from plait.app.toolbox import project_root
 from plait.core.secret_names import looks_secret
 from plait.tools.call import Toolbox, call_tool, plan_call, prepare
-from plait.tools.chain import FILE, IDENTITY, TARGET, Chains, old_enough, unchanged, watched_path, witness
+from plait.tools.chain import (
+    FILE,
+    IDENTITY,
+    TARGET,
+    Chains,
+    old_enough,
+    unchanged,
+    watched_path,
+    witness,
+)
 from plait.tools.headers import ItemCache
 from plait.tools.invocation import FunctionCall, ProcessCall
 from plait.tools.spaces import Space, Spaces
@@ -26,7 +35,9 @@ from plait.tools.trust.signatures import sign_bytes
 from tools.projects import KEY, SIGNED_AT, Project, new_project, python_tool
 
 QUICK = "def execute(params, project_path):\n    return {'said': 'one', **params}\n"
-SCHEMA = 'CONFIG_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "default": 7}}}'
+SCHEMA = (
+    'CONFIG_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "default": 7}}}'
+)
 
 
 @pytest.fixture
@@ -105,7 +116,9 @@ def put_another_beside_it(project: Project) -> None:
 
 def shadow_its_runtime(project: Project) -> None:
     project.config(
-        "core/runtimes/python/function", executor_id="core/primitives/function", config={"function": "other"}
+        "core/runtimes/python/function",
+        executor_id="core/primitives/function",
+        config={"function": "other"},
     )
 
 
@@ -139,7 +152,9 @@ NOTICED: list[tuple[Callable[[Project], None], str]] = [
 
 
 @pytest.mark.parametrize(("change", "expected"), NOTICED, ids=[row[0].__name__ for row in NOTICED])
-def test_a_warm_call_notices(here: Project, change: Callable[[Project], None], expected: str) -> None:
+def test_a_warm_call_notices(
+    here: Project, change: Callable[[Project], None], expected: str
+) -> None:
     function(here.trust())
     tools = of(here)
     assert warm(tools, "my/quick") == {"said": "one", "n": 7}
@@ -193,7 +208,9 @@ def test_a_newer_version_that_ran_elsewhere_ends_a_warm_one(here: Project) -> No
     tools = of(here)
     warm(tools, "my/quick")
     before = path.read_bytes()
-    newer = sign_bytes(before, kind="tool", item_id="my/quick", extension=".py", key=KEY, now=SIGNED_AT + 60)
+    newer = sign_bytes(
+        before, kind="tool", item_id="my/quick", extension=".py", key=KEY, now=SIGNED_AT + 60
+    )
     path.write_bytes(newer)
     assert call_tool(of(here), "my/quick", {}).success
     path.write_bytes(before)
@@ -208,7 +225,9 @@ def test_a_clock_that_is_set_back_lets_a_tool_be_judged_again(here: Project) -> 
 
 
 def test_env_files_come_change_and_go_while_a_tool_is_warm(here: Project) -> None:
-    here.trust().config("my/env", env_config={"passes": ["WORD"]}, config={"command": "printenv WORD"})
+    here.trust().config(
+        "my/env", env_config={"passes": ["WORD"]}, config={"command": "printenv WORD"}
+    )
     tools = of(here)
     seen: list[Any] = []
     for text in (None, "WORD=one\n", "WORD=two\n", None):
@@ -227,7 +246,9 @@ def test_an_interpreter_that_goes_or_comes_is_noticed(here: Project) -> None:
     host = {"PATH": os.pathsep.join([*map(str, folders), os.environ["PATH"]])}
     here.trust().config(
         "my/tool",
-        env_config={"interpreter": {"type": "system_binary", "binary": "speaker", "var": "SPEAKER"}},
+        env_config={
+            "interpreter": {"type": "system_binary", "binary": "speaker", "var": "SPEAKER"}
+        },
         config={"command": "${SPEAKER}"},
     )
 
@@ -300,7 +321,9 @@ def test_a_warm_call_checks_its_parameters_and_fills_the_defaults(here: Project)
 
 
 def test_what_one_call_does_to_its_result_or_parameters_no_other_sees(here: Project) -> None:
-    function(here.trust(), "def execute(params, _):\n    params['list'].append(1)\n    return params\n")
+    function(
+        here.trust(), "def execute(params, _):\n    params['list'].append(1)\n    return params\n"
+    )
     tools = of(here)
     given = {"list": [0]}
     for _ in range(4):
@@ -334,10 +357,14 @@ def test_a_dry_run_and_a_call_share_the_road_and_not_the_secrets(here: Project) 
 
 
 def test_what_another_host_made_ready_is_not_ready_here(here: Project) -> None:
-    here.trust().config("my/env", env_config={"passes": ["WORD"]}, config={"command": "printenv WORD"})
+    here.trust().config(
+        "my/env", env_config={"passes": ["WORD"]}, config={"command": "printenv WORD"}
+    )
     tools = replace(of(here), host={**os.environ, "WORD": "one"})
     assert warm(tools, "my/env") == "one\n"
-    assert call_tool(replace(tools, host={**os.environ, "WORD": "two"}), "my/env", {}).data == "two\n"
+    assert (
+        call_tool(replace(tools, host={**os.environ, "WORD": "two"}), "my/env", {}).data == "two\n"
+    )
 
 
 def test_a_tool_that_has_just_changed_is_not_remembered(here: Project) -> None:
@@ -384,7 +411,12 @@ def test_a_witness_holds_until_what_it_saw_changes(tmp_path: Path) -> None:
     file, folder = tmp_path / "folder" / "file", tmp_path / "folder"
     folder.mkdir()
     file.write_text("one")
-    looks = [(FILE, str(file)), (TARGET, str(folder)), (IDENTITY, str(folder)), (FILE, str(tmp_path / "no"))]
+    looks = [
+        (FILE, str(file)),
+        (TARGET, str(folder)),
+        (IDENTITY, str(folder)),
+        (FILE, str(tmp_path / "no")),
+    ]
     seen = [witness(look, path) for look, path in looks]
     assert [unchanged([each]) for each in seen] == [True] * 4
     file.write_text("two")

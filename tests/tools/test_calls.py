@@ -107,7 +107,9 @@ def test_secrets_are_masked_in_what_a_tool_wrote_to_stderr(
     assert all("***" in line for line in lines)
     shown = json.dumps(result.record(), ensure_ascii=False)
     for known in (secret, "open sesame"):
-        assert not any(known_as in shown for known_as in (known, known.encode().hex(), known.split()[1]))
+        assert not any(
+            known_as in shown for known_as in (known, known.encode().hex(), known.split()[1])
+        )
 
 
 def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
@@ -124,7 +126,9 @@ def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
     here.config(
         "my/tool",
         config={"command": "${RUBY}"},
-        env_config={"interpreter": {"type": "command", "var": "RUBY", "resolve_cmd": ["touch", str(canary)]}},
+        env_config={
+            "interpreter": {"type": "command", "var": "RUBY", "resolve_cmd": ["touch", str(canary)]}
+        },
     )
     shown = plan_call(replace(here.toolbox, perform=forbidden, ask=ask), "my/tool", {})
     assert shown["env"]["RUBY"] == "tool: command, not run"
@@ -153,7 +157,13 @@ def test_a_dry_run_hides_every_secret_and_a_call_uses_it(project: MakeProject) -
     params = {"token": plait.Secret("hunter2-given")}
     shown = plait.call("my/tool", params, project=here.root, dry_run=True)
     assert "hunter2" not in json.dumps(shown)
-    assert json.loads(shown["stdin"]) == {"a": "***", "b": "x ***", "c": "***", "d": "***", "e": "n ***"}
+    assert json.loads(shown["stdin"]) == {
+        "a": "***",
+        "b": "x ***",
+        "c": "***",
+        "d": "***",
+        "e": "n ***",
+    }
     assert plait.call("my/tool", params, project=here.root)["data"] == {
         "a": "hunter2-host",
         "b": "x hunter2-file",
@@ -205,11 +215,15 @@ def test_your_own_tool_loads_nothing_from_a_project_you_do_not_trust(project: Ma
         'const __executor_id__ = "core/runtimes/node/node";\n'
         'try { require("evil") } catch (error) { console.log(JSON.stringify(error.code)) }\n',
     )
-    here.write("node_modules/evil/index.js", f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n")
+    here.write(
+        "node_modules/evil/index.js",
+        f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n",
+    )
     for name in ("tsx", "node"):
         here.write(f"node_modules/.bin/{name}", f"#!/bin/sh\ntouch {canary}\n").chmod(0o755)
     here.write(
-        ".env", f"RYE_NODE={here.root}/node_modules/.bin/node\nNODE_OPTIONS=--require={here.root}/evil.js\n"
+        ".env",
+        f"RYE_NODE={here.root}/node_modules/.bin/node\nNODE_OPTIONS=--require={here.root}/evil.js\n",
     )
     assert here.data("own/tool") == "MODULE_NOT_FOUND"
     assert not canary.exists()
@@ -228,7 +242,12 @@ def test_packages_beside_a_signed_tool_need_more_than_its_signature(project: Mak
     marker = here.write(".ai/tools/pkg/package.json", "{}")
     assert here.refusal("pkg/tool").exit_code == 3  # package.json itself is signed by nobody
     signature = sign_detached(
-        marker.read_bytes(), kind="tool", item_id="pkg/package", extension=".json", key=KEY, now=SIGNED_AT
+        marker.read_bytes(),
+        kind="tool",
+        item_id="pkg/package",
+        extension=".json",
+        key=KEY,
+        now=SIGNED_AT,
     )
     here.write(".ai/tools/pkg/package.json.sig", signature)
     assert here.data("pkg/tool") == 1
@@ -272,7 +291,9 @@ def children() -> set[int]:
     parents: dict[int, int] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parents[int(name)] = int(Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(name)] = int(
+                Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[1]
+            )
         except OSError:
             continue
     found = {os.getpid()}
@@ -293,7 +314,9 @@ def test_two_hundred_calls_at_once_leave_nothing_behind(project: MakeProject) ->
     here = project().trust()
     here.config("my/process", config={"command": "cat", "input_data": "{params_json}"})
     here.script(
-        "my/function", "def execute(params, project_path):\n    return params\n", runtime="python/function"
+        "my/function",
+        "def execute(params, project_path):\n    return params\n",
+        runtime="python/function",
     )
     tools = ("my/process", "my/function")
     for tool in tools:  # what is kept on purpose (the guardian, a worker) is there before we count
@@ -402,19 +425,26 @@ def test_an_error_shows_no_secret_to_anybody(project: MakeProject) -> None:
         assert error.strip() == "wrong key: ***"
 
 
-def test_a_secret_that_an_author_puts_into_a_request_is_masked_in_the_answer(project: MakeProject) -> None:
+def test_a_secret_that_an_author_puts_into_a_request_is_masked_in_the_answer(
+    project: MakeProject,
+) -> None:
     here = project(TRACKER_TOKEN="t0ken-t0ken").trust()
     here.config(
         "my/get",
         executor_id="core/primitives/http_client",
-        config={"url": "https://tracker.example/", "auth": {"type": "bearer", "token": "${TRACKER_TOKEN}"}},
+        config={
+            "url": "https://tracker.example/",
+            "auth": {"type": "bearer", "token": "${TRACKER_TOKEN}"},
+        },
     )
 
     def echo(invocation: Invocation) -> PrimitiveResult:
         call = invocation
         assert isinstance(call, RequestCall)
         return PrimitiveResult(
-            True, {"headers": [list(pair) for pair in call.headers]}, metadata={"seen": "t0ken-t0ken"}
+            True,
+            {"headers": [list(pair) for pair in call.headers]},
+            metadata={"seen": "t0ken-t0ken"},
         )
 
     result = call_tool(replace(here.toolbox, perform=echo), "my/get", {})
@@ -435,7 +465,9 @@ def test_data_is_not_masked_for_what_the_tool_was_never_given(project: MakeProje
     result = call_tool(here.toolbox, "say", {})
     assert result.data == "it is true\n"
     assert result.error is not None
-    assert "a long sentence" not in result.error  # a message is for people: a mask too many does no harm
+    assert (
+        "a long sentence" not in result.error
+    )  # a message is for people: a mask too many does no harm
 
 
 def test_the_command_that_approves_a_server_shows_no_secret(project: MakeProject) -> None:
@@ -470,7 +502,8 @@ def test_a_parameter_called_url_is_data_and_decides_no_address(project: MakeProj
     assert (request["url"], json.loads(request["body"])) == ("https://tracker.example/", given)
     # So fetching, which is nothing but its address, cannot be given it by that name, and says so.
     assert [
-        problem.what for problem in here.refusal("core/http/fetch", {"url": "https://x.example/"}).problems
+        problem.what
+        for problem in here.refusal("core/http/fetch", {"url": "https://x.example/"}).problems
     ] == [
         "'core/http/fetch': 'url' is not a parameter",
         "'core/http/fetch': 'address' is required",
@@ -531,7 +564,9 @@ def sign_config(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_config_of_an_untrusted_project_does_not_reach_the_user_s_tools(project: MakeProject) -> None:
+def test_config_of_an_untrusted_project_does_not_reach_the_user_s_tools(
+    project: MakeProject,
+) -> None:
     here = project()
     own_tool(here)
     assert here.data("mine") == {"resolved_config": {"host": "mine"}}
@@ -577,7 +612,9 @@ def test_the_config_that_was_judged_is_the_one_that_is_used(project: MakeProject
 
     tools = replace(here.toolbox, trust=Trust(str(here.user), str(here.root), ask=exchange))
     assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "theirs"}}
-    assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "evil"}}  # trusted by now
+    assert call_tool(tools, "mine", {}).data == {
+        "resolved_config": {"host": "evil"}
+    }  # trusted by now
 
 
 def test_a_config_of_the_installation_counts_as_it_was_installed(project: MakeProject) -> None:
@@ -596,7 +633,9 @@ def test_a_config_of_the_installation_counts_as_it_was_installed(project: MakePr
 
 
 @pytest.mark.parametrize("place", [".ai/config/team/site.yaml", "own"])
-def test_a_config_that_changes_or_comes_is_noticed_by_a_warm_call(project: MakeProject, place: str) -> None:
+def test_a_config_that_changes_or_comes_is_noticed_by_a_warm_call(
+    project: MakeProject, place: str
+) -> None:
     here = project().trust()
     own_tool(here)
     tools = replace(here.toolbox, clock=lambda: time.time() + 60)
@@ -660,7 +699,9 @@ print(json.dumps({"said": said, "coded": base64.b64encode(("x" + given["code"]).
 
 def test_what_a_header_calls_secret_is_shown_nowhere(project: MakeProject) -> None:
     here = project(HARMLESS="s3cret-of-host").trust()
-    here.script("t", SHOW, header='SECRETS = ["code", "HARMLESS"]\nENV_CONFIG = {"passes": ["HARMLESS"]}')
+    here.script(
+        "t", SHOW, header='SECRETS = ["code", "HARMLESS"]\nENV_CONFIG = {"passes": ["HARMLESS"]}'
+    )
     params = {"code": "op3n-sesame", "city": "Bonn"}
     result = call_tool(here.toolbox, "t", params)
     assert result.data["said"] == "*** *** Bonn"
@@ -668,7 +709,10 @@ def test_what_a_header_calls_secret_is_shown_nowhere(project: MakeProject) -> No
     assert "op3n" not in told
     assert "s3cret-of-host" not in told
     assert result.data["coded"].count("***") == 1
-    assert plait.call("t", params, project=here.root)["data"]["said"] == "op3n-sesame s3cret-of-host Bonn"
+    assert (
+        plait.call("t", params, project=here.root)["data"]["said"]
+        == "op3n-sesame s3cret-of-host Bonn"
+    )
 
 
 def test_a_declared_secret_is_no_argument(project: MakeProject) -> None:
@@ -718,7 +762,12 @@ def test_a_dry_run_of_a_newer_version_does_not_forbid_the_older(project: MakePro
     tool = here.script("t", "print(1)\n")
     older = here.sign(tool).read_bytes()
     newer = sign_bytes(
-        tool.read_bytes() + b"#\n", kind="tool", item_id="t", extension=".py", key=KEY, now=SIGNED_AT + 60
+        tool.read_bytes() + b"#\n",
+        kind="tool",
+        item_id="t",
+        extension=".py",
+        key=KEY,
+        now=SIGNED_AT + 60,
     )
     tool.write_bytes(newer)
     here.dry("t")

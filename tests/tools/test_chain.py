@@ -29,7 +29,9 @@ def put(top: Path, item_id: str, executor: str | None) -> Path:
 
 def chains(top: Path) -> Chains:
     return Chains(
-        Spaces((Space("project", str(top)),)), ItemCache(clock=lambda: 4 * 10**18), clock=lambda: 4e9
+        Spaces((Space("project", str(top)),)),
+        ItemCache(clock=lambda: 4 * 10**18),
+        clock=lambda: 4e9,
     )
 
 
@@ -79,7 +81,9 @@ def test_a_change_while_a_file_is_read_is_seen_next_time(tmp_path: Path) -> None
 
         def get(self, found: ToolLocation) -> ToolFile:
             item = super().get(found)
-            path.write_text(json.dumps({"executor_id": "core/primitives/subprocess", "version": "2"}))
+            path.write_text(
+                json.dumps({"executor_id": "core/primitives/subprocess", "version": "2"})
+            )
             return item
 
     meddled = Chains(Spaces((Space("project", str(tmp_path)),)), Meddling(), clock=lambda: 4e9)
@@ -87,7 +91,9 @@ def test_a_change_while_a_file_is_read_is_seen_next_time(tmp_path: Path) -> None
     assert meddled.get("a").tool.header.version == "2"
 
 
-def test_only_so_many_chains_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_chains_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chain_module, "MAX_REMEMBERED", 3)
     for n in range(5):
         put(tmp_path, f"t{n}", "core/primitives/subprocess")

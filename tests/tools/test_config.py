@@ -29,7 +29,10 @@ def config(
     context: dict[str, Any] | None = None,
 ) -> Config:
     return Config(
-        Chain((item(config=written),), "x"), params=params or {}, context=context or {}, env=env or {}
+        Chain((item(config=written),), "x"),
+        params=params or {},
+        context=context or {},
+        env=env or {},
     )
 
 
@@ -53,7 +56,9 @@ def test_what_stands_above_is_seen_and_nothing_below_is_lost(
     merged = deep_merge(below, above)
     assert set(merged) == set(below) | set(above)
     for key, value in above.items():
-        assert merged[key] == value or (isinstance(value, dict) and isinstance(below.get(key), dict))
+        assert merged[key] == value or (
+            isinstance(value, dict) and isinstance(below.get(key), dict)
+        )
 
 
 @given(st.text())
@@ -67,7 +72,10 @@ def test_a_parameter_is_a_leaf(value: str) -> None:
 def test_no_name_of_execution_or_context_comes_from_a_caller(name: str) -> None:
     assert config({"a": f"<{{{name}}}>"}, {name: "evil"}).value("a") == f"<{{{name}}}>"
     assert config({"a": f"<{{{name}}}>", name: "author"}, {name: "evil"}).value("a") == "<author>"
-    assert config({"a": f"<{{{name}}}>"}, {name: "evil"}, context={name: "call"}).value("a") == "<call>"
+    assert (
+        config({"a": f"<{{{name}}}>"}, {name: "evil"}, context={name: "call"}).value("a")
+        == "<call>"
+    )
 
 
 REACH: list[tuple[dict[str, Any] | None, dict[str, Any], Any]] = [
@@ -93,7 +101,9 @@ def test_a_key_that_an_author_wrote_is_replaced_by_declared_parameters_alone(
 
 
 def test_what_is_fixed_wins_over_both() -> None:
-    chain = Chain((item(config={"a": "{h}", "h": "author"}, config_schema={"properties": {"h": {}}}),), "x")
+    chain = Chain(
+        (item(config={"a": "{h}", "h": "author"}, config_schema={"properties": {"h": {}}}),), "x"
+    )
     filled = Config(chain, params={"h": "evil"}, context={}, env={}, fixed={"h": "fixed"})
     assert filled.value("a") == "fixed"
 
@@ -113,7 +123,9 @@ def test_a_diamond_is_no_circle() -> None:
 
 def test_a_secret_is_masked_until_it_is_asked_for() -> None:
     hidden = config(
-        {"a": "k=${KEY}", "b": {"c": "{a}"}, "d": "{p}"}, {"p": [Secret("s")]}, {"KEY": Secret("hunter2")}
+        {"a": "k=${KEY}", "b": {"c": "{a}"}, "d": "{p}"},
+        {"p": [Secret("s")]},
+        {"KEY": Secret("hunter2")},
     )
     assert hidden.value("b") == {"c": Secret("k=hunter2")}
     assert hidden.in_clear().value("b") == {"c": "k=hunter2"}
@@ -134,8 +146,12 @@ FROM_CALLER = [
 
 
 @pytest.mark.parametrize(("written", "name", "from_caller"), FROM_CALLER)
-def test_what_comes_from_the_caller_is_known(written: dict[str, Any], name: str, from_caller: bool) -> None:
-    assert config(written, {"x": 1}, context={"project_path": "/p"}).from_caller(name) is from_caller
+def test_what_comes_from_the_caller_is_known(
+    written: dict[str, Any], name: str, from_caller: bool
+) -> None:
+    assert (
+        config(written, {"x": 1}, context={"project_path": "/p"}).from_caller(name) is from_caller
+    )
 
 
 # ── parameters ───────────────────────────────────────────────────────────
@@ -206,7 +222,9 @@ def test_a_schema_that_is_none_is_told(schema: dict[str, Any]) -> None:
 
 def test_a_secret_is_text_to_a_schema_and_stays_secret() -> None:
     schema = {"properties": {"token": {"type": "string", "minLength": 3}}}
-    assert validate_params({"token": Secret("abc")}, item(config_schema=schema)) == {"token": Secret("abc")}
+    assert validate_params({"token": Secret("abc")}, item(config_schema=schema)) == {
+        "token": Secret("abc")
+    }
     with pytest.raises(InputError) as caught:
         validate_params({"token": Secret("ab")}, item(config_schema=schema))
     assert caught.value.what == "'t': token: does not meet 'minLength' of the schema"

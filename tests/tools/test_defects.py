@@ -54,12 +54,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProject:
 def test_d1_a_parameter_is_not_expanded_with_the_environment(project: MakeProject) -> None:
     here = project(MY_SECRET_KEY="sk-12345").trust()
     here.script("my/echo")
-    assert here.data("my/echo", text="key is ${MY_SECRET_KEY}") == {"text": "key is ${MY_SECRET_KEY}"}
+    assert here.data("my/echo", text="key is ${MY_SECRET_KEY}") == {
+        "text": "key is ${MY_SECRET_KEY}"
+    }
 
 
 def test_d2_the_file_tool_writes_what_it_was_given(project: MakeProject) -> None:
     here = project(AWS_SECRET="AKIA-demo")
-    content = 'OUT="${OUT_DIR:-/var/out}/${NAME}"\necho "${AWS_SECRET}"\n{timeout} {tool_dir} {{x}} $$'
+    content = (
+        'OUT="${OUT_DIR:-/var/out}/${NAME}"\necho "${AWS_SECRET}"\n{timeout} {tool_dir} {{x}} $$'
+    )
     here.data("rye/file-system/write", path="out.sh", content=content)
     assert (here.root / "out.sh").read_text() == content
 
@@ -76,7 +80,9 @@ def test_d3_braces_in_data_and_in_json_swallow_nothing(project: MakeProject) -> 
 @pytest.mark.parametrize("value", ['he said "hi"', "it's $5", "back\\slash\nline"])
 def test_d4_json_on_standard_input_stays_json(project: MakeProject, value: str) -> None:
     here = project(QQ=value).trust()
-    here.config("my/cat", config={"command": "cat", "input_data": {"text": "${QQ}", "given": "{given}"}})
+    here.config(
+        "my/cat", config={"command": "cat", "input_data": {"text": "${QQ}", "given": "{given}"}}
+    )
     assert here.data("my/cat", given="${QQ}") == {"text": value, "given": "${QQ}"}
 
 
@@ -120,7 +126,11 @@ def test_d7_a_value_is_not_read_again(
 
 def test_d7_a_parameter_is_a_leaf_of_the_config(project: MakeProject) -> None:
     here = project(PKEY="k-secret").trust()
-    url = {"url": "https://x.example/{model}", "greeting": "hello {name}", "body": {"text": "{greeting}"}}
+    url = {
+        "url": "https://x.example/{model}",
+        "greeting": "hello {name}",
+        "body": {"text": "{greeting}"},
+    }
     here.config("my/http", executor_id="core/primitives/http_client", config=url)
     request = here.dry("my/http", model="${PKEY}", name="{greeting}")["request"]
     assert request["url"] == "https://x.example/%24%7BPKEY%7D"
@@ -158,7 +168,9 @@ def test_d8_a_header_is_not_quoted(project: MakeProject) -> None:
 
 @pytest.mark.parametrize("words", [["sh", "-c"], ["bash", "-ec"], ["env", "sh", "-c", "--"]])
 @pytest.mark.parametrize("script", ["cat {file}", 'cat "{file}"', "cat '{file}'"])
-def test_d8_a_parameter_in_a_script_is_no_syntax(project: MakeProject, words: list[str], script: str) -> None:
+def test_d8_a_parameter_in_a_script_is_no_syntax(
+    project: MakeProject, words: list[str], script: str
+) -> None:
     here = project().trust()
     here.config("my/sh", config={"command": words[0], "args": [*words[1:], script]})
     result = here.call("my/sh", file="/dev/null; echo INJECTED")
@@ -171,7 +183,11 @@ def test_d9_nothing_of_a_project_runs_before_it_is_trusted(project: MakeProject)
     here = project()
     canary = here.root / "canary"
     code = f"open({str(canary)!r}, 'w').close()\n"
-    for place in ("parsers/python/ast.py", "tools/rye/core/parsers/python/ast.py", "tools/conftest.py"):
+    for place in (
+        "parsers/python/ast.py",
+        "tools/rye/core/parsers/python/ast.py",
+        "tools/conftest.py",
+    ):
         here.write(f".ai/{place}", code)
     here.write(".ai/tools/rye/core/extractors/tool/tool_extractor.yaml", "parsers: {py: evil}\n")
     here.write(".ai/extractors/tools.yaml", "extensions: {.py: {reader: evil}}\n")
@@ -219,7 +235,12 @@ def test_d10_a_link_and_a_config_path_cannot_either(project: MakeProject) -> Non
 def test_d11_a_caller_cannot_grant_itself_anything(project: MakeProject) -> None:
     here = project()
     here.script("my/echo")
-    granted = {"capabilities": ["rye.*"], "permissions": ["*"], "trust": True, "allow_unsigned": ["my/echo"]}
+    granted = {
+        "capabilities": ["rye.*"],
+        "permissions": ["*"],
+        "trust": True,
+        "allow_unsigned": ["my/echo"],
+    }
     assert here.refusal("my/echo", granted).exit_code == 3
     here.trust()
     assert here.data("my/echo", **granted) == granted
@@ -232,7 +253,9 @@ def test_d12_a_project_cannot_bring_its_own_trust(project: MakeProject) -> None:
     bringing.store.add(STRANGER.public, owner="attacker", origin="brought along")
     bringing.store.trust_project(str(here.root), origin="brought along")
     pem = STRANGER.public.hex()
-    here.write(f".ai/config/keys/trusted/{STRANGER.fingerprint[:16]}.toml", f'fingerprint = "{pem}"\n')
+    here.write(
+        f".ai/config/keys/trusted/{STRANGER.fingerprint[:16]}.toml", f'fingerprint = "{pem}"\n'
+    )
     assert here.refusal("my/echo").exit_code == 3
 
 
@@ -295,7 +318,9 @@ TAKEOVER = {
 
 def test_d14_parameters_take_nothing_over_and_all_arrive(project: MakeProject) -> None:
     here = project().trust()
-    here.script("my/echo", "import json, os, sys\nprint(json.dumps([json.load(sys.stdin), os.getcwd()]))\n")
+    here.script(
+        "my/echo", "import json, os, sys\nprint(json.dumps([json.load(sys.stdin), os.getcwd()]))\n"
+    )
     given = json.loads(json.dumps(TAKEOVER))
     assert plait.call("my/echo", given, project=here.root)["data"] == [TAKEOVER, str(here.root)]
     assert given == TAKEOVER
@@ -340,7 +365,9 @@ def test_d14_fixed_parameters_stay_fixed_on_every_road(project: MakeProject) -> 
 def test_d14_a_caller_cannot_bring_the_resolved_config(project: MakeProject) -> None:
     here = project().trust()
     resolve = {"path": "nothing/here.yaml"}
-    here.config("my/cat", config={"command": "cat", "input_data": "{params_json}"}, config_resolve=resolve)
+    here.config(
+        "my/cat", config={"command": "cat", "input_data": "{params_json}"}, config_resolve=resolve
+    )
     assert here.data("my/cat", resolved_config={"evil": True}) == {"resolved_config": {}}
 
 
@@ -348,10 +375,16 @@ def test_d14_a_caller_cannot_redirect_an_mcp_tool(project: MakeProject) -> None:
     here = project().trust()
     server = {"command": "real-server", "args": ["--safe"]}
     here.config(
-        "my/mcp", executor_id="core/runtimes/mcp/stdio", config={"server": server, "tool_name": "add"}
+        "my/mcp",
+        executor_id="core/runtimes/mcp/stdio",
+        config={"server": server, "tool_name": "add"},
     )
     shown = here.dry("my/mcp", **TAKEOVER)
-    assert (shown["server"], shown["tool"], shown["params"]) == (["real-server", "--safe"], "add", TAKEOVER)
+    assert (shown["server"], shown["tool"], shown["params"]) == (
+        ["real-server", "--safe"],
+        "add",
+        TAKEOVER,
+    )
 
 
 # ── the environment ──────────────────────────────────────────────────────
@@ -374,7 +407,9 @@ def test_d16_the_environment_is_known_without_env_config(project: MakeProject) -
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_d17_a_venv_of_the_project_does_not_break_our_own_tools(project: MakeProject, trusted: bool) -> None:
+def test_d17_a_venv_of_the_project_does_not_break_our_own_tools(
+    project: MakeProject, trusted: bool
+) -> None:
     here = project()
     if trusted:
         here.trust()
@@ -400,7 +435,10 @@ def test_d21_inputs_outputs_and_versions_are_checked(project: MakeProject) -> No
     )
     here.config("my/tool", executor_id="my/runtime", outputs=["text"])
     error = here.refusal("my/tool", dry=True)
-    assert sorted(str(problem.code) for problem in error.problems) == ["io-mismatch", "version-mismatch"]
+    assert sorted(str(problem.code) for problem in error.problems) == [
+        "io-mismatch",
+        "version-mismatch",
+    ]
     here.config("my/tool", executor_id="my/runtime", outputs=["text", "image"], version="9.0.1")
     assert here.dry("my/tool")["status"] == "validation_passed"
 
@@ -479,11 +517,18 @@ def test_d27_a_data_file_can_be_signed(project: MakeProject) -> None:
     here = project()
     here.trust_key()
     here.sign(here.write(".ai/tools/pkg/__init__.py", python_tool("")), item_id="pkg/__init__")
-    body = "import json, pathlib\nprint((pathlib.Path(__file__).parent / 'data.json').read_text())\n"
+    body = (
+        "import json, pathlib\nprint((pathlib.Path(__file__).parent / 'data.json').read_text())\n"
+    )
     here.sign(here.script("pkg/tool", body))
     data = here.write(".ai/tools/pkg/data.json", '{"from": "data"}')
     signature = sign_detached(
-        data.read_bytes(), kind="tool", item_id="pkg/data", extension=".json", key=KEY, now=1_774_842_431
+        data.read_bytes(),
+        kind="tool",
+        item_id="pkg/data",
+        extension=".json",
+        key=KEY,
+        now=1_774_842_431,
     )
     here.write(".ai/tools/pkg/data.json.sig", signature)
     assert here.data("pkg/tool") == {"from": "data"}
@@ -525,7 +570,8 @@ def test_d27_the_library_of_a_runtime_is_verified_too(project: MakeProject) -> N
     }
     here.sign(here.write(".ai/tools/my/runtime.yaml", json.dumps(runtime)))
     tool = here.write(
-        ".ai/tools/x/tool.py", '__executor_id__ = "my/runtime"\nimport library\nprint(library.SAID)\n'
+        ".ai/tools/x/tool.py",
+        '__executor_id__ = "my/runtime"\nimport library\nprint(library.SAID)\n',
     )
     here.sign(tool)
     library = here.sign(here.write(".ai/tools/my/lib/library.py", python_tool("SAID = 'true'\n")))
@@ -561,7 +607,8 @@ def test_d31_every_kind_of_output_is_a_result(
 ) -> None:
     here = project().trust()
     here.config(
-        "my/say", config={"command": "sh", "args": ["-c", 'echo "$1"; exit $2', "say", "{text}", "{code}"]}
+        "my/say",
+        config={"command": "sh", "args": ["-c", 'echo "$1"; exit $2', "say", "{text}", "{code}"]},
     )
     result = here.call("my/say", text=stdout, code=code)
     assert (result["status"], result["data"], result.get("error")) == (status, data, error)
@@ -635,7 +682,11 @@ def test_d36_a_request_is_what_the_author_wrote(
     config = {
         "method": "POST",
         "url": address + "/${REGION}/{model}/{model.__class__}",
-        "body": {"model": "{model}", "tools": "{tools}", "deep": {"stream": "{stream}", "n": ["{n}", 1]}},
+        "body": {
+            "model": "{model}",
+            "tools": "{tools}",
+            "deep": {"stream": "{stream}", "n": ["{n}", 1]},
+        },
         "retry": {"max_attempts": 3, "initial_delay": 0, "any_method": True},
     }
     here.config("my/http", executor_id="core/primitives/http_client", config=config)
@@ -655,9 +706,7 @@ def test_d36_a_request_is_what_the_author_wrote(
 def test_d37_a_timeout_ends_the_whole_tree(project: MakeProject) -> None:
     here = project().trust()
     pids = here.root / "pids"
-    script = (
-        f"echo $$ > {pids}; sleep 300 & echo $! >> {pids}; (setsid sleep 300 & echo $! >> {pids}); sleep 300"
-    )
+    script = f"echo $$ > {pids}; sleep 300 & echo $! >> {pids}; (setsid sleep 300 & echo $! >> {pids}); sleep 300"
     here.config("my/slow", config={"command": "sh", "args": ["-c", script], "timeout": 0.5})
     result = here.call("my/slow")
     assert (result["status"], result["metadata"]["timed_out"]) == ("error", True)
@@ -682,7 +731,10 @@ def test_d37_large_output_before_large_input_is_no_deadlock(project: MakeProject
     body = "import sys\nprint('x' * 300_000, flush=True)\nprint(len(sys.stdin.read()))\n"
     here.script("my/both", body, header='CONFIG = {"timeout": 60}')
     printed = here.data("my/both", text="y" * 300_000)
-    assert printed == "x" * 300_000 + f"\n{300_000 + len(json.dumps({'text': ''}, separators=(',', ':')))}\n"
+    assert (
+        printed
+        == "x" * 300_000 + f"\n{300_000 + len(json.dumps({'text': ''}, separators=(',', ':')))}\n"
+    )
 
 
 def test_d37_arguments_need_not_be_text_and_limits_are_checked(project: MakeProject) -> None:
@@ -697,9 +749,7 @@ def test_d37_arguments_need_not_be_text_and_limits_are_checked(project: MakeProj
 
 def test_d38_a_function_runs_in_this_process_and_may_print(project: MakeProject) -> None:
     here = project().trust()
-    body = (
-        "import os\ndef execute(params, project_path):\n    print('noise')\n    return {'pid': os.getpid()}\n"
-    )
+    body = "import os\ndef execute(params, project_path):\n    print('noise')\n    return {'pid': os.getpid()}\n"
     here.script("my/function", body, runtime="python/function")
     assert here.data("my/function") == {"pid": os.getpid()}
 
@@ -717,7 +767,9 @@ def test_d40_an_mcp_tool_is_called_like_any_other(project: MakeProject) -> None:
     here = project().trust()
     server = {"command": sys.executable, "args": [TINY]}
     here.config(
-        "my/add", executor_id="rye/core/runtimes/mcp/stdio", config={"server": server, "tool_name": "add"}
+        "my/add",
+        executor_id="rye/core/runtimes/mcp/stdio",
+        config={"server": server, "tool_name": "add"},
     )
     assert here.dry("my/add", a=2, b=3)["server"] == [sys.executable, TINY]
     with McpClients(
@@ -796,7 +848,8 @@ def test_d42_a_config_that_refers_to_itself_is_an_error(
 def test_d42_defaults_may_hold_braces_and_other_holes(project: MakeProject) -> None:
     here = project(B="b").trust()
     here.config(
-        "my/defaults", config={"command": "echo", "args": ["n=${N:-{x}}", "${A:-${B}}", "${A:-${C:-c}}"]}
+        "my/defaults",
+        config={"command": "echo", "args": ["n=${N:-{x}}", "${A:-${B}}", "${A:-${C:-c}}"]},
     )
     assert here.dry("my/defaults")["argv"] == ["echo", "n={x}", "b", "c"]
 

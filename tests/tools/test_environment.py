@@ -28,14 +28,19 @@ def chain(*configs: EnvConfig | None) -> Chain:
     """A tool and its runtimes."""
     space = Space("project", "/p")
     items = [
-        ToolFile("tool", f"t{index}", space, f"/p/t{index}.yaml", b"", "", Header(env_config=config))
+        ToolFile(
+            "tool", f"t{index}", space, f"/p/t{index}.yaml", b"", "", Header(env_config=config)
+        )
         for index, config in enumerate(configs)
     ]
     return Chain(tuple(items), "core/primitives/subprocess")
 
 
 def resolved(
-    *configs: EnvConfig | None, host: Mapping[str, str] | None = None, dotenv: str = "", **context: str
+    *configs: EnvConfig | None,
+    host: Mapping[str, str] | None = None,
+    dotenv: str = "",
+    **context: str,
 ) -> Environment:
     return resolve_environment(
         chain(*configs),
@@ -65,8 +70,12 @@ def test_an_env_file_is_read_as_python_dotenv_does(text: str, name: str, value: 
     assert read_dotenv(text, []).expand({}) == {name: value}
 
 
-def test_lines_that_are_no_variable_are_known_by_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
-    read = read_dotenv("A=1\nB=\"unclosed\nC=3\n\n# D\nD: two\nE='it''s'\nMODE\nexport F\n1A=1\n}}{{\n", [])
+def test_lines_that_are_no_variable_are_known_by_their_numbers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    read = read_dotenv(
+        "A=1\nB=\"unclosed\nC=3\n\n# D\nD: two\nE='it''s'\nMODE\nexport F\n1A=1\n}}{{\n", []
+    )
     assert (read.expand({})["A"], read.unread) == ("1", (2, 6, 7, 8, 9, 10, 11))
     assert not caplog.records
 
@@ -108,7 +117,9 @@ def test_an_env_file_cannot_set_what_runs_code(name: str) -> None:
 
 
 def test_what_is_allowed_by_name_may_be_set() -> None:
-    read = read_dotenv("PYTHONPATH=x\nRYE_PYTHON=y\n", ["RYE_PYTHON"], allowed=frozenset({"PYTHONPATH"}))
+    read = read_dotenv(
+        "PYTHONPATH=x\nRYE_PYTHON=y\n", ["RYE_PYTHON"], allowed=frozenset({"PYTHONPATH"})
+    )
     assert (read.expand({}), read.refused) == ({"PYTHONPATH": "x"}, ("RYE_PYTHON",))
 
 
@@ -238,7 +249,9 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("name", "value", "secret"), SETTINGS)
-def test_a_switch_or_a_count_is_no_secret_whatever_it_is_called(name: str, value: str, secret: bool) -> None:
+def test_a_switch_or_a_count_is_no_secret_whatever_it_is_called(
+    name: str, value: str, secret: bool
+) -> None:
     assert is_secret(name, value) is secret
 
 

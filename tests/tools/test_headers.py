@@ -149,7 +149,9 @@ def test_a_header_means_the_same_in_every_language(
     extension: str, contents: str, ending: str, mark: str
 ) -> None:
     expected = Header(
-        executor_id="core/x", version="1.2.0", config={"url": "http://x/y", "n": [1, -2.5, None, True]}
+        executor_id="core/x",
+        version="1.2.0",
+        config={"url": "http://x/y", "n": [1, -2.5, None, True]},
     )
     assert header(extension, (mark + contents).replace("\n", ending)) == expected
 
@@ -170,7 +172,11 @@ names = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_
 # Printable: what YAML allows in a file as it is.
 texts = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=20)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
@@ -182,7 +188,10 @@ def test_data_written_as_a_literal_is_read_as_that_data(config: dict[str, object
     for extension, contents in [
         (".py", f"__executor_id__ = 'a'\nCONFIG = {config!r}\n"),
         (".js", f"const __executor_id__ = 'a'\nconst CONFIG = {text}\n"),
-        (".ts", f"const __executor_id__ = 'a'\nconst CONFIG: T = {json.dumps(config, indent=1)} as const\n"),
+        (
+            ".ts",
+            f"const __executor_id__ = 'a'\nconst CONFIG: T = {json.dumps(config, indent=1)} as const\n",
+        ),
         (".yaml", f"executor_id: a\nconfig: {text}\n"),
         (".sh", f"# ---\n# executor_id: a\n# config: {text}\n# ---\n"),
         (".go", f"// executor_id: a\n// config: {text}\n"),
@@ -245,7 +254,8 @@ JAVASCRIPT_VALUES = [
 
 @pytest.mark.parametrize(("literal", "expected"), JAVASCRIPT_VALUES)
 @pytest.mark.parametrize(
-    "end", ["", ";", "\nfoo()", "\n{}", " // x", "\n++x", " as T\nconst y = 1", ", __category__ = 'c'"]
+    "end",
+    ["", ";", "\nfoo()", "\n{}", " // x", "\n++x", " as T\nconst y = 1", ", __category__ = 'c'"],
 )
 def test_a_javascript_literal_is_read_as_its_data(literal: str, expected: object, end: str) -> None:
     found = header(".js", f"const __executor_id__ = 'a', CONFIG = {{v: {literal}}}{end}")
@@ -454,7 +464,9 @@ def test_any_bytes_are_an_item_or_an_error_with_a_place(extension: str, data: by
         case ToolFile(data=read):
             assert read == data
         case error:
-            assert all(str(problem.where).startswith(f"/p/t{extension}") for problem in error.problems)
+            assert all(
+                str(problem.where).startswith(f"/p/t{extension}") for problem in error.problems
+            )
             assert str(error)
 
 
@@ -465,14 +477,20 @@ parts = st.sampled_from(
     ]
 )  # fmt: skip
 shapes = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | parts,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | parts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(parts, inner, max_size=4),
     max_leaves=12,
 )
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(said=st.dictionaries(st.sampled_from(sorted(Header.__dataclass_fields__)), shapes, max_size=4))
+@given(
+    said=st.dictionaries(st.sampled_from(sorted(Header.__dataclass_fields__)), shapes, max_size=4)
+)
 def test_a_header_of_any_shape_is_typed_or_refused(said: dict[str, object]) -> None:
     match read_or_refused(".yaml", json.dumps(said).encode()):
         case ToolFile(header=header):
@@ -506,7 +524,9 @@ def test_every_key_that_means_something_has_a_name_in_code() -> None:
 def test_a_project_cannot_change_how_headers_are_read(tmp_path: Path) -> None:
     extractor = tmp_path / ".ai/tools/core/extractors/tools.yaml"
     extractor.parent.mkdir(parents=True)
-    extractor.write_text("extensions: {.py: {reader: yaml, comment: '#', executor: x}}\nnames: {}\n")
+    extractor.write_text(
+        "extensions: {.py: {reader: yaml, comment: '#', executor: x}}\nnames: {}\n"
+    )
     parser = tmp_path / ".ai/parsers/python.py"
     parser.parent.mkdir()
     parser.write_text("raise SystemExit('a parser of the project was run')\n")
@@ -527,7 +547,12 @@ def test_nothing_in_a_reader_can_run_what_it_reads(module: Path) -> None:
     assert not {name for name, _ in calls} & {"eval", "exec", "__import__"}
     # A tree, and nothing that could run.
     assert all("ast.PyCF_ONLY_AST" in given for name, given in calls if name == "compile")
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     assert not imported & {"importlib", "runpy", "subprocess"}
 
 
@@ -600,7 +625,11 @@ def test_one_file_in_two_spaces_is_two_items(tmp_path: Path) -> None:
     found = tool(tmp_path, "t.yaml", "executor_id: a\n")
     cache = ItemCache(clock=lambda: LATER)
     as_user = replace(found, space=Space("user", found.space.root))
-    assert [cache.get(each).space.name for each in (found, as_user, found)] == ["project", "user", "project"]
+    assert [cache.get(each).space.name for each in (found, as_user, found)] == [
+        "project",
+        "user",
+        "project",
+    ]
 
 
 def test_the_item_used_longest_ago_goes_first(tmp_path: Path) -> None:

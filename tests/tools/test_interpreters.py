@@ -66,12 +66,18 @@ def test_what_is_no_program_is_passed_over(tmp_path: Path, spoiled: str) -> None
             pass
     host = {"RYE_PYTHON": "python"} if spoiled == "relative" else {}
     fallback = program(tmp_path / "bin/python3")
-    assert locate(local(fallback="python3"), around(tmp_path, host=host), where="t").path == fallback
+    assert (
+        locate(local(fallback="python3"), around(tmp_path, host=host), where="t").path == fallback
+    )
 
 
 def test_a_failure_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        locate(local(candidates=(), search_paths=("a", "b"), fallback="py"), around(tmp_path), where="t.yaml")
+        locate(
+            local(candidates=(), search_paths=("a", "b"), fallback="py"),
+            around(tmp_path),
+            where="t.yaml",
+        )
     assert str(caught.value) == (
         "t.yaml: no interpreter for RYE_PYTHON was found\n"
         f"fix: looked at {tmp_path}/project/a/python, {tmp_path}/project/b/python, 'py' on PATH; "
@@ -92,7 +98,9 @@ def test_a_system_binary_is_searched_on_the_path(tmp_path: Path) -> None:
     assert locate(find, around(tmp_path), where="t").path == ruby
 
 
-def test_relative_folders_of_the_path_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folders_of_the_path_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path / "here/ruby")
     monkeypatch.chdir(tmp_path / "here")
     find = Interpreter("system_binary", "RUBY", binary="ruby", fallback="ruby")
@@ -127,7 +135,9 @@ def test_a_version_cannot_lead_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "project/.python-version").write_text("*\n../evil\n")
     with pytest.raises(InputError):
         locate(
-            Interpreter("version_manager", "X", binary="python", manager="pyenv"), around(tmp_path), where="t"
+            Interpreter("version_manager", "X", binary="python", manager="pyenv"),
+            around(tmp_path),
+            where="t",
         )
 
 

@@ -56,22 +56,24 @@ def test_all_problems_of_all_pairs_come_together() -> None:
 
 
 def test_a_bundle_counts_as_system() -> None:
-    bundled = ToolFile("tool", "b", Space("system", "/bundle", "extra"), "/bundle/b", b"", "", Header())
+    bundled = ToolFile(
+        "tool", "b", Space("system", "/bundle", "extra"), "/bundle/b", b"", "", Header()
+    )
     assert all(pair.space_ok for pair in check_pairs(chain(item("a", "system"), bundled)))
 
 
 def test_a_version_that_is_none_is_refused_and_not_let_through() -> None:
-    pair = check_pairs(chain(item("a", version="new"), item("b", child_constraints={"a": Constraint("1")})))[
-        0
-    ]
+    pair = check_pairs(
+        chain(item("a", version="new"), item("b", child_constraints={"a": Constraint("1")}))
+    )[0]
     assert (pair.version_ok, pair.record()["version_ok"]) == (False, False)
     assert pair.problems[0].code == "bad-version"
 
 
 def test_a_constraint_on_another_child_says_nothing() -> None:
-    assert check_pairs(chain(item("a", version="0"), item("b", child_constraints={"z": Constraint("1")})))[
-        0
-    ].version_ok
+    assert check_pairs(
+        chain(item("a", version="0"), item("b", child_constraints={"z": Constraint("1")}))
+    )[0].version_ok
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def anchored(top: Path, folder: str) -> ActiveAnchor:
 
 def files_below(folder: str) -> dict[str, bytes]:
     return {
-        str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in Path(folder).rglob("*")
+        if path.is_file()
     }
 
 
@@ -103,7 +105,9 @@ def test_names_and_contents_cannot_be_confused(tmp_path: Path) -> None:
     snapshots = Snapshots(str(tmp_path / "cache"))
     ways = [[("a", b"x"), ("b", b"y")], [("a", b"y"), ("b", b"x")], [("a", b"x")], [("ab", b"x")]]
     folders = {
-        snapshots.place_library(str(tmp_path / "tools"), [item(tmp_path, name, data) for name, data in files])
+        snapshots.place_library(
+            str(tmp_path / "tools"), [item(tmp_path, name, data) for name, data in files]
+        )
         for files in ways
     }
     assert len(folders) == len(ways)
@@ -116,7 +120,9 @@ def test_many_threads_make_one_copy(tmp_path: Path) -> None:
 
     def place() -> None:
         barrier.wait(20)
-        placed.append(Snapshots(root).place(item(tmp_path, "t.py", b"x" * 100_000), None, []).tool_path)
+        placed.append(
+            Snapshots(root).place(item(tmp_path, "t.py", b"x" * 100_000), None, []).tool_path
+        )
 
     threads = [threading.Thread(target=place) for _ in range(8)]
     for thread in threads:
@@ -135,7 +141,9 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> 
     root.chmod(mode)
     with pytest.raises(InputError) as caught:
         Snapshots(str(root)).place(item(tmp_path, "t.py", b"x"), None, [])
-    assert str(caught.value) == f"{root} can be written by others\nfix: chmod 700 {root}, or remove it"
+    assert (
+        str(caught.value) == f"{root} can be written by others\nfix: chmod 700 {root}, or remove it"
+    )
 
 
 def test_a_cache_that_is_a_link_is_refused(tmp_path: Path) -> None:
@@ -162,7 +170,9 @@ def test_installed_packages_are_reached_only_when_that_is_allowed(tmp_path: Path
     closed = snapshots.place(tool, anchor, [])
     assert not os.path.lexists(f"{closed.anchor_path}/node_modules")
     opened = snapshots.place(tool, anchor, [], installed=True)
-    assert os.readlink(f"{opened.anchor_path}/node_modules") == str(tmp_path / "tools/pkg/node_modules")
+    assert os.readlink(f"{opened.anchor_path}/node_modules") == str(
+        tmp_path / "tools/pkg/node_modules"
+    )
 
 
 def test_files_exchanged_between_check_and_start_do_not_run(tmp_path: Path) -> None:
@@ -246,7 +256,9 @@ sys.stdin.read()
 """
 
 
-def test_what_another_process_uses_stays_until_that_process_is_gone_however_it_ends(tmp_path: Path) -> None:
+def test_what_another_process_uses_stays_until_that_process_is_gone_however_it_ends(
+    tmp_path: Path,
+) -> None:
     tests = str(Path(__file__).parent.parent)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, tests, str(tmp_path)],
@@ -284,7 +296,9 @@ for number in range(60):
 def test_processes_that_make_and_remove_the_same_copies_never_miss_one(tmp_path: Path) -> None:
     tests = str(Path(__file__).parent.parent)
     racers = [
-        subprocess.Popen([sys.executable, "-c", RACER, tests, str(tmp_path)], stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, tests, str(tmp_path)], stderr=subprocess.PIPE
+        )
         for _ in range(3)
     ]
     said = [racer.communicate(timeout=60)[1].decode() for racer in racers]
@@ -295,7 +309,11 @@ def test_processes_that_make_and_remove_the_same_copies_never_miss_one(tmp_path:
 def test_what_a_killed_process_left_half_done_is_removed_in_time(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     filled(tmp_path, 1)
-    for name, age in ((".new-old", ABANDONED + 60), (".new-young", ABANDONED - 60), (".old-x", 0.0)):
+    for name, age in (
+        (".new-old", ABANDONED + 60),
+        (".new-young", ABANDONED - 60),
+        (".old-x", 0.0),
+    ):
         (cache / name).mkdir()
         (cache / name / "t.py").write_text("x")
         os.utime(cache / name, (time.time() - age,) * 2)

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from plait.core import documents
 from plait.core.errors import InputError
-from plait.tools.spaces import EXTENSIONS, MAX_ID, Space, SpaceName, Spaces, current_id, normalize_id
+from plait.tools.spaces import (
+    EXTENSIONS,
+    MAX_ID,
+    Space,
+    SpaceName,
+    Spaces,
+    current_id,
+    normalize_id,
+)
 from plait.tools.trust.manifest import SYSTEM
 
 NAMES: tuple[SpaceName, ...] = ("project", "user", "system")
@@ -69,7 +77,8 @@ def is_id(text: str) -> bool:
 
 @given(
     st.one_of(
-        st.text(), st.lists(st.sampled_from(["..", ".", "a", "", "/", "~", "\0", "b.c", "%2f"])).map("/".join)
+        st.text(),
+        st.lists(st.sampled_from(["..", ".", "a", "", "/", "~", "\0", "b.c", "%2f"])).map("/".join),
     )
 )
 @example("a/..")
@@ -120,7 +129,9 @@ def test_project_before_user_before_system(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("within", "answer"), [("project", "project"), ("user", "user"), ("system", "system")]
 )
-def test_an_item_sees_its_own_space_and_those_below(tmp_path: Path, within: SpaceName, answer: str) -> None:
+def test_an_item_sees_its_own_space_and_those_below(
+    tmp_path: Path, within: SpaceName, answer: str
+) -> None:
     for name in NAMES:
         put(tmp_path, name, "tools/a.py")
     found = spaces_in(tmp_path).find("a", within=Space(within, "/x"))
@@ -154,9 +165,14 @@ def test_bundles_answer_last_and_are_told_apart(tmp_path: Path) -> None:
     put(tmp_path, "one", "tools/b.py", "tools/a.py")
     put(tmp_path, "two", "tools/b.py")
     put(tmp_path, "system", "tools/a.py")
-    bundles = (Space("system", str(tmp_path / "one"), "one"), Space("system", str(tmp_path / "two"), "two"))
+    bundles = (
+        Space("system", str(tmp_path / "one"), "one"),
+        Space("system", str(tmp_path / "two"), "two"),
+    )
     spaces = spaces_in(tmp_path, bundles=lambda: bundles)
-    labels = [found.space.label for item_id in ("a", "b") if (found := spaces.find(item_id)) is not None]
+    labels = [
+        found.space.label for item_id in ("a", "b") if (found := spaces.find(item_id)) is not None
+    ]
     assert labels == ["system", "system:one"]
 
 

@@ -82,7 +82,9 @@ RUNTIMES = [
 
 @pytest.mark.parametrize(("name", "text"), RUNTIMES)
 @pytest.mark.parametrize("folder", ["", "team/"])
-def test_what_lies_beside_a_tool_comes_along(here: Project, folder: str, name: str, text: str) -> None:
+def test_what_lies_beside_a_tool_comes_along(
+    here: Project, folder: str, name: str, text: str
+) -> None:
     for place, contents in {**BESIDE, name: text}.items():
         here.write(f".ai/tools/{folder}{place}", contents)
     here.trust()
@@ -102,7 +104,13 @@ FAILING: list[Any] = [
 
 @pytest.mark.parametrize(("name", "tool", "helper", "text", "place"), FAILING)
 def test_an_error_names_the_files_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str, helper: str, text: str, place: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    tool: str,
+    helper: str,
+    text: str,
+    place: str,
 ) -> None:
     here = new_project(tmp_path / "a b", monkeypatch)  # in a URL, a blank is written in another way
     here.write(f".ai/tools/my/{name}", tool)
@@ -114,7 +122,9 @@ def test_an_error_names_the_files_of_the_user(
     assert str(here.user) not in unquote(json.dumps(result))
 
 
-def test_two_tools_have_two_helpers_of_one_name_and_no_call_sees_what_another_left(here: Project) -> None:
+def test_two_tools_have_two_helpers_of_one_name_and_no_call_sees_what_another_left(
+    here: Project,
+) -> None:
     body = "import helper\ndef execute(params, project_path):\n    helper.seen.append(1)\n    return [helper.WORD, len(helper.seen)]\n"
     for place in ("one", "two"):
         here.script(f"{place}/tool", body, runtime="python/function")
@@ -131,7 +141,10 @@ def test_functions_with_helpers_run_side_by_side(here: Project) -> None:
     body = "import helper\nimport importlib\ndef execute(params, project_path):\n    return helper.double(params['n'])\n"
     for place in ("one", "two"):
         here.script(f"{place}/tool", body, runtime="python/function")
-        here.write(f".ai/tools/{place}/helper.py", "import part\ndef double(n): return [part.NAME, 2 * n]\n")
+        here.write(
+            f".ai/tools/{place}/helper.py",
+            "import part\ndef double(n): return [part.NAME, 2 * n]\n",
+        )
         here.write(f".ai/tools/{place}/part.py", f"NAME = '{place}'\n")
     here.trust()
     places = ["one", "two"] * 40
@@ -163,16 +176,16 @@ def test_a_function_imports_as_a_script_does(
     for place, text in beside.items():
         here.write(f".ai/tools/my/{place}", text)
     here.script(
-        "my/tool", f"{body}\ndef execute(params, project_path):\n    return x\n", runtime="python/function"
+        "my/tool",
+        f"{body}\ndef execute(params, project_path):\n    return x\n",
+        runtime="python/function",
     )
     assert here.trust().data("my/tool") == expected
 
 
 # ── what nobody speaks for ───────────────────────────────────────────────
 
-SMALL = (
-    "import json, os\ntry:\n    import helper\n    word = helper.WORD\nexcept ImportError:\n    word = None\n"
-)
+SMALL = "import json, os\ntry:\n    import helper\n    word = helper.WORD\nexcept ImportError:\n    word = None\n"
 SMALL_SCRIPT = python_tool(SMALL + "print(json.dumps(word))\n")
 SMALL_FUNCTION = python_tool(
     SMALL + "def execute(params, project_path):\n    return word\n", runtime="python/function"
@@ -180,7 +193,9 @@ SMALL_FUNCTION = python_tool(
 
 
 @pytest.mark.parametrize("text", [SMALL_SCRIPT, SMALL_FUNCTION], ids=["script", "function"])
-def test_in_a_project_that_nobody_trusts_only_signed_files_come_along(here: Project, text: str) -> None:
+def test_in_a_project_that_nobody_trusts_only_signed_files_come_along(
+    here: Project, text: str
+) -> None:
     here.trust_key()
     here.sign(here.write(".ai/tools/my/tool.py", text))
     helper = here.write(".ai/tools/my/helper.py", "WORD = 'unsigned'\n")
@@ -204,7 +219,8 @@ def test_a_tool_that_fails_says_what_did_not_come_along(
     assert main(["call", "my/tool", "--project", str(here.root)]) == 1
     told = capsys.readouterr().err
     assert (
-        f"  {helper}: it is not signed\n  {here.space}/tools/my/link.py: it is a link, or no file\n" in told
+        f"  {helper}: it is not signed\n  {here.space}/tools/my/link.py: it is a link, or no file\n"
+        in told
     )
     assert "No module named 'helper'" in told
 
@@ -252,7 +268,11 @@ def test_verify_says_that_a_tool_may_not_run_because_of_a_file_beside_it(
     assert told in capsys.readouterr().out
     assert main(["verify", "team/report", "--json"]) == 3
     (record,) = json.loads(capsys.readouterr().out)
-    assert (record["item_id"], record["allowed"], record["code"]) == ("team/report", False, "changed")
+    assert (record["item_id"], record["allowed"], record["code"]) == (
+        "team/report",
+        False,
+        "changed",
+    )
 
 
 # ── later calls ──────────────────────────────────────────────────────────
@@ -320,9 +340,17 @@ def test_a_changed_helper_is_a_changed_tool(here: Project) -> None:
 
 def test_hidden_and_installed_files_do_not_come_along(here: Project) -> None:
     here.script(
-        "my/tool", "import json, os\nprint(json.dumps(sorted(os.listdir(os.path.dirname(__file__)))))\n"
+        "my/tool",
+        "import json, os\nprint(json.dumps(sorted(os.listdir(os.path.dirname(__file__)))))\n",
     )
-    for place in (".hidden", "__pycache__/x.pyc", "node_modules/x.js", ".git/x", "kept.txt", "kept.txt.sig"):
+    for place in (
+        ".hidden",
+        "__pycache__/x.pyc",
+        "node_modules/x.js",
+        ".git/x",
+        "kept.txt",
+        "kept.txt.sig",
+    ):
         here.write(f".ai/tools/my/{place}", "plait:signed" if place.endswith(".sig") else "")
     (here.space / "tools/my/kept.txt.sig").unlink()
     assert here.trust().data("my/tool") == ["kept.txt", "tool.py"]

@@ -88,7 +88,10 @@ NAMED = [LOOP, "steps: [{shell: a}]\n", "tasks: [{id: a, description: d}]\n"]
 
 @pytest.mark.parametrize("text", NAMED)
 def test_a_picture_is_called_what_its_author_called_the_flow(text: str) -> None:
-    assert [picture(one).title for one in (text, f"name: live flow\n{text}")] == ["flow", "live flow"]
+    assert [picture(one).title for one in (text, f"name: live flow\n{text}")] == [
+        "flow",
+        "live flow",
+    ]
 
 
 ITEMS = [
@@ -169,14 +172,22 @@ def pictures(draw: st.DrawFn) -> Diagram:
     count = draw(st.integers(1, 14))
     names = [f"n{at}" for at in range(count)]
     pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=25))
-    labels = draw(st.lists(st.sampled_from(["", "<&>'\"", "state.x = 1"]), min_size=25, max_size=25))
-    arrows = [DiagramEdge(one, other, label) for (one, other), label in zip(pairs, labels, strict=False)]
-    return Diagram('a <picture> & "more"', tuple(DiagramNode(name, "tool") for name in names), tuple(arrows))
+    labels = draw(
+        st.lists(st.sampled_from(["", "<&>'\"", "state.x = 1"]), min_size=25, max_size=25)
+    )
+    arrows = [
+        DiagramEdge(one, other, label) for (one, other), label in zip(pairs, labels, strict=False)
+    ]
+    return Diagram(
+        'a <picture> & "more"', tuple(DiagramNode(name, "tool") for name in names), tuple(arrows)
+    )
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(made=pictures())
-def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_place(made: Diagram) -> None:
+def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_place(
+    made: Diagram,
+) -> None:
     layout = laid_out(made)
     level = {name: at for at, layer in enumerate(layout.layers) for name in layer}
     assert sum(len(layer) for layer in layout.layers) == len(level)

@@ -27,7 +27,9 @@ def said(place: Place, *command: str) -> list[str]:
 
 def after(lines: list[str], word: str) -> list[str]:
     """What stands behind a word at the beginning of a line."""
-    return [line.strip().removeprefix(word).strip() for line in lines if line.strip().startswith(word)]
+    return [
+        line.strip().removeprefix(word).strip() for line in lines if line.strip().startswith(word)
+    ]
 
 
 STOPPED = [
@@ -39,10 +41,13 @@ STOPPED = [
 
 
 @pytest.mark.parametrize(("policy", "goes_on"), STOPPED)
-def test_to_go_on_is_offered_where_that_is_possible(place: Place, policy: str, goes_on: bool) -> None:
+def test_to_go_on_is_offered_where_that_is_possible(
+    place: Place, policy: str, goes_on: bool
+) -> None:
     items = list(range(10))
     place.write(
-        "flow.yaml", f"map: {{input: {items}, max_parallel: 1, {policy}, steps: [{{shell: exit 1}}]}}\n"
+        "flow.yaml",
+        f"map: {{input: {items}, max_parallel: 1, {policy}, steps: [{{shell: exit 1}}]}}\n",
     )
     ran = said(place, "run", "flow.yaml")
     run = after(ran, "flow: run ")[0].partition(",")[0]
@@ -85,7 +90,9 @@ def test_a_failure_inside_a_step_is_listed_once_under_the_step(place: Place) -> 
 
 def test_what_looks_at_the_repository_is_no_part_of_the_flow(place: Place) -> None:
     place.repository()
-    place.write("flow.yaml", "setup: [{shell: 'true'}]\nmerge: [{shell: 'echo ${merge.commit_count}'}]\n")
+    place.write(
+        "flow.yaml", "setup: [{shell: 'true'}]\nmerge: [{shell: 'echo ${merge.commit_count}'}]\n"
+    )
     ran = said(place, "run", "flow.yaml")
     assert [line for line in ran if "beginning" in line] == []
     assert ran[-2:] == ["✓ done in 0:00   2 steps", "  0"]
@@ -106,7 +113,9 @@ def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> 
     assert after(said(place, "show", run), "✓ reduce")
     place.write("again", "")
     retry = subprocess.Popen(
-        [sys.executable, "-m", "plait", "retry", run, "--failed"], cwd=place.root, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "plait", "retry", run, "--failed"],
+        cwd=place.root,
+        stdout=subprocess.DEVNULL,
     )
     end = time.monotonic() + DEADLINE
     while not (place.root / "here").exists() and time.monotonic() < end:
@@ -163,11 +172,15 @@ def test_why_a_run_ended_is_said_by_run_and_show_also_if_something_else_had_fail
         assert (ran.count(f"  {why}"), shown.count(f"  {why}")) == (1, 1)
     else:
         assert "  ✗ exit 3   exit 3" in ran
-        assert not [line for line in (*ran, *shown) if line == "  exit 3"], "what is listed is not said twice"
+        assert not [line for line in (*ran, *shown) if line == "  exit 3"], (
+            "what is listed is not said twice"
+        )
 
 
 def test_show_says_why_a_part_failed_that_no_step_of_it_says(place: Place) -> None:
-    place.write("flow.yaml", "map: {input: [1], on_item_failure: stop, steps: [{shell: 'exit 3'}]}\n")
+    place.write(
+        "flow.yaml", "map: {input: [1], on_item_failure: stop, steps: [{shell: 'exit 3'}]}\n"
+    )
     said(place, "run", "flow.yaml")
     assert "  item 1 failed, and the flow stops at the first failure" in said(place, "show")
 

@@ -56,7 +56,9 @@ OK = Succeeded({"output": "", "exit_code": 0})
 BROKEN = Failure("exit code 2: warning: old\nE999 at line 14", "exit", 2)
 
 
-def begun(path: str, at: float = 0.0, *, title: str = "", order: int = 0, attempt: int = 1) -> EventRecord:
+def begun(
+    path: str, at: float = 0.0, *, title: str = "", order: int = 0, attempt: int = 1
+) -> EventRecord:
     return EventRecord(0, at, StepStarted(path, "any", title or path, attempt, order))
 
 
@@ -116,7 +118,9 @@ def test_a_run_that_has_begun_shows_its_parts_in_order_with_the_number_of_their_
 
 
 def test_a_part_runs_counts_its_steps_and_ends_with_its_duration() -> None:
-    progress = replay_events([opened(), begun("setup", 1.0), begun("setup/0", 1.0), ended("setup/0", 2.0)])
+    progress = replay_events(
+        [opened(), begun("setup", 1.0), begun("setup/0", 1.0), ended("setup/0", 2.0)]
+    )
     part = progress.parts["setup"]
     assert (part.state, part.group.success_count, part.time(4.0)) == ("running", 1, 3.0)
     progress.add(ended("setup", 5.0, duration=4.0))
@@ -124,7 +128,9 @@ def test_a_part_runs_counts_its_steps_and_ends_with_its_duration() -> None:
 
 
 def test_a_part_that_was_not_announced_is_added_at_the_end() -> None:
-    progress = replay_events([opened(), begun("merge"), ended("merge", outcome=Skipped("nothing to do"))])
+    progress = replay_events(
+        [opened(), begun("merge"), ended("merge", outcome=Skipped("nothing to do"))]
+    )
     assert list(progress.parts) == ["setup", "map", "reduce", "merge"]
     assert progress.parts["merge"].state == "skipped"
 
@@ -188,14 +194,20 @@ def test_a_part_that_is_forgotten_with_all_below_begins_from_nothing() -> None:
 
 
 def test_a_step_that_is_forgotten_is_to_be_done_again() -> None:
-    progress = replay_events([opened(), begun("setup"), ended("setup/0", order=0), ended("setup/1", order=1)])
+    progress = replay_events(
+        [opened(), begun("setup"), ended("setup/0", order=0), ended("setup/1", order=1)]
+    )
     progress.add(said(StepInvalidated("setup/1", "changed")))
     assert progress.parts["setup"].group.success_count == 1
 
 
 def test_a_fan_that_was_remembered_without_its_items_shows_what_it_says_of_them() -> None:
-    value = Succeeded({"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75})
-    progress = replay_events([opened(resumed=True), ended("map", outcome=value, replayed=True, kind="fan")])
+    value = Succeeded(
+        {"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75}
+    )
+    progress = replay_events(
+        [opened(resumed=True), ended("map", outcome=value, replayed=True, kind="fan")]
+    )
     assert tally(progress) == (48, 45, 2, 1)
     assert progress.parts["map"].replayed
 
@@ -205,7 +217,9 @@ def test_numbers_that_look_like_those_of_items_make_no_items(kind: str) -> None:
     output: Json = {"total": 3, "successful": 2, "failed": 1}
     failed = Failed(Failure("1 of 3 items failed", path="setup/0/map", output=output))
     for outcome in (failed, Succeeded(output)):
-        progress = replay_events([opened(), begun("setup"), ended("setup", outcome=outcome, kind=kind)])
+        progress = replay_events(
+            [opened(), begun("setup"), ended("setup", outcome=outcome, kind=kind)]
+        )
         assert progress.items is None
 
 
@@ -240,7 +254,9 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
 def test_what_failed_and_was_done_in_a_later_life_is_no_longer_a_failure() -> None:
     first = [opened(), begun("setup"), begun("setup/0"), ended("setup/0", outcome=Failed(BROKEN))]
     assert [failed.path for failed in replay_events(first).failures] == ["setup/0"]
-    again = replay_events([*first, opened(resumed=True), begun("setup"), begun("setup/0"), ended("setup/0")])
+    again = replay_events(
+        [*first, opened(resumed=True), begun("setup"), begun("setup/0"), ended("setup/0")]
+    )
     assert (list(again.failures), again.failure_count) == ([], 0)
 
 
@@ -310,7 +326,9 @@ def test_a_running_item_says_what_it_is_at_since_when_and_in_which_attempt() -> 
     (item,) = progress.running(progress.parts["map"])
     assert (item.title, item.since) == ("src/io.py", 3.0)
     assert item.current is not None
-    assert item.current.path == "map/item:a/1"  # not the attempt inside it, which has the same title
+    assert (
+        item.current.path == "map/item:a/1"
+    )  # not the attempt inside it, which has the same title
     progress.add(said(StepRetrying("map/item:a/1/run", 1, BROKEN, 2.5), 5.0))
     attempt = item.inner["map/item:a/1"].inner["map/item:a/1/run"]
     assert (attempt.again_at, progress.retries) == (7.5, 1)
@@ -352,7 +370,9 @@ def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_to
 
 def test_an_item_that_is_begun_again_is_neither_done_nor_failed() -> None:
     def item(name: str, order: int, outcome: Outcome) -> EventRecord:
-        return EventRecord(0, 0.0, StepFinished(f"map/item:{name}", "item", name, "f", outcome, 0.1, order))
+        return EventRecord(
+            0, 0.0, StepFinished(f"map/item:{name}", "item", name, "f", outcome, 0.1, order)
+        )
 
     events = [
         opened(0.0),
@@ -365,9 +385,15 @@ def test_an_item_that_is_begun_again_is_neither_done_nor_failed() -> None:
         EventRecord(0, 1.0, ItemsCounted("map", 2)),
     ]
     progress = replay_events(events)
-    assert (progress.parts["map"].group.success_count, progress.parts["map"].group.failure_count) == (1, 1)
+    assert (
+        progress.parts["map"].group.success_count,
+        progress.parts["map"].group.failure_count,
+    ) == (1, 1)
     progress = replay_events([*events, begun("map/item:a", order=0), begun("map/item:b", order=1)])
-    assert (progress.parts["map"].group.success_count, progress.parts["map"].group.failure_count) == (0, 0)
+    assert (
+        progress.parts["map"].group.success_count,
+        progress.parts["map"].group.failure_count,
+    ) == (0, 0)
     assert list(progress.failures) == []
 
 
@@ -378,7 +404,9 @@ def test_items_that_are_chosen_anew_begin_with_nothing() -> None:
             opened(0.0),
             begun("map"),
             EventRecord(0, 0.0, ItemsCounted("map", 2)),
-            EventRecord(0, 0.0, StepFinished("map/item:a", "item", "a", "f", Failed(BROKEN), 0.1, 0)),
+            EventRecord(
+                0, 0.0, StepFinished("map/item:a", "item", "a", "f", Failed(BROKEN), 0.1, 0)
+            ),
             opened(1.0, resumed=True),
             begun("map"),
             choice,
@@ -405,7 +433,9 @@ def test_each_event_gives_the_news_it_brings() -> None:
         Retrying("measure", 1, 3, "exit 2", 2.0),
     )
     assert progress.add(begun("setup/0", attempt=2)) == ()
-    assert progress.add(ended("setup/0", title="measure")) == (StepEnded(part, "measure", OK, 1.0, False),)
+    assert progress.add(ended("setup/0", title="measure")) == (
+        StepEnded(part, "measure", OK, 1.0, False),
+    )
     assert progress.add(ended("setup")) == (PartEnded(part),)
     assert progress.add(said(Noted("setup", "look"))) == (Note("setup", "look"),)
     progress.add(begun("map"))
@@ -545,7 +575,8 @@ def test_whatever_the_events_are_the_numbers_make_sense(events: list[Event]) -> 
 def test_the_order_in_which_items_end_does_not_matter(seed: int, outcomes: list[str]) -> None:
     kinds: dict[str, Outcome] = {"d": OK, "f": Failed(BROKEN), "s": Skipped("no")}
     finishes = [
-        ended(f"map/item:{order}", 1.0, kinds[letter], order=order) for order, letter in enumerate(outcomes)
+        ended(f"map/item:{order}", 1.0, kinds[letter], order=order)
+        for order, letter in enumerate(outcomes)
     ]
     random.Random(seed).shuffle(finishes)
     progress = replay_events([opened(), *counted(len(outcomes)), *finishes])
@@ -602,7 +633,9 @@ def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
     each = step_list("each", [step("0", Odd(stop, stop_at))])
     fan = Map("map", Numbers(many), each, "f", parallel=1)
     run.emit(
-        RunStarted("r1", "fix", "f", "p", not journal.is_fresh(), WorkflowProgram("fix", fan=fan).phases)
+        RunStarted(
+            "r1", "fix", "f", "p", not journal.is_fresh(), WorkflowProgram("fix", fan=fan).phases
+        )
     )
     try:
         WorkflowProgram("fix", fan=fan, map_lists=frozenset()).run(StepContext(run, "", Scope({})))

@@ -56,7 +56,9 @@ def test_an_outline_shows_what_the_whole_shows(project: Path) -> None:
     assert shown(project, whole=False) == shown(project, whole=True)
 
 
-def test_a_short_outline_says_what_the_whole_says(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_outline_says_what_the_whole_says(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = FLOW.replace("id: ${item}", "id: ${item}\n  retry: {attempts: 2, initial_delay: 1ms}")
     (project / "flow.yaml").write_text(flow)
     run = run_flow(str(project / "flow.yaml"), Options()).run
@@ -76,8 +78,12 @@ def test_a_short_outline_says_what_the_whole_says(project: Path, monkeypatch: py
 def test_what_is_asked_of_a_long_journal_does_not_grow_with_its_failures(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = FLOW.replace("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", str([3, 5] + [100 + n for n in range(60)]))
-    (project / "flow.yaml").write_text(many.replace("test ${item} -ne 3 && test ${item} -ne 5", "exit 1"))
+    many = FLOW.replace(
+        "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", str([3, 5] + [100 + n for n in range(60)])
+    )
+    (project / "flow.yaml").write_text(
+        many.replace("test ${item} -ne 3 && test ${item} -ne 5", "exit 1")
+    )
     run_flow(str(project / "flow.yaml"), Options())
     runs, name = find_run(None, str(project))
     asked: list[str] = []
@@ -108,10 +114,14 @@ def test_many_that_are_forgotten_at_once_are_forgotten_in_their_order(tmp_path: 
             for rest in ("/0", "")
         ]
         opened.journal.append(
-            *ended, StepInvalidated("map/item:0", ""), StepInvalidated("map/item:1", "", below=False)
+            *ended,
+            StepInvalidated("map/item:0", ""),
+            StepInvalidated("map/item:1", "", below=False),
         )
         opened.journal.append(ended[1], StepInvalidated("map/item:3", ""))
-        found = {path: opened.journal.step(path) is not None for path in (one.path for one in ended)}
+        found = {
+            path: opened.journal.step(path) is not None for path in (one.path for one in ended)
+        }
         assert [path for path, is_known in found.items() if not is_known] == [
             "map/item:0/0", "map/item:1", "map/item:3/0", "map/item:3",
         ]  # fmt: skip
@@ -123,7 +133,9 @@ def test_an_outline_knows_of_items_that_were_retried(project: Path) -> None:
     assert retry_flow(result.run, project=str(project)).counts["failed"] == 1
     found, said = shown(project, whole=False)
     assert (found, said) == shown(project, whole=True)
-    assert [one["path"] for part in found["phases"] for one in part.get("failures", ())] == ["map/item:5"]
+    assert [one["path"] for part in found["phases"] for one in part.get("failures", ())] == [
+        "map/item:5"
+    ]
 
 
 def test_the_items_of_a_run_that_was_cut_off_are_counted(project: Path) -> None:
@@ -132,7 +144,9 @@ def test_the_items_of_a_run_that_was_cut_off_are_counted(project: Path) -> None:
     with runs.open(name, write=False) as opened:
         reader = opened.journal.reader
         assert reader.count_outcomes("map") == {"done": 8, "failed": 2}
-        inside = [one.event for one in reader.outline() if "item:" in getattr(one.event, "path", "")]
+        inside = [
+            one.event for one in reader.outline() if "item:" in getattr(one.event, "path", "")
+        ]
         assert {type(event).__name__ for event in inside} <= {"StepFinished", "Noted"}
         assert {event.path.split("/")[1] for event in inside} == {"item:3", "item:5"}  # type: ignore[union-attr]
 
@@ -157,7 +171,10 @@ def test_an_item_that_ended_in_two_lives_of_a_run_is_counted_once(
     assert interrupted(project, run) == run
     found, said = shown(project, whole=False)
     (part,) = (part for part in found["phases"] if part["name"] == "map")
-    assert {name: part[name] for name in ("total", "done", "failed", "skipped")} == {"total": 10, **counts}
+    assert {name: part[name] for name in ("total", "done", "failed", "skipped")} == {
+        "total": 10,
+        **counts,
+    }
     assert any("9/10" in line for line in said)
 
 
@@ -181,7 +198,9 @@ def interrupted(project: Path, run: str | None = None) -> str:
 @pytest.mark.parametrize(
     "name", ["3", "5", "map/item:3", "item:8", "setup", "reduce/0", "echo begin", "map/item", "map"]
 )
-def test_a_step_that_is_searched_for_has_the_logs_that_it_has_anyway(project: Path, name: str) -> None:
+def test_a_step_that_is_searched_for_has_the_logs_that_it_has_anyway(
+    project: Path, name: str
+) -> None:
     result = run_flow(str(project / "flow.yaml"), Options())
     retry_flow(result.run, project=str(project))
     runs, run = find_run(None, str(project))
@@ -215,5 +234,7 @@ def test_failures_of_an_earlier_choice_of_items_are_not_shown(project: Path) -> 
         assert isinstance(found, dict)
         assert isinstance(found["phases"], list)
         assert [
-            part["failures"] for part in found["phases"] if isinstance(part, dict) and "failures" in part
+            part["failures"]
+            for part in found["phases"]
+            if isinstance(part, dict) and "failures" in part
         ] == [[]]

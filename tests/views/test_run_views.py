@@ -74,7 +74,9 @@ def begun(path: str, kind: str, title: str, order: int = 0, attempt: int = 1) ->
     return StepStarted(path, kind, title, attempt, order)
 
 
-def over(path: str, kind: str, title: str, outcome: Outcome, order: int = 0, took: float = 1.0) -> Event:
+def over(
+    path: str, kind: str, title: str, outcome: Outcome, order: int = 0, took: float = 1.0
+) -> Event:
     return StepFinished(path, kind, title, "f", outcome, took, order)
 
 
@@ -166,8 +168,14 @@ def test_a_run_in_plain_lines() -> None:
 
 def test_a_note_about_an_item_names_it() -> None:
     stream = io.StringIO()
-    seen(PlainView(stream), [*STORY, (14.0, Note("map/item:c", "'tidy' failed, and the flow goes on: x"))])
-    assert stream.getvalue().splitlines()[-1] == "note: src/c.py: 'tidy' failed, and the flow goes on: x"
+    seen(
+        PlainView(stream),
+        [*STORY, (14.0, Note("map/item:c", "'tidy' failed, and the flow goes on: x"))],
+    )
+    assert (
+        stream.getvalue().splitlines()[-1]
+        == "note: src/c.py: 'tidy' failed, and the flow goes on: x"
+    )
 
 
 def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
@@ -188,7 +196,9 @@ def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
 
 def test_failures_beyond_fifty_are_counted_and_not_printed() -> None:
     stream = io.StringIO()
-    failures = [(1.0, over(f"map/item:{n}", "item", f"n{n}", Failed(Failure("no")), n)) for n in range(60)]
+    failures = [
+        (1.0, over(f"map/item:{n}", "item", f"n{n}", Failed(Failure("no")), n)) for n in range(60)
+    ]
     counted = [(0.0, begun("map", "fan", "map")), (0.0, ItemsCounted("map", 99))]
     view = PlainView(stream)
     seen(view, [*STORY[:1], *counted, *failures], Ended(exit_code=1))
@@ -323,7 +333,9 @@ def test_a_narrow_terminal_gets_less_and_never_more_than_fits() -> None:
 
 @given(width=st.integers(1, 200), height=st.integers(1, 40), running=st.integers(0, 60))
 def test_the_picture_fits_into_any_terminal(width: int, height: int, running: int) -> None:
-    items = [(14.0, begun(f"map/item:{n}", "item", "日本語" * (n % 9) + "x", n)) for n in range(running)]
+    items = [
+        (14.0, begun(f"map/item:{n}", "item", "日本語" * (n % 9) + "x", n)) for n in range(running)
+    ]
     drawn = frame(replay_events(stamped([*STORY, *items])), now=20.0, width=width, height=height)
     assert len(drawn) <= height
     assert all(cell_len(line.plain) <= max(width - 1, 10) for line in drawn)
@@ -384,7 +396,9 @@ def test_what_finds_the_items_is_no_step_that_anybody_is_told_of() -> None:
 
 def test_a_map_that_cannot_find_its_items_fails_itself_and_once() -> None:
     stream = io.StringIO()
-    failure = Failure("flow.yaml:3:5: there is no file 'a'\nfix: name one", "refused", path="map/items")
+    failure = Failure(
+        "flow.yaml:3:5: there is no file 'a'\nfix: name one", "refused", path="map/items"
+    )
     story = [
         *LOOKING,
         (1.0, over("map/items", "items", "the items", Failed(failure))),
@@ -573,7 +587,9 @@ def test_failed_items_and_a_step_that_failed_behind_them_are_tried_again_in_two_
 def test_items_that_a_run_had_no_time_for_are_counted() -> None:
     failure = Failure("took longer than 15 s", "timeout")
     more = [(15.0, ItemsCounted("map", 9)), *STORY[9:], (15.0, RunEnded("failed", failure))]
-    assert last_lines(Ended(status="failed", failure=failure, exit_code=1), [*STORY[:9], *more])[:2] == [
+    assert last_lines(Ended(status="failed", failure=failure, exit_code=1), [*STORY[:9], *more])[
+        :2
+    ] == [
         "✗ failed after 0:15   map: 9 items, 1 done, 1 failed, 1 cut short, 6 not started   2 of 3 steps   1 retry",
         "  took longer than 15 s",
     ]
@@ -742,7 +758,9 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:
     codes: list[int] = []
-    thread = Thread(target=lambda: codes.append(run_with_view(lambda **_: Ended(exit_code=1), Noting())))
+    thread = Thread(
+        target=lambda: codes.append(run_with_view(lambda **_: Ended(exit_code=1), Noting()))
+    )
     thread.start()
     thread.join(10)
     assert codes == [1]
@@ -819,7 +837,9 @@ def test_the_view_is_what_the_output_can_take(
 # ── inputs and arguments ─────────────────────────────────────────────────
 
 
-def test_inputs_are_text_unless_they_are_said_to_be_json_and_win_over_the_file(tmp_path: Path) -> None:
+def test_inputs_are_text_unless_they_are_said_to_be_json_and_win_over_the_file(
+    tmp_path: Path,
+) -> None:
     for name, text in (("in.json", '{"a": 1, "b": 2}'), ("in.yaml", "a: 1\nb: 2\n")):
         (tmp_path / name).write_text(text)
         given_ = parse_inputs(str(tmp_path / name), ["b=1.10", "c:=[1]", "d=x=y"])
@@ -876,7 +896,15 @@ def test_runs_are_a_table() -> None:
     began = time.mktime((2026, 11, 16, 2, 30, 0, 0, 0, -1))
     rows = [
         Row("k3f9", "fix", "a.yaml", "running", began, None, {}),
-        Row("b2c1", "evil\x1b[2J\x07", "b.yaml", "failed", began, began + 75, {"done": 4, "failed": 2}),
+        Row(
+            "b2c1",
+            "evil\x1b[2J\x07",
+            "b.yaml",
+            "failed",
+            began,
+            began + 75,
+            {"done": 4, "failed": 2},
+        ),
         Row("c0de", "old", "c.yaml", "interrupted", began, None, {"done": 1}),
         Row("d1ce", "", "", "unreadable", began, None, {}, "the journal\x1b is damaged"),
     ]
@@ -915,7 +943,10 @@ def test_show_says_what_happened() -> None:
     story = [*STORY, *END]
     progress = replay_events(stamped(story))
     said = [
-        text for text, _ in show.lines("7f3a", "done", progress, journal_of(story), tries_of(story), now=99.0)
+        text
+        for text, _ in show.lines(
+            "7f3a", "done", progress, journal_of(story), tries_of(story), now=99.0
+        )
     ]
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0.0))
     assert [line for line in said if began not in line] == [
@@ -938,7 +969,12 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
     said = [
         text
         for text, _ in show.lines(
-            "7f3a", "interrupted", replay_events(stamped(STORY)), journal_of(STORY), tries_of(STORY), now=99.0
+            "7f3a",
+            "interrupted",
+            replay_events(stamped(STORY)),
+            journal_of(STORY),
+            tries_of(STORY),
+            now=99.0,
         )
     ]
     assert said[0] == "● fix-worst  run 7f3a  interrupted"
@@ -949,14 +985,18 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
 
 def test_show_for_programs_has_every_failure() -> None:
     story = [*STORY, *END]
-    record = show.record("7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story))
+    record = show.record(
+        "7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story)
+    )
     setup, fan, _ = record["phases"]
     assert [(step["path"], step["status"]) for step in setup["steps"]] == [
         ("setup/0", "done"),
         ("setup/1", "skipped"),
     ]
     assert (fan["total"], fan["done"], fan["failed"]) == (3, 2, 1)
-    assert [(one["title"], one["failure"]["exit_code"]) for one in fan["failures"]] == [("src/old.py", 2)]
+    assert [(one["title"], one["failure"]["exit_code"]) for one in fan["failures"]] == [
+        ("src/old.py", 2)
+    ]
     assert json.loads(json_line(record)) == record
 
 
@@ -1001,7 +1041,10 @@ def test_an_item_whose_start_is_not_recorded_is_known_by_its_end() -> None:
     story = [
         *STORY[:9],
         (4.0, over("map/item:a/0", "shell", "make lint", out("fine\n"))),
-        (4.0, over("map/item:a", "item", "src/a.py", Succeeded({"output": "fine", "captures": {}}))),
+        (
+            4.0,
+            over("map/item:a", "item", "src/a.py", Succeeded({"output": "fine", "captures": {}})),
+        ),
     ]
     assert logged(story)[-2:] == ["── map/item:a/0   src/a.py › make lint   done   0:01", "fine"]
 
@@ -1036,7 +1079,12 @@ def test_a_step_and_the_attempt_inside_it_print_once() -> None:
         (0.0, over("setup/0/run", "attempt", "greet", value)),
         (0.0, over("setup/0", "shell", "greet", value)),
     ]
-    assert logged(story) == ["── setup/0/run   greet › greet   done   0:01", "hello", "stderr:", "careful"]
+    assert logged(story) == [
+        "── setup/0/run   greet › greet   done   0:01",
+        "hello",
+        "stderr:",
+        "careful",
+    ]
 
 
 def test_the_steps_of_an_item_that_is_tried_again_say_in_which_attempt() -> None:
@@ -1073,7 +1121,10 @@ def test_what_the_rounds_of_a_step_printed_is_not_printed_again_by_the_step(
     between: list[tuple[float, Event]],
 ) -> None:
     whole = over(
-        "setup/0", "foreach", "each file", Succeeded({"output": ["fine"], "stderr": "", "exit_code": 0})
+        "setup/0",
+        "foreach",
+        "each file",
+        Succeeded({"output": ["fine"], "stderr": "", "exit_code": 0}),
     )
     assert logged([*ROUNDS, *between, (1.0, whole)]) == [
         "── setup/0/each/item:0/0   a › lint a   done   0:01",
@@ -1084,7 +1135,9 @@ def test_what_the_rounds_of_a_step_printed_is_not_printed_again_by_the_step(
 def test_a_step_whose_rounds_failed_says_why_and_not_what_they_printed() -> None:
     ended = {"output": ["fine"], "stderr": "1 of 2 items failed: no", "exit_code": 1}
     failure = Failure("1 of 2 items failed: no", exit_code=1, output=ended, path="setup/0")
-    assert logged([*ROUNDS, (1.0, over("setup/0", "foreach", "each file", Failed(failure)))])[2:] == [
+    assert logged([*ROUNDS, (1.0, over("setup/0", "foreach", "each file", Failed(failure)))])[
+        2:
+    ] == [
         "── setup/0   setup › each file   failed   0:01",
         "1 of 2 items failed: no",
     ]
@@ -1151,7 +1204,8 @@ def test_what_a_step_printed_cannot_drive_a_terminal() -> None:
 def test_the_whole_of_a_long_output_is_named() -> None:
     value = Succeeded({"output": "a", "exit_code": 0, "output_file": "/p/logs/x"})
     assert (
-        logged([*STORY[:3], (0.0, over("setup/0", "shell", "x", value))])[-1] == "… the whole is in /p/logs/x"
+        logged([*STORY[:3], (0.0, over("setup/0", "shell", "x", value))])[-1]
+        == "… the whole is in /p/logs/x"
     )
 
 
@@ -1163,7 +1217,12 @@ def test_a_run_of_one_step_loads_only_what_it_needs(tmp_path: Path) -> None:
         " if n in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert done.stdout.splitlines()[-1] == "[]"
 

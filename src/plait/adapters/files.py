@@ -78,7 +78,9 @@ def _steps_to(root: str, path: str, directory: str) -> list[str]:
     steps = os.path.relpath(full, top).split(os.sep)
     if steps[0] in (os.pardir, os.curdir):
         raise InputError(
-            "this file is outside the project", fix="name a file below the project", code="file-outside"
+            "this file is outside the project",
+            fix="name a file below the project",
+            code="file-outside",
         )
     return steps
 
@@ -133,7 +135,10 @@ def _file_mode(folder: int, name: str) -> int | None:
 
 def _file_error(path: str, error: OSError, done: str) -> InputError:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        why, fix = "a link, or a file where a folder should be, is in the way", "name a plain file below it"
+        why, fix = (
+            "a link, or a file where a folder should be, is in the way",
+            "name a plain file below it",
+        )
     elif error.errno == errno.ENOENT and done == "written":
         why, fix = "its folder does not exist", "create it, or say create_dirs: true"
     else:

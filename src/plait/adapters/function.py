@@ -102,7 +102,9 @@ def _outcome(call: FunctionCall, log: _Log, catcher: _Catcher) -> _Outcome:
         _current.log = None
     if taken:
         what = " and ".join(taken)
-        return _Outcome(error=f"while the function ran, {what} of Plait itself was replaced or closed")
+        return _Outcome(
+            error=f"while the function ran, {what} of Plait itself was replaced or closed"
+        )
     return outcome
 
 
@@ -116,7 +118,9 @@ def _call_outcome(call: FunctionCall) -> _Outcome:
     except PlaitError as error:
         return _Outcome(error=str(error))
     except BaseException as error:  # whatever a tool raises ends the tool, not Plait
-        return _Outcome(error=_complaint(error, [call.path, *(it.path for it in call.beside.values())]))
+        return _Outcome(
+            error=_complaint(error, [call.path, *(it.path for it in call.beside.values())])
+        )
 
 
 def _result(call: FunctionCall) -> Json:
@@ -143,14 +147,18 @@ def _await_result(result: Any) -> Json:
 
 
 def _make_outcome(result: Json) -> _Outcome:
-    """The result as plain data, detached from the tool's own objects; `success: false` in it is a failure."""
+    """The result as plain data, detached from the tool's own objects; `success: false` in it is a
+    failure.
+    """
     try:
         data = deep_copy(result)
     except ValueRefusedError as error:
         return _Outcome(error=f"the function returned something that is not JSON: {error.what}")
     if isinstance(data, dict) and data.get("success") is False:
         said = data.get("error")
-        return _Outcome(data, said if isinstance(said, str) and said else "the tool reports that it failed")
+        return _Outcome(
+            data, said if isinstance(said, str) and said else "the tool reports that it failed"
+        )
     return _Outcome(data)
 
 
@@ -167,7 +175,9 @@ _CALLS = itertools.count(1)
 
 
 def _fresh_module(call: FunctionCall) -> ModuleType:
-    """A module that only this call knows; listed while it runs, because dataclasses and pickle look there."""
+    """A module that only this call knows; listed while it runs, because dataclasses and pickle look
+    there.
+    """
     module = ModuleType(f"plait_tool_{call.digest[:12]}_{next(_CALLS)}")
     module.__file__ = call.file or call.path
     sys.modules[module.__name__] = module
@@ -282,7 +292,9 @@ def _forget_workers() -> None:
 
 
 class _Log:
-    """The text of one call, both streams in their order, bounded; made when the tool first asks for it."""
+    """The text of one call, both streams in their order, bounded; made when the tool first asks for
+    it.
+    """
 
     __slots__ = ("_bytes", "_most", "_streams")
 
@@ -296,7 +308,11 @@ class _Log:
         if self._streams is None:
             self._bytes = _Bounded(self._most)
             both = io.TextIOWrapper(
-                cast(Any, self._bytes), "utf-8", errors="backslashreplace", newline="", write_through=True
+                cast(Any, self._bytes),
+                "utf-8",
+                errors="backslashreplace",
+                newline="",
+                write_through=True,
             )
             self._streams = {"stdin": io.StringIO(), "stdout": both, "stderr": both}
         return self._streams[name]
@@ -330,7 +346,9 @@ _current = threading.local()
 
 
 class _Routed:
-    """A standard stream that leads to the log of the running call, and to `real` for everybody else."""
+    """A standard stream that leads to the log of the running call, and to `real` for everybody
+    else.
+    """
 
     def __init__(self, real: TextIO, name: str) -> None:
         self.real = real
@@ -361,7 +379,9 @@ class _Exited(SystemExit):
 
 
 def _exit_of_tool(status: int) -> NoReturn:
-    """Stands for `os._exit` while tools run: theirs must not end Plait, and look like its success."""
+    """Stands for `os._exit` while tools run: theirs must not end Plait, and look like its
+    success.
+    """
     if getattr(_current, "log", None) is None:
         _EXIT(status)
     raise _Exited(status)
@@ -395,14 +415,18 @@ class _Catcher:
                     setattr(sys, name, placed[-1])
 
     def abandon(self, log: _Log) -> None:
-        """The caller no longer waits for this call; from now on other streams may stand for good reason."""
+        """The caller no longer waits for this call; from now on other streams may stand for good
+        reason.
+        """
         with self._lock:
             if log in self._awaited:  # otherwise it has just returned
                 self._awaited.remove(log)
                 self._abandoned.add(log)
 
     def leave(self, log: _Log) -> list[str]:
-        """What had to be put back because a tool took it away; an abandoned call puts nothing back."""
+        """What had to be put back because a tool took it away; an abandoned call puts nothing
+        back.
+        """
         with self._lock:
             taken = []
             if log in self._awaited:

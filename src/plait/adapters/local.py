@@ -35,7 +35,8 @@ class LocalBackend:
             if started < parallel and fanned is not None:
                 fanned.turn.run.note(
                     fanned.turn.path,
-                    f"the machine has room for {started} threads: so many items are done at a time, "
+                    f"the machine has room for {started} threads: so many items are done at a "
+                    "time, "
                     f"not {parallel}",
                 )
             if not started:
@@ -91,7 +92,13 @@ def backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
     module, _, attribute = known[kind].partition(":")
     make = getattr(import_module(module), attribute)
     if at and not (address and getattr(make, "takes_address", False)):
-        fix = f"write --backend {kind}" if address else f"write {kind}{ADDRESS}HOST:PORT, or {kind} alone"
-        raise InputError(f"the backend '{name}' has no such address", fix=fix, code="unknown-backend")
+        fix = (
+            f"write --backend {kind}"
+            if address
+            else f"write {kind}{ADDRESS}HOST:PORT, or {kind} alone"
+        )
+        raise InputError(
+            f"the backend '{name}' has no such address", fix=fix, code="unknown-backend"
+        )
     made: Backend = make(address) if at else make()
     return made

@@ -78,9 +78,14 @@ class _Beside:
                 raise
         return self._own(name, globals, locals, fromlist)
 
-    def _own(self, name: str, globals: Any, locals: Any, fromlist: Sequence[str] | None) -> ModuleType:
-        # Who asks for nothing of a module would get the first part of its name, which here is the tool.
-        found = builtins.__import__(f"{self.root}.{name}", globals, locals, fromlist or ("__name__",), 0)
+    def _own(
+        self, name: str, globals: Any, locals: Any, fromlist: Sequence[str] | None
+    ) -> ModuleType:
+        # Who asks for nothing of a module would get the first part of its name, which here is the
+        # tool.
+        found = builtins.__import__(
+            f"{self.root}.{name}", globals, locals, fromlist or ("__name__",), 0
+        )
         return found if fromlist else sys.modules[f"{self.root}.{name.partition('.')[0]}"]
 
     def has_folder(self, relative: str) -> bool:
@@ -91,7 +96,9 @@ class _Beside:
         for path in (f"{inside}/__init__.py", f"{inside}.py"):
             if (file := self.files.get(path)) is not None:
                 loader = _Loader(file, self.builtins)
-                return ModuleSpec(fullname, loader, origin=file.path, is_package=path != f"{inside}.py")
+                return ModuleSpec(
+                    fullname, loader, origin=file.path, is_package=path != f"{inside}.py"
+                )
         return ModuleSpec(fullname, None, is_package=True) if self.has_folder(inside) else None
 
 

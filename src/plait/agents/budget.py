@@ -46,7 +46,9 @@ def estimate_response_tokens(answer: ModelResponse) -> int:
     return _tokens([answer.text, *(json_text([use.name, use.arguments]) for use in answer.uses)])
 
 
-def estimate_usage(answer: ModelResponse, ask: ModelRequest, *, broke_off: bool = False) -> TokenUsage:
+def estimate_usage(
+    answer: ModelResponse, ask: ModelRequest, *, broke_off: bool = False
+) -> TokenUsage:
     """What an answer took, with an estimate of what its server did not count.
 
     Of one that broke off a server has counted what there was at the beginning, if anything.
@@ -55,7 +57,9 @@ def estimate_usage(answer: ModelResponse, ask: ModelRequest, *, broke_off: bool 
     question = usage.input or estimate_request_tokens(ask)
     output = max(usage.output, said) if broke_off else usage.output or said
     estimated = question + output - usage.tokens
-    return replace(usage, input=question, output=output, estimated=estimated) if estimated else usage
+    return (
+        replace(usage, input=question, output=output, estimated=estimated) if estimated else usage
+    )
 
 
 def _tokens(said: Sequence[str]) -> int:
@@ -75,7 +79,9 @@ Charge: TypeAlias = Callable[..., None]
 
 
 class TurnBudget:
-    """What becomes of a question for which a turn was taken; whoever took it looks at this afterwards."""
+    """What becomes of a question for which a turn was taken; whoever took it looks at this
+    afterwards.
+    """
 
     def __init__(self, spent: Budget, charge: Charge, *, is_taken: bool = True) -> None:
         self.spent = spent
@@ -121,7 +127,9 @@ class TurnBudget:
             self.spent.add(turns=-1)
 
     def _settle(self, aside: Reservation, usage: TokenUsage | None) -> None:
-        """What was taken from the budgets is what is recorded; of a question without an answer nothing."""
+        """What was taken from the budgets is what is recorded; of a question without an answer
+        nothing.
+        """
         used = {} if usage is None else usage_amounts(usage)
         aside.settle(**{**used, "turns": used.get("turns", 0) - 1})
         if usage is not None:
@@ -153,7 +161,9 @@ class TurnBudget:
             found.short = None
         return replace(ask, options={**ask.options, "max_tokens": room}), found
 
-    def _aside(self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock) -> Reservation:
+    def _aside(
+        self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock
+    ) -> Reservation:
         found = self.spent.reserve(most, least, clock.require_time)
         if isinstance(found, LimitReached):
             raise self._limit_error(found)
@@ -225,7 +235,9 @@ class _Costs:
 
 def _costs(provider: Provider, ask: ModelRequest, *, is_priced: bool) -> _Costs:
     question, wanted = estimate_request_tokens(ask), ask.options.get("max_tokens")
-    room = wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0 else ROOM
+    room = (
+        wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0 else ROOM
+    )
     if not is_priced:
         return _Costs(question, room, 0.0, 0.0)
     price = provider.price(ask.model, TokenUsage(question))
@@ -239,7 +251,8 @@ def _no_price(provider: str, model: str | None) -> str:
     named = "its default model" if model is None else f"the model '{model}'"
     return (
         f"a limit of spend cannot be kept: the provider '{provider}' has no price for {named}; "
-        f"write one under 'prices' in config/providers/{provider}.yaml, by the name that the server knows, "
+        f"write one under 'prices' in config/providers/{provider}.yaml, by the name that the "
+        "server knows, "
         "or limit tokens"
     )
 

@@ -92,7 +92,9 @@ class TokenUsage:
     calls: int = 1
     """Requests that were answered, with those whose answer was not usable."""
     estimated: int = 0
-    """Of the tokens: those that no server counted; they are reckoned from the length of what was said."""
+    """Of the tokens: those that no server counted; they are reckoned from the length of what was
+    said.
+    """
 
     @property
     def tokens(self) -> int:
@@ -177,10 +179,17 @@ class Provider(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of how it is configured, without keys; a recorded answer counts only for the same."""
+        """Digest of how it is configured, without keys; a recorded answer counts only for the
+        same.
+        """
 
     def ask(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None = None,
     ) -> ModelResponse:
         """The whole answer; `on_text` hears its text as it comes.
 
@@ -208,8 +217,10 @@ ASKING: Final = ("turns", "tokens", "spend", "seconds")
 """The limits that are looked at before a question."""
 
 NOBODY: Final = (
-    "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
-    "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead"
+    "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its "
+    "name, "
+    "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent "
+    "instead"
 )
 
 
@@ -219,7 +230,9 @@ def provider_fingerprint(provider: str | Provider | None) -> Json:
 
 
 def options_fingerprint(options: Mapping[str, Json]) -> Json:
-    """What of the options an answer depends on; its room is a limit: a run may go on with more of it."""
+    """What of the options an answer depends on; its room is a limit: a run may go on with more of
+    it.
+    """
     return {name: value for name, value in options.items() if name != "max_tokens"}
 
 

@@ -65,7 +65,9 @@ def _names(pattern: str, tool_id: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _fits(pieces: tuple[str, ...], text: str) -> bool:
-    """Do the pieces stand in the text in this order, the first at its start and the last at its end?"""
+    """Do the pieces stand in the text in this order, the first at its start and the last at its
+    end?
+    """
     first, *middle = pieces
     if not middle:
         return text == first

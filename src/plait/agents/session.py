@@ -89,7 +89,8 @@ class AgentStep:
     """How often the model is told what is wrong with its answer, before that is a failure."""
     kind: str = "agent"
     once: tuple[str, ...] = ()
-    """Patterns of tools that are rather asked about than called twice, after a kill in the middle."""
+    """Patterns of tools that are rather asked about than called twice, after a kill in the middle.
+    """
     before: tuple[Message, ...] = ()
     """What was said before the prompt."""
     consent: Consent | None = None
@@ -107,7 +108,9 @@ class AgentStep:
         return ()
 
     def fingerprint_data(self) -> Json:
-        """What an answer depends on; limits do not belong to it: a run may go on with higher ones."""
+        """What an answer depends on; limits do not belong to it: a run may go on with higher
+        ones.
+        """
         return [
             provider_fingerprint(self.provider),
             self.model,
@@ -142,9 +145,10 @@ class AgentStep:
     def _tools_in_reach(self, run: WorkingRun) -> list[str]:
         own = [tool.offer.name for tool in self.own]
         try:
-            return [*own, *(offer.tool_id for offer in run.hands.offers(self.tools, ask_servers=False))] or [
-                "none"
-            ]
+            return [
+                *own,
+                *(offer.tool_id for offer in run.hands.offers(self.tools, ask_servers=False)),
+            ] or ["none"]
         except TrustError:
             return [*own, *self.tools, "which are not trusted here yet"]
 
@@ -176,7 +180,9 @@ class AgentSession:
     def to_the_end(self) -> dict[str, Json]:
         path, limits = self.turn.path, self.said.limits
         goes_on = self.turn.can_replay
-        with self.run.budget_scope(path, limits, f"'{self.said.title}'", goes_on=goes_on) as self.spent:
+        with self.run.budget_scope(
+            path, limits, f"'{self.said.title}'", goes_on=goes_on
+        ) as self.spent:
             self.run.agents[path] = AgentScope(self.permissions, self.spent)
             try:
                 self._require_depth()
@@ -188,7 +194,9 @@ class AgentSession:
                 del self.run.agents[path]
 
     def so_far(self) -> list[Message]:
-        """What was said, with a result for every call, also of those that were cut off: models want one."""
+        """What was said, with a result for every call, also of those that were cut off: models want
+        one.
+        """
         answers = [at for at, one in enumerate(self.messages) if one.role == "assistant"]
         last = answers[-1] if answers else len(self.messages)
         heard = {one.answers for one in self.messages[last + 1 :]}
@@ -246,7 +254,8 @@ class AgentSession:
         for name in own.keys() & {offer.name for offer in others}:
             tool_id, whose = tool_id_for(name, others), self.said.title
             self.run.note(
-                self.turn.path, f"the tool '{tool_id}' is not offered: '{whose}' has one of that name"
+                self.turn.path,
+                f"the tool '{tool_id}' is not offered: '{whose}' has one of that name",
             )
         return (*own.values(), *(offer for offer in others if offer.name not in own))
 
@@ -261,7 +270,9 @@ class AgentSession:
     def _perform_turn(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
         number = len(self.answers) + 1
         path = f"{self.turn.path}/turn:{number}"
-        bill = TurnBudget(self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path))
+        bill = TurnBudget(
+            self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path)
+        )
         # Taken before it is asked: of agents side by side no two have the last question.
         if bill.is_taken and (reached := self.spent.take(*ASKING, turns=1)) is not None:
             raise self._limit(reached)
@@ -269,7 +280,12 @@ class AgentSession:
             name=f"turn:{number}",
             title=f"turn {number}",
             fingerprint=digest(
-                [provider.name, provider.fingerprint, self._offer_data(offers), self.said.fingerprint_data()]
+                [
+                    provider.name,
+                    provider.fingerprint,
+                    self._offer_data(offers),
+                    self.said.fingerprint_data(),
+                ]
             ),
             ask=ModelRequest(
                 tuple(self.messages),
@@ -330,7 +346,8 @@ class AgentSession:
     # ── answers that are none ────────────────────────────────────────────
 
     def _useless(self, answer: ModelResponse) -> Failure | None:
-        """Why the conversation ends with an answer in vain; a run that goes on asks for another one.
+        """Why the conversation ends with an answer in vain; a run that goes on asks for another
+        one.
 
         An answer that was cut off is none, and calls that were cut off are not made.
         """
@@ -345,7 +362,9 @@ class AgentSession:
             return None
         if not (found := self._parse_response(answer)).fits:
             return self._after_retries(found.wrong)
-        lacking = None if self.said.completion_check is None else self.said.completion_check(self.turn)
+        lacking = (
+            None if self.said.completion_check is None else self.said.completion_check(self.turn)
+        )
         return None if lacking is None else Failure(lacking, "incomplete")
 
     def _after_retries(self, wrong: Sequence[str]) -> Failure | None:
@@ -354,7 +373,9 @@ class AgentSession:
         if bad <= self.said.max_output_retries:
             return None
         tries = f"{bad} time{'' if bad == 1 else 's'}"
-        return Failure(f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer")
+        return Failure(
+            f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer"
+        )
 
     def _parse_response(self, answer: ModelResponse) -> StructuredResult:
         """What an answer says, and what of it does not meet the schema."""
@@ -383,15 +404,21 @@ class AgentSession:
         room, reached = self._take_steps(len(uses))
         calls = [self._use(number, use, offers) for number, use in enumerate(uses[:room], 1)]
         outcomes = self._perform_all(calls)
-        self.messages += [_answer_to(use, outcome) for use, outcome in zip(uses, outcomes, strict=False)]
-        failed = next((outcome.failure for outcome in outcomes if isinstance(outcome, Failed)), None)
+        self.messages += [
+            _answer_to(use, outcome) for use, outcome in zip(uses, outcomes, strict=False)
+        ]
+        failed = next(
+            (outcome.failure for outcome in outcomes if isinstance(outcome, Failed)), None
+        )
         if failed is not None:
             raise StepError(replace(failed, output=self.record(failed.kind)))
         if reached is not None:
             raise self._limit(reached)
 
     def _take_steps(self, wanted: int) -> tuple[int, LimitReached | None]:
-        """How many calls may be made, taken before they are made; and the limit, if that is fewer."""
+        """How many calls may be made, taken before they are made; and the limit, if that is
+        fewer.
+        """
         for taken in range(wanted):
             path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
             if self._seems_known(path):
@@ -425,7 +452,9 @@ class AgentSession:
         first, at_first = self._performed, self.turn
 
         def perform(work: WorkItem) -> Outcome:
-            outcome, turns[work.order] = at_first.perform_next(calls[work.order], first + work.order)
+            outcome, turns[work.order] = at_first.perform_next(
+                calls[work.order], first + work.order
+            )
             return outcome
 
         def finished(work: WorkItem, outcome: Outcome) -> None:
@@ -445,7 +474,9 @@ class AgentSession:
     # ── limits ───────────────────────────────────────────────────────────
 
     def _require_depth(self) -> None:
-        """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes on."""
+        """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes
+        on.
+        """
         reached, hooks = self.spent.reach("depth"), self.run.hooks
         if reached is None:
             return
@@ -481,7 +512,9 @@ class AgentSession:
 def _answer_to(use: ToolRequest, outcome: Outcome) -> Message:
     match outcome:
         case Succeeded(dict() as value):
-            return Message("tool", str(value.get("output")), answers=use.id, failed=bool(value.get("failed")))
+            return Message(
+                "tool", str(value.get("output")), answers=use.id, failed=bool(value.get("failed"))
+            )
         case Skipped(why):
             return Message("tool", f"it was not called: {why}", answers=use.id, failed=True)
     return Message("tool", "there is no result", answers=use.id, failed=True)

@@ -38,7 +38,9 @@ class StructuredResult:
 
 
 def parse_structured(text: str, schema: Mapping[str, Json]) -> StructuredResult:
-    """What an answer says, and what of it does not meet the schema; ValueError if the schema is none."""
+    """What an answer says, and what of it does not meet the schema; ValueError if the schema is
+    none.
+    """
     written = text.strip()
     fenced = _FENCED.fullmatch(written)
     for candidate in (fenced[1] if fenced else written, _only_block(written)):
@@ -80,7 +82,9 @@ def is_json_safe(data: Json) -> bool:
     if _is_deep(data):
         return False
     try:
-        json_text(data).encode("utf-8")  # half a character can be written in JSON, and then nowhere else
+        json_text(data).encode(
+            "utf-8"
+        )  # half a character can be written in JSON, and then nowhere else
     except (ValueRefusedError, UnicodeEncodeError):
         return False
     return True

@@ -48,7 +48,9 @@ def tool_id_for(name: str, offers: Iterable[ToolOffer]) -> str | None:
 
 
 def make_offer(tool_id: str, description: str, schema: Mapping[str, Json] | None) -> ToolOffer:
-    return ToolOffer(wire_name(tool_id), description.strip() or tool_id, schema or ANYTHING, tool_id)
+    return ToolOffer(
+        wire_name(tool_id), description.strip() or tool_id, schema or ANYTHING, tool_id
+    )
 
 
 def not_offered_message(name: str, offers: Iterable[ToolOffer]) -> str:
@@ -64,7 +66,9 @@ def not_offered_message(name: str, offers: Iterable[ToolOffer]) -> str:
 
 
 def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
-    """What of a value does not meet a schema, without the value; ValueError if the schema is none."""
+    """What of a value does not meet a schema, without the value; ValueError if the schema is
+    none.
+    """
     if surely_meets(value, schema):
         return []
     asked = validator(json.dumps(schema))
@@ -75,7 +79,9 @@ def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
         ]
     except UnicodeEncodeError:
         return ["it holds half a character"]
-    return found[:MOST_SAID] + ([f"and {len(found) - MOST_SAID} more"] if len(found) > MOST_SAID else [])
+    return found[:MOST_SAID] + (
+        [f"and {len(found) - MOST_SAID} more"] if len(found) > MOST_SAID else []
+    )
 
 
 # ── what a tool gave, for a model to read ────────────────────────────────

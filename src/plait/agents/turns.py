@@ -1,4 +1,6 @@
-"""One request to a model, and one tool call that the model asks for: each is a step that is recorded."""
+"""One request to a model, and one tool call that the model asks for: each is a step that is
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,16 @@ Consent = Callable[[str, Mapping[str, Json]], bool]
 
 @dataclass(frozen=True, slots=True)
 class SessionTool:
-    """A tool of one conversation alone; `call` gives what the model gets to read, or raises StepError."""
+    """A tool of one conversation alone; `call` gives what the model gets to read, or raises
+    StepError.
+    """
 
     offer: ToolOffer
     call: Callable[[StepContext, Mapping[str, Json]], Json]
     ruled: Callable[[str, bool], None] = lambda _path, _is_allowed: None
-    """Told of every call, before it is made or when it is not to be: its path, and whether it may be made."""
+    """Told of every call, before it is made or when it is not to be: its path, and whether it may
+    be made.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +112,21 @@ class ModelTurn:
         record = mask_value({**answer.record(), **self._prompt_record()}, run.mask)
         useless = self.judge(answer)
         outcome = (
-            Succeeded(record) if useless is None else Failed(replace(useless, output=record, path=ctx.path))
+            Succeeded(record)
+            if useless is None
+            else Failed(replace(useless, output=record, path=ctx.path))
         )
         if run.hooks is not None:
             told = {**self.context(), "result": record}
-            run.hooks.notify_after(ctx, "turn_finished", {**told, "model": self.ask.model or answer.model})
+            run.hooks.notify_after(
+                ctx, "turn_finished", {**told, "model": self.ask.model or answer.model}
+            )
         return require_success(outcome)
 
     def _require_allowed(self, ctx: StepContext) -> None:
-        """A hook may keep the model from being asked; that is no end that a run which goes on remembers."""
+        """A hook may keep the model from being asked; that is no end that a run which goes on
+        remembers.
+        """
         if ctx.run.hooks is None:
             return
         try:
@@ -123,7 +135,9 @@ class ModelTurn:
             raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
 
     def _prompt_record(self) -> dict[str, Json]:
-        """With which words a conversation began, for whoever reads it later; kept with the first answer."""
+        """With which words a conversation began, for whoever reads it later; kept with the first
+        answer.
+        """
         if self.name != FIRST:
             return {}
         system = self.ask.system if len(self.ask.messages) == 1 else ""
@@ -132,7 +146,9 @@ class ModelTurn:
 
 
 def _bad_answer(error: StepError, mask: Callable[[str], str]) -> ModelResponse:
-    """What the model said, although it does not meet the schema: it was paid for, and is answered."""
+    """What the model said, although it does not meet the schema: it was paid for, and is
+    answered.
+    """
     match error.failure:
         case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
             ending: Json = facts.get("ending", "end")
@@ -217,7 +233,11 @@ class ToolCallTurn:
             wrong = ["the schema of the tool is none"]
         if wrong:
             return f"the arguments do not fit: {'; '.join(wrong)}"
-        if self.own is None and not self.permissions.allow(self.tool_id) and not self._has_consent():
+        if (
+            self.own is None
+            and not self.permissions.allow(self.tool_id)
+            and not self._has_consent()
+        ):
             return f"'{self.tool_id}' may not be called here"
         return self._forbidden(ctx)
 
@@ -255,7 +275,9 @@ def tool_request_fingerprint(use: ToolRequest) -> str:
 
 
 def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
-    """An empty result of the call at a path, for those who say that it is done; None if there is no call."""
+    """An empty result of the call at a path, for those who say that it is done; None if there is no
+    call.
+    """
     above, dot, number = path.rpartition(".call:")
     known = journal.step(above) if dot and number.isdecimal() else None
     if known is None or not isinstance(known.outcome, Succeeded):

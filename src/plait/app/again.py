@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResumeAnswers:
-    """What the user says of steps whose end nobody knows: to do them again, or that they are done."""
+    """What the user says of steps whose end nobody knows: to do them again, or that they are
+    done.
+    """
 
     repeat: Sequence[str] = ()
     done: Sequence[str] = ()
@@ -40,7 +42,9 @@ class ResumeAnswers:
         _require_steps(loaded, opened.journal, self, _earlier_done_marks(opened))
 
     def values(self, loaded: LoadedFlow, opened: OpenRun) -> dict[str, Json]:
-        """By path: what steps give that are said to be done, now or in an earlier life that came to none."""
+        """By path: what steps give that are said to be done, now or in an earlier life that came to
+        none.
+        """
         steps = dict(flow_steps(loaded))
         found = {path: _value_at(path, steps, opened.journal) for path in self._done_marks(opened)}
         return {path: value for path, value in found.items() if value is not None}
@@ -52,7 +56,9 @@ class ResumeAnswers:
             opened.update_facts(**{SAID_DONE: now})
 
     def _done_marks(self, opened: OpenRun) -> list[str]:
-        """The steps that are said to be done, now or before, but for those that are to be repeated."""
+        """The steps that are said to be done, now or before, but for those that are to be
+        repeated.
+        """
         return [
             path
             for path in dict.fromkeys((*_earlier_done_marks(opened), *self.done))
@@ -67,7 +73,11 @@ SAID_DONE: Final = "said_done"
 def _earlier_done_marks(opened: OpenRun) -> list[str]:
     """The steps that were said to be done in earlier lives, and are not."""
     said = opened.facts.get(SAID_DONE)
-    return [str(path) for path in said if not _is_done(str(path), opened)] if isinstance(said, list) else []
+    return (
+        [str(path) for path in said if not _is_done(str(path), opened)]
+        if isinstance(said, list)
+        else []
+    )
 
 
 def _is_done(path: str, opened: OpenRun) -> bool:
@@ -93,13 +103,19 @@ def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
     return dict(UNSEEN)
 
 
-def _require_steps(loaded: LoadedFlow, journal: Journal, said: ResumeAnswers, kept: Sequence[str]) -> None:
-    """Every path is that of a step, in an item of one that has begun; and only a question is repeated."""
+def _require_steps(
+    loaded: LoadedFlow, journal: Journal, said: ResumeAnswers, kept: Sequence[str]
+) -> None:
+    """Every path is that of a step, in an item of one that has begun; and only a question is
+    repeated.
+    """
     from plait.agents.turns import recorded_tool_call
 
     known = dict(flow_steps(loaded))
     for path in (*said.repeat, *said.done):
-        if journal.is_unfinished(path) and (_is_call(path) or recorded_tool_call(journal, path) is not None):
+        if journal.is_unfinished(path) and (
+            _is_call(path) or recorded_tool_call(journal, path) is not None
+        ):
             continue
         step = _step_at(known, path)
         if step is None or not _is_in_begun(path, journal):
@@ -113,7 +129,8 @@ def _require_steps(loaded: LoadedFlow, journal: Journal, said: ResumeAnswers, ke
 
 
 LISTS: Final = ("phase", "fan", "item", "items", "handler", "rounds")
-"""Kinds of what only holds steps, or finds what they are done for: what it gives is made of theirs."""
+"""Kinds of what only holds steps, or finds what they are done for: what it gives is made of theirs.
+"""
 
 
 def _is_in_begun(path: str, journal: Journal) -> bool:
@@ -124,7 +141,8 @@ def _is_in_begun(path: str, journal: Journal) -> bool:
 
 def _no_action(path: str, kind: str) -> InputError:
     return InputError(
-        f"'{path}' ({kind}) only holds steps: --done and --repeat are about a step that does something",
+        f"'{path}' ({kind}) only holds steps: --done and --repeat are about a step that does "
+        "something",
         fix="name the steps in it; plait show lists them",
         code="no-action",
     )
@@ -151,7 +169,9 @@ def open_questions(loaded: LoadedFlow, journal: Journal) -> Iterator[tuple[str, 
 
 def _is_inside_recorded(journal: Journal, path: str) -> bool:
     parts = path.split("/")
-    return any(journal.step("/".join(parts[:length])) is not None for length in range(1, len(parts)))
+    return any(
+        journal.step("/".join(parts[:length])) is not None for length in range(1, len(parts))
+    )
 
 
 def _is_call(path: str) -> bool:
@@ -202,7 +222,9 @@ def failed_items_to_retry(
     if fan is None:
         return
     behind = items_selected_at(journal, fan.name, fan.items.name)
-    letters = [known for known in journal.failure_titles(fan.name, after=behind) if is_item(known[0])]
+    letters = [
+        known for known in journal.failure_titles(fan.name, after=behind) if is_item(known[0])
+    ]
     letters += [(path, path.rpartition("/item:")[2]) for path in waiting]
     unknown = [one for one in wanted if not any(_is_called(known, one) for known in letters)]
     if unknown:
@@ -212,7 +234,9 @@ def failed_items_to_retry(
             fix=f"did you mean '{guess}'?" if guess else "plait show lists the failed items",
             code="unknown-item",
         )
-    chosen = [known for known in letters if not wanted or any(_is_called(known, one) for one in wanted)]
+    chosen = [
+        known for known in letters if not wanted or any(_is_called(known, one) for one in wanted)
+    ]
     if chosen:
         yield StepInvalidated(fan.name, "items are retried", below=False)
     for path, _ in chosen:

@@ -81,7 +81,11 @@ def _compile_cached(template: Json, profile: str) -> Template:
         key = marshal.dumps(template, 2)  # equal trees have equal bytes, and no others have
     except ValueError:  # other types than those of JSON: let `compile` look at them
         return compile(template, profile=profile)
-    return _compile_tree(key, profile) if len(key) <= MAX_CACHED else compile(template, profile=profile)
+    return (
+        _compile_tree(key, profile)
+        if len(key) <= MAX_CACHED
+        else compile(template, profile=profile)
+    )
 
 
 @lru_cache(maxsize=512)
@@ -174,7 +178,9 @@ def sh_through(
     timeout: float | None = None,
     strict: bool = False,
 ) -> int:
-    """Like `sh`, on our own standard streams: output appears as it is written, and none of it is kept."""
+    """Like `sh`, on our own standard streams: output appears as it is written, and none of it is
+    kept.
+    """
     bound = bind_script(template, values, shell=shell, strict=strict)
     return _in_shell(bound, shell, cwd, env, timeout, passthrough=True).exit_code
 
@@ -192,7 +198,9 @@ def _in_shell(
 
     _require_run_options(cwd, env, timeout)
     environment = dict(os.environ) if env is None else env
-    return run_shell(bound, shell=shell, cwd=cwd, env=environment, timeout=timeout, passthrough=passthrough)
+    return run_shell(
+        bound, shell=shell, cwd=cwd, env=environment, timeout=timeout, passthrough=passthrough
+    )
 
 
 def _require_run_options(cwd: object, env: object, timeout: object) -> None:

@@ -4,9 +4,9 @@
     output = ensemble.run({"topic": "tides"})
     output.raw, output.task_outputs[0].raw, output.tokens, output.cost, output.trace
 
-In a project (a folder whose `.ai` holds more than state, or one that is named) a run is recorded in its
-state folder, shown by `plait show`, and resumed by `run(resume=ID)`.  Elsewhere nothing is written: the run
-lives in memory.
+In a project (a folder whose `.ai` holds more than state, or one that is named) a run is recorded in
+its state folder, shown by `plait show`, and resumed by `run(resume=ID)`.  Elsewhere nothing is
+written: the run lives in memory.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class Ensemble:
     tasks: Sequence[Task]
     name: str = field(default="ensemble", kw_only=True)
     workflow: Strategy | None = field(default=None, kw_only=True)
-    """sequential, parallel or hierarchical; None: parallel if a task has a context, else sequential."""
+    """sequential, parallel or hierarchical; None: parallel if a task has a context, else
+    sequential.
+    """
     loops: Sequence[Loop] = field(default=(), kw_only=True)
     map: MapReduce | Sequence[MapReduce] = field(default=(), kw_only=True)
     manager: Manager | None = field(default=None, kw_only=True)
@@ -170,7 +172,9 @@ class Ensemble:
         if resume is not None:
             if where is None:
                 fix = "name its project: run(resume=…, project='…')"
-                raise InputError("only a run of a project can be resumed", fix=fix, code="no-project")
+                raise InputError(
+                    "only a run of a project can be resumed", fix=fix, code="no-project"
+                )
             given = {**program_inputs(resume, where), **given}
         program = self._program(given)
         try:
@@ -191,7 +195,9 @@ class Ensemble:
 
     def _merge_inputs(self, inputs: Mapping[str, Json] | None) -> dict[str, Json]:
         if inputs is not None and not isinstance(inputs, Mapping):
-            raise InputError("inputs are a map of names", fix='pass {"name": "value"}', code="wrong-type")
+            raise InputError(
+                "inputs are a map of names", fix='pass {"name": "value"}', code="wrong-type"
+            )
         given = {**self.inputs, **(inputs or {})}
         odd = [(name, value) for name, value in given.items() if value.__class__ not in _PLAIN]
         problems = [problem for one in odd if (problem := _not_json(*one)) is not None]
@@ -208,7 +214,9 @@ class Ensemble:
         return nearest_project(os.getcwd()) if named is None else project_root(named)
 
     def _program(self, given: Mapping[str, Json]) -> EnsembleProgram:
-        """With providers of its own: what a list of answers has given in one run it gives in the next."""
+        """With providers of its own: what a list of answers has given in one run it gives in the
+        next.
+        """
         made: dict[int, Provider] = {}
         cast = self._cast
         agents = [task.agent for task in cast.tasks if task.agent is not None]
@@ -221,7 +229,12 @@ class Ensemble:
         if own is not None:
             cast = replace(cast, provider=own)
         return compile_ensemble(
-            cast, self._texts, given, limits=to_limits(self.limits), hooks=self._hooks, providers=asked
+            cast,
+            self._texts,
+            given,
+            limits=to_limits(self.limits),
+            hooks=self._hooks,
+            providers=asked,
         )
 
 
@@ -235,7 +248,8 @@ def _in_python(error: InputError, cast: EnsembleSpec) -> PlaitError:
     if doubtful:
         named = ", ".join(f"'{name}'" for name in doubtful)
         fix += (
-            f"; the handler of {named} holds an object that may change, and nobody can tell in another "
+            f"; the handler of {named} holds an object that may change, and nobody can tell in "
+            "another "
             "process whether it is still the same: a function or a frozen dataclass can be told"
         )
     return InputError.together(replace(problem, fix=fix) for problem in error.problems)
@@ -245,7 +259,9 @@ def _not_json(name: str, value: Json) -> Problem | None:
     try:
         json_text(value)
     except ValueRefusedError as error:
-        return Problem(f"the input '{name}' cannot be used: {error.what}", None, error.fix, code="not-json")
+        return Problem(
+            f"the input '{name}' cannot be used: {error.what}", None, error.fix, code="not-json"
+        )
     return None
 
 
@@ -291,13 +307,17 @@ def _all_tasks(ensemble: Ensemble) -> tuple[Task, ...]:
     """Those of the list, and those that only loops and maps name."""
     maps = ensemble.map if isinstance(ensemble.map, Sequence) else (ensemble.map,)
     named = [task for loop in ensemble.loops for task in loop.tasks]
-    named += [task for one in maps for task in (one.source, one.task, one.reduce) if task is not None]
+    named += [
+        task for one in maps for task in (one.source, one.task, one.reduce) if task is not None
+    ]
     known = {id(task) for task in ensemble.tasks}
     return (*ensemble.tasks, *{id(task): task for task in named if id(task) not in known}.values())
 
 
 def task_ids(tasks: Sequence[Task]) -> dict[int, str]:
-    """By the identity of a task what it is called: by its name, or its place; never two the same."""
+    """By the identity of a task what it is called: by its name, or its place; never two the
+    same.
+    """
     ids: dict[int, str] = {}
     taken: set[str] = set()
     for number, task in enumerate(tasks, 1):
@@ -335,7 +355,9 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
             fix = "pass a name, a function of the question, or a list of answers"
             raise InputError("this is no provider", fix=fix, code="wrong-type")
         else:
-            made[id(given)] = scripted(given, name=qualified_name(given) if callable(given) else "list")
+            made[id(given)] = scripted(
+                given, name=qualified_name(given) if callable(given) else "list"
+            )
     return made[id(given)]
 
 
@@ -373,10 +395,14 @@ def _calls(cast: EnsembleSpec) -> Iterator[ToolCall]:
 
 
 def _uses(cast: EnsembleSpec) -> Iterator[tuple[str, Span]]:
-    """The tools that tasks and agents name one by one: each is there and may run, before anything does."""
+    """The tools that tasks and agents name one by one: each is there and may run, before anything
+    does.
+    """
     agents = [task.agent for task in cast.tasks if task.agent is not None]
     patterns = [
-        pattern for agent in (*agents, *([cast.manager] if cast.manager else [])) for pattern in agent.tools
+        pattern
+        for agent in (*agents, *([cast.manager] if cast.manager else []))
+        for pattern in agent.tools
     ]
     named = [task.tool for task in cast.tasks if task.tool is not None]
     for tool in (*named, *patterns):
@@ -398,7 +424,11 @@ def _output(
 ) -> EnsembleOutput:
     outputs = tuple(_outputs(program, result, events))
     done = [one for one in outputs if one.status == "done"]
-    whole = [one.event for one in events if isinstance(one.event, StepFinished) and one.event.path == TASKS]
+    whole = [
+        one.event
+        for one in events
+        if isinstance(one.event, StepFinished) and one.event.path == TASKS
+    ]
     return EnsembleOutput(
         done[-1].raw if done else "",
         outputs,
@@ -422,7 +452,9 @@ def _outputs(
     for name in order:
         if name in values:
             said = values[name].get("name"), values[name].get("description")
-            yield _one_output(name, tasks.get(name) or Task(said[1], None, name=said[0]), values[name])
+            yield _one_output(
+                name, tasks.get(name) or Task(said[1], None, name=said[0]), values[name]
+            )
 
 
 def _one_output(name: str, task: Task, value: Mapping[str, Json]) -> TaskOutput:
@@ -464,10 +496,14 @@ def _used(events: Sequence[EventRecord]) -> TokenUsage:
         match stamped.event:
             case StepFinished(kind="turn", outcome=Succeeded(dict() as value)):
                 usages.append(value.get("usage"))
-            case StepFinished(kind="turn", outcome=Failed(failure)) if isinstance(failure.output, Mapping):
+            case StepFinished(kind="turn", outcome=Failed(failure)) if isinstance(
+                failure.output, Mapping
+            ):
                 usages.append(failure.output.get("usage"))
     return (
-        sum_usage([TokenUsage(**one) for one in usages if isinstance(one, Mapping)]) if usages else NO_USAGE
+        sum_usage([TokenUsage(**one) for one in usages if isinstance(one, Mapping)])
+        if usages
+        else NO_USAGE
     )
 
 

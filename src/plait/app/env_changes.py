@@ -47,7 +47,11 @@ def _other_values(before: Mapping[str, Json], kept: Mapping[str, str]) -> Iterat
         have = "has another value" if len(kept) == 1 else "have other values"
         yield f"whether {named} {have} cannot be known"
     elif _digest(kept, bytes.fromhex(str(before["salt"]))) != before["digest"]:
-        yield f"{named} has another value" if len(kept) == 1 else f"at least one of {named} has another value"
+        yield (
+            f"{named} has another value"
+            if len(kept) == 1
+            else f"at least one of {named} has another value"
+        )
 
 
 def env_change_problem(change: str) -> Problem:

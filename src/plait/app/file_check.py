@@ -68,7 +68,11 @@ def _with_position(finding: Finding, path: str, document: Node | None) -> Findin
         if node is not None and said.name == os.path.abspath(path):
             return replace(finding, problem=replace(problem, where=node.span))
     key = re.match(r"config((?:\.\w+)+) |'(\w+)' is not read", problem.what)
-    if problem.where != os.path.abspath(path) or not isinstance(document, MappingNode) or key is None:
+    if (
+        problem.where != os.path.abspath(path)
+        or not isinstance(document, MappingNode)
+        or key is None
+    ):
         return finding
     names = ["config", *key[1].split(".")[1:]] if key[1] else [key[2]]
     while names:
@@ -118,7 +122,9 @@ def _without_effect(item: ToolFile) -> Iterator[Finding]:
 
 
 def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
-    """What is wrong with every call of a tool in a file: the tool, its parameters, values in its code."""
+    """What is wrong with every call of a tool in a file: the tool, its parameters, values in its
+    code.
+    """
     from plait.app.subflows import find_code_params
     from plait.app.toolbox import project_of_file
     from plait.lang.analysis.tool_calls import calls_in_file, code_findings
@@ -187,21 +193,34 @@ def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
         if one.code == "bad-schema":
             continue  # it is a problem of the tool, and said as such
         guesses = [guess for name in one.unexpected if (guess := closest_name(name, properties))]
-        fix = f"did you mean '{guesses[0]}'?" if guesses else f"see 'plait tools show {call.tool_id}'"
+        fix = (
+            f"did you mean '{guesses[0]}'?" if guesses else f"see 'plait tools show {call.tool_id}'"
+        )
         what = f"'{call.tool_id}': {place_in(one.path)}{one.what}"
         where = _place(call, (*one.path, *one.unexpected[:1]))
         yield Finding(Problem(what, where, fix, code="schema-violation"))
-    if schema.keys() & {"additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref"}:
+    if schema.keys() & {
+        "additionalProperties",
+        "patternProperties",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "$ref",
+    }:
         return
     for name in params.keys() - properties.keys() if properties else ():
         guess = closest_name(name, properties)
         fix = f"did you mean '{guess}'?" if guess else f"it takes {', '.join(properties)}"
         what = f"'{name}' is not among the parameters of '{call.tool_id}'"
-        yield Finding(Problem(what, _place(call, (name,)), fix, code="unknown-parameter"), "warning")
+        yield Finding(
+            Problem(what, _place(call, (name,)), fix, code="unknown-parameter"), "warning"
+        )
 
 
 def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
-    """Where a parameter stands: the key of one in a map, the value of one in a list, or the tool's id."""
+    """Where a parameter stands: the key of one in a map, the value of one in a list, or the tool's
+    id.
+    """
     assert call.node is not None, "only a call with its place in a file is looked at"
     if call.written is None or not path:
         return call.node.span

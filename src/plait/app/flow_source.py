@@ -47,7 +47,9 @@ class Options:
 class FlowSource:
     """A file, how it is to be run, and where."""
 
-    def __init__(self, path: str, options: Options, project: str | None, *, tool: str | None = None) -> None:
+    def __init__(
+        self, path: str, options: Options, project: str | None, *, tool: str | None = None
+    ) -> None:
         self.path = path
         self.options = options
         self.tool = tool
@@ -68,14 +70,16 @@ class FlowSource:
         facts = opened.facts
         if not {"file", "project"} <= facts.keys():
             raise JournalError(
-                f"run {opened.id} does not say which file and project it is of, so its journal is damaged",
+                f"run {opened.id} does not say which file and project it is of, so its journal is "
+                "damaged",
                 opened.folder,
                 "restore its folder from a backup, or remove it and run the flow again",
                 code="damaged",
             )
         if facts.get("python"):
             raise InputError(
-                f"run {opened.id} was begun by a program in Python, and only that can go on with it",
+                f"run {opened.id} was begun by a program in Python, and only that can go on with "
+                "it",
                 fix=f"there: ensemble.run(resume='{opened.id}')",
                 code="made-in-python",
             )
@@ -87,7 +91,11 @@ class FlowSource:
             )
         said = facts.get("options")
         known = Options().record()
-        kept = {name: said[name] for name in said if name in known} if isinstance(said, Mapping) else {}
+        kept = (
+            {name: said[name] for name in said if name in known}
+            if isinstance(said, Mapping)
+            else {}
+        )
         if max_parallel is not None:
             kept["max_parallel"] = max_parallel
         if backend is not None:
@@ -176,7 +184,9 @@ def keep_backend(opened: OpenRun, backend: str | None) -> None:
 def require_worktrees_in_place(flow: FlowSource, loaded: LoadedFlow, opened: OpenRun) -> None:
     """The places of items are where the project was when they were made: git knows them there."""
     before, fan = _project_then(opened), loaded.program.fan
-    is_isolated = fan is not None and fan.isolation is not None and opened.journal.was_ever_started(fan.name)
+    is_isolated = (
+        fan is not None and fan.isolation is not None and opened.journal.was_ever_started(fan.name)
+    )
     if flow.project == before or not is_isolated:
         return
     back = f"move the project back to {before}"
@@ -204,7 +214,9 @@ def place_now(file: str, project: str, now: str) -> tuple[str, str]:
 
 
 def _with_secrets(given: Mapping[str, Json], loaded: LoadedFlow) -> Iterator[str]:
-    """The inputs that are declared to be secret, or hold a declared secret, in whatever usual form."""
+    """The inputs that are declared to be secret, or hold a declared secret, in whatever usual
+    form.
+    """
     from plait.core.masking import Masker, mask_value
 
     mask = Masker(loaded.secret_texts()).mask
@@ -224,7 +236,9 @@ def _read_secret_inputs(opened: OpenRun, inputs: Mapping[str, Json]) -> dict[str
     others = [name for name in inputs if name not in withheld]
     if others:
         what = f"run {opened.id} has its inputs already: {format_names(others)}"
-        raise InputError(what, fix="begin a new run with other inputs: plait run …", code="input-kept")
+        raise InputError(
+            what, fix="begin a new run with other inputs: plait run …", code="input-kept"
+        )
     told = {
         name: os.environ[INPUT_ENV_PREFIX + name]
         for name in withheld
@@ -235,7 +249,8 @@ def _read_secret_inputs(opened: OpenRun, inputs: Mapping[str, Json]) -> dict[str
     if missing:
         variables = " ".join(f"{INPUT_ENV_PREFIX}{name}=…" for name in missing)
         raise InputError(
-            f"run {opened.id} was given secrets, which are not kept with it: {format_names(missing)}",
+            f"run {opened.id} was given secrets, which are not kept with it: "
+            f"{format_names(missing)}",
             fix=f"give them again: {variables} plait resume {opened.id}",
             code="secret-input",
         )

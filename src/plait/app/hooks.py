@@ -13,7 +13,14 @@ from threading import Lock
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.outcome import Aborted, DeadlineExceeded, Failure, LimitExceeded, StepError, too_long
+from plait.engine.outcome import (
+    Aborted,
+    DeadlineExceeded,
+    Failure,
+    LimitExceeded,
+    StepError,
+    too_long,
+)
 from plait.engine.perform import StepContext, act
 from plait.engine.working_run import working
 
@@ -28,8 +35,12 @@ if TYPE_CHECKING:
     from plait.tools.trust.decisions import AskTrust
 
 
-def add_space_hooks(loaded: LoadedFlow, project: str, ask: AskTrust | None, *, running: bool) -> LoadedFlow:
-    """The flow with the hooks of the user and of the project as well; TrustError if those may not be used."""
+def add_space_hooks(
+    loaded: LoadedFlow, project: str, ask: AskTrust | None, *, running: bool
+) -> LoadedFlow:
+    """The flow with the hooks of the user and of the project as well; TrustError if those may not
+    be used.
+    """
     from plait.app.toolbox import user_space
 
     roots = (os.path.join(project, ".ai"), user_space())
@@ -55,7 +66,9 @@ def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Ho
     return tuple(
         hook
         for file in files
-        for hook in load_hooks(file.data.decode("utf-8", "surrogateescape"), file.path, space=file.space.name)
+        for hook in load_hooks(
+            file.data.decode("utf-8", "surrogateescape"), file.path, space=file.space.name
+        )
     )
 
 
@@ -73,14 +86,17 @@ def begin(loaded: LoadedFlow, run: WorkingRun) -> None:
     if limited and not run.is_first_run:
         run.spent.add(seconds=run.earlier.seconds)
     if not run.is_first_run:
-        # Before the first step: of steps side by side some are remembered later than others take new ones.
+        # Before the first step: of steps side by side some are remembered later than others take
+        # new ones.
         run.spent.add_earlier(**run.earlier.inside(""))
     names = _names(loaded, run.id)
     run.hooks = HookRunner(loaded.hooks, call=fill_and_call, names=names, spent=run.spent)
 
 
 def _limits_around(loaded: LoadedFlow) -> Limits:
-    """The limits of a run; those of a directive are its agent's, and hold for what hooks ask, too."""
+    """The limits of a run; those of a directive are its agent's, and hold for what hooks ask,
+    too.
+    """
     if not loaded.hooks or loaded.kind != "directive":
         return loaded.limits
     own = _flow_limits(loaded)
@@ -127,7 +143,11 @@ def fire_run_started(program: Program, ctx: StepContext, hooks: HookRunner | Non
 
 
 def fire_run_ended(
-    program: Program, ctx: StepContext, hooks: HookRunner | None, value: Json, failure: Failure | None
+    program: Program,
+    ctx: StepContext,
+    hooks: HookRunner | None,
+    value: Json,
+    failure: Failure | None,
 ) -> Json:
     """Tell how a run has ended: that it has failed each time, that it is done once; the value."""
     if hooks is None:
@@ -138,7 +158,9 @@ def fire_run_ended(
         ctx = replace(ctx, replay_after=max(ctx.replay_after, _last_end(program, ctx)))
     else:
         ctx = replace(ctx, can_replay=False)
-    event, told = ("run_finished", {"result": value}) if failure is None else ("run_failed", _error(failure))
+    event, told = (
+        ("run_finished", {"result": value}) if failure is None else ("run_failed", _error(failure))
+    )
     verdict = hooks.fire(event, ctx, told)
     if verdict is not None and verdict.verb == "abort":
         raise verdict.abort_error()

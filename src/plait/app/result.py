@@ -44,14 +44,20 @@ class FlowResult:
             return STOPPED_BY.get(self.failure.message if self.failure else "", 130)
         if self.trust_refused:
             return 3
-        if self.failure is not None and self.failure.kind == "refused" and self.failure.path == INPUT:
+        if (
+            self.failure is not None
+            and self.failure.kind == "refused"
+            and self.failure.path == INPUT
+        ):
             return 2  # as for any other file of the user's that is missing or cannot be read
         return 1 if self.status == "failed" or self.counts.get("failed") else 0
 
 
 @dataclass(frozen=True, slots=True)
 class RunObservers:
-    """Who is there while a run is worked on: those who watch, who may stop it, who answers about trust."""
+    """Who is there while a run is worked on: those who watch, who may stop it, who answers about
+    trust.
+    """
 
     watchers: Sequence[Watch] = ()
     stop: StopSignal = field(default_factory=StopSignal)

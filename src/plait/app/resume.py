@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetryRecord:
-    """What a run keeps of the last time that items of it were retried, by a text that may have been new.
+    """What a run keeps of the last time that items of it were retried, by a text that may have been
+    new.
 
-    All else that was done then stays done, also in later lives of the run, while its text stays as it was.
+    All else that was done then stays done, also in later lives of the run, while its text stays as
+    it was.
     """
 
     items: frozenset[str] = frozenset()
@@ -37,7 +39,8 @@ class RetryRecord:
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """By path: those of the steps of the flow, as its text was then."""
     asked: frozenset[str] = frozenset()
-    """The paths of the items that somebody wanted to be retried, by whatever text; none: too many."""
+    """The paths of the items that somebody wanted to be retried, by whatever text; none: too many.
+    """
 
     @classmethod
     def of(cls, opened: OpenRun) -> RetryRecord:
@@ -60,10 +63,11 @@ class RetryRecord:
         return [path for path in sorted(self.asked) if opened.journal.step(path) is None]
 
     def for_next_attempt(self, loaded: LoadedFlow, opened: OpenRun) -> RetryRecord:
-        """What later lives have to know of it: nothing, if all that is done was done by the text of now.
+        """What later lives have to know of it: nothing, if all that is done was done by the text of
+        now.
 
-        What is no change to any step that was done is kept as well: to find that out, very many items
-        would have to be gone through before anything is told.
+        What is no change to any step that was done is kept as well: to find that out, very many
+        items would have to be gone through before anything is told.
         """
         is_alike = not RetryRecord.of(opened).items and _is_of_one_text(loaded, opened)
         return RetryRecord(asked=self.asked) if is_alike else self
@@ -73,7 +77,9 @@ class RetryRecord:
         return self.fingerprints.get(path) == step.fingerprint
 
     def without_changes(self, loaded: LoadedFlow) -> RetryRecord:
-        """Steps that have changed since are done again, in all items: what is recorded of them decides."""
+        """Steps that have changed since are done again, in all items: what is recorded of them
+        decides.
+        """
         now = _fingerprints(loaded)
         kept = {path: known for path, known in self.fingerprints.items() if now.get(path) == known}
         return replace(self, fingerprints=kept)
@@ -93,18 +99,26 @@ class RetryRecord:
 
 
 def _has_come_to_all(item: str, journal: Journal) -> bool:
-    """Has the map that an item is of gone to its end since it was retried?  It was forgotten then."""
+    """Has the map that an item is of gone to its end since it was retried?  It was forgotten
+    then.
+    """
     end = journal.step(item.rpartition("/")[0])
     return end is not None and not isinstance(end.outcome, Failed)
 
 
 def _is_of_one_text(loaded: LoadedFlow, opened: OpenRun) -> bool:
-    """Have all parts of the flow ended by the text of now?  Of very many items that is found out at once."""
+    """Have all parts of the flow ended by the text of now?  Of very many items that is found out at
+    once.
+    """
     parts = [(part, opened.journal.step(part.name)) for part in loaded.program.inner if part.inner]
     now = [part.name for part, _ in parts]
     if any(opened.journal.was_ever_started(name) for name in PHASES if name not in now):
         return False
-    begun = [(part, known) for part, known in parts if known or opened.journal.was_ever_started(part.name)]
+    begun = [
+        (part, known)
+        for part, known in parts
+        if known or opened.journal.was_ever_started(part.name)
+    ]
     return all(known is not None and known.fingerprint == part.fingerprint for part, known in begun)
 
 
@@ -116,7 +130,8 @@ ACCEPTED: Final = "accepted"
 
 
 def changes_accepted(loaded: LoadedFlow, opened: OpenRun, *, said: bool) -> bool:
-    """Does the run go on with a text that may be another one?  InputError if nobody has ever said so.
+    """Does the run go on with a text that may be another one?  InputError if nobody has ever said
+    so.
 
     Whoever has said so need not say it again: not to go on after Ctrl-C, nor after a crash.
     """
@@ -153,7 +168,8 @@ def require_unchanged(loaded: LoadedFlow, opened: OpenRun) -> None:
 
 
 def changed_steps(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
-    """By path: titles of steps that were done and have another text now, or make others be done again.
+    """By path: titles of steps that were done and have another text now, or make others be done
+    again.
 
     Of a run of which items were retried: another one than then.
     """
@@ -202,7 +218,9 @@ def _counts(known: StepRecord, step: Step, journal: Journal) -> bool:
 
     if _was_in_vain(known, journal):
         return False
-    if isinstance(step, ActionAttempt) and _has_failed_since(known, known.path.rpartition("/")[0], journal):
+    if isinstance(step, ActionAttempt) and _has_failed_since(
+        known, known.path.rpartition("/")[0], journal
+    ):
         return step.policy.at_most_once and not isinstance(known.outcome, Failed)
     return _is_done(known, step)
 
@@ -245,7 +263,9 @@ class _List:
 
 
 def _other_places(loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord) -> dict[str, str]:
-    """Steps because of which others would be done again that are done: removed, new and moved ones."""
+    """Steps because of which others would be done again that are done: removed, new and moved
+    ones.
+    """
     if retry.items and retry.fingerprints == _fingerprints(loaded):
         return {}  # it was accepted when items were retried
     found: dict[str, str] = {}
@@ -276,7 +296,9 @@ def _find_new_or_moved(listed: _List, journal: Journal) -> Iterator[tuple[str, s
 
 
 def _has_moved(before: StepRecord, known: StepRecord) -> bool:
-    """Did a step stand before the one that is before it now?  One that was done again has not moved."""
+    """Did a step stand before the one that is before it now?  One that was done again has not
+    moved.
+    """
     return before.order > known.order and before.number > known.number
 
 
@@ -296,7 +318,9 @@ def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
 
 
 def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
-    """Of very many items: new, moved and removed steps, by all that is recorded of their steps at once."""
+    """Of very many items: new, moved and removed steps, by all that is recorded of their steps at
+    once.
+    """
     fan = loaded.program.fan
     if fan is None:
         return {}
@@ -313,17 +337,23 @@ def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
         later = steps[at + 1] if at < last else None
         if step.name not in known:
             found[step.name] = f"{step.title}, new"
-        elif later is not None and later.name in known and known[step.name][0] > known[later.name][1]:
+        elif (
+            later is not None and later.name in known and known[step.name][0] > known[later.name][1]
+        ):
             found[later.name] = f"{later.title}, moved"
     if fan.isolation is None:
-        found |= {name: f"{name}, removed" for name in known if _ID.match(name) and name not in names}
+        found |= {
+            name: f"{name}, removed" for name in known if _ID.match(name) and name not in names
+        }
     return {f"{fan.name}/item:*/{name}": what for name, what in found.items()}
 
 
 def _find_removed(
     loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord, *, every: bool = True
 ) -> Iterator[StepRecord]:
-    """The steps that were done and do not stand in their list any more; `every`: of very many items, too."""
+    """The steps that were done and do not stand in their list any more; `every`: of very many
+    items, too.
+    """
     for listed in _lists(loaded, opened, retry, every=every):
         if _is_isolated(loaded, listed):
             continue
@@ -333,7 +363,8 @@ def _find_removed(
             name = one.path.rpartition("/")[2]
             was_gone = retry.items and generic_path(one.path) not in retry.fingerprints
             is_step = _ID.match(name) and name not in names and one.number > listed.since
-            # From a failure that ended its list nothing has followed; what is behind a phase that failed
+            # From a failure that ended its list nothing has followed; what is behind a phase that
+            # failed
             # was done without it.
             may_be_last = isinstance(one.outcome, Failed) and not listed.done
             is_last = may_be_last and not (
@@ -367,7 +398,8 @@ def _is_isolated(loaded: LoadedFlow, listed: _List) -> bool:
 PHASES: Final = ("setup", "map", "reduce", "merge")
 """The lists of a flow, in their order."""
 _ID: Final = re.compile(r"[\w-]+\Z")
-"""What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
+"""What a step is called, by its author or by its number; hooks and handlers are called otherwise.
+"""
 
 
 def _lists(
@@ -388,7 +420,11 @@ def _lists(
         followed = any(journal.was_ever_started(later.name) for later in parts[at + 1 :])
         for path, step in iter_steps(part):
             steps = step.fan.steps if isinstance(step, MapItem) else step
-            if not isinstance(steps, Steps) or (hidden and hidden in path) or retry.holds(path, step):
+            if (
+                not isinstance(steps, Steps)
+                or (hidden and hidden in path)
+                or retry.holds(path, step)
+            ):
                 continue
             is_outer = path in (part.name, f"{part.name}/item:*")
             for place, since in _instances(journal, path):
@@ -424,10 +460,14 @@ def invalidate_removed(loaded: LoadedFlow, opened: OpenRun) -> list[StepInvalida
 
 
 def _is_alike(opened: OpenRun, path: str, step: Step) -> bool:
-    """Has every end that a step of an item ever had the text of now?  One question for a million of them."""
+    """Has every end that a step of an item ever had the text of now?  One question for a million of
+    them.
+    """
     top, star, rest = path.partition("/item:*")
     is_plain = star and "item:" not in rest and not any(check in rest for check in _CHECKS)
-    return bool(is_plain and rest) and opened.journal.reader.same_fingerprint(top, rest, step.fingerprint)
+    return bool(is_plain and rest) and opened.journal.reader.same_fingerprint(
+        top, rest, step.fingerprint
+    )
 
 
 def _is_inside(path: str, others: Iterable[str]) -> bool:
@@ -453,7 +493,9 @@ def _matching_records(journal: Journal, path: str, step: Step) -> Iterator[StepR
 
 
 def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[str, int]]:
-    """Where in a run a step is, and the event before which what is recorded there counts no more."""
+    """Where in a run a step is, and the event before which what is recorded there counts no
+    more.
+    """
     top, star, rest = path.partition("/item:*")
     if not star:
         yield from ((place, since) for place in _times(journal, "", path))
@@ -466,7 +508,9 @@ def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[st
 
 
 def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
-    """The paths in a run of what is at one below another: whatever checks a step is done several times."""
+    """The paths in a run of what is at one below another: whatever checks a step is done several
+    times.
+    """
     name, _, rest = path.partition("/")
     here = f"{above}/{name}" if above else name
     times = (f"{here}@{number}" for number in count(1)) if name in _CHECKS else iter(())
@@ -487,7 +531,9 @@ def _tries(path: str, step: Step) -> Iterator[str]:
     yield path
     if isinstance(step, ActionAttempt) and step.work.on_failure is not None:
         above = path.rpartition("/")[0]
-        yield from (f"{above}/{AGAIN}{number + 1}" for number in range(step.work.on_failure.attempts))
+        yield from (
+            f"{above}/{AGAIN}{number + 1}" for number in range(step.work.on_failure.attempts)
+        )
 
 
 def _of_people(path: str, step: Step) -> str:

@@ -1,7 +1,7 @@
 """How many runs a project keeps: its setting `keep_runs`, or PLAIT_KEEP_RUNS of whoever runs it.
 
-The setting comes along with the project, and the runs are the user's: it keeps more of them than usual,
-and fewer only where the user trusted the project.
+The setting comes along with the project, and the runs are the user's: it keeps more of them than
+usual, and fewer only where the user trusted the project.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MOST_DIGITS: Final = 15
 """Of a number of runs; a longer one keeps them all."""
 
 
-def remove_old_runs(runs: Runs, project: str, environ: Mapping[str, str] | None = None) -> list[str]:
+def remove_old_runs(
+    runs: Runs, project: str, environ: Mapping[str, str] | None = None
+) -> list[str]:
     """Remove what is old, unless all is to be kept; what is to be said of that."""
     keep = runs_to_keep(project, os.environ if environ is None else environ)
     removed = () if keep is None else runs.remove_old(keep=keep, days=KEEP_DAYS)

@@ -1,4 +1,6 @@
-"""One life of a run: a loaded flow is performed, or rehearsed, until it ends, fails or is to stop."""
+"""One life of a run: a loaded flow is performed, or rehearsed, until it ends, fails or is to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def execute_run(
 
             run.open_questions = dict(open_questions(loaded, opened.journal))
         program = loaded.program
-        run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
+        run.emit(
+            RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases)
+        )
         if resumed:
             run.notify(EarlierUsage(run.earlier.by_part()))
         for note in notes:
@@ -92,7 +96,10 @@ def execute_run(
         _note_new_variables(opened, loaded, run)
         if opened.why_unsealed:
             fix = f"put that right, then plait trust run {opened.id}"
-            run.note("", f"this run cannot be resumed, since it has no seal: {opened.why_unsealed}; {fix}")
+            run.note(
+                "",
+                f"this run cannot be resumed, since it has no seal: {opened.why_unsealed}; {fix}",
+            )
         result = FlowResult(opened.id, "failed")
         try:
             with jobs.listening(partial(run.warn, "")):
@@ -110,7 +117,9 @@ def execute_run(
         return result
 
 
-def _note_new_variables(opened: OpenRun | TemporaryRun, loaded: LoadedFlow, run: RunContext) -> None:
+def _note_new_variables(
+    opened: OpenRun | TemporaryRun, loaded: LoadedFlow, run: RunContext
+) -> None:
     """What the env files say now is accepted, and is what the next life of the run expects."""
     filed = loaded.surroundings.filed
     change = env_changes.describe_change(opened.facts.get("env_files"), filed)
@@ -124,24 +133,31 @@ def _outcome(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> 
 
     hooks.begin(loaded, run)
     turn = _first_turn(id, loaded, run, flow)
-    result = _run_to_result(id, loaded, run, lambda: hooks.fire_run_started(loaded.program, turn, run.hooks))
+    result = _run_to_result(
+        id, loaded, run, lambda: hooks.fire_run_started(loaded.program, turn, run.hooks)
+    )
     if run.hooks is None or result.status == "interrupted":
         return result
     of = loaded.program, turn, run.hooks, result.value, result.failure
     told = _run_to_result(id, loaded, run, lambda: hooks.fire_run_ended(*of))
     if result.failure is None or told.failure is None or told.status == "interrupted":
         return result if told.status == "done" else replace(told, value=result.value)
-    # What it failed by stays, whatever is said or met behind it: whoever resumes it is told of the next end.
+    # What it failed by stays, whatever is said or met behind it: whoever resumes it is told of the
+    # next end.
     run.note("", f"at run_failed: {told.failure.message}")
     return result
 
 
-def _run_to_result(id: str, loaded: LoadedFlow, run: WorkingRun, work: Callable[[], Json]) -> FlowResult:
+def _run_to_result(
+    id: str, loaded: LoadedFlow, run: WorkingRun, work: Callable[[], Json]
+) -> FlowResult:
     try:
         value = work()
     except (StepError, Aborted) as error:
         refused = error.failure.kind == "trust"
-        return FlowResult(id, "failed", error.failure, counts=_counts(loaded, run), trust_refused=refused)
+        return FlowResult(
+            id, "failed", error.failure, counts=_counts(loaded, run), trust_refused=refused
+        )
     except Interrupted:
         why = Failure(run.stop.why or "interrupted", "stopped")
         return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
@@ -161,7 +177,10 @@ def _for_callers(value: Json) -> Json:
     captures = value.get("captures") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(captures, dict):
         return value
-    return {**value, "captures": {name: one for name, one in captures.items() if not name.endswith(FACTS)}}
+    return {
+        **value,
+        "captures": {name: one for name, one in captures.items() if not name.endswith(FACTS)},
+    }
 
 
 def _first_turn(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> StepContext:
@@ -235,11 +254,15 @@ def _new_run(
     )
     run.masker = masker
     run.folder = folder
-    run.backend = _configure_backend(backend(flow.options.backend or loaded.backend), loaded, run, flow)
+    run.backend = _configure_backend(
+        backend(flow.options.backend or loaded.backend), loaded, run, flow
+    )
     return run
 
 
-def _configure_backend(backend: Backend, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> Backend:
+def _configure_backend(
+    backend: Backend, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource
+) -> Backend:
     """A backend that sends items elsewhere gets somebody who can pack them."""
     if hasattr(backend, "office"):
         from plait.app.remote.pack import JobPacker
@@ -254,14 +277,18 @@ def _configure_backend(backend: Backend, loaded: LoadedFlow, run: WorkingRun, fl
 def require_backend(
     flow: FlowSource, loaded: LoadedFlow, stop: StopSignal, journal: Journal | None = None
 ) -> None:
-    """Items that go elsewhere may go there, and somebody is there: what is wrong, before anything runs."""
+    """Items that go elsewhere may go there, and somebody is there: what is wrong, before anything
+    runs.
+    """
     from plait.adapters.local import backend
 
     place = backend(flow.options.backend or loaded.backend)
     fan = loaded.program.fan
     if fan is None or fan.isolation is not None or not hasattr(place, "require_available"):
         return  # what works in a place of its own does so here
-    if journal is not None and isinstance(getattr(journal.step(fan.name), "outcome", None), Succeeded):
+    if journal is not None and isinstance(
+        getattr(journal.step(fan.name), "outcome", None), Succeeded
+    ):
         return  # all items have ended, and nothing will be sent
     from plait.app.remote.pack import require_remote_capable
 
@@ -297,7 +324,9 @@ def require_tools(
         raise InputError.together(problems)
 
 
-def _hands(flow: FlowSource, loaded: LoadedFlow, run: WorkingRun, ask: AskTrust | None) -> LocalServices:
+def _hands(
+    flow: FlowSource, loaded: LoadedFlow, run: WorkingRun, ask: AskTrust | None
+) -> LocalServices:
     from plait.app.services import LocalServices
 
     return LocalServices(
@@ -353,7 +382,10 @@ def plan_program(
     finally:
         run.close()
     fatal = _fatal(loaded, run, result)
-    shown = [replace(one, fatal=True) if one.fails and one.path in fatal else one for one in run.rehearsal]
+    shown = [
+        replace(one, fatal=True) if one.fails and one.path in fatal else one
+        for one in run.rehearsal
+    ]
     if result.failure is not None and not any(one.fatal for one in shown):
         raise would_fail_error(result.failure.message)  # not by a step that could be shown
     return shown

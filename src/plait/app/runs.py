@@ -11,10 +11,22 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.app.flow_source import FlowSource, Options, find_flow, keep_backend, require_worktrees_in_place
+from plait.app.flow_source import (
+    FlowSource,
+    Options,
+    find_flow,
+    keep_backend,
+    require_worktrees_in_place,
+)
 from plait.app.result import FlowResult, RunObservers, TemporaryRun
 from plait.app.retention import remove_old_runs
-from plait.app.run_builder import execute_run, plan_program, require_backend, require_tools, would_fail_error
+from plait.app.run_builder import (
+    execute_run,
+    plan_program,
+    require_backend,
+    require_tools,
+    would_fail_error,
+)
 from plait.app.toolbox import project_of_file
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
@@ -59,7 +71,12 @@ def load_all() -> None:
     """Load the parts that every run takes, before there is anything to wait for."""
     from importlib import import_module
 
-    for name in ("plait.adapters.store", "plait.app.services", "plait.lang.load", "plait.lang.workflow.read"):
+    for name in (
+        "plait.adapters.store",
+        "plait.app.services",
+        "plait.lang.load",
+        "plait.lang.workflow.read",
+    ):
         import_module(name)
 
 
@@ -75,7 +92,8 @@ def run(
     resume: str | None = None,
     accept_changes: bool = False,
 ) -> FlowResult:
-    """Run a flow file to its end; `resume` goes on with an earlier run instead, given its secret inputs.
+    """Run a flow file to its end; `resume` goes on with an earlier run instead, given its secret
+    inputs.
 
     The result says what became of it: `.status`, `.value`, `.failure`, `.counts`, `.run`.
     """
@@ -105,7 +123,8 @@ def run_flow(
 ) -> FlowResult:
     """Begin a run, and work on it until it ends, fails or is to stop.
 
-    `path` is a file, or the id of a directive; `adapt` may put another program in the place of its own.
+    `path` is a file, or the id of a directive; `adapt` may put another program in the place of its
+    own.
     """
     flow = find_flow(path, options or Options(), project)
     company = company or RunObservers()
@@ -176,7 +195,9 @@ def run_program(
 
             accept_changes = changes_accepted(loaded, opened, said=accept_changes)
             keep_accepted(loaded, opened, accepted=accept_changes)
-        result = execute_run(flow, loaded, opened, company, accept_changes=accept_changes, notes=notes)
+        result = execute_run(
+            flow, loaded, opened, company, accept_changes=accept_changes, notes=notes
+        )
         return result, list(opened.journal.events())
 
 
@@ -203,7 +224,9 @@ def resume_flow(
     inputs: Mapping[str, Json] | None = None,
     company: RunObservers | None = None,
 ) -> FlowResult:
-    """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
+    """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not
+    kept.
+    """
     from plait.app.again import ResumeAnswers
     from plait.app.resume import (
         RetryRecord,
@@ -258,7 +281,9 @@ def retry_flow(
     backend: str | None = None,
     company: RunObservers | None = None,
 ) -> FlowResult:
-    """Do failed items again, all of them or those that are named; the file may have been edited since."""
+    """Do failed items again, all of them or those that are named; the file may have been edited
+    since.
+    """
     from plait.app.again import ResumeAnswers, failed_items_to_retry, marked_done_in
     from plait.app.resume import RetryRecord, keep_accepted
 
@@ -300,7 +325,9 @@ def retry_flow(
         )
 
 
-def plan_run(path: str, options: Options | None = None, *, project: str | None = None) -> list[PlannedStep]:
+def plan_run(
+    path: str, options: Options | None = None, *, project: str | None = None
+) -> list[PlannedStep]:
     """What a run would do, with the values that are known before it: nothing is run or written."""
     from tempfile import TemporaryDirectory
 
@@ -412,7 +439,9 @@ def flow_runs(project: str | None = None, most: int | None = None) -> list[RunSu
 
 
 def list_leftovers(project: str | None = None, *, clean: bool = False) -> list[Leftover]:
-    """What runs of a project left behind of the worktrees of their items; what still is, after cleaning."""
+    """What runs of a project left behind of the worktrees of their items; what still is, after
+    cleaning.
+    """
     from plait.adapters.git import clean_leftover as cleaned
     from plait.adapters.git import find_leftovers
     from plait.app.services import start_git

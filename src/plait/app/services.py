@@ -33,8 +33,9 @@ MOST_ELSEWHERE: Final = 64
 """Folders and environments of steps whose tools are kept ready."""
 
 _HERE: Final = threading.local()
-"""The time that the call of this thread has.  One for all hands: on a cluster there are hands for every item,
-and to free such an object a thread needs a lock that a profiler may hold while garbage is collected."""
+"""The time that the call of this thread has.  One for all hands: on a cluster there are hands for
+every item, and to free such an object a thread needs a lock that a profiler may hold while
+garbage is collected."""
 
 
 class LocalServices:
@@ -91,7 +92,8 @@ class LocalServices:
                 env=env,
                 stdin=stdin,
                 timeout=timeout,
-                # What is beyond the limit goes to a file as it is, so not where secrets would have to be
+                # What is beyond the limit goes to a file as it is, so not where secrets would have
+                # to be
                 # masked.
                 overflow=self._keeps_overflow,
                 cancel=stop,
@@ -142,7 +144,9 @@ class LocalServices:
         if not self._is_full:
             self._is_full = True
             kept = f"{self._most_kept >> 20:,} MiB"
-            self._note(f"outputs that are too long for the journal are no longer kept: {folder} has {kept}")
+            self._note(
+                f"outputs that are too long for the journal are no longer kept: {folder} has {kept}"
+            )
 
     def lines(
         self,
@@ -194,7 +198,8 @@ class LocalServices:
 
         loaded = load_tool(self._toolbox(), tool_id, params, project=self._project)
         if loaded is None:
-            # To look at a tool twice takes as long as many a call; what it is does not change in a run.
+            # To look at a tool twice takes as long as many a call; what it is does not change in a
+            # run.
             self._no_flows[tool_id] = self._toolbox().chains.get(tool_id).tool.header.once
             return None
         return make_subflow(loaded)
@@ -251,7 +256,9 @@ class LocalServices:
             self._kept_results = ResultCache(self._project, seals=seals_for(self._project))
         return self._kept_results
 
-    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
+    def call(
+        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
+    ) -> ToolResult:
         from plait.tools.call import call_tool
 
         if tool_id in WRITE_FILES and self._tools_at != self._project:
@@ -303,7 +310,9 @@ class LocalServices:
 
         return send_request(call)
 
-    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+    def git(
+        self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> bytes:
         finished = start_git(args, cwd=cwd, env=env, stdin=stdin)
         if finished.exit_code != 0:
             raise ProcessError(
@@ -321,9 +330,14 @@ class LocalServices:
         with self._lock:
             if self._providers is None:
                 tools = toolbox(self._project, ask=self._ask)
-                # Not the variables of the flow: the host that a key goes to is no matter of its data.
+                # Not the variables of the flow: the host that a key goes to is no matter of its
+                # data.
                 self._providers = Providers(
-                    tools.spaces, tools.trust, stream_request, environ=tools.host, project=self._project
+                    tools.spaces,
+                    tools.trust,
+                    stream_request,
+                    environ=tools.host,
+                    project=self._project,
                 )
         return self._providers.get(name)
 
@@ -332,7 +346,9 @@ class LocalServices:
 
         return read_file(self._root(directory), path, directory=directory)
 
-    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
+    def write(
+        self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool
+    ) -> str:
         from plait.adapters.files import write_file
 
         root = self._root(directory)
@@ -353,7 +369,11 @@ class LocalServices:
 
     def at(self, directory: str, env: Mapping[str, str]) -> LocalServices:
         host = self._toolbox().host
-        own = () if env == host else tuple((name, env[name]) for name in env if host.get(name) != env[name])
+        own = (
+            ()
+            if env == host
+            else tuple((name, env[name]) for name in env if host.get(name) != env[name])
+        )
         if not own and directory == self._tools_at:
             return self
         from copy import copy
@@ -375,7 +395,9 @@ class LocalServices:
 
 
 def item_project_root(folder: str, project: str, directory: str) -> str | None:
-    """The project as an item has it, for a folder in that item's place; None for any other folder."""
+    """The project as an item has it, for a folder in that item's place; None for any other
+    folder.
+    """
     top = os.path.join(os.path.realpath(folder), "worktrees")
     name = os.path.relpath(os.path.realpath(directory), top).split(os.sep)[0]
     if name in (os.pardir, os.curdir):
@@ -410,11 +432,15 @@ def _size_below(folder: str) -> int:
 
 
 GIT_TIMEOUT: Final = 3600.0
-"""It waits for nobody: no network, no terminal, no program of the repository.  But files may be many."""
+"""It waits for nobody: no network, no terminal, no program of the repository.  But files may be
+many.
+"""
 GIT_OUTPUT: Final = 256 * 1024 * 1024
 
 
-def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> ProcessResult:
+def start_git(
+    args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+) -> ProcessResult:
     """How git ended; `env` is added to an environment without any `GIT_…` variable."""
     from plait.adapters.process.process import run
 

@@ -42,7 +42,9 @@ def load_tool(
 ) -> LoadedFlow | None:
     """The flow that a tool or a directive is; None if it is another kind of tool."""
     if tool_id.startswith(DIRECTIVE):
-        return _load_directive(tools, tool_id, params, project=project, running=running, strict=strict)
+        return _load_directive(
+            tools, tool_id, params, project=project, running=running, strict=strict
+        )
     chain = tools.chains.get(tool_id)
     if chain.primitive != FLOW:
         return None
@@ -114,7 +116,9 @@ def directive_item(tools: Toolbox, tool_id: str) -> ToolFile:
     if found is None:
         raise tools.spaces.missing(name, folder=DIRECTIVES)
     data = found.read()[0]
-    return ToolFile("directive", found.id, found.space, found.path, data, file_digest(data), Header())
+    return ToolFile(
+        "directive", found.id, found.space, found.path, data, file_digest(data), Header()
+    )
 
 
 def chain_items(tools: Toolbox, tool_id: str) -> Sequence[ToolFile]:

@@ -1,7 +1,9 @@
-"""A run that came from elsewhere becomes this user's own, because the user says so after a look at it.
+"""A run that came from elsewhere becomes this user's own, because the user says so after a look at
+it.
 
-That is for copies, backups and runs of an older Plait.  What a run says about itself decides what it runs,
-so the user is shown that first; and the flow has to be in the project, where the user can look at it.
+That is for copies, backups and runs of an older Plait.  What a run says about itself decides what
+it runs, so the user is shown that first; and the flow has to be in the project, where the user can
+look at it.
 """
 
 from __future__ import annotations
@@ -45,15 +47,21 @@ def look_at(run: str, project: str | None) -> ForeignRun:
 
 
 def take_over(run: ForeignRun) -> None:
-    """From now on it is this user's, as long as it stays in this folder; TrustError without a key."""
+    """From now on it is this user's, as long as it stays in this folder; TrustError without a
+    key.
+    """
     from plait.app.runs import flow_store
 
     with flow_store(run.project).open(run.id, write=True) as opened:
         if _foreign_run(opened) != run:
-            raise TrustError(f"run {run.id} has changed meanwhile", fix="look at it again", code="changed")
+            raise TrustError(
+                f"run {run.id} has changed meanwhile", fix="look at it again", code="changed"
+            )
         opened.update_facts()
         if opened.why_unsealed:
-            raise TrustError(f"run {run.id} gets no seal: {opened.why_unsealed}", code="foreign-store")
+            raise TrustError(
+                f"run {run.id} gets no seal: {opened.why_unsealed}", code="foreign-store"
+            )
 
 
 def _foreign_run(opened: OpenRun) -> ForeignRun:
@@ -73,4 +81,6 @@ def _foreign_run(opened: OpenRun) -> ForeignRun:
                 "begin a new run: plait run FILE",
                 code="foreign-run",
             )
-    return ForeignRun(opened.id, here, str(facts.get("flow", "")), file, began_in, str(backend or ""))
+    return ForeignRun(
+        opened.id, here, str(facts.get("flow", "")), file, began_in, str(backend or "")
+    )

@@ -1,4 +1,5 @@
-"""The tools of a project as a model sees them: found by patterns, judged, described by their headers.
+"""The tools of a project as a model sees them: found by patterns, judged, described by their
+headers.
 
 What a file says about itself reaches a model only if the file may run: a description is read by
 the model like every other text, and would otherwise be a way in for a project that nobody trusts.
@@ -26,7 +27,9 @@ MCP: Final = "core/primitives/mcp"
 NO_TOOLS: Final = frozenset({"runtime", "primitive"})
 
 
-def offers(tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:
+def offers(
+    tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True
+) -> tuple[ToolOffer, ...]:
     """By id.  What is named without `*` has to be there; a TrustError if something may not run.
 
     `ask_servers`: those of MCP, which say what their tools take; they are started for that.
@@ -76,14 +79,18 @@ def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> ToolOffer | No
 
 
 def _of_server(tools: Toolbox, tool_id: str, header: Header) -> ToolOffer:
-    """What its file does not say, its server does.  Which one that is may depend on parameters: then not."""
+    """What its file does not say, its server does.  Which one that is may depend on parameters:
+    then not.
+    """
     from plait.adapters.mcp.client import require_approved
     from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
 
     prepared = prepare(tools, tool_id, {}, checked=False)
     call = prepared.invocation
-    if not isinstance(call, McpCall) or any(name not in prepared.all_params for name in call.chosen_by):
+    if not isinstance(call, McpCall) or any(
+        name not in prepared.all_params for name in call.chosen_by
+    ):
         return make_offer(tool_id, header.description, header.config_schema)
     offered = require_approved(call)
     schema = header.config_schema or _without(offered.input_schema, call.params)

@@ -43,7 +43,9 @@ _TOOLBOXES_LOCK = allocate_lock()
 
 
 def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:
-    """The tools of a project, ready to be called; one per project, until the environment changes."""
+    """The tools of a project, ready to be called; one per project, until the environment
+    changes.
+    """
     root = project_root(project)
     key = (root, os.environ.get("USER_SPACE"), os.environ.get("HOME"), ask)
     known, environment = _TOOLBOXES.get(key), _raw_environment()
@@ -62,7 +64,9 @@ def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None 
 
 
 def _raw_environment() -> Mapping[Any, Any]:
-    """What `os.environ` keeps: to compare that takes a microsecond, to read it name by name a hundred."""
+    """What `os.environ` keeps: to compare that takes a microsecond, to read it name by name a
+    hundred.
+    """
     raw = getattr(os.environ, "_data", os.environ)
     return raw if isinstance(raw, dict) else os.environ
 
@@ -86,7 +90,9 @@ _REAL_PATHS: dict[str, tuple[str, int, int]] = {}
 
 
 def _real_path(path: str) -> str:
-    """As `os.path.realpath`, which looks at every part of a path; once for as long as it is one folder."""
+    """As `os.path.realpath`, which looks at every part of a path; once for as long as it is one
+    folder.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -231,7 +237,10 @@ def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources
     # What a command would print is not known where none is to run.
     may_change = None if commands else lambda: False
     return Sources(
-        directory, environ=os.environ, run=command_output if commands else None, may_change=may_change
+        directory,
+        environ=os.environ,
+        run=command_output if commands else None,
+        may_change=may_change,
     )
 
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # type checkers read it as true; `typing` itself takes longer than `--version`
+TYPE_CHECKING = (
+    False  # type checkers read it as true; `typing` itself takes longer than `--version`
+)
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
@@ -48,7 +50,8 @@ COMMANDS = {
 }
 
 FAST_ARGUMENT_COMMANDS = ("call",)
-"""Commands that programs run a thousand times: what they need to start is counted in milliseconds."""
+"""Commands that programs run a thousand times: what they need to start is counted in milliseconds.
+"""
 
 PRELOADED_COMMANDS = ("run", "resume", "retry")
 """Commands that load much, none of which is garbage."""
@@ -77,7 +80,8 @@ def enter() -> NoReturn:
     """The program `plait`: run the command line and end with its exit code."""
     status = main()
     sys.stderr.flush()
-    # Python takes itself apart before it ends, which takes longer than to start it; the system frees a
+    # Python takes itself apart before it ends, which takes longer than to start it; the system
+    # frees a
     # process at once.
     if not _somebody_waits_for_the_end():
         os._exit(status)
@@ -88,7 +92,9 @@ def _somebody_waits_for_the_end() -> bool:
     """Is a function registered for it, or does another thread still run?"""
     atexit, threading = sys.modules.get("atexit"), sys.modules.get("threading")
     registered = atexit is not None and atexit._ncallbacks() > 0
-    threads = threading is not None and (threading.active_count() > 1 or threading._threading_atexits)
+    threads = threading is not None and (
+        threading.active_count() > 1 or threading._threading_atexits
+    )
     return bool(registered or threads)
 
 
@@ -165,7 +171,9 @@ def _print(text: str) -> int:
 
 
 def _ensure_streams() -> None:
-    """A closed standard stream (`plait … >&-`) is None; nobody reads it, but writing must not fail."""
+    """A closed standard stream (`plait … >&-`) is None; nobody reads it, but writing must not
+    fail.
+    """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it stays open as long as we live
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
@@ -196,7 +204,10 @@ def _handle_error(error: Exception) -> int:
             raise
         _discard_output()
         why = worse.strerror if isinstance(worse, OSError) else "not enough memory"
-        print(f"plait: the machine refuses: {why}\nfix: look at its limits (ulimit -a)", file=sys.stderr)
+        print(
+            f"plait: the machine refuses: {why}\nfix: look at its limits (ulimit -a)",
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -209,7 +220,12 @@ def _report_error(error: Exception) -> int:
         sys.stdout.flush()
         show_error(error)
         return error.exit_code
-    if isinstance(error, OSError) and error.filename is None and _is_full(error) and _is_of_output(error):
+    if (
+        isinstance(error, OSError)
+        and error.filename is None
+        and _is_full(error)
+        and _is_of_output(error)
+    ):
         _discard_output()
         print(f"plait: the output cannot be written: {error.strerror}", file=sys.stderr)
         return 1

@@ -23,7 +23,9 @@ class _Help(argparse.Action):
 
 
 def _fixed_width_formatter(prog: str) -> argparse.HelpFormatter:
-    """A formatter that does not ask how wide the terminal is: argparse makes one to check each option."""
+    """A formatter that does not ask how wide the terminal is: argparse makes one to check each
+    option.
+    """
     return argparse.HelpFormatter(prog, width=80)
 
 
@@ -63,12 +65,16 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _unknown(self, arguments: list[str]) -> InputError:
-        options = [argument.partition("=")[0][:60] for argument in arguments if argument.startswith("-")]
+        options = [
+            argument.partition("=")[0][:60] for argument in arguments if argument.startswith("-")
+        ]
         if not options:
             what = f"plait {self.command}: more arguments than it takes"
             return InputError(what, fix="quote a text with blanks: '…'", code="arguments")
         known = [name for action in self._actions for name in action.option_strings]
-        guesses = dict.fromkeys(guess for option in options if (guess := closest_name(option, known)))
+        guesses = dict.fromkeys(
+            guess for option in options if (guess := closest_name(option, known))
+        )
         meant = f"did you mean {' '.join(guesses)}? " if guesses else ""
         return InputError(
             f"plait {self.command} has no option {', '.join(options)}",
@@ -114,6 +120,8 @@ def seconds(given: str | None) -> float | None:
         limit = math.nan
     if not 0 < limit < math.inf:
         raise InputError(
-            "--timeout needs a number of seconds above 0", fix="for example --timeout 30", code="arguments"
+            "--timeout needs a number of seconds above 0",
+            fix="for example --timeout 30",
+            code="arguments",
         )
     return limit

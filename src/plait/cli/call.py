@@ -35,7 +35,9 @@ def configure(parser: Parser) -> None:
     parser.add_argument("tool", metavar="TOOL", help="its id, for example team/report")
     parser.add_argument("--params", metavar="JSON", help='the parameters: {"week": 46}')
     parser.add_argument(
-        "--params-file", metavar="FILE", help="the same from a file, - reads standard input; --params wins"
+        "--params-file",
+        metavar="FILE",
+        help="the same from a file, - reads standard input; --params wins",
     )
     parser.add_argument(
         "-p",
@@ -46,7 +48,9 @@ def configure(parser: Parser) -> None:
         help="one parameter (again for more): text, or what the schema asks for; KEY:=JSON is always JSON",
     )
     add_project(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show what would run, and run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would run, and run nothing"
+    )
     parser.add_argument(
         "--trust", action="store_true", help="trust the project first, and whatever it brings"
     )
@@ -58,7 +62,9 @@ def configure(parser: Parser) -> None:
         default=[],
         help="let .env set this variable although programs are found or loaded by it: PATH (again for more)",
     )
-    parser.add_argument("--json", action="store_true", help="print status, data, chain and metadata")
+    parser.add_argument(
+        "--json", action="store_true", help="print status, data, chain and metadata"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,7 +101,9 @@ def _call(options: argparse.Namespace) -> int:
 
 
 def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
-    """A tool that is a flow is a run: what it gives is printed, and it can be looked at and resumed."""
+    """A tool that is a flow is a run: what it gives is printed, and it can be looked at and
+    resumed.
+    """
     from plait.app import runs as flows
     from plait.cli.run import run_with_view
     from plait.views.plan import show_plan
@@ -111,7 +119,9 @@ def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
     results: list[flows.FlowResult] = []
 
     def work(*, company: flows.RunObservers) -> flows.FlowResult:
-        results.append(flows.call_flow(options.tool, params, project=options.project, company=company))
+        results.append(
+            flows.call_flow(options.tool, params, project=options.project, company=company)
+        )
         return results[0]
 
     status = run_with_view(work, QuietView(sys.stderr))
@@ -123,7 +133,9 @@ def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
 
 
 def _begin_early() -> None:
-    """What starts processes takes as long to begin as we do to load the rest: let both go on at once."""
+    """What starts processes takes as long to begin as we do to load the rest: let both go on at
+    once.
+    """
     from plait.app.toolbox import warm_up
 
     warm_up()
@@ -239,7 +251,9 @@ def _show(result: ToolResult) -> None:
 
 
 def _notes(result: ToolResult) -> Iterator[str]:
-    """What else there is to know; where the output of a tool that printed too much is, its error says."""
+    """What else there is to know; where the output of a tool that printed too much is, its error
+    says.
+    """
     facts = result.metadata
     said = facts.get("stderr_overflow") or facts.get("overflow")
     if isinstance(said, str) and said not in (result.error or ""):
@@ -247,7 +261,9 @@ def _notes(result: ToolResult) -> Iterator[str]:
     if isinstance(refused := facts.get("refused_env"), list):
         yield f".env may not set {', '.join(refused)}: they decide which programs run"
     if isinstance(left_out := facts.get("left_out"), list):
-        yield "of the tool's folder, this did not come along:\n  " + "\n  ".join(map(str, left_out[:10]))
+        yield "of the tool's folder, this did not come along:\n  " + "\n  ".join(
+            map(str, left_out[:10])
+        )
     if isinstance(log := facts.get("log"), str):
         yield f"before its result it printed:\n{log}"
 
@@ -282,7 +298,9 @@ def _failure(result: ToolResult) -> PlaitError:
         if result.metadata.get(name) is not None
     ]
     how = f" ({', '.join(facts)})" if facts else ""
-    return PlaitError(f"'{result.item_id}' failed{how}: {(result.error or 'it does not say why').rstrip()}")
+    return PlaitError(
+        f"'{result.item_id}' failed{how}: {(result.error or 'it does not say why').rstrip()}"
+    )
 
 
 def _show_dry_run(record: Mapping[str, Json], *, as_json: bool) -> None:

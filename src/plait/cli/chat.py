@@ -1,8 +1,8 @@
 """`plait chat`: a person talks with a model, as a directive says, and watches what it does.
 
-At a terminal the text appears as the model says it, each call of a tool is one line, and a tool that
-the directive does not permit is asked about.  Ctrl-C stops the answer and not the chat.  In a pipe
-each line of standard input is one thing said, answers are plain text, and nobody is asked.
+At a terminal the text appears as the model says it, each call of a tool is one line, and a tool
+that the directive does not permit is asked about.  Ctrl-C stops the answer and not the chat.  In a
+pipe each line of standard input is one thing said, answers are plain text, and nobody is asked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ HELP: Final = "/quit ends the chat; Ctrl-C stops an answer"
 def configure(parser: Parser) -> None:
     parser.add_argument("directive", metavar="DIRECTIVE", help="a file, or the id of a directive")
     parser.add_argument(
-        "-i", "--input", metavar="KEY=VALUE", action="append", default=[], help="one input (again for more)"
+        "-i",
+        "--input",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="one input (again for more)",
     )
     parser.add_argument("--inputs", metavar="F", help="inputs from a JSON or YAML file; -i wins")
     add_project(parser, lockable=False)
@@ -57,14 +62,20 @@ def run(options: argparse.Namespace) -> int:
 
     require_folder(options.project)
     if options.inputs == "-":
-        raise InputError("standard input is what you say", fix="name a file for --inputs", code="arguments")
+        raise InputError(
+            "standard input is what you say", fix="name a file for --inputs", code="arguments"
+        )
     wanted = flows.Options(inputs=parse_inputs(options.inputs, options.input))
     person = ChatTerminal(sys.stdin, sys.stdout, sys.stderr, is_there=is_interactive())
     ask = ask_for_trust if person.is_there else None
     company = flows.RunObservers([person.watch], person.stop, ask)
     with person.stopping_by_keys():
         result = flows.run_flow(
-            options.directive, wanted, project=options.project, company=company, adapt=person.make_chat_flow
+            options.directive,
+            wanted,
+            project=options.project,
+            company=company,
+            adapt=person.make_chat_flow,
         )
     return person.leave(result)
 
@@ -105,13 +116,17 @@ class ChatTerminal:
         program = loaded.program
         if not isinstance(program, DirectiveProgram):
             fix = "name a Markdown file, or run this one: plait run"
-            raise InputError("only a directive can be talked with", loaded.path, fix, code="no-directive")
+            raise InputError(
+                "only a directive can be talked with", loaded.path, fix, code="no-directive"
+            )
         said, consent = program.limits, self.consent if self.is_there else None
         turns = program.conversation.limits.turns if said.turns is None else None
         of_each = Limits(turns=turns, seconds=said.seconds, depth=said.depth)
         first = replace(program.conversation, consent=consent, limits=of_each)
         whole = replace(said, seconds=None, depth=None)
-        return replace(loaded, program=Chat(program.name, first, self.listen), limits=whole, kind=CHAT)
+        return replace(
+            loaded, program=Chat(program.name, first, self.listen), limits=whole, kind=CHAT
+        )
 
     # ── hearing ──────────────────────────────────────────────────────────
 
@@ -124,7 +139,9 @@ class ChatTerminal:
                     self._ends += 1
                     self._heard.notify_all()
             case ModelText(path=path, text=text) if path.count("/") == 1:
-                self._say(clean_block(text))  # deeper down others speak: whoever a hook or a call asks
+                self._say(
+                    clean_block(text)
+                )  # deeper down others speak: whoever a hook or a call asks
             case StepStarted(kind="call", title=title):
                 self._line(f"· {one_line(title, None)}", "dim")
                 with self._heard:
@@ -141,7 +158,9 @@ class ChatTerminal:
         self._at_line_start = text.endswith("\n")
 
     def _line(self, text: str, colour: str) -> None:
-        """Something that is not said by the model: on the other stream, and on a line of its own."""
+        """Something that is not said by the model: on the other stream, and on a line of its
+        own.
+        """
         with self._writing:
             if self._is_deciding:  # the line belongs to the person until there is an answer
                 self._unsaid.append((text, colour))
@@ -197,7 +216,9 @@ class ChatTerminal:
     # ── consenting ───────────────────────────────────────────────────────
 
     def consent(self, tool_id: str, params: Mapping[str, Json]) -> bool:
-        """`y` or `once` for this call, `a` for all of this tool in this chat; anything else is no."""
+        """`y` or `once` for this call, `a` for all of this tool in this chat; anything else is
+        no.
+        """
         title = tool_call_title(tool_id, dict(params))
         with self._heard:
             self._heard.wait_for(lambda: title in self._calls, PATIENCE)
@@ -229,7 +250,9 @@ class ChatTerminal:
 
     @contextmanager
     def stopping_by_keys(self) -> Iterator[None]:
-        """Ctrl-C stops what the model says; twice, and all else that ends a program, ends the chat."""
+        """Ctrl-C stops what the model says; twice, and all else that ends a program, ends the
+        chat.
+        """
 
         def interrupt(_number: int, _frame: object) -> None:
             if self._prompting:

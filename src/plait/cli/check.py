@@ -28,7 +28,10 @@ COLOURS: Final = {"error": "red", "warning": "yellow", "note": "blue"}
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="flows, tools, hooks, providers, or directories of them"
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="flows, tools, hooks, providers, or directories of them",
     )
     parser.add_argument("--kind", metavar="K", help=f"what the files are: {', '.join(FILE_KINDS)}")
     parser.add_argument(
@@ -36,8 +39,12 @@ def configure(parser: Parser) -> None:
         metavar="P",
         help="check templates alone: workflow, graph, config, prompt or directive",
     )
-    parser.add_argument("--values-names", metavar="a,b", default="", help="names that will be given, too")
-    parser.add_argument("--format", default="text", metavar="F", help="text (default), json, sarif or github")
+    parser.add_argument(
+        "--values-names", metavar="a,b", default="", help="names that will be given, too"
+    )
+    parser.add_argument(
+        "--format", default="text", metavar="F", help="text (default), json, sarif or github"
+    )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
 
 
@@ -108,7 +115,9 @@ def _pluralize(number: int, word: str) -> str:
 def _report(findings: Sequence[Finding], files: Sequence[str]) -> Json:
     counts = Counter(finding.severity for finding in findings)
     return {
-        "problems": [{"severity": finding.severity, **problem_data(finding.problem)} for finding in findings],
+        "problems": [
+            {"severity": finding.severity, **problem_data(finding.problem)} for finding in findings
+        ],
         "files": len(files),
         "errors": counts["error"],
         "warnings": counts["warning"],
@@ -127,7 +136,9 @@ def _workflow_command(finding: Finding) -> str:
         case str(name):
             properties |= {"file": name}
     message = problem.what + (f"\nfix: {problem.fix}" if problem.fix else "")
-    listed = ",".join(f"{key}={_escape(value, properties=True)}" for key, value in properties.items())
+    listed = ",".join(
+        f"{key}={_escape(value, properties=True)}" for key, value in properties.items()
+    )
     return f"::{level} {listed}::{_escape(message)}"
 
 

@@ -1,4 +1,6 @@
-"""An unexpected exception is our bug: keep the traceback in a file, and ask for it with one line."""
+"""An unexpected exception is our bug: keep the traceback in a file, and ask for it with one
+line.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ def report(error: BaseException) -> int:
     kept = _keep("".join(traceback.format_exception(error)))
     where = f"its traceback is in {kept}" if kept else "its traceback could not be written anywhere"
     print(
-        f"plait: this is a bug of Plait, not yours ({type(error).__name__}); {where}; please send it to us",
+        f"plait: this is a bug of Plait, not yours ({type(error).__name__}); {where}; please send "
+        "it to us",
         file=sys.stderr,
     )
     return OUR_BUG
@@ -37,5 +40,7 @@ def _keep(text: str) -> str | None:
 
 
 def _state_folder() -> str:
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local", "state"
+    )
     return os.path.join(home, "plait")

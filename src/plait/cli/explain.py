@@ -117,13 +117,19 @@ class Explanation:
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("text", metavar="TEXT", help="a template, - for standard input, or a YAML file")
-    parser.add_argument("path", metavar="PATH", nargs="?", help="a place in the file, for example map[0]")
+    parser.add_argument(
+        "text", metavar="TEXT", help="a template, - for standard input, or a YAML file"
+    )
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", help="a place in the file, for example map[0]"
+    )
     parser.add_argument(
         "--profile", metavar="P", help="workflow (default), graph, config, prompt or directive"
     )
     add_values(parser)
-    parser.add_argument("--shell", action="store_true", help="TEXT is shell text: show how values are bound")
+    parser.add_argument(
+        "--shell", action="store_true", help="TEXT is shell text: show how values are bound"
+    )
     parser.add_argument("--json", action="store_true", help="the same for programs")
 
 
@@ -148,7 +154,10 @@ def _all_explained(options: argparse.Namespace, scope: Scope) -> Iterator[Explan
         return
     if options.path is not None:
         raise InputError(
-            "there is no such file", options.text[:200], "PATH is a place in a YAML file", code="no-file"
+            "there is no such file",
+            options.text[:200],
+            "PATH is a place in a YAML file",
+            code="no-file",
         )
     profile = profile_named(options.profile or "workflow").name
     template = read_template_text(options.text)
@@ -179,7 +188,9 @@ class TextField:
     place: str = ""
 
 
-def _file(path: str, wanted: str | None, profile: str | None, scope: Scope) -> Iterator[Explanation]:
+def _file(
+    path: str, wanted: str | None, profile: str | None, scope: Scope
+) -> Iterator[Explanation]:
     document = _document(path)
     said = profile or ("directive" if path.endswith(MARKDOWN) else None)
     profile = profile_named(said).name if said else detect_profile(document)
@@ -232,7 +243,9 @@ def _is_at(field: TemplateField, wanted: str) -> bool:
 
 def _nothing_there(path: str, wanted: str | None, fields: tuple[TemplateField, ...]) -> InputError:
     if wanted is None:
-        return InputError("there is no template in this file", path, "see plait check", code="no-template")
+        return InputError(
+            "there is no template in this file", path, "see plait check", code="no-template"
+        )
     known = [_LISTS.sub("", field.path) for field in fields]
     guess = closest_name(wanted, known)
     fix = f"did you mean '{guess}'?" if guess else "without PATH, all templates are shown"
@@ -244,10 +257,15 @@ def _nothing_there(path: str, wanted: str | None, fields: tuple[TemplateField, .
 
 def explain(field: TextField, source: Source, scope: Scope) -> Explanation:
     leaf = compile_template(field.text, field.profile, source=source).leaf
-    flaws = [Problem(f.what, Span(source, f.start, f.end), f.fix, code=f.code) for f in leaf.program.flaws]
+    flaws = [
+        Problem(f.what, Span(source, f.start, f.end), f.fix, code=f.code)
+        for f in leaf.program.flaws
+    ]
     places, runs_as, refused = _bind_field(field, leaf, scope) if field.shell else ({}, None, [])
     rows = tuple(_rows(leaf.program.parts, field, source, scope, places))
-    return Explanation(field.label, field.place, field.text, field.profile, rows, runs_as, (*flaws, *refused))
+    return Explanation(
+        field.label, field.place, field.text, field.profile, rows, runs_as, (*flaws, *refused)
+    )
 
 
 def _rows(
@@ -262,7 +280,9 @@ def _rows(
             status, answer = ("shell", LEFT) if bound == LEFT else (status, answer)
             bound = None
         shown = None if status in VALUELESS else _value(part, field, source, scope)
-        inner = tuple(row for nested in nested_parts(part) for row in _rows(nested, field, source, scope, {}))
+        inner = tuple(
+            row for nested in nested_parts(part) for row in _rows(nested, field, source, scope, {})
+        )
         text = source.text[part.start : part.end]
         yield Row(text, part.kind, part.stage, status, answer, shown, bound, inner)
 
@@ -272,7 +292,12 @@ def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str
     match placeholder:
         case ContextPlaceholder():
             found = next(
-                (a for a in (_origin(a.origin, field, scope) for a in placeholder.alternatives) if a), None
+                (
+                    a
+                    for a in (_origin(a.origin, field, scope) for a in placeholder.alternatives)
+                    if a
+                ),
+                None,
             )
             if found is None and any(step.name == "default" for step in placeholder.filters):
                 found = ("default", "its filter 'default'")
@@ -287,7 +312,9 @@ def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str
                 else None
             )
         case EnvPlaceholder():
-            found = ("environment", "the environment: set") if placeholder.name in os.environ else None
+            found = (
+                ("environment", "the environment: set") if placeholder.name in os.environ else None
+            )
         case ParamPlaceholder() | PromptPlaceholder():
             found = _name(Path(placeholder.name), field, scope)
     if found is not None:
@@ -298,7 +325,10 @@ def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str
 
 
 def _missing(placeholder: Hole, field: TextField) -> str:
-    if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder) and placeholder.required is not None:
+    if (
+        isinstance(placeholder, ContextPlaceholder | EnvPlaceholder)
+        and placeholder.required is not None
+    ):
         return "missing: an error, it is required"
     if isinstance(placeholder, EnvPlaceholder):
         return "not set: empty"
@@ -360,7 +390,8 @@ def _value(placeholder: Hole, field: TextField, source: Source, scope: Scope) ->
 
 
 def _placeholder_value(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> Json:
-    # A hole is a template of its own, and this scope has no files, commands or environment behind it.
+    # A hole is a template of its own, and this scope has no files, commands or environment behind
+    # it.
     alone = compile_template(source.text[placeholder.start : placeholder.end], field.profile)
     try:
         [piece] = alone.pieces(scope)
@@ -383,7 +414,9 @@ def _bind_field(
     lexed = analyse(pieces, "sh")
     places = {part.start: LEFT for part in leaf.program.parts if not isinstance(part, Text)}
     holes = {
-        part.start: part for part in leaf.program.parts if not isinstance(part, Text | FilledPlaceholder)
+        part.start: part
+        for part in leaf.program.parts
+        if not isinstance(part, Text | FilledPlaceholder)
     }
     values = [_stand_in(holes[gap.start], field, leaf.source, scope) for gap in gaps]
     for gap, place, (value, _) in zip(gaps, lexed.places, values, strict=True):
@@ -401,13 +434,21 @@ def _bind_field(
 def _binding(gap: ValueSlot, place: SlotContext, value: Json) -> str:
     if gap.raw:
         return "pasted as code (:raw)"
-    return "bound, one word per element" if place.spread and isinstance(value, list) else BOUND[place.state]
+    return (
+        "bound, one word per element"
+        if place.spread and isinstance(value, list)
+        else BOUND[place.state]
+    )
 
 
-def _stand_in(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> tuple[Json, bool]:
+def _stand_in(
+    placeholder: Hole, field: TextField, source: Source, scope: Scope
+) -> tuple[Json, bool]:
     """The value, and whether it was given; what is not known yet is shown as it is written."""
     status, _ = _answer(placeholder, field, scope)
-    value = UNDEFINED if status in VALUELESS else _placeholder_value(placeholder, field, source, scope)
+    value = (
+        UNDEFINED if status in VALUELESS else _placeholder_value(placeholder, field, source, scope)
+    )
     if value is UNDEFINED or isinstance(value, PlaitError):
         return source.text[placeholder.start : placeholder.end], False
     return value, True
@@ -450,7 +491,13 @@ def _cells(rows: tuple[Row, ...], before: str) -> Iterator[tuple[str, str, str, 
         colour = COLOURS.get(row.status, "green")
         kind = f"{row.kind}, stage {row.stage}" if row.stage else row.kind
         value = "" if row.value is None else cut(row.value, MAX_VALUE)
-        yield before + branch + cut(row.text, 42), f"{kind}: {row.answer}", value, row.bound or "", colour
+        yield (
+            before + branch + cut(row.text, 42),
+            f"{kind}: {row.answer}",
+            value,
+            row.bound or "",
+            colour,
+        )
         yield from _cells(row.inner, before + ("  " if last else "│ "))
 
 
@@ -465,7 +512,9 @@ def _lines(
     wide = len(indent) + sum(widths) + len(bound) + 9
     if columns is None or wide <= columns:
         value = value.ljust(widths[2]) if bound else value
-        line = f"{indent}{hole.ljust(widths[0])}   {paint(answer.ljust(widths[1]), colour)}   {value}"
+        line = (
+            f"{indent}{hole.ljust(widths[0])}   {paint(answer.ljust(widths[1]), colour)}   {value}"
+        )
         yield f"{line}   {paint(bound, 'dim')}".rstrip()
         return
     below = indent + "    "

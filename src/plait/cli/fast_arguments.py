@@ -1,4 +1,5 @@
-"""The plain form of a command line, read without argparse, which takes longer to load than a tool to run.
+"""The plain form of a command line, read without argparse, which takes longer to load than a tool
+to run.
 
 Plain is: every option in full, its value in the next word, as many arguments as
 the command takes.  Whatever else there may be (`--help`, `--params=…`, `--`, a

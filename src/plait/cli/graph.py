@@ -29,9 +29,13 @@ EXAMPLES: Final = (
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", help="the flow; with --run that of the run")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", help="the flow; with --run that of the run"
+    )
     parser.add_argument("--svg", metavar="OUT", help="write a picture there; - is standard output")
-    parser.add_argument("--run", metavar="RUN", help="mark the way that a run took: its id, or last")
+    parser.add_argument(
+        "--run", metavar="RUN", help="mark the way that a run took: its id, or last"
+    )
     add_project(parser, lockable=False)
 
 
@@ -73,13 +77,19 @@ def _of_file(path: str | None) -> Diagram:
     from plait.views.diagram.model import make_diagram
 
     if path is None:
-        raise InputError("which flow is to be drawn?", fix="plait graph FILE, or --run RUN", code="arguments")
+        raise InputError(
+            "which flow is to be drawn?", fix="plait graph FILE, or --run RUN", code="arguments"
+        )
     if path.endswith((".md", ".markdown")):
-        raise InputError("a directive is one text: there is nothing to draw", path, code="wrong-type")
+        raise InputError(
+            "a directive is one text: there is nothing to draw", path, code="wrong-type"
+        )
     name = os.path.splitext(os.path.basename(path))[0]
     picture = make_diagram(documents.load(path), name)
     if not picture.boxes:
-        raise InputError("this file has no steps, nodes or tasks", path, "draw a flow", code="no-steps")
+        raise InputError(
+            "this file has no steps, nodes or tasks", path, "draw a flow", code="no-steps"
+        )
     return picture
 
 

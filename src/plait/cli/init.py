@@ -1,4 +1,6 @@
-"""`plait init`: a project with a tool and a flow that run at once, and are trusted because you made them."""
+"""`plait init`: a project with a tool and a flow that run at once, and are trusted because you made
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ KINDS: Final = ("workflow", "graph", "directive", "ensemble")
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "folder", metavar="DIR", nargs="?", default=".", help="where; the current folder if left out"
+        "folder",
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="where; the current folder if left out",
     )
     parser.add_argument(
         "--kind", metavar="K", default="workflow", help=f"what its flow is: {', '.join(KINDS)}"

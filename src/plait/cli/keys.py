@@ -22,7 +22,15 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
 from plait.tools.trust.signatures import ROTATION, key_fingerprint
-from plait.views.terminal import cut, format_table, paint_for, printable, width, write_bytes, write_json
+from plait.views.terminal import (
+    cut,
+    format_table,
+    paint_for,
+    printable,
+    width,
+    write_bytes,
+    write_json,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -102,15 +110,26 @@ PUBLIC: Final = "plait.public-key.v1"
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("action", metavar="list|new|show|export|add|revoke|rotate", nargs="?", default="list")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a key's name, its fingerprint, or a file")
+    parser.add_argument(
+        "action", metavar="list|new|show|export|add|revoke|rotate", nargs="?", default="list"
+    )
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="a key's name, its fingerprint, or a file"
+    )
     parser.add_argument("--owner", metavar="WHO", help="whose key is added or exported")
     parser.add_argument(
-        "--ids", metavar="PATTERN", action="append", help="trust an added key for these ids only: 'team/*'"
+        "--ids",
+        metavar="PATTERN",
+        action="append",
+        help="trust an added key for these ids only: 'team/*'",
     )
-    parser.add_argument("--space", metavar="SPACE", action="append", help="and only in project or in user")
+    parser.add_argument(
+        "--space", metavar="SPACE", action="append", help="and only in project or in user"
+    )
     parser.add_argument("--reason", metavar="TEXT", default="", help="why a key is revoked")
-    parser.add_argument("--no-passphrase", action="store_true", help="do not ask for one for a new key")
+    parser.add_argument(
+        "--no-passphrase", action="store_true", help="do not ask for one for a new key"
+    )
     parser.add_argument("--json", action="store_true", help="the same for programs")
 
 
@@ -213,7 +232,9 @@ def _new(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> N
     key = folder.create(name, passphrase=passphrase)
     store.add(key.public, owner=options.owner or _login(), origin=OWN_KEY)
     closed = (
-        "closed with your passphrase" if passphrase else "without a passphrase; only you can read the file"
+        "closed with your passphrase"
+        if passphrase
+        else "without a passphrase; only you can read the file"
     )
     print(f"made the key '{name}' ({closed})")
     print(f"fingerprint  {key.fingerprint}")
@@ -310,7 +331,9 @@ def add_key(store: TrustStore, path: str, options: argparse.Namespace) -> None:
 
 def _parse_public_key(record: Json, path: str, owner: str | None) -> tuple[str, bytes]:
     match record:
-        case {"format": "plait.public-key.v1", "owner": str(said), "public_key": str(key)} if _is_hex(key):
+        case {"format": "plait.public-key.v1", "owner": str(said), "public_key": str(key)} if (
+            _is_hex(key)
+        ):
             return owner or said, bytes.fromhex(key)
     raise InputError(
         "this file holds neither a public key nor a rotation",
@@ -326,4 +349,7 @@ def _is_hex(text: str) -> bool:
 
 def _revoke(store: TrustStore, options: argparse.Namespace) -> None:
     key = store.revoke(find_trusted_key(store, options.name).fingerprint, options.reason)
-    print(f"revoked: {printable(key.owner)}'s key {key.fingerprint}; whatever it signed is refused here")
+    print(
+        f"revoked: {printable(key.owner)}'s key {key.fingerprint}; whatever it signed is refused "
+        "here"
+    )

@@ -1,7 +1,9 @@
-"""`plait logs`: what the steps of a run printed and its agents said, in the order in which they ended.
+"""`plait logs`: what the steps of a run printed and its agents said, in the order in which they
+ended.
 
 What was printed is said once, where it was printed: a step that only holds others says no more than
-why it failed.  Nothing that is shown can drive a terminal; `--json` gives every byte as it was recorded.
+why it failed.  Nothing that is shown can drive a terminal; `--json` gives every byte as it was
+recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
-from plait.engine.events import Event, EventRecord, RunStarted, StepFinished, StepRetrying, StepStarted, Usage
+from plait.engine.events import (
+    Event,
+    EventRecord,
+    RunStarted,
+    StepFinished,
+    StepRetrying,
+    StepStarted,
+    Usage,
+)
 from plait.engine.journal import Journal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded, to_record
 from plait.engine.paths import is_at_or_below
@@ -58,8 +68,12 @@ MOST_OF_A_VALUE: Final = 300
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest")
-    parser.add_argument("item", metavar="ITEM", nargs="?", help="an item or step: its title, key or path")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+    )
+    parser.add_argument(
+        "item", metavar="ITEM", nargs="?", help="an item or step: its title, key or path"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per step")
     add_project(parser, lockable=False)
 
@@ -71,9 +85,12 @@ def run(options: argparse.Namespace) -> int:
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
         journal = opened.journal
-        # To go through the events of a million items takes minutes; to look for those of one, a second.
+        # To go through the events of a million items takes minutes; to look for those of one, a
+        # second.
         search = journal.reader if journal.reader.is_long() else None
-        wanted = None if options.item is None else find_paths(journal, options.item, name, search=search)
+        wanted = (
+            None if options.item is None else find_paths(journal, options.item, name, search=search)
+        )
         events = journal.events()
         if search is not None and wanted is not None and len(wanted) <= FEW:
             events = search.events_at(wanted)
@@ -130,7 +147,9 @@ class Search(Protocol):
 
 
 def find_paths(journal: Journal, name: str, run: str, *, search: Search | None = None) -> list[str]:
-    """The paths that are meant: by path, key or title; by the beginning of a path or key if nothing else."""
+    """The paths that are meant: by path, key or title; by the beginning of a path or key if nothing
+    else.
+    """
     if search is not None and (called := search.find_steps(name)):
         return _outermost(called)
     exact: dict[str, None] = {}
@@ -173,7 +192,9 @@ def _step_titles(events: Iterable[EventRecord]) -> Iterator[tuple[str, str]]:
 
 
 def entries(events: Iterable[EventRecord], wanted: Collection[str] | None) -> Iterator[Entry]:
-    """What the steps printed; those that only hold others, and repeat what they said, are left out."""
+    """What the steps printed; those that only hold others, and repeat what they said, are left
+    out.
+    """
     reader = _Reader()
     wanted = None if wanted is None else frozenset(wanted)
     for event, following in _with_next(events):
@@ -194,14 +215,18 @@ def _with_next(events: Iterable[EventRecord]) -> Iterator[tuple[Event, Event | N
 
 
 class _Reader:
-    """Goes through the events of a run, and knows as much of what went before as each of them needs."""
+    """Goes through the events of a run, and knows as much of what went before as each of them
+    needs.
+    """
 
     def __init__(self) -> None:
         self._running: dict[str, StepStarted] = {}
         self._retried: dict[str, StepRetrying] = {}
         """By path: the last attempt that failed, of steps that have not ended."""
         self._holding: set[str] = set()
-        """Steps inside of which something was printed, in any life of the run; forgotten when they end."""
+        """Steps inside of which something was printed, in any life of the run; forgotten when they
+        end.
+        """
 
     def take(self, event: Event, following: Event | None) -> Entry | None:
         match event:
@@ -225,7 +250,14 @@ class _Reader:
         above = self._title_above(path)
         ended = Failed(failure)
         return Entry(
-            path, begun.kind, begun.title, above, ended, attempt=event.attempt, of=event.of, is_repeated=True
+            path,
+            begun.kind,
+            begun.title,
+            above,
+            ended,
+            attempt=event.attempt,
+            of=event.of,
+            is_repeated=True,
         )
 
     def _step_entry(self, event: StepFinished, following: Event | None) -> Entry | None:
@@ -315,7 +347,8 @@ def lines(logged: Iterable[Entry]) -> Iterator[Line]:
         tried = f"   {nth_attempt(entry.attempt, entry.of)}" if was_repeated else ""
         spent = "" if entry.duration is None else f"   {clock(entry.duration)}"
         yield (
-            f"── {one_line(entry.path, None)}   {above}{one_line(entry.title)}   {how}{tried}{spent}",
+            f"── {one_line(entry.path, None)}   {above}{one_line(entry.title)}   "
+            f"{how}{tried}{spent}",
             colour,
         )
         for line in _entry_lines(entry):
@@ -357,7 +390,9 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
             yield from _blocks(value)
         case Failed(Failure(message, kind, output=dict(value))) if _is_of_talk(entry, value):
             yield from _conversation(value)
-            yield from () if kind == "stopped" else _text(message)  # the person knows why it was stopped
+            yield from (
+                () if kind == "stopped" else _text(message)
+            )  # the person knows why it was stopped
         case Failed(Failure(message=message, output=dict(value))) if not entry.holds_others:
             yield from _blocks(value)
             if value.get("exit_code") == 0:  # nothing that it printed says why it failed
@@ -372,11 +407,15 @@ def _is_of_talk(entry: Entry, value: Mapping[str, Json]) -> bool:
 
 
 def _conversation(value: Mapping[str, Json]) -> Iterator[str]:
-    """What a model was asked first, and what it said; the calls that it wants follow by themselves."""
+    """What a model was asked first, and what it said; the calls that it wants follow by
+    themselves.
+    """
     asked = value.get("asked")
     if not isinstance(asked, Mapping):
         # Of a plain prompt it is the output, of a server that gave no answer what it said instead.
-        yield from _text(next((value[name] for name in ("text", "output", "said") if name in value), None))
+        yield from _text(
+            next((value[name] for name in ("text", "output", "said") if name in value), None)
+        )
         return
     for name, said in {**asked, "model": value.get("text")}.items():
         if words := _text(said):
@@ -403,7 +442,11 @@ def _blocks(value: Mapping[str, Json]) -> Iterator[str]:
     for name in ("output", "stderr"):
         path, lost = value.get(f"{name}_file"), value.get(f"{name}_lost")
         if isinstance(path, str):
-            how = f"a longer part, not the whole ({one_line(str(lost), None)})," if lost else "the whole"
+            how = (
+                f"a longer part, not the whole ({one_line(str(lost), None)}),"
+                if lost
+                else "the whole"
+            )
             yield f"… {how} is in {one_line(path, None)}"
     if value.get("truncated") and not ("output_file" in value or "stderr_file" in value):
         yield "… more was printed, and is not kept"

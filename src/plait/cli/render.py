@@ -43,7 +43,9 @@ EXAMPLES: Final = (
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the template; - reads standard input")
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", help="the template; - reads standard input"
+    )
     parser.add_argument(
         "--profile",
         default="workflow",
@@ -59,9 +61,13 @@ def configure(parser: Parser) -> None:
         "--strict", action="store_true", help="the opposite of --lenient, which is the default"
     )
     parser.add_argument(
-        "--sink", metavar="S", help="fill it for value (default), text, argv, shell, json, url, header or env"
+        "--sink",
+        metavar="S",
+        help="fill it for value (default), text, argv, shell, json, url, header or env",
     )
-    parser.add_argument("--tree", action="store_true", help="TEXT is JSON; every string in it is a template")
+    parser.add_argument(
+        "--tree", action="store_true", help="TEXT is JSON; every string in it is a template"
+    )
     parser.add_argument("--json", action="store_true", help='print {"value": …} or {"error": …}')
     parser.add_argument(
         "--cases", metavar="FILE", help="JSON Lines, one case per line; - reads standard input"
@@ -146,7 +152,9 @@ def _render_template(
 def _run_cases(options: argparse.Namespace) -> int:
     alone = {"TEXT": options.text, "--values": options.values, "--values-file": options.values_file}
     if also := [name for name, given in alone.items() if given is not None]:
-        raise InputError(f"plait render: --cases and {also[0]} exclude each other", code="arguments")
+        raise InputError(
+            f"plait render: --cases and {also[0]} exclude each other", code="arguments"
+        )
     name = "<stdin>" if options.cases == "-" else options.cases
     with _open_cases(options.cases) as lines, _quiet():
         return _answer(lines, name)
@@ -187,7 +195,9 @@ def _case_value(line: bytes, name: str, number: int) -> Json:
     except UnicodeDecodeError:
         raise InputError("this line is not UTF-8", place, code="not-utf-8") from None
     if not isinstance(case, dict) or "template" not in case:
-        raise InputError("a case is a map with a template", place, '{"template": "…"}', code="wrong-type")
+        raise InputError(
+            "a case is a map with a template", place, '{"template": "…"}', code="wrong-type"
+        )
     values = case.get("values")
     env = case.get("env")
     strict = case.get("strict", False)
@@ -218,7 +228,9 @@ def _open_cases(path: str) -> Iterator[BinaryIO]:
         what = f"this file cannot be read: {error.strerror}"
         raise InputError(what, path, "check the path", code="no-file") from None
     except ValueError:
-        raise InputError("this is not a path", fix="remove the NUL character", code="no-file") from None
+        raise InputError(
+            "this is not a path", fix="remove the NUL character", code="no-file"
+        ) from None
     with file:
         yield file
 

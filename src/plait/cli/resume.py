@@ -1,4 +1,6 @@
-"""`plait resume`: go on with a run that was stopped or has failed; what is recorded is not done again."""
+"""`plait resume`: go on with a run that was stopped or has failed; what is recorded is not done
+again.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ EXAMPLES: Final = (
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+    )
     parser.add_argument(
         "--accept-changes",
         action="store_true",
@@ -82,7 +86,10 @@ def _resume(options: argparse.Namespace) -> int:
         if not options.accept_changes:
             refused = flows.resume_blocker(options.run, project=options.project, inputs=inputs)
             if refused is not None:
-                print(f"note: plait resume would refuse this: {clean_block(str(refused))}", file=sys.stderr)
+                print(
+                    f"note: plait resume would refuse this: {clean_block(str(refused))}",
+                    file=sys.stderr,
+                )
         return code
     work = partial(
         flows.resume_flow,

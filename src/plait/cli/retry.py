@@ -28,8 +28,12 @@ EXAMPLES: Final = (
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest")
-    parser.add_argument("items", metavar="ITEM", nargs="*", help="a failed item: its title, key or path")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+    )
+    parser.add_argument(
+        "items", metavar="ITEM", nargs="*", help="a failed item: its title, key or path"
+    )
     parser.add_argument("--failed", action="store_true", help="every item that failed")
     parser.add_argument(
         "--from-start",
@@ -69,7 +73,11 @@ def _retry(options: argparse.Namespace) -> int:
 
 def _require_item_choice(options: argparse.Namespace) -> None:
     if bool(options.items) == options.failed:
-        what = "--failed is for all failed items" if options.failed else "which items are to be done again"
+        what = (
+            "--failed is for all failed items"
+            if options.failed
+            else "which items are to be done again"
+        )
         raise InputError(
             f"plait retry: {what}",
             fix="name items, or give --failed for all of them; plait show lists those that failed",

@@ -43,33 +43,49 @@ SHOW_CURSOR: Final = b"\x1b[?25h"
 def configure(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="a workflow, graph, directive or ensemble")
     add_inputs(
-        parser, "one input (again for more): text, or what the flow's parameters ask for; KEY:=JSON is JSON"
+        parser,
+        "one input (again for more): text, or what the flow's parameters ask for; KEY:=JSON is "
+        "JSON",
     )
     parser.add_argument("--strict", action="store_true", help="a name without a value is an error")
     parser.add_argument("--profile", metavar="P", help="one of the flow's profiles")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what would run, with its values, and run nothing"
+        "--dry-run",
+        action="store_true",
+        help="show what would run, with its values, and run nothing",
     )
     parser.add_argument(
-        "--prompt-only", action="store_true", help="of a directive: print its prompt, and send nothing"
+        "--prompt-only",
+        action="store_true",
+        help="of a directive: print its prompt, and send nothing",
     )
-    parser.add_argument("--trust", action="store_true", help="trust the project first, and what it brings")
+    parser.add_argument(
+        "--trust", action="store_true", help="trust the project first, and what it brings"
+    )
     add_watching(parser)
 
 
 def add_inputs(parser: Parser, single: str) -> None:
     """What a flow is given: one by one, and in a file."""
-    parser.add_argument("-i", "--input", metavar="KEY=VALUE", action="append", default=[], help=single)
     parser.add_argument(
-        "--inputs", metavar="F", help="inputs from a JSON or YAML file, - reads standard input; -i wins"
+        "-i", "--input", metavar="KEY=VALUE", action="append", default=[], help=single
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="F",
+        help="inputs from a JSON or YAML file, - reads standard input; -i wins",
     )
 
 
 def add_watching(parser: Parser) -> None:
     """The options of every command that works on a run."""
-    parser.add_argument("--backend", metavar="B", help="where items run: local, dask, or dask://HOST:PORT")
+    parser.add_argument(
+        "--backend", metavar="B", help="where items run: local, dask, or dask://HOST:PORT"
+    )
     parser.add_argument("--max-parallel", metavar="N", help="at most so many items at a time")
-    parser.add_argument("--json", action="store_true", help="one JSON object per event, and one at the end")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object per event, and one at the end"
+    )
     parser.add_argument("--quiet", action="store_true", help="say nothing unless it fails")
     add_project(parser, lockable=False)
 
@@ -79,7 +95,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def load_all() -> None:
-    """Load what a run takes, while the guardian starts beside it; from then on there may be garbage."""
+    """Load what a run takes, while the guardian starts beside it; from then on there may be
+    garbage.
+    """
     import gc
 
     from plait.app import runs as flows
@@ -100,7 +118,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.prompt_only:
         return _show_prompt(options, wanted)
     if options.dry_run:
-        return show_plan(flows.plan_run(options.file, wanted, project=options.project), as_json=options.json)
+        return show_plan(
+            flows.plan_run(options.file, wanted, project=options.project), as_json=options.json
+        )
     if options.trust:
         _trust_first(options)
     work = partial(flows.run_flow, options.file, wanted, project=options.project)
@@ -179,7 +199,8 @@ def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
     if current_thread() is not main_thread():
         yield heard  # only the main thread hears signals
         return
-    # A handler may interrupt whoever holds the very locks that `stop` and `view` need: it only takes a note.
+    # A handler may interrupt whoever holds the very locks that `stop` and `view` need: it only
+    # takes a note.
     noted: SimpleQueue[int | None] = SimpleQueue()
 
     def note(number: int, _frame: object) -> None:
@@ -198,7 +219,9 @@ def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
     before = {one: signal.getsignal(one) for one in SIGNALS}
     try:
         for one, handler in before.items():
-            if handler is not signal.SIG_IGN:  # nohup, or in the background: whoever started us wants it so
+            if (
+                handler is not signal.SIG_IGN
+            ):  # nohup, or in the background: whoever started us wants it so
                 signal.signal(one, note)
         yield heard
     finally:
@@ -240,10 +263,14 @@ def parse_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
         is_json = name.endswith(":")
         name = name.removesuffix(":")
         if not equals or not name:
-            raise InputError("-i needs KEY=VALUE", fix="for example -i folder=src", code="arguments")
+            raise InputError(
+                "-i needs KEY=VALUE", fix="for example -i folder=src", code="arguments"
+            )
         if name in given:
             what = f"-i gives '{name[:60]}' twice"
-            raise InputError(what, fix=f"give a list as JSON: -i {name[:60]}:='[1, 2]'", code="arguments")
+            raise InputError(
+                what, fix=f"give a list as JSON: -i {name[:60]}:='[1, 2]'", code="arguments"
+            )
         given[name] = read_json(value, f"-i {name[:60]}:=") if is_json else value
     return {**inputs, **given}
 
@@ -267,14 +294,18 @@ def whole(option: str, given: str | None) -> int | None:
         return None
     if not (given.isascii() and given.isdecimal() and 0 < len(given) < 10 and int(given) > 0):
         raise InputError(
-            f"{option} needs a whole number above 0", fix=f"for example {option} 8", code="arguments"
+            f"{option} needs a whole number above 0",
+            fix=f"for example {option} 8",
+            code="arguments",
         )
     return int(given)
 
 
 def require_folder(project: str | None) -> None:
     if project is not None and not os.path.isdir(project):
-        raise InputError("there is no such folder", project[:200], "check --project", code="no-directory")
+        raise InputError(
+            "there is no such folder", project[:200], "check --project", code="no-directory"
+        )
 
 
 def _trust_first(options: argparse.Namespace) -> None:

@@ -75,7 +75,11 @@ def run(options: argparse.Namespace) -> int:
         write_json([record(one) for one in summaries])
     else:
         show(summaries, sys.stdout, now=time.time())
-        if not summaries and options.project is None and (above := flows.runs_above(project_root(None))):
+        if (
+            not summaries
+            and options.project is None
+            and (above := flows.runs_above(project_root(None)))
+        ):
             print(f"{above} has runs: plait runs --project {shlex.quote(above)}")
     return 0
 
@@ -90,7 +94,10 @@ def show(summaries: Sequence[Summary], stream: TextIO, *, now: float) -> None:
     for line, colour in zip(format_table(rows, width(stream)), colours, strict=True):
         print(paint(line, colour), file=stream)
     if any(one.foreign for one in summaries):
-        print(f"{FOREIGN}: these runs did not begin here; plait trust run RUN takes one over", file=stream)
+        print(
+            f"{FOREIGN}: these runs did not begin here; plait trust run RUN takes one over",
+            file=stream,
+        )
 
 
 def record(one: Summary) -> dict[str, Json]:

@@ -139,7 +139,9 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
     """Write a tool into the project, and say what to type next."""
     if runtime is None:
         what = f"plait tools new: --runtime is missing; runtimes: {', '.join(RUNTIMES)}"
-        raise InputError(what, fix=f"for example plait tools new {name} --runtime python", code="arguments")
+        raise InputError(
+            what, fix=f"for example plait tools new {name} --runtime python", code="arguments"
+        )
     extension, contents = RUNTIMES[require_choice("runtime", runtime, tuple(RUNTIMES))]
     item_id = normalize_id(name)
     root = tools.spaces.project or os.getcwd()
@@ -147,7 +149,10 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
     standing = tools.spaces.find(item_id)
     if standing is not None and standing.space.name == "project":
         raise InputError(
-            f"there is a tool '{item_id}' already", standing.path, "choose another name", code="exists"
+            f"there is a tool '{item_id}' already",
+            standing.path,
+            "choose another name",
+            code="exists",
         )
     relative = f".ai/tools/{item_id}{extension}"
     write_new(root, {relative: contents})
@@ -165,7 +170,12 @@ def write_new(root: str, files: Mapping[str, str]) -> None:
     there = [relative for relative in files if os.path.lexists(os.path.join(root, relative))]
     if there:
         raise InputError.together(
-            Problem("this file is there already", os.path.join(root, relative), "move it away", code="exists")
+            Problem(
+                "this file is there already",
+                os.path.join(root, relative),
+                "move it away",
+                code="exists",
+            )
             for relative in there
         )
     for relative, contents in files.items():
@@ -176,7 +186,9 @@ def write_new(root: str, files: Mapping[str, str]) -> None:
                 file.write(contents)
         except OSError as error:
             what = f"this file cannot be written: {error.strerror}"
-            raise InputError(what, path, "look at the folder's permissions", code="not-written") from None
+            raise InputError(
+                what, path, "look at the folder's permissions", code="not-written"
+            ) from None
 
 
 # ── a project ────────────────────────────────────────────────────────────
@@ -299,7 +311,9 @@ FLOWS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def project_files(kind: str) -> dict[str, str]:
-    """The files of a new project, the flow last; a YAML file names the schema by which an editor knows it."""
+    """The files of a new project, the flow last; a YAML file names the schema by which an editor
+    knows it.
+    """
     (flow, text), *others = FLOWS[kind].items()
     files = {".ai/tools/hello.py": SCRIPT, ".ai/plait.yaml": SETTINGS}
     if others:

@@ -28,5 +28,9 @@ def run(options: argparse.Namespace) -> int:
     from plait.schema.json_schema import json_schema
 
     require_choice("format", options.format, FORMATS)
-    print(json.dumps(json_schema(options.format), indent=None if options.compact else 2, ensure_ascii=False))
+    print(
+        json.dumps(
+            json_schema(options.format), indent=None if options.compact else 2, ensure_ascii=False
+        )
+    )
     return 0

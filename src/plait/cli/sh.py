@@ -11,7 +11,13 @@ import argparse
 import sys
 
 from plait.cli.arguments import require_choice, seconds
-from plait.cli.values import add_values, make_scope, parse_values, read_template_text, working_directory
+from plait.cli.values import (
+    add_values,
+    make_scope,
+    parse_values,
+    read_template_text,
+    working_directory,
+)
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Final
 from plait.views.terminal import error_data, paint_for, printable, write_bytes, write_json
@@ -28,7 +34,9 @@ SHOWN: Final = "(shown quoted; values are passed, never pasted)"
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("template", metavar="TEMPLATE", help="shell text with holes; - reads standard input")
+    parser.add_argument(
+        "template", metavar="TEMPLATE", help="shell text with holes; - reads standard input"
+    )
     add_values(parser)
     parser.add_argument("--shell", default="sh", metavar="SHELL", help="sh (default), dash or bash")
     parser.add_argument(
@@ -59,7 +67,9 @@ def _show(options: argparse.Namespace) -> int:
     from plait.app import api as app
 
     shell = require_choice("shell", options.shell, SHELLS)
-    scope = make_scope(parse_values(options), directory=working_directory(options.cwd), commands=False)
+    scope = make_scope(
+        parse_values(options), directory=working_directory(options.cwd), commands=False
+    )
     bound = app.bind_script(
         read_template_text(options.template), scope, shell=shell, strict=not options.lenient
     )

@@ -1,4 +1,6 @@
-"""`plait show`: what happened in a run: its parts and their steps, what failed, and what to type next."""
+"""`plait show`: what happened in a run: its parts and their steps, what failed, and what to type
+next.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,12 @@ SIGNS: Final = {
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest")
-    parser.add_argument("--json", action="store_true", help="the same for programs, with every failure")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="the same for programs, with every failure"
+    )
     add_project(parser, lockable=False)
 
 
@@ -77,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
             shown = record(name, status, progress, journal, tries)
             print(json_line(shown if opened.is_own else {**shown, "foreign": True}))
         else:
-            progress.project = opened.project  # not where it began: that may be another folder, of others
+            progress.project = (
+                opened.project
+            )  # not where it began: that may be another folder, of others
             goes_on = opened.facts.get("kind") != CHAT and opened.is_own
             said = lines(name, status, progress, journal, tries, now=time.time(), goes_on=goes_on)
             write_lines(said, sys.stdout)
@@ -85,7 +93,9 @@ def run(options: argparse.Namespace) -> int:
                 command = f"plait trust run {one_line(name)}{project_named(progress)}"
                 note = f"  foreign      {command} takes it over", "yellow"
                 write_lines(iter([note]), sys.stdout)
-            if opened.facts.get("kind") == "graph" and opened.is_own:  # else its journal names no file for us
+            if (
+                opened.facts.get("kind") == "graph" and opened.is_own
+            ):  # else its journal names no file for us
                 write_lines(_way(str(opened.facts.get("file", "")), opened.journal), sys.stdout)
     return 0
 
@@ -133,7 +143,8 @@ class StoredJournal(Steps, Protocol):
 
 
 class _Outline:
-    """A long journal without what went well in its map: that is counted, and only failures are shown.
+    """A long journal without what went well in its map: that is counted, and only failures are
+    shown.
 
     To look through the events of a million items takes a minute, and to find the others a second.
     """
@@ -167,7 +178,9 @@ class _Outline:
             part.group.settle({"total": part.group.total or 0, **self._counts()})
 
     def _counts(self) -> dict[str, int]:
-        """How many items ended how; one that ended in several lives of the run counts as it did last."""
+        """How many items ended how; one that ended in several lives of the run counts as it did
+        last.
+        """
         skipped, chosen = 0, items_selected_at(self._journal, MAP)
         if self._journal.reader.count_outcomes(MAP).get(
             "skipped"
@@ -196,7 +209,9 @@ def current_items(journal: Steps, ended: Iterable[StepRecord]) -> Iterator[StepR
 
 
 class AttemptCounts:
-    """How many attempts each step took when it ended last; kept of those that took more than one."""
+    """How many attempts each step took when it ended last; kept of those that took more than
+    one.
+    """
 
     def __init__(self) -> None:
         self._ended: dict[str, int] = {}
@@ -248,11 +263,15 @@ def lines(
         yield f"  {note_line(note)}", "yellow"
     yield from end_reason(progress.failure, _visible_failures(progress))
     resume = goes_on and status in ("interrupted", "failed")
-    yield from suggested_commands(run, progress, retry=goes_on and status != "running", resume=resume)
+    yield from suggested_commands(
+        run, progress, retry=goes_on and status != "running", resume=resume
+    )
 
 
 def _visible_failures(progress: Progress) -> list[FailedStep]:
-    """The failures that are said above; of a part that failed by itself no more is than its state."""
+    """The failures that are said above; of a part that failed by itself no more is than its
+    state.
+    """
     own = progress.failure.path if progress.failure is not None else ""
     return [one for one in progress.failures if one.path != own or own not in progress.parts]
 
@@ -291,13 +310,18 @@ def _steps(part: Part, journal: Steps, tries: AttemptCounts) -> Iterator[Line]:
         return
     for shown, step in enumerate(_visible_steps(part, journal)):
         if shown >= MOST_FAILURES and part.group.is_fan:
-            yield f"      … and {part.group.failure_count - MOST_FAILURES} more: plait show --json", "dim"
+            yield (
+                f"      … and {part.group.failure_count - MOST_FAILURES} more: plait show --json",
+                "dim",
+            )
             return
         yield from _step(step, tries.of(step.path))
 
 
 def _visible_steps(part: Part, journal: Steps) -> Iterator[StepRecord]:
-    """The steps of a part; of one with items what failed in it, without items of an older choice."""
+    """The steps of a part; of one with items what failed in it, without items of an older
+    choice.
+    """
     if not part.group.is_fan:
         yield from journal.steps_in(part.name)
         return
@@ -343,7 +367,11 @@ def record(
         "failure": progress.failure and progress.failure.record(),
         "phases": [_part_record(part, journal, tries) for part in progress.parts.values()],
         "notes": [
-            {"path": note.path, "level": "warning" if note.warning else "note", "message": note.message}
+            {
+                "path": note.path,
+                "level": "warning" if note.warning else "note",
+                "message": note.message,
+            }
             for note in progress.notes
         ],
     }

@@ -1,4 +1,5 @@
-"""`plait sign`: sign tools, and the config they read, so that they run wherever your key is trusted.
+"""`plait sign`: sign tools, and the config they read, so that they run wherever your key is
+trusted.
 
 A signature binds the id and every byte of a file; a file that changes is signed
 again.  What lies beside a tool comes along with it, so it is signed as well; a file
@@ -44,7 +45,10 @@ EXAMPLES: Final = (
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "items", metavar="ITEM", nargs="*", help="ids of tools, or files below .ai/tools or .ai/config"
+        "items",
+        metavar="ITEM",
+        nargs="*",
+        help="ids of tools, or files below .ai/tools or .ai/config",
     )
     parser.add_argument(
         "--all",
@@ -52,14 +56,19 @@ def configure(parser: Parser) -> None:
         help="every file below the project's .ai/tools, .ai/config and .ai/directives",
     )
     parser.add_argument(
-        "--key", metavar="NAME", default=DEFAULT_KEY, help="which of your keys; 'signing' if left out"
+        "--key",
+        metavar="NAME",
+        default=DEFAULT_KEY,
+        help="which of your keys; 'signing' if left out",
     )
     add_project(parser, lockable=False)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.all == bool(options.items):
-        raise InputError("name what to sign, or give --all", fix="see plait sign --help", code="arguments")
+        raise InputError(
+            "name what to sign, or give --all", fix="see plait sign --help", code="arguments"
+        )
     tools = load_toolbox(options)
     places = (
         list(_all_places(tools.spaces))
@@ -103,7 +112,9 @@ class Place:
 
     @property
     def id(self) -> str:
-        return os.path.splitext(self.relative)[0].removeprefix("tools/").removeprefix(f"{DIRECTIVES}/")
+        return (
+            os.path.splitext(self.relative)[0].removeprefix("tools/").removeprefix(f"{DIRECTIVES}/")
+        )
 
     @property
     def kind(self) -> str:
@@ -131,7 +142,10 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
         os.path.join(space.root, "tools") for space in spaces.spaces if space.name != "system"
     )
     raise InputError(
-        "this file is no tool: its id would be nothing", path, f"put it below {places}", code="outside-space"
+        "this file is no tool: its id would be nothing",
+        path,
+        f"put it below {places}",
+        code="outside-space",
     )
 
 
@@ -143,7 +157,9 @@ def _all_places(spaces: Spaces) -> Iterator[Place]:
             name for name in folders if not name.startswith((".", "__")) and name != "node_modules"
         )
         for name in sorted(files):
-            place = Place(space, os.path.relpath(os.path.join(folder, name), space.root).replace(os.sep, "/"))
+            place = Place(
+                space, os.path.relpath(os.path.join(folder, name), space.root).replace(os.sep, "/")
+            )
             if not name.startswith(".") and _is_signed(place):
                 yield place
 
@@ -161,10 +177,14 @@ def _is_signed(place: Place) -> bool:
 def _sign(place: Place, key: PrivateKey) -> None:
     if place.space.name == "system":
         what = f"'{place.id}' belongs to the installation, which is checked by its manifest"
-        raise InputError(what, place.path, "copy it into your project to change it", code="system-file")
+        raise InputError(
+            what, place.path, "copy it into your project to change it", code="system-file"
+        )
     contents = read_below(place.space.root, place.relative)
     if contents is None:
-        raise InputError("this is not a plain file", place.path, "replace it by one", code="not-a-file")
+        raise InputError(
+            "this is not a plain file", place.path, "replace it by one", code="not-a-file"
+        )
     data = contents[0]
     if has_comment_syntax(place.extension):
         now = _after(data)
@@ -174,13 +194,20 @@ def _sign(place: Place, key: PrivateKey) -> None:
         replace_file(place.path, signed)
     else:
         detached = sign_detached(
-            data, kind=place.kind, item_id=place.id, extension=place.extension, key=key, now=time.time()
+            data,
+            kind=place.kind,
+            item_id=place.id,
+            extension=place.extension,
+            key=key,
+            now=time.time(),
         )
         replace_file(f"{place.path}.sig", detached)
 
 
 def _after(data: bytes) -> float:
-    """Now, or a second after the signature that is there: the newer of two must be seen to be newer."""
+    """Now, or a second after the signature that is there: the newer of two must be seen to be
+    newer.
+    """
     now = time.time()
     try:
         standing = read_signature(data)

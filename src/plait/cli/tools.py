@@ -1,9 +1,9 @@
 """`plait tools`: what there is, one tool in full, or the beginning of a new one.
 
 plait tools                            the table; a tool that cannot be read has its reason in it
-plait tools show ID                    its chain, signatures, parameters, and what it hides
-plait tools new NAME --runtime R       a file that runs at once
-plait tools lock                       write plait.lock: the digest of each file of the project's tools
+plait tools show ID                    its chain, signatures, parameters, and what it hides plait
+tools new NAME --runtime R       a file that runs at once plait tools lock
+write plait.lock: the digest of each file of the project's tools
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from plait.core.values import Json, json_text
 from plait.tools.headers import NO_HEADER
 from plait.tools.rules import check_pairs, short_id
 from plait.tools.spaces import Space, Spaces
-from plait.views.terminal import Paint, cut, error_data, format_table, paint_for, printable, width, write_json
+from plait.views.terminal import (
+    Paint,
+    cut,
+    error_data,
+    format_table,
+    paint_for,
+    printable,
+    width,
+    write_json,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -45,12 +54,18 @@ UNREADABLE: Final = 2
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "action", metavar="list|show|new|lock", nargs="?", default="list", help="list is the default"
+        "action",
+        metavar="list|show|new|lock",
+        nargs="?",
+        default="list",
+        help="list is the default",
     )
     parser.add_argument(
         "name", metavar="ID", nargs="?", help="which tool to show, or how to call the new one"
     )
-    parser.add_argument("--runtime", metavar="R", help="of a new tool: python, node, bash, function or http")
+    parser.add_argument(
+        "--runtime", metavar="R", help="of a new tool: python, node, bash, function or http"
+    )
     parser.add_argument("--all", action="store_true", help="list runtimes too")
     add_project(parser, lockable=False)
     parser.add_argument("--json", action="store_true", help="the same for programs")
@@ -123,7 +138,9 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
         item = tools.chains.items.get(found)
         verdict = tools.trust.decide(item)
         if shadowed_by is None:
-            tools.chains.get(item_id)  # also what stands behind it: a circle, an executor that is not there
+            tools.chains.get(
+                item_id
+            )  # also what stands behind it: a circle, an executor that is not there
         return Row(item_id, space, path, shadowed_by, item, verdict)
     except PlaitError as error:
         if error.code == NO_HEADER:
@@ -151,13 +168,18 @@ def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
         write_json([_record(row) for row in shown])
         return listing_exit_code(all_rows)
     paint = paint_for(sys.stdout)
-    table = [("ID", "SPACE", "RUNTIME", "SIGNED", "WHAT"), *(_cells(row, tools.trust.store) for row in shown)]
+    table = [
+        ("ID", "SPACE", "RUNTIME", "SIGNED", "WHAT"),
+        *(_cells(row, tools.trust.store) for row in shown),
+    ]
     colours = ["bold", *(_colour(row) for row in shown)]
     for line, colour in zip(format_table(table, width(sys.stdout)), colours, strict=True):
         print(paint(line, colour) if colour else line)
     if hidden := len(all_rows) - len(shown):
         print(paint(f"and {hidden} runtimes: plait tools --all", "dim"))
-    if untrusted := [row for row in shown if row.verdict and row.verdict.askable and not row.verdict.allowed]:
+    if untrusted := [
+        row for row in shown if row.verdict and row.verdict.askable and not row.verdict.allowed
+    ]:
         count = "1 tool does" if len(untrusted) == 1 else f"{len(untrusted)} tools do"
         command = f"plait trust {_quote_path(tools.trust.project or '.')}"
         print(f"{count} not run before you trust this project: {command}")
@@ -228,7 +250,11 @@ def _render_chain(
     for depth, (item, verdict) in enumerate(zip(chain.elements, verdicts, strict=True)):
         branch = "   " * (depth - 1) + "└─ " if depth else ""
         version = item.header.version or "no version"
-        word = f"signed by {signer_label(verdict, store)}" if verdict.by == "signature" else verdict.why
+        word = (
+            f"signed by {signer_label(verdict, store)}"
+            if verdict.by == "signature"
+            else verdict.why
+        )
         trusted = paint(printable(word), "green" if verdict.allowed else "red")
         yield f"{branch}{paint(printable(item.id), 'bold')}  {printable(version)}, {item.space}: {trusted}"
     depth = len(chain.elements)
@@ -259,7 +285,8 @@ def parameter_lines(schema: Mapping[str, Json] | None) -> Iterator[str]:
     required = schema.get("required") or []
     ordered = sorted(properties, key=lambda name: name not in required)
     cells = [
-        (name, _kind(properties[name], needed=name in required), _about(properties[name])) for name in ordered
+        (name, _kind(properties[name], needed=name in required), _about(properties[name]))
+        for name in ordered
     ]
     yield from format_table(cells, None) if cells else ["none"]
 
@@ -286,7 +313,9 @@ def sample_params(schema: Mapping[str, Json] | None) -> str:
     return "".join(f" -p {name}=…" for name in required)
 
 
-def _chain_record(chain: Chain, verdicts: Sequence[TrustDecision], hidden: Sequence[ToolLocation]) -> Json:
+def _chain_record(
+    chain: Chain, verdicts: Sequence[TrustDecision], hidden: Sequence[ToolLocation]
+) -> Json:
     tool = chain.tool
     return {
         "id": tool.id,
@@ -294,7 +323,12 @@ def _chain_record(chain: Chain, verdicts: Sequence[TrustDecision], hidden: Seque
         "description": tool.header.description,
         "parameters": tool.header.config_schema and dict(tool.header.config_schema),
         "chain": [
-            {"version": item.header.version, "path": item.path, "digest": item.digest, **verdict.record()}
+            {
+                "version": item.header.version,
+                "path": item.path,
+                "digest": item.digest,
+                **verdict.record(),
+            }
             for item, verdict in zip(chain.elements, verdicts, strict=True)
         ],
         "primitive": chain.primitive,
@@ -315,7 +349,10 @@ def _lock(tools: Toolbox) -> None:
     lock = Lockfile.of(project)
     if not lock.files:
         raise InputError(
-            "there is nothing to lock", project, "make a tool: plait tools new NAME", code="nothing-to-sign"
+            "there is nothing to lock",
+            project,
+            "make a tool: plait tools new NAME",
+            code="nothing-to-sign",
         )
     path = os.path.join(project, LOCK)
     replace_file(path, lock.text.encode())

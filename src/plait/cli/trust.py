@@ -55,7 +55,9 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--ids", metavar="PATTERN", action="append", help="trust an added key for these ids only"
     )
-    parser.add_argument("--space", metavar="SPACE", action="append", help="and only in project or in user")
+    parser.add_argument(
+        "--space", metavar="SPACE", action="append", help="and only in project or in user"
+    )
     parser.add_argument(
         "--params",
         metavar="JSON",
@@ -88,7 +90,9 @@ def run(options: argparse.Namespace) -> int:
         case folder, []:
             _trust(folder)
         case _:
-            raise InputError("plait trust takes one folder", fix="see plait trust --help", code="arguments")
+            raise InputError(
+                "plait trust takes one folder", fix="see plait trust --help", code="arguments"
+            )
     return 0
 
 
@@ -123,7 +127,8 @@ def _trust(folder: str) -> None:
         print(f"  … and {len(brings) - 50} more")
     if not tools.trust.project_trusted:
         print(
-            "but this project demands signatures (trust: signed): trust its signer with plait trust add FILE"
+            "but this project demands signatures (trust: signed): trust its signer with plait "
+            "trust add FILE"
         )
     print(f"to take it back:  plait trust remove {shlex.quote(folder)}")
 
@@ -160,7 +165,10 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
     elif trust.project_trusted:
         state = paint("trusted", "green")
     elif trust.store.trusts(here):
-        state = paint("trusted", "yellow") + ", but it demands signatures (trust: signed): see plait verify"
+        state = (
+            paint("trusted", "yellow")
+            + ", but it demands signatures (trust: signed): see plait verify"
+        )
     else:
         brought = "1 file" if len(brings) == 1 else f"{len(brings)} files"
         command = f"plait trust {shlex.quote(here)}"
@@ -172,14 +180,19 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
     print(paint("keys", "bold"))
     for key in keys:
         scope = f"{', '.join(key.ids)} in {' and '.join(key.spaces)}"
-        print(f"  {key.fingerprint[:16]}…   {cut(key.owner, None)}   {cut(scope, None)}   {key_state(key)}")
+        print(
+            f"  {key.fingerprint[:16]}…   {cut(key.owner, None)}   {cut(scope, None)}   "
+            f"{key_state(key)}"
+        )
 
 
 def _reset(tools: Toolbox, item_id: str) -> None:
     forgotten = tools.trust.store.forget_versions(normalize_id(item_id))
     if not forgotten:
         raise InputError(
-            f"no version of '{item_id}' is remembered", fix="'plait tools' lists the ids", code="unknown-tool"
+            f"no version of '{item_id}' is remembered",
+            fix="'plait tools' lists the ids",
+            code="unknown-tool",
         )
     print(f"any signed version of '{item_id}' may run again")
 
@@ -225,7 +238,8 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
     for item_id, (call, address) in found.items():
         offered = inspect_mcp_tool(call)
         asking = is_interactive()
-        # Who is asked on the terminal has to see there what is asked about, wherever our output goes.
+        # Who is asked on the terminal has to see there what is asked about, wherever our output
+        # goes.
         stream = sys.stderr if asking else sys.stdout
         if len(found) > 1:
             # Two servers of one name: each is started, shown and approved by itself.
@@ -236,14 +250,19 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
             refused = True
             continue
         approve_mcp(offered)
-        print("approved: if anything shown here changes, the tool is refused until you approve it again")
+        print(
+            "approved: if anything shown here changes, the tool is refused until you approve it "
+            "again"
+        )
     return TrustError.exit_code if refused else 0
 
 
 def _mcp_calls(
     tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]
 ) -> dict[str, tuple[McpCall, str]]:
-    """By the id of our tool, one call of each server of this name that has this tool; and its address."""
+    """By the id of our tool, one call of each server of this name that has this tool; and its
+    address.
+    """
     found: dict[tuple[tuple[str, ...], str], tuple[str, tuple[McpCall, str]]] = {}
     known: list[str] = []
     refused: list[PlaitError] = []
@@ -259,7 +278,9 @@ def _mcp_calls(
         found.setdefault((call.server.command, call.server.url), (item_id, (call, address)))
     if found:
         return dict(found.values())
-    if telling := [error for error in refused if isinstance(error, TrustError) or error.code == _MISSING]:
+    if telling := [
+        error for error in refused if isinstance(error, TrustError) or error.code == _MISSING
+    ]:
         raise telling[0]
     guess = closest_name(f"{server} {tool}", known)
     raise InputError(
@@ -273,7 +294,9 @@ def _mcp_calls(
 def _prepare_mcp_calls(
     tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
 ) -> Iterator[tuple[PreparedCall, McpCall]]:
-    """Every tool here that calls an MCP server; why others cannot be looked at goes to `refused`."""
+    """Every tool here that calls an MCP server; why others cannot be looked at goes to
+    `refused`.
+    """
     from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
 

@@ -33,7 +33,9 @@ def add_project(parser: Parser, *, lockable: bool = True) -> None:
     )
     if lockable:
         parser.add_argument(
-            "--locked", action="store_true", help="refuse what is not in plait.lock, or differs from it"
+            "--locked",
+            action="store_true",
+            help="refuse what is not in plait.lock, or differs from it",
         )
 
 
@@ -57,7 +59,9 @@ def _with_lockfile(tools: Toolbox) -> Toolbox:
     from plait.core.records import replace
     from plait.tools.trust.decisions import Lockfile
 
-    return replace(tools, trust=tools.trust.with_lockfile(Lockfile.read(tools.trust.project or os.getcwd())))
+    return replace(
+        tools, trust=tools.trust.with_lockfile(Lockfile.read(tools.trust.project or os.getcwd()))
+    )
 
 
 def is_interactive() -> bool:
@@ -88,9 +92,13 @@ def _answer(prompt: str) -> str:
 
 
 def _listing(question: TrustQuestion) -> str:
-    wanted = {os.path.relpath(item.path, question.project).replace(os.sep, "/") for item in question.items}
+    wanted = {
+        os.path.relpath(item.path, question.project).replace(os.sep, "/") for item in question.items
+    }
     shown = question.brings[:_MOST_LISTED]
-    lines = [f"  {printable(path)}{'   ← about to run' if path in wanted else ''}" for path in shown]
+    lines = [
+        f"  {printable(path)}{'   ← about to run' if path in wanted else ''}" for path in shown
+    ]
     if len(question.brings) > len(shown):
         lines.append(f"  … and {len(question.brings) - len(shown)} more")
     return "\n".join(lines)
@@ -99,7 +107,8 @@ def _listing(question: TrustQuestion) -> str:
 def trust_new_files(trust: Trust, *, alone: bool, origin: str) -> str | None:
     """Trust a project for what we put there; otherwise the command that a person types for it.
 
-    `alone`: the project brought nothing else along before, so that nothing unseen comes to be trusted.
+    `alone`: the project brought nothing else along before, so that nothing unseen comes to be
+    trusted.
     """
     if trust.project is None or trust.project_trusted:
         return None

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 def add_values(parser: Parser) -> None:
-    parser.add_argument("--values", metavar="JSON", help='the names and their values: {"name": "world"}')
-    parser.add_argument("--values-file", metavar="FILE", help="the same from a file; --values wins over it")
+    parser.add_argument(
+        "--values", metavar="JSON", help='the names and their values: {"name": "world"}'
+    )
+    parser.add_argument(
+        "--values-file", metavar="FILE", help="the same from a file; --values wins over it"
+    )
     parser.add_argument(
         "--secret",
         metavar="NAME",
@@ -43,7 +47,9 @@ def parse_values(options: argparse.Namespace) -> dict[str, Json]:
     for name in options.secret:
         if name not in values:
             what = f"--secret {name[:60]}: no such value is given"
-            raise InputError(what, fix=f"known: {', '.join(values) or 'nothing'}", code="unknown-name")
+            raise InputError(
+                what, fix=f"known: {', '.join(values) or 'nothing'}", code="unknown-name"
+            )
         values[name] = _to_secrets(values[name])
     return values
 
@@ -78,7 +84,8 @@ def make_scope(
 
 
 def read_json(given: str, place: str, *, line: int | None = None) -> Json:
-    """JSON in which no key stands twice; an error says where it ends to be JSON, not what stands there.
+    """JSON in which no key stands twice; an error says where it ends to be JSON, not what stands
+    there.
 
     `line` is the number of the only line, when `given` is one of a file.
     """
@@ -94,10 +101,15 @@ def read_json(given: str, place: str, *, line: int | None = None) -> Json:
     except _RefusedError as refused:
         raise InputError(refused.what, _at(place, line), refused.fix, code="not-json") from None
     except RecursionError:
-        raise InputError("this JSON is nested too deeply", _at(place, line), code="not-json") from None
+        raise InputError(
+            "this JSON is nested too deeply", _at(place, line), code="not-json"
+        ) from None
     except ValueError:
         raise InputError(
-            "a number in this JSON is too long", _at(place, line), "write it as text", code="not-json"
+            "a number in this JSON is too long",
+            _at(place, line),
+            "write it as text",
+            code="not-json",
         ) from None
 
 
@@ -124,14 +136,18 @@ def _no_constant(name: str) -> Json:
 def require_mapping(value: Json, place: str) -> dict[str, Json]:
     if isinstance(value, dict):
         return value
-    raise InputError("this must be a map of names", place, 'for example {"name": "world"}', code="wrong-type")
+    raise InputError(
+        "this must be a map of names", place, 'for example {"name": "world"}', code="wrong-type"
+    )
 
 
 def require_env(value: Json, place: str) -> dict[str, str]:
     env = require_mapping(value, place)
     if all(isinstance(item, str) for item in env.values()):
         return env
-    raise InputError("environment variables are text", place, "put the values in quotes", code="wrong-type")
+    raise InputError(
+        "environment variables are text", place, "put the values in quotes", code="wrong-type"
+    )
 
 
 def read_template_text(text: str) -> str:
@@ -152,7 +168,9 @@ def file_text(path: str) -> str:
         what = f"this file cannot be read: {error.strerror}"
         raise InputError(what, path, "check the path", code="no-file") from None
     except ValueError:
-        raise InputError("this is not a path", fix="remove the NUL character", code="no-file") from None
+        raise InputError(
+            "this is not a path", fix="remove the NUL character", code="no-file"
+        ) from None
 
 
 def _decode(data: bytes, place: str) -> str:
@@ -168,5 +186,7 @@ def working_directory(path: str | None) -> str:
     if path is None:
         return os.curdir
     if not os.path.isdir(path):
-        raise InputError("there is no such directory", path[:200], "check --cwd", code="no-directory")
+        raise InputError(
+            "there is no such directory", path[:200], "check --cwd", code="no-directory"
+        )
     return path

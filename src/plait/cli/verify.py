@@ -1,4 +1,6 @@
-"""`plait verify`: of each tool, whether it may run here, and on whose word.  Exit code 3 if one may not."""
+"""`plait verify`: of each tool, whether it may run here, and on whose word.  Exit code 3 if one may
+not.
+"""
 
 from __future__ import annotations
 
@@ -44,19 +46,25 @@ def run(options: argparse.Namespace) -> int:
     else:
         _show(judged, in_full=bool(options.items))
         for record in unlocked:
-            print(f"{paint_for(sys.stdout)('✗', 'red')} {cut(record['path'], None)}: {record['why']}")
+            print(
+                f"{paint_for(sys.stdout)('✗', 'red')} {cut(record['path'], None)}: {record['why']}"
+            )
     return REFUSED if unlocked else _status(judged)
 
 
 def _lockfile_differences(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
-    """Files that are no tools of their own, or have gone, and so have no row, but differ from the lock."""
+    """Files that are no tools of their own, or have gone, and so have no row, but differ from the
+    lock.
+    """
     from plait.tools.trust.decisions import Lockfile
 
     project = tools.trust.project or os.getcwd()
     shown = {row.path for row in judged}
     differing = Lockfile.read(project).differences(Lockfile.of(project))
     places = ((os.path.join(project, ".ai", path), why) for path, why in differing)
-    return [{"path": path, "allowed": False, "why": why} for path, why in places if path not in shown]
+    return [
+        {"path": path, "allowed": False, "why": why} for path, why in places if path not in shown
+    ]
 
 
 def _select_rows(tools: Toolbox, given: list[str]) -> list[Row]:
@@ -85,7 +93,9 @@ def _with_folder(tools: Toolbox, row: Row) -> Row:
 
 
 def _show(judged: list[Row], *, in_full: bool) -> None:
-    """One line each; of what was installed with Plait only the count, unless something is wrong with it."""
+    """One line each; of what was installed with Plait only the count, unless something is wrong
+    with it.
+    """
     paint = paint_for(sys.stdout)
     installed = 0
     for row in judged:
@@ -101,7 +111,10 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
             if not row.verdict.allowed and row.verdict.fix:
                 print(f"  fix: {cut(row.verdict.fix, None)}")
     if installed:
-        print(f"{paint('✓', 'green')} {installed} files of the installation are as they were installed")
+        print(
+            f"{paint('✓', 'green')} {installed} files of the installation are as they were "
+            "installed"
+        )
 
 
 def _status(judged: list[Row]) -> int:

@@ -81,14 +81,18 @@ def show(found: Sequence[Left], stream: TextIO, *, cleaned: bool) -> None:
             print(f"{one_line(_place(one))}: {one_line(one.why, None)}", file=stream)
     if not cleaned:
         print(
-            "plait worktrees --clean removes what is merged; unmerged commits keep their branch", file=stream
+            "plait worktrees --clean removes what is merged; unmerged commits keep their branch",
+            file=stream,
         )
         return
     if any(one.branch and not one.path for one in found):
-        print("merge what you want: git merge BRANCH; or drop it: git branch -D BRANCH", file=stream)
+        print(
+            "merge what you want: git merge BRANCH; or drop it: git branch -D BRANCH", file=stream
+        )
     if any(one.path and not one.running and not one.why for one in found):
         print(
-            "a folder stays that holds what no branch can: take what you need, then rm -r FOLDER", file=stream
+            "a folder stays that holds what no branch can: take what you need, then rm -r FOLDER",
+            file=stream,
         )
 
 

@@ -13,10 +13,13 @@
     ├── LimitError                a documented bound was exceeded (2)
     ├── TrustError                something may not run before you trust it (3); `.code`
     ├── ProcessError              a process could not be started or had to be ended (1)
-    ├── GuardianError             the guardian ended, and with it whatever it ran (1); no outcome of a step
-    ├── RequestError              an HTTP request was refused, failed or ran out of time (1); `.code`
+    ├── GuardianError             the guardian ended, and with it whatever it ran (1); no outcome of
+    a step
+    ├── RequestError              an HTTP request was refused, failed or ran out of time (1);
+    `.code`
     ├── EnsembleError             an ensemble did not come to its end (1); `.output`: what there is
-    ├── MachineError              the machine refused: files, processes, memory, room, permission (1); `.code`
+    ├── MachineError              the machine refused: files, processes, memory, room, permission
+    (1); `.code`
     ├── JournalError              the record of a run cannot be written or read (1); `.code`
     └── InternalError             our bug (4)
 
@@ -164,13 +167,16 @@ class TrustError(PlaitError):
 
 
 class ProcessError(PlaitError):
-    """A process could not be started, or had to be ended; `.ended` is how it was, after a timeout."""
+    """A process could not be started, or had to be ended; `.ended` is how it was, after a
+    timeout.
+    """
 
     ended: object = None
 
 
 class GuardianError(PlaitError):
-    """The guardian has ended, and cut short whatever it ran; a run stops here, and goes on by `plait resume`.
+    """The guardian has ended, and cut short whatever it ran; a run stops here, and goes on by
+    `plait resume`.
 
     No `ProcessError`: nobody who expects a process to fail may take this for the end of one.
     """
@@ -207,7 +213,8 @@ class InternalError(PlaitError):
 
 
 NO_OUTCOMES: Final = (InternalError, TrustError, JournalError, GuardianError, MachineError)
-"""Of a step: nobody may go on after one of these, and once it is put right the step is done anew."""
+"""Of a step: nobody may go on after one of these, and once it is put right the step is done anew.
+"""
 
 
 def closest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:

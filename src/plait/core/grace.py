@@ -1,6 +1,7 @@
 """The grace: how long processes have between being asked to end and being forced.
 
-One number for everything: a timeout, Ctrl-C, the death of Plait, a step, a tool, a server, `plait sh`.
+One number for everything: a timeout, Ctrl-C, the death of Plait, a step, a tool, a server, `plait
+sh`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ def surely_meets(value: Json, schema: Json) -> bool:
 
 @lru_cache(maxsize=256)
 def validator(schema: str) -> Any:
-    """The library's validator for a schema in JSON; ValueError if it is none, or refers to another."""
+    """The library's validator for a schema in JSON; ValueError if it is none, or refers to
+    another.
+    """
     import jsonschema_rs  # ten megabytes, slow to load, that few calls need
 
     return jsonschema_rs.validator_for(json.loads(schema), retriever=_no_retrieval)
@@ -44,7 +46,9 @@ _MOST_SEEN: Final = 1000
 
 
 def _is_known_again(schema: Json) -> bool:
-    """As `_is_known`, once for the schema of a tool: by identity, to compare it takes as long as to ask."""
+    """As `_is_known`, once for the schema of a tool: by identity, to compare it takes as long as to
+    ask.
+    """
     seen = _SEEN.get(id(schema))
     if seen is None or seen[0] is not schema:
         if len(_SEEN) >= _MOST_SEEN:
@@ -56,7 +60,9 @@ def _is_known_again(schema: Json) -> bool:
 def _is_known(schema: Json) -> bool:
     if not isinstance(schema, Mapping):
         return False
-    return all(keyword in _KEYWORDS and _KEYWORDS[keyword](said) for keyword, said in schema.items())
+    return all(
+        keyword in _KEYWORDS and _KEYWORDS[keyword](said) for keyword, said in schema.items()
+    )
 
 
 def _is_type(said: Json) -> bool:
@@ -171,7 +177,9 @@ MOST_SHOWN: Final = 5
 
 
 def is_schema(schema: Json) -> bool:
-    """Can it be used as JSON Schema?  One that refers to another document cannot: nothing is fetched."""
+    """Can it be used as JSON Schema?  One that refers to another document cannot: nothing is
+    fetched.
+    """
     try:
         validator(json_text(schema))
     except ValueError:
@@ -186,7 +194,9 @@ def schema_violations(result: Json, schema: Json) -> list[str]:
     asked = validator(json_text(schema))
     try:
         errors = list(asked.iter_errors(result))
-    except UnicodeEncodeError:  # bytes that a command printed and that are no text: their number counts
+    except (
+        UnicodeEncodeError
+    ):  # bytes that a command printed and that are no text: their number counts
         errors = list(asked.iter_errors(_encodable(result)))
     places = [".".join(str(step) for step in error.schema_path) for error in errors]
     return list(dict.fromkeys(places))[:MOST_SHOWN]

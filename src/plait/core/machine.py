@@ -1,9 +1,9 @@
 """What the machine refuses, as an error that says what to do.
 
-The one place that knows which errors of the system are limits of the machine and not bugs of ours: open
-files, processes and threads, memory, room on a disk, sizes of files, permissions, names.  Whoever performs
-a step, works on a run or ends a command asks here; so an error of this kind is never recorded as the outcome
-of a step, and a run that meets one goes on with `plait resume`.
+The one place that knows which errors of the system are limits of the machine and not bugs of ours:
+open files, processes and threads, memory, room on a disk, sizes of files, permissions, names.
+Whoever performs a step, works on a run or ends a command asks here; so an error of this kind is
+never recorded as the outcome of a step, and a run that meets one goes on with `plait resume`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,50 @@ FEWER: Final = "run fewer items at a time (--max-parallel)"
 _OTHER_PLACE: Final = "give yourself the permission, or use another place"
 _LIMITS: Final = {
     # what the system says: code, what it means, what to do
-    errno.EMFILE: ("open-files", "too many files are open", f"allow more open files (ulimit -n), or {FEWER}"),
+    errno.EMFILE: (
+        "open-files",
+        "too many files are open",
+        f"allow more open files (ulimit -n), or {FEWER}",
+    ),
     errno.ENFILE: (
         "open-files",
         "the system has no room for an open file",
         f"end other programs, or {FEWER}",
     ),
-    errno.ENOMEM: ("memory", "there is not enough memory", f"allow more of it (ulimit -v), or {FEWER}"),
+    errno.ENOMEM: (
+        "memory",
+        "there is not enough memory",
+        f"allow more of it (ulimit -v), or {FEWER}",
+    ),
     errno.ENOSPC: ("disk-full", "the disk is full", "make room on it"),
     errno.EDQUOT: ("disk-full", "your quota of the disk is used up", "make room on it"),
-    errno.EFBIG: ("file-size", "a file may not grow further", "raise the limit on file sizes (ulimit -f)"),
-    errno.EROFS: ("read-only", "the file system is read-only", "make it writable, or use another folder"),
+    errno.EFBIG: (
+        "file-size",
+        "a file may not grow further",
+        "raise the limit on file sizes (ulimit -f)",
+    ),
+    errno.EROFS: (
+        "read-only",
+        "the file system is read-only",
+        "make it writable, or use another folder",
+    ),
     errno.EACCES: ("permission", "permission denied", _OTHER_PLACE),
     errno.EPERM: ("permission", "operation not permitted", _OTHER_PLACE),
-    errno.ENAMETOOLONG: ("name-too-long", "a path is too long for this system", "use shorter names"),
-    errno.ELOOP: ("links", "too many symbolic links in a path", "look for a link that leads to itself"),
+    errno.ENAMETOOLONG: (
+        "name-too-long",
+        "a path is too long for this system",
+        "use shorter names",
+    ),
+    errno.ELOOP: (
+        "links",
+        "too many symbolic links in a path",
+        "look for a link that leads to itself",
+    ),
     errno.EIO: ("input-output", "the disk or file system reports an error", "look at both"),
 }
-_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SHORT: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+)
 """Of these no single file is the reason."""
 _NO_PROCESS: Final = (
     "processes",
@@ -61,16 +87,22 @@ _NO_TEMPORARY: Final = (
 
 
 def machine_error(error: BaseException, *, run: str | None = None) -> MachineError | None:
-    """The error if it is a limit of the machine; `run`: a run that can be resumed once it is put right."""
+    """The error if it is a limit of the machine; `run`: a run that can be resumed once it is put
+    right.
+    """
     limit = _find_limit(error)
     if limit is None:
         return None
     code, what, fix = limit
-    return MachineError(what, _place(error), f"{fix}; then: plait resume {run}" if run else fix, code=code)
+    return MachineError(
+        what, _place(error), f"{fix}; then: plait resume {run}" if run else fix, code=code
+    )
 
 
 def raise_machine_limit(error: BaseException) -> None:
-    """For whoever is about to blame a file: raise the limit if the machine is short of something instead."""
+    """For whoever is about to blame a file: raise the limit if the machine is short of something
+    instead.
+    """
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     if number in _SHORT:
         limit = machine_error(error)
@@ -79,7 +111,9 @@ def raise_machine_limit(error: BaseException) -> None:
 
 
 def start_error(program: str, number: int) -> MachineError | None:
-    """The error if a process cannot be started for want of something; `number`: what the system said."""
+    """The error if a process cannot be started for want of something; `number`: what the system
+    said.
+    """
     limit = _NO_PROCESS if number == errno.EAGAIN else _LIMITS.get(number)
     if limit is None or number in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP):
         return None  # of which the program is the reason

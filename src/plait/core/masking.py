@@ -3,7 +3,8 @@
 Automata look for all of them at once, in time linear in the text:
 
     text        as it is; percent-encoded, in part or whole; with the escapes of JSON, of
-                quoted shell words and of HTML (of letters and digits no numbers), also one inside the other
+                quoted shell words and of HTML (of letters and digits no numbers), also one inside
+                the other
     lines       each line of a secret that has several
     base64      both alphabets, at each of the three alignments, also broken into lines
     hex         in either case, also with ':' or blanks between the bytes, or broken into lines
@@ -77,9 +78,11 @@ class Masker:
 
 
 def mask_value(value: Json, mask: Callable[[str], str]) -> Json:
-    """The value with every text in it masked, keys included; ValueRefusedError if it is nested too deeply.
+    """The value with every text in it masked, keys included; ValueRefusedError if it is nested too
+    deeply.
 
-    Values come from strangers: a thousand lists inside one another must not look like a mistake of ours.
+    Values come from strangers: a thousand lists inside one another must not look like a mistake of
+    ours.
     """
     try:
         return _mask_tree(value, mask)
@@ -134,7 +137,9 @@ class _Program:
         hidden = self._hide(data)
         if hidden is data:
             return text
-        while self._again and (again := self._hide(hidden)) is not hidden:  # each time it gets shorter
+        while (
+            self._again and (again := self._hide(hidden)) is not hidden
+        ):  # each time it gets shorter
             hidden = again
         return hidden.decode("utf-8", "surrogatepass")
 
@@ -269,7 +274,8 @@ def _hex(byte: int) -> str:
 def _nibbles(number: int, *, width: int = 4) -> str:
     """A number in hexadecimal digits of either case."""
     return "".join(
-        digit if digit.isdecimal() else f"[{digit}{digit.upper()}]" for digit in f"{number:0{width}x}"
+        digit if digit.isdecimal() else f"[{digit}{digit.upper()}]"
+        for digit in f"{number:0{width}x}"
     )
 
 

@@ -35,7 +35,9 @@ def file_stamp(path: str) -> FileStamp | None:
         status = with_os_errors(lambda: os.stat(path, follow_symlinks=False), path, passing=ABSENT)
     except ABSENT:
         return None
-    return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileStamp(
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    )
 
 
 def read_private(path: str, *, secret: bool = False) -> bytes:
@@ -55,14 +57,19 @@ def read_private_json(path: str, *, secret: bool = False) -> Json:
 
 
 def read_json_owned_by(owner: int, folder: str, name: str) -> Json:
-    """What a file says that nobody but its owner can change, in a folder of which the same is true."""
+    """What a file says that nobody but its owner can change, in a folder of which the same is
+    true.
+    """
     path = os.path.join(folder, name)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     above = with_os_errors(lambda: os.open(folder, flags | os.O_DIRECTORY), folder)
     try:
         handle = with_os_errors(lambda: os.open(name, flags, dir_fd=above), path)
         with open(handle, "rb") as file:
-            for place, opened, is_kind in ((folder, above, stat.S_ISDIR), (path, handle, stat.S_ISREG)):
+            for place, opened, is_kind in (
+                (folder, above, stat.S_ISDIR),
+                (path, handle, stat.S_ISREG),
+            ):
                 status = os.fstat(opened)
                 if status.st_uid != owner or status.st_mode & 0o022 or not is_kind(status.st_mode):
                     raise _unsafe_of_others(place)
@@ -114,7 +121,9 @@ def _readable_by_others(status: os.stat_result) -> bool:
 
 @contextmanager
 def lock_folder(folder: str) -> Iterator[None]:
-    """Alone in a folder among all processes of this user; its lock stays, so that all lock the same file."""
+    """Alone in a folder among all processes of this user; its lock stays, so that all lock the same
+    file.
+    """
     make_private_folder(folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = with_os_errors(lambda: os.open(os.path.join(folder, "lock"), flags, 0o600), folder)
@@ -172,7 +181,9 @@ def sync_folder(folder: str) -> None:
 def with_os_errors(
     act: Callable[[], Result], where: str, *, passing: tuple[type[OSError], ...] = ()
 ) -> Result:
-    """What `act` gives; an error of the system that is not in `passing` becomes one for the user."""
+    """What `act` gives; an error of the system that is not in `passing` becomes one for the
+    user.
+    """
     try:
         return act()
     except passing:
@@ -180,7 +191,9 @@ def with_os_errors(
     except OSError as error:
         raise_machine_limit(error)
         raise TrustError(
-            f"{where} cannot be used: {error.strerror}", fix="look at its permissions", code="unusable-store"
+            f"{where} cannot be used: {error.strerror}",
+            fix="look at its permissions",
+            code="unusable-store",
         ) from None
 
 

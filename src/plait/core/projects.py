@@ -1,7 +1,8 @@
 """Which folder is a project: one whose `.ai` holds more than the state of runs.
 
-State alone makes no project, so a run in some folder changes nothing for flows below it.  Nor does an empty
-`.ai`, or one that holds only hidden files.  The folder of the user space is none either, unless it is named.
+State alone makes no project, so a run in some folder changes nothing for flows below it.  Nor does
+an empty `.ai`, or one that holds only hidden files.  The folder of the user space is none either,
+unless it is named.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def is_project(folder: str) -> bool:
 
 
 def nearest_project(folder: str) -> str | None:
-    """The first project among a folder, given by its real path, and those above it; None if there is none."""
+    """The first project among a folder, given by its real path, and those above it; None if there
+    is none.
+    """
     own = {os.path.realpath(place) for place in (os.path.expanduser("~"), user_folder())}
     while folder != os.path.dirname(folder):
         if folder not in own and is_project(folder):
@@ -47,7 +50,9 @@ def has_runs(folder: str) -> bool:
 
 
 def nearest_runs(folder: str) -> str | None:
-    """The first folder above this one in which runs were recorded, so that a message can name it."""
+    """The first folder above this one in which runs were recorded, so that a message can name
+    it.
+    """
     while folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
         if has_runs(folder):

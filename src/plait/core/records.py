@@ -1,12 +1,13 @@
 """Dataclasses that cost next to nothing to define: no method is compiled before that pays.
 
-`dataclasses` compiles six methods for every class, and loads `inspect` to do it.  A command that lives
-for a tenth of a second defines a hundred such classes and makes a few objects of each.  Here a class
-keeps its fields, and its first objects are filled by one loop for all classes; a class of which many
-objects are made gets an `__init__` of its own.
+`dataclasses` compiles six methods for every class, and loads `inspect` to do it.  A command that
+lives for a tenth of a second defines a hundred such classes and makes a few objects of each.  Here
+a class keeps its fields, and its first objects are filled by one loop for all classes; a class of
+which many objects are made gets an `__init__` of its own.
 
-It is the part of `dataclasses` that Plait uses, under the same names and with the same meaning, which
-type checkers read from there.  The functions of `dataclasses` (`replace`, `fields`, …) accept these objects.
+It is the part of `dataclasses` that Plait uses, under the same names and with the same meaning,
+which type checkers read from there.  The functions of `dataclasses` (`replace`, `fields`, …) accept
+these objects.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ else:
     _PLAIN = _Field()
 
     def field(**special):
-        """What is special about one field: default, default_factory, init, repr, compare, kw_only."""
+        """What is special about one field: default, default_factory, init, repr, compare,
+        kw_only.
+        """
         one = _Field()
         for name, value in special.items():
             getattr(_Field, name)  # there is such a thing
@@ -50,7 +53,9 @@ else:
         return one
 
     def dataclass(*, slots, frozen=False, eq=True):
-        """The class with `__init__`, `__repr__`, `__eq__` and its like; only slots are known here."""
+        """The class with `__init__`, `__repr__`, `__eq__` and its like; only slots are known
+        here.
+        """
         if not slots:
             raise TypeError("a record has slots")
 
@@ -86,7 +91,8 @@ else:
         }
         namespace.setdefault("__repr__", _repr)
         namespace.setdefault(
-            "__match_args__", tuple(name for name, one in fields.items() if one.init and not one.kw_only)
+            "__match_args__",
+            tuple(name for name, one in fields.items() if one.init and not one.kw_only),
         )
         if eq:
             namespace |= _comparing(fields, frozen=frozen, given=namespace)
@@ -115,7 +121,9 @@ else:
     _NOTED = ("__dataclass_fields__", "__dataclass_params__")
 
     class _AsStandard:
-        """What `dataclasses` notes about its classes, for its functions and for classes based on ours."""
+        """What `dataclasses` notes about its classes, for its functions and for classes based on
+        ours.
+        """
 
         def __init__(self, name, *, frozen):
             self.name, self.frozen = name, frozen
@@ -181,7 +189,9 @@ else:
             names[f"_make_{name}"] = one.default_factory
             names[f"_set_{name}"] = getattr(cls, name).__set__
         head = ", ".join(["self", *_parameters(fields)])
-        body = [line for name, one in fields.items() for line in _assignment(name, one, frozen=frozen)]
+        body = [
+            line for name, one in fields.items() for line in _assignment(name, one, frozen=frozen)
+        ]
         if hasattr(cls, "__post_init__"):
             body.append("self.__post_init__()")
         source = "\n  ".join([f"def __init__({head}):", *(body or ["pass"])])
@@ -206,7 +216,11 @@ else:
             return
         value = name if one.init else f"_default_{name}"
         if one.default_factory is not _Missing:
-            value = f"_make_{name}() if {name} is _missing else {name}" if one.init else f"_make_{name}()"
+            value = (
+                f"_make_{name}() if {name} is _missing else {name}"
+                if one.init
+                else f"_make_{name}()"
+            )
         yield f"_set_{name}(self, {value})" if frozen else f"self.{name} = {value}"
 
     # ── what an object can do ────────────────────────────────────────────
@@ -222,7 +236,9 @@ else:
             return hash(key(self))
 
         methods = {"__eq__": given.get("__eq__", __eq__)}
-        if given.get("__hash__") is None:  # also where Python took it away because there is an `__eq__`
+        if (
+            given.get("__hash__") is None
+        ):  # also where Python took it away because there is an `__eq__`
             methods["__hash__"] = __hash__ if frozen else None
         return methods
 

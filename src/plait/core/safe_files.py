@@ -62,7 +62,9 @@ Opener: TypeAlias = Callable[[int, str, Links], int]
 """How a path below a directory that is held open becomes a handle."""
 
 
-def read_below(root: str, relative: str, *, way: Opener | None = None) -> tuple[bytes, FileStamp] | None:
+def read_below(
+    root: str, relative: str, *, way: Opener | None = None
+) -> tuple[bytes, FileStamp] | None:
     """The bytes of a regular file below `root`, or None if there is none."""
     with _open_if_present(root, relative, way) as handle:
         if handle is None:
@@ -84,7 +86,9 @@ def stamp_below(root: str, relative: str) -> FileStamp | None:
         return _stamp(status) if stat.S_ISREG(status.st_mode) else None
 
 
-def open_below(root: str, relative: str, *, links: Links = "refused", way: Opener | None = None) -> int:
+def open_below(
+    root: str, relative: str, *, links: Links = "refused", way: Opener | None = None
+) -> int:
     """A handle of whatever is there; an OSError if there is nothing, or it may not be opened."""
     _refuse_shape(root, relative, links)
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -120,7 +124,11 @@ def _open_if_present(root: str, relative: str, way: Opener | None) -> Iterator[i
 def _refuse_shape(root: str, relative: str, links: Links) -> None:
     # ctypes would cut the path at a NUL, and a name after it would be believed.
     refused = ("", ".", "..") if links == "refused" else ()
-    if "\0" in relative or relative.startswith("/") or any(part in refused for part in relative.split("/")):
+    if (
+        "\0" in relative
+        or relative.startswith("/")
+        or any(part in refused for part in relative.split("/"))
+    ):
         raise _outside(root, relative)
 
 
@@ -240,7 +248,9 @@ def _read(handle: int, relative: str, root: str) -> bytes:
 
 
 def _stamp(status: os.stat_result) -> FileStamp:
-    return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileStamp(
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    )
 
 
 def _too_large(relative: str, root: str) -> LimitError:
@@ -254,7 +264,10 @@ def _too_large(relative: str, root: str) -> LimitError:
 
 def _unreadable(relative: str, root: str, error: OSError) -> InputError:
     return InputError(
-        f"{relative} cannot be read: {error.strerror}", root, "look at its permissions", code="unreadable"
+        f"{relative} cannot be read: {error.strerror}",
+        root,
+        "look at its permissions",
+        code="unreadable",
     )
 
 

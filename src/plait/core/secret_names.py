@@ -19,7 +19,9 @@ _FORMS: Final = {
     "-----BEGIN ": "[A-Z ]*PRIVATE KEY-----",
     "eyJ": r"[\w-]{8,}[.]eyJ[\w-]{8,}[.][\w-]*",  # a JSON Web Token
     **dict.fromkeys(("sk-", "sk_", "pk_", "rk_"), r"[\w-]{16,}"),
-    **dict.fromkeys(("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-"), r"[\w-]{16,}"),
+    **dict.fromkeys(
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-"), r"[\w-]{16,}"
+    ),
     **dict.fromkeys(("hf_", "npm_", "pypi-", "dop_v1_", "shpat_"), r"[\w-]{16,}"),
     "xox": r"[abeprs]-[\w-]{10,}",
     **dict.fromkeys(("AKIA", "ASIA"), "[A-Z0-9]{16}"),
@@ -55,7 +57,8 @@ def _is_setting(name: str, value: str) -> bool:
 
 def has_form_of_key(value: str) -> bool:
     return any(
-        value.startswith(begin) and re.match(rest, value[len(begin) :]) for begin, rest in _FORMS.items()
+        value.startswith(begin) and re.match(rest, value[len(begin) :])
+        for begin, rest in _FORMS.items()
     )
 
 

@@ -103,7 +103,8 @@ def _draw_line(number: int, spans: list[Span]) -> str:
     gutter = str(number)
     # A tab must stay a tab in the caret line, or the carets point elsewhere.
     marks = "".join(
-        "\t" if a == "\t" and b == " " else b for a, b in zip(shown.ljust(len(marks)), marks, strict=False)
+        "\t" if a == "\t" and b == " " else b
+        for a, b in zip(shown.ljust(len(marks)), marks, strict=False)
     )
     return f"{gutter} | {_printable(shown)}\n{' ' * len(gutter)} | {marks}"
 

@@ -64,7 +64,8 @@ class Secret:
 
 
 class Unknown:
-    """What only a run will know: before it, this stands in the place of a value, and is handed on like one.
+    """What only a run will know: before it, this stands in the place of a value, and is handed on
+    like one.
 
     Text that it is part of, and all that is made of it, is as unknown.
     """
@@ -75,7 +76,9 @@ class Unknown:
         self.shown = shown
         """What stands in its place for people: the hole, as its author wrote it."""
         self.least = least
-        """Of a text that is known in part: what is known.  The text has that in it, and perhaps more."""
+        """Of a text that is known in part: what is known.  The text has that in it, and perhaps
+        more.
+        """
 
     def __repr__(self) -> str:
         return f"Unknown({self.shown!r})"
@@ -130,8 +133,9 @@ def json_text(value: Json, *, reveal: bool = False) -> str:
 def json_value(written: str) -> Json:
     """The value that a JSON text says; ValueError or RecursionError if it says none.
 
-    Python's own reader takes more: NaN, numbers so large that they become infinite, and one half
-    of a character pair.  None of them can be written down again, so they are refused where they come in.
+    Python's own reader takes more: NaN, numbers so large that they become infinite, and one half of
+    a character pair.  None of them can be written down again, so they are refused where they come
+    in.
     """
     value: Json = _READER.decode(written)
     if "\\ud" in written or "\\uD" in written:
@@ -140,20 +144,28 @@ def json_value(written: str) -> Json:
 
 
 def json_error(error: json.JSONDecodeError) -> json.JSONDecodeError:
-    """The same error on every Python: a ',' that nothing follows is what is wrong, as Python 3.13 says.
+    """The same error on every Python: a ',' that nothing follows is what is wrong, as Python 3.13
+    says.
 
     Earlier ones point at the bracket behind it and miss a value there.
     """
     before = error.doc[: error.pos].rstrip(" \t\n\r")
     closing = error.doc[error.pos : error.pos + 1]
-    if not before.endswith(",") or closing not in ("]", "}") or not error.msg.startswith("Expecting"):
+    if (
+        not before.endswith(",")
+        or closing not in ("]", "}")
+        or not error.msg.startswith("Expecting")
+    ):
         return error
     kind = "array" if closing == "]" else "object"
-    return json.JSONDecodeError(f"Illegal trailing comma before end of {kind}", error.doc, len(before) - 1)
+    return json.JSONDecodeError(
+        f"Illegal trailing comma before end of {kind}", error.doc, len(before) - 1
+    )
 
 
 def _require_surrogate_pairs(written: str) -> None:
-    # Bytes of a process that are no text look like halves, too, and may stay: only escapes are looked at.
+    # Bytes of a process that are no text look like halves, too, and may stay: only escapes are
+    # looked at.
     read = _READER.decode(written.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     json.dumps(read, ensure_ascii=False).encode("utf-8")
 
@@ -192,7 +204,9 @@ def require_json(value: Json) -> None:
 
 
 def json_size(value: Json) -> int:
-    """At least so many characters its JSON has; what stands in several places is looked into once."""
+    """At least so many characters its JSON has; what stands in several places is looked into
+    once.
+    """
     return _json_size(value, {})
 
 
@@ -215,7 +229,9 @@ def _json_size(value: Json, known: dict[int, int]) -> int:
 
 
 def deep_copy(value: Json, *, reveal: bool = False) -> Json:
-    """The value as JSON would give it back: plain types, nothing shared with it, all else refused."""
+    """The value as JSON would give it back: plain types, nothing shared with it, all else
+    refused.
+    """
     try:
         return _copy_plain(value, _DEPTH_OF_COPIES)
     except _NotPlainError:
@@ -223,7 +239,9 @@ def deep_copy(value: Json, *, reveal: bool = False) -> Json:
 
 
 def copy_shared(value: Json) -> Json:
-    """A copy for somebody who may change it; a secret in it stays one, and what cannot change is the same."""
+    """A copy for somebody who may change it; a secret in it stays one, and what cannot change is
+    the same.
+    """
     match value:
         case dict():
             return {name: copy_shared(inner) for name, inner in value.items()}
@@ -323,7 +341,9 @@ def _dump(value: Json, show: Callable[[Secret], str]) -> str:
         )
 
     try:
-        return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json.dumps(
+            value, default=plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueRefusedError(
             f"a value has no JSON form: {_json_reason(error)}",

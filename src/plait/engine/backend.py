@@ -21,7 +21,8 @@ BACKENDS: Final = {
     "local": "plait.adapters.local:LocalBackend",
     "dask": "plait.adapters.dask.backend:DaskBackend",
 }
-"""What a file and `--backend` may name, and the class that does it: a new one is its module and a row.
+"""What a file and `--backend` may name, and the class that does it: a new one is its module and a
+row.
 
 Behind a name may stand an address, `dask://host:8786`: the class is made with it.
 """

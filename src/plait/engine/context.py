@@ -64,7 +64,9 @@ class RunContext:
         full_durability: bool = False,
         told: bool = True,
     ) -> None:
-        """Not `told`: nobody watches, and the journal lasts no longer than the run, so it needs no thread."""
+        """Not `told`: nobody watches, and the journal lasts no longer than the run, so it needs no
+        thread.
+        """
         self.id = id
         self.journal = journal
         self.stop = stop or StopSignal()
@@ -78,24 +80,31 @@ class RunContext:
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)
         self.marked_done: Mapping[str, Json] = said_done or {}
-        """By path: what steps give that the user says have done their work, whatever is recorded of them."""
+        """By path: what steps give that the user says have done their work, whatever is recorded of
+        them.
+        """
         self.retried = retried
         self._starts: dict[str, StepStarted] = {}
         """By path: steps that have begun, and of which nothing is recorded."""
         self._still_running: Iterable[str] = ()
         """Those of them of which nothing was recorded already at the last look."""
         self._ends: dict[str, StepFinished] = {}
-        """By the path of its list: the end of a list's last step, recorded with that of the list."""
+        """By the path of its list: the end of a list's last step, recorded with that of the list.
+        """
         self.titles: dict[str, str] = {}
         """By path: what steps that run are called, if that is not what their authors wrote."""
         self._used: dict[str, dict[str, float]] = {}
         """By path: what was used up there, and is not recorded yet."""
         self.hooks: HookRunner | None = None
-        """What is asked and told when something happens, and the limits of the run; None costs nothing."""
+        """What is asked and told when something happens, and the limits of the run; None costs
+        nothing.
+        """
         self.reacting: set[str] = set()
         """The paths of hooks that are at work: what happens below them causes nothing."""
         self.open_questions: Mapping[str, str] = {}
-        """By path: titles of steps that may run only once, were begun before, and whose end is not known."""
+        """By path: titles of steps that may run only once, were begun before, and whose end is not
+        known.
+        """
         self.unfinished_once: set[str] = set()
         """Steps that may run only once, were begun in this life, and whose end is not known."""
         self._starting = threading.Lock()
@@ -133,7 +142,9 @@ class RunContext:
             self._teller.tell(one)
 
     def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
-        """A start may be lost by a crash if the step is then done again; not where that is not sure."""
+        """A start may be lost by a crash if the step is then done again; not where that is not
+        sure.
+        """
         if at_once:
             self.emit(event)
             self.journal.sync()
@@ -143,17 +154,23 @@ class RunContext:
         self._teller.tell(event)
 
     def emit_with_parent(self, event: StepFinished) -> None:
-        """The end of a step behind which its list ends, too, so that an event of the list follows at once."""
+        """The end of a step behind which its list ends, too, so that an event of the list follows
+        at once.
+        """
         self._ends[event.path.rpartition("/")[0]] = event
 
     def emit_discarded(self, event: StepFinished, why: str) -> None:
-        """What a step took that counts as not done: at once, so that a crash leaves no end that counts."""
+        """What a step took that counts as not done: at once, so that a crash leaves no end that
+        counts.
+        """
         self.flush_end(event.path)
         self._ends[event.path] = event
         self.emit(StepInvalidated(event.path, why, below=False))
 
     def charge(self, path: str, **used: float) -> None:
-        """What was taken from the budgets around a path; the next end or attempt of that path records it."""
+        """What was taken from the budgets around a path; the next end or attempt of that path
+        records it.
+        """
         here = self._used.setdefault(path, {})
         for name, amount in used.items():
             if amount:
@@ -164,7 +181,9 @@ class RunContext:
         return (self._used.pop(path, None) or None) if self._used else None
 
     def set_title(self, path: str, title: str) -> None:
-        """Call a step that has begun by what it does with its values put in; secrets are masked before."""
+        """Call a step that has begun by what it does with its values put in; secrets are masked
+        before.
+        """
         self.titles[path] = title
         self._teller.tell(StepRenamed(path, title))
 
@@ -173,7 +192,9 @@ class RunContext:
         self._teller.tell(event)
 
     def flush_end(self, path: str) -> None:
-        """Record the end of the last step of a list, before somebody acts on the end of the list."""
+        """Record the end of the last step of a list, before somebody acts on the end of the
+        list.
+        """
         end = self._ends.pop(path, None)
         if end is not None:
             self.emit(end)
@@ -203,7 +224,9 @@ class RunContext:
         self._teller.close()
 
     def _starts_before(self, events: tuple[Event, ...]) -> list[StepStarted]:
-        """The starts that are to be recorded before an event and what follows it, the outermost first."""
+        """The starts that are to be recorded before an event and what follows it, the outermost
+        first.
+        """
         starts: list[StepStarted] = []
         path = getattr(events[0], "path", "")
         with self._starting:
@@ -239,13 +262,17 @@ class RunContext:
             raise Interrupted
 
     def pause_at(self, ctx: StepContext, seconds: float) -> None:  # noqa: ARG002
-        """Wait before the next attempt at a turn; where something limits the time, no longer than it lets."""
+        """Wait before the next attempt at a turn; where something limits the time, no longer than
+        it lets.
+        """
         self.pause(seconds)
 
     # ── remembering ──────────────────────────────────────────────────────
 
     def find_recorded(self, step: Step, ctx: StepContext) -> Outcome | None:
-        """The outcome of a step that an earlier life of this run has finished, or is said to have."""
+        """The outcome of a step that an earlier life of this run has finished, or is said to
+        have.
+        """
         said = self.marked_done.get(ctx.path)
         is_answered = said is not None or ctx.path in self._repeat
         if step.policy.at_most_once and not is_answered and self.journal.is_unfinished(ctx.path):
@@ -269,7 +296,9 @@ class RunContext:
         return recorded.outcome
 
     def accept_as_done(self, step: Step, ctx: StepContext, value: Json) -> Outcome:
-        """Only when it is its turn: an older end would count no more, if what is before it is new."""
+        """Only when it is its turn: an older end would count no more, if what is before it is
+        new.
+        """
         outcome = Succeeded(value)
         said = ctx.path, step.kind, step.title, step.fingerprint
         self.emit(StepFinished(*said, outcome, 0.0, ctx.order))
@@ -283,21 +312,27 @@ class RunContext:
         if recorded is None:
             return None
         if recorded.number <= ctx.replay_after:
-            return None  # what is before it was done again since, in a life that did not come to this step
+            # what is before it was done again since, in a life that did not come to this step
+            return None
         if isinstance(recorded.outcome, Failed) and not step.policy.keep_failure:
             return None
-        if recorded.fingerprint != step.fingerprint and not self.retried.keeps(ctx.path, step.fingerprint):
+        if recorded.fingerprint != step.fingerprint and not self.retried.keeps(
+            ctx.path, step.fingerprint
+        ):
             if not (step.inner or self.accept_changes):
                 raise changed_steps_error([(ctx.path, step.title)])
             return None
         return recorded
 
     def has_older_result(self, ctx: StepContext) -> bool:
-        """May there be an older end of the step, which counts no more as soon as it is begun again?"""
+        """May there be an older end of the step, which counts no more as soon as it is begun
+        again?
+        """
         return not ctx.can_replay if self.is_first_run else self.journal.step(ctx.path) is not None
 
     def take_step(self, path: str, spent: Budget, *names: str) -> LimitReached | None:
-        """One of the steps that may be done, for a path; or which of these limits (that of steps) is reached.
+        """One of the steps that may be done, for a path; or which of these limits (that of steps)
+        is reached.
 
         A step that an earlier life has counted is not counted again when it is done again, once.
         """
@@ -313,7 +348,9 @@ class RunContext:
         return None
 
     def was_counted(self, path: str) -> bool:  # noqa: ARG002
-        """Has an earlier life used up one of the limited steps for it, and is it now done again, once?"""
+        """Has an earlier life used up one of the limited steps for it, and is it now done again,
+        once?
+        """
         return False
 
     def require_answer(self, step: Step, ctx: StepContext) -> None:
@@ -359,7 +396,9 @@ class _Silence:
 class _Teller:
     """Tells watchers what has happened, once it is safe."""
 
-    def __init__(self, journal: Journal, watchers: list[Watch], record_starts: Callable[[], bool]) -> None:
+    def __init__(
+        self, journal: Journal, watchers: list[Watch], record_starts: Callable[[], bool]
+    ) -> None:
         self._journal = journal
         self._watchers = watchers
         self._record_starts = record_starts
@@ -394,7 +433,9 @@ class _Teller:
             closing = self._closing.is_set()
             try:
                 self._pass_on()
-            except BaseException as error:  # `close` raises it, in the thread that can do something about it
+            except (
+                BaseException
+            ) as error:  # `close` raises it, in the thread that can do something about it
                 self._failure = error
                 return
             if closing:

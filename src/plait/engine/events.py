@@ -1,4 +1,5 @@
-"""What happened in a run.  Journal, progress bar, JSON output and tests read events and nothing else.
+"""What happened in a run.  Journal, progress bar, JSON output and tests read events and nothing
+else.
 
 Order is that of the journal; `at` is the wall clock, for people only.
 """
@@ -14,7 +15,9 @@ from plait.engine.outcome import Failure, Outcome
 
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
 Usage: TypeAlias = Mapping[str, float]
-"""What was used up: `turns`, `tokens`, `spend`, `steps`; and how many of the tokens are `estimated`."""
+"""What was used up: `turns`, `tokens`, `spend`, `steps`; and how many of the tokens are
+`estimated`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,9 @@ class RunStarted:
     project: str
     resumed: bool = False
     phases: tuple[tuple[str, int], ...] = ()
-    """The parts of the flow in order, each with the number of its steps: what a view draws at the start."""
+    """The parts of the flow in order, each with the number of its steps: what a view draws at the
+    start.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,9 @@ class StepStarted:
     kind: str
     """phase, fan, item, shell, tool, …: for people; nothing depends on it."""
     title: str
-    """What a person recognises the step by: its name, an item's name, or its command; secrets masked."""
+    """What a person recognises the step by: its name, an item's name, or its command; secrets
+    masked.
+    """
     attempt: int = 1
     order: int = 0
     """The place among its siblings, from 0: an item's index."""
@@ -84,7 +91,9 @@ class PendingHooks:
     to: tuple[str, ...]
     """The names of hooks."""
     told: Mapping[str, Json] = field(repr=False)
-    """What nobody could say later: beside the result, the item, and what is the same in all of the run."""
+    """What nobody could say later: beside the result, the item, and what is the same in all of the
+    run.
+    """
     unjudged: tuple[str, ...] = ()
     """Those of them, gates all, of whose conditions nobody could say whether they hold."""
 
@@ -99,7 +108,8 @@ class StepFinished:
     duration: float
     order: int = 0
     replayed: bool = False
-    """It was finished in an earlier life of the run; such an event is shown and not recorded again."""
+    """It was finished in an earlier life of the run; such an event is shown and not recorded again.
+    """
     used: Usage | None = None
     """What the step itself has used up since the last event of its path, without those inside it.
 
@@ -119,7 +129,8 @@ class ItemsCounted:
 
 @dataclass(frozen=True, slots=True)
 class ItemsReplayed:
-    """Many items of a fan were done in an earlier life of the run: what a `replayed` end says of each.
+    """Many items of a fan were done in an earlier life of the run: what a `replayed` end says of
+    each.
 
     For those who watch: it is not recorded.
     """

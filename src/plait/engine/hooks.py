@@ -8,13 +8,13 @@ happened, so a resumed run asks nobody twice and decides as before.  Only a `fai
 once caused is not caused again, and what happens inside a hook causes nothing.
 
 The end of a step is recorded before any hook hears of it, together with who is to hear and of what
-(`PendingHooks`).  However a life of the run ends meanwhile, the step is done, and who has not heard of it by
-then hears of it when the run goes on.  A gate that could not answer has not heard.
+(`PendingHooks`).  However a life of the run ends meanwhile, the step is done, and who has not heard
+of it by then hears of it when the run goes on.  A gate that could not answer has not heard.
 
-Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A
-hook that only observes and fails is left away for the rest of this life of the run, with
-one note; a gate that fails blocks.  A limit that a hook meets is no answer of the hook, nor is the end
-of the flow's time: it ends whoever has the limit, and a resumed run asks again.
+Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A hook that
+only observes and fails is left away for the rest of this life of the run, with one note; a gate
+that fails blocks.  A limit that a hook meets is no answer of the hook, nor is the end of the flow's
+time: it ends whoever has the limit, and a resumed run asks again.
 
 A flow that is called like a tool brings hooks of its own.  They are asked besides those of the
 run, about what happens inside that flow and nothing else.
@@ -66,7 +66,9 @@ if TYPE_CHECKING:
 Verb: TypeAlias = Literal["retry", "fail", "abort", "continue", "skip"]
 VERBS: Final[tuple[Verb, ...]] = ("retry", "fail", "abort", "continue", "skip")
 ELSEWHERE: Final = ("escalate", "suspend")
-"""Verbs of other systems: a tool that says one of them means something, and nothing would come of it here."""
+"""Verbs of other systems: a tool that says one of them means something, and nothing would come of
+it here.
+"""
 MAX_RETRIES: Final = 3
 LAYERS: Final[dict[str, int]] = {"user": 0, "flow": 1, "project": 3}
 _BESIDE_STEPS: Final = tuple(name for name in LIMITS if name != "steps")
@@ -112,21 +114,34 @@ HOOK_EVENTS: Final[dict[str, HookEvent]] = {
         HookEvent("run_failed", "a run has failed", _AFTER, ("error",)),
         HookEvent("step_started", "a step is about to begin", _GATE, _STEP),
         HookEvent("step_finished", "a step is done", _AFTER, (*_STEP, "result")),
-        HookEvent("step_failed", "a step has failed, and is not tried again", _FAILED, (*_STEP, "error")),
+        HookEvent(
+            "step_failed", "a step has failed, and is not tried again", _FAILED, (*_STEP, "error")
+        ),
         HookEvent("item_started", "the steps for an item are about to begin", _GATE, _STEP),
         HookEvent("item_finished", "the steps for an item are done", _AFTER, (*_STEP, "result")),
         HookEvent(
-            "item_failed", "a step for an item has failed, and with it the item", _FAILED, (*_STEP, "error")
+            "item_failed",
+            "a step for an item has failed, and with it the item",
+            _FAILED,
+            (*_STEP, "error"),
         ),
         HookEvent("graph_started", "a graph begins", _BEGIN, (*_GRAPH, "start")),
         HookEvent(
-            "after_step", "a node of a graph is done", _AFTER, (*_GRAPH, "item", "node", "next", "result")
+            "after_step",
+            "a node of a graph is done",
+            _AFTER,
+            (*_GRAPH, "item", "node", "next", "result"),
         ),
         HookEvent(
-            "error", "a node of a graph has failed", _FAILED, (*_GRAPH, "item", "node", "attempt", "error")
+            "error",
+            "a node of a graph has failed",
+            _FAILED,
+            (*_GRAPH, "item", "node", "attempt", "error"),
         ),
         HookEvent("graph_completed", "a graph has come to its end", _AFTER, (*_GRAPH, "result")),
-        HookEvent("limit", "a limit is reached", _LIMIT, (*_STEP, "graph", "steps", "turn", "limit")),
+        HookEvent(
+            "limit", "a limit is reached", _LIMIT, (*_STEP, "graph", "steps", "turn", "limit")
+        ),
         HookEvent("turn_started", "a model is about to be asked", _GATE, (*_STEP, "turn")),
         HookEvent("turn_finished", "a model has answered", _AFTER, (*_STEP, "turn", "result")),
         HookEvent("tool_call", "a model wants a tool to be called", _GATE, (*_STEP, *_TOOL)),
@@ -249,7 +264,9 @@ class HookDecision:
 
 
 CallTool: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Mapping[str, Json]]"
-"""Fills the parameters of a tool and calls it, as a step does: how it ended, its result as `output`."""
+"""Fills the parameters of a tool and calls it, as a step does: how it ended, its result as
+`output`.
+"""
 _NOTHING: Final[Mapping[str, Json]] = {}
 
 
@@ -266,7 +283,13 @@ class HookRunner:
         called: str = "",
     ) -> None:
         self._call = call
-        self._names: dict[str, Json] = {"inputs": {}, "limits": {}, "directive": None, "model": None, **names}
+        self._names: dict[str, Json] = {
+            "inputs": {},
+            "limits": {},
+            "directive": None,
+            "model": None,
+            **names,
+        }
         self._spent = spent
         self._by_event: dict[str, list[tuple[str, Hook]]] = {}
         for name, hook in _name_hooks(hooks):
@@ -278,18 +301,27 @@ class HookRunner:
         """By path: what a step wants to be told when its end is recorded."""
         self._dropped: set[str] = set()
         self._given_up: set[tuple[str, str]] = set()
-        """Hooks whose retries were in vain, and the step that failed: what it is inside of is not retried."""
+        """Hooks whose retries were in vain, and the step that failed: what it is inside of is not
+        retried.
+        """
 
     def has(self, event: str, path: str = "") -> bool:
         """Is somebody asked about such an event at a path?"""
         return any(event in hooks._by_event for hooks in self._around(path))
 
     @contextmanager
-    def inside(self, path: str, hooks: Iterable[Hook], names: Mapping[str, Json]) -> Iterator[HookRunner]:
-        """For as long as a flow runs that was called at a path: its hooks, asked about what is inside it."""
-        # How many flows it is inside of tells its hooks from those of the others, in every life of the run.
+    def inside(
+        self, path: str, hooks: Iterable[Hook], names: Mapping[str, Json]
+    ) -> Iterator[HookRunner]:
+        """For as long as a flow runs that was called at a path: its hooks, asked about what is
+        inside it.
+        """
+        # How many flows it is inside of tells its hooks from those of the others, in every life of
+        # the run.
         depth = len(self._around(path))
-        own = HookRunner(hooks, call=self._call, names=names, called=f"inner{depth if depth > 1 else ''}.")
+        own = HookRunner(
+            hooks, call=self._call, names=names, called=f"inner{depth if depth > 1 else ''}."
+        )
         own._spent = self._spent
         before, self._inside[path] = self._inside.get(path), own
         try:
@@ -301,7 +333,9 @@ class HookRunner:
                 self._inside[path] = before
 
     def _around(self, path: str) -> Sequence[HookRunner]:
-        """Those of the run, and of every flow that a path is inside of, from the outermost inwards."""
+        """Those of the run, and of every flow that a path is inside of, from the outermost
+        inwards.
+        """
         if not self._inside:
             return (self,)
         found: list[HookRunner] = []
@@ -316,11 +350,12 @@ class HookRunner:
     def fire(
         self, event: str, ctx: StepContext, context: Mapping[str, Json] = _NOTHING
     ) -> HookDecision | None:
-        """Ask all hooks of an event that happened at a turn; the verdict that counts, if there is one.
+        """Ask all hooks of an event that happened at a turn; the verdict that counts, if there is
+        one.
 
-        An `abort` is for whoever fires to raise (`Verdict.aborted`): no handler goes on after it.  A path
-        has an event once for each attempt (`turn.attempt`, or `attempt` of the context): each visit of
-        a place has a path of its own.
+        An `abort` is for whoever fires to raise (`Verdict.aborted`): no handler goes on after it.
+        A path has an event once for each attempt (`turn.attempt`, or `attempt` of the context):
+        each visit of a place has a path of its own.
         """
         hooks = self._to_ask(event, ctx.path)
         if not hooks or _is_inside_hook(ctx):
@@ -339,13 +374,17 @@ class HookRunner:
     def _to_ask(self, event: str, path: str) -> list[tuple[HookRunner, str, Hook]]:
         """In order; in one layer those of the run come before those of the flows inside it."""
         around = self._around(path)
-        found = [(hooks, name, hook) for hooks in around for name, hook in hooks._by_event.get(event, ())]
+        found = [
+            (hooks, name, hook) for hooks in around for name, hook in hooks._by_event.get(event, ())
+        ]
         return found if len(around) == 1 else sorted(found, key=lambda one: _rank(one[2]))
 
     def require(
         self, event: str, ctx: StepContext, context: Mapping[str, Json] = _NOTHING
     ) -> HookDecision | None:
-        """The same for an event before something: raises Skip, StepError or Aborted if it is not to be."""
+        """The same for an event before something: raises Skip, StepError or Aborted if it is not to
+        be.
+        """
         verdict = self.fire(event, ctx, context)
         match verdict:
             case HookDecision("skip"):
@@ -408,12 +447,16 @@ class HookRunner:
                 value = _value_after_failure(step, failure)
                 if value is None:
                     return failed, None
-                ctx.run.note(ctx.path, f"'{step.title}' failed, and {verdict.message}: {failure.message}")
+                ctx.run.note(
+                    ctx.path, f"'{step.title}' failed, and {verdict.message}: {failure.message}"
+                )
                 return Succeeded(value), None
             case HookDecision("skip"):
                 return Skipped(verdict.message), None
             case HookDecision("fail"):
-                return Failed(replace(failure, message=f"{failure.message}\n{verdict.message}")), None
+                return Failed(
+                    replace(failure, message=f"{failure.message}\n{verdict.message}")
+                ), None
             case HookDecision("abort"):
                 raise replace(verdict, path=ctx.path).abort_error(failed)
         return failed, None
@@ -421,7 +464,9 @@ class HookRunner:
     def pending_after(
         self, step: Step, ctx: StepContext, outcome: Outcome, attempt: int
     ) -> PendingNotifications | None:
-        """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of it."""
+        """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of
+        it.
+        """
         own = self._behind.pop(ctx.path) if ctx.path in self._behind else None
         event, context = own or _finish_event(step, outcome, attempt)
         hooks = self._to_ask(event, ctx.path)
@@ -432,13 +477,17 @@ class HookRunner:
         for whose, name, hook in hooks:
             names = {**whose._names, **_around(ctx), **told}
             with suppress(_NotConcernedError):
-                to.append(HookListener(whose, name, hook, names, whose._wrong(name, hook, names, ctx)))
+                to.append(
+                    HookListener(whose, name, hook, names, whose._wrong(name, hook, names, ctx))
+                )
         if not to:
             return None
         return PendingNotifications(ctx, tuple(to), _owed(to, told, ctx, outcome))
 
     def deliver_pending(self, ctx: StepContext, outcome: Outcome) -> None:
-        """Tell those who had not heard of a step, when an earlier life ended, which is now remembered."""
+        """Tell those who had not heard of a step, when an earlier life ended, which is now
+        remembered.
+        """
         if not isinstance(outcome, Succeeded) or _is_inside_hook(ctx):
             return
         if not any(self.has(event, ctx.path) for event in OWED):
@@ -451,7 +500,9 @@ class HookRunner:
         to: list[HookListener] = []
         for whose, name, hook in self._to_ask(str(told["event"]), ctx.path):
             end = journal.last_result(f"{ctx.path}/{HOOK}{name}")
-            if name not in known.owed.to or (record_number(end) > known.number and _is_answer(end, hook)):
+            if name not in known.owed.to or (
+                record_number(end) > known.number and _is_answer(end, hook)
+            ):
                 continue
             names = {**whose._names, **told}
             with suppress(_NotConcernedError):
@@ -460,7 +511,9 @@ class HookRunner:
         PendingNotifications(ctx, tuple(to)).tell()
 
     def has_decided(self, event: str, ctx: StepContext, since: int) -> bool:
-        """Has a hook of an earlier life decided what follows from something that happened at an event?"""
+        """Has a hook of an earlier life decided what follows from something that happened at an
+        event?
+        """
         journal = ctx.run.journal
         for whose, name, hook in self._to_ask(event, ctx.path):
             end = journal.last_result(f"{ctx.path}/{whose._reaction(name, hook, ctx, {}).name}")
@@ -501,7 +554,9 @@ class HookRunner:
         return self._run_listener(HookListener(self, name, hook, names, wrong), ctx)
 
     def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], ctx: StepContext) -> str:
-        """Why nobody can say whether its condition holds; raises _NotConcernedError if it does not hold."""
+        """Why nobody can say whether its condition holds; raises _NotConcernedError if it does not
+        hold.
+        """
         try:
             if name in self._dropped or not (
                 hook.condition is None or hook.condition.holds(_scope(names, ctx))
@@ -521,17 +576,23 @@ class HookRunner:
         if one.wrong:
             return self._handle_broken_hook(name, hook, inner, one.wrong)
         match _perform_hook(step, inner):
-            case Succeeded(dict() as value) | Failed(Failure(kind="verdict", output=dict() as value)):
+            case Succeeded(dict() as value) | Failed(
+                Failure(kind="verdict", output=dict() as value)
+            ):
                 return _verdict(hook, value, inner.path)
             case Failed(failure):
                 return self._handle_broken_hook(name, hook, inner, failure.message)
         return None
 
-    def _reaction(self, name: str, hook: Hook, ctx: StepContext, names: Mapping[str, Json]) -> HookStep:
+    def _reaction(
+        self, name: str, hook: Hook, ctx: StepContext, names: Mapping[str, Json]
+    ) -> HookStep:
         called = name if ctx.attempt == 1 else f"{name}@{ctx.attempt}"
         return HookStep(called, hook, names, self._call)
 
-    def _handle_broken_hook(self, name: str, hook: Hook, ctx: StepContext, why: str) -> HookDecision | None:
+    def _handle_broken_hook(
+        self, name: str, hook: Hook, ctx: StepContext, why: str
+    ) -> HookDecision | None:
         if hook.gate:
             verb: Verb = "fail" if "fail" in HOOK_EVENTS[hook.event].verbs else "abort"
             return HookDecision(verb, ctx.run.mask(why), hook.id, path=ctx.path, blocks=True)
@@ -547,17 +608,24 @@ class HookRunner:
         first = failure.path
         most = MAX_RETRIES if verdict.max_retries is None else verdict.max_retries
         with self._lock:
-            if attempt - step.policy.retry.attempts < most and (verdict.by, first) not in self._given_up:
+            if (
+                attempt - step.policy.retry.attempts < most
+                and (verdict.by, first) not in self._given_up
+            ):
                 return True
             self._given_up.add((verdict.by, first))
         return False
 
     # ── names ────────────────────────────────────────────────────────────
 
-    def _hook_variables(self, event: str, ctx: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
+    def _hook_variables(
+        self, event: str, ctx: StepContext, context: Mapping[str, Json]
+    ) -> dict[str, Json]:
         return {**self._names, **_around(ctx), **self._event_variables(event, ctx, context)}
 
-    def _event_variables(self, event: str, ctx: StepContext, context: Mapping[str, Json]) -> dict[str, Json]:
+    def _event_variables(
+        self, event: str, ctx: StepContext, context: Mapping[str, Json]
+    ) -> dict[str, Json]:
         """Those that are of this event, whoever hears of it."""
         used: Json = {} if self._spent is None else self._spent.used()
         return {"used": used, "cost": used, **context, "event": event, "path": ctx.path}
@@ -597,7 +665,9 @@ class PendingNotifications:
 
 
 def _finish_event(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[str, Json]]:
-    """The event behind a step that says nothing of its own, and what it brings along; "": there is none."""
+    """The event behind a step that says nothing of its own, and what it brings along; "": there is
+    none.
+    """
     kind = hook_family(step)
     if kind is None or not isinstance(outcome, Succeeded):
         return "", {}
@@ -605,7 +675,11 @@ def _finish_event(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapp
     if kind == "step" and isinstance(value, Mapping) and "exit_code" in value:
         # What is inside of it was tried again, or an earlier life had the answer.
         attempt = max(attempt, value.get("attempt", 1))
-    return f"{kind}_finished", {**step_names(step, attempt), **_model_field(step, value), "result": value}
+    return f"{kind}_finished", {
+        **step_names(step, attempt),
+        **_model_field(step, value),
+        "result": value,
+    }
 
 
 def _model_field(step: Step, value: Json) -> dict[str, Json]:
@@ -620,11 +694,14 @@ def _model_field(step: Step, value: Json) -> dict[str, Json]:
 def _owed(
     to: Sequence[HookListener], told: Mapping[str, Json], ctx: StepContext, outcome: Outcome
 ) -> PendingHooks | None:
-    """What has to be recorded so that they hear the same later, as far as the step is remembered then."""
+    """What has to be recorded so that they hear the same later, as far as the step is remembered
+    then.
+    """
     if not isinstance(outcome, Succeeded):
         return None
     rest = {name: value for name, value in told.items() if name != "result"}
-    # Of a gate whose condition can be neither true nor false nobody knows yet whether it is to hear.
+    # Of a gate whose condition can be neither true nor false nobody knows yet whether it is to
+    # hear.
     owed = [one for one in to if one.hook.gate or not one.wrong]
     unjudged = tuple(one.name for one in owed if one.wrong)
     return PendingHooks(tuple(one.name for one in owed), mask_value(rest, ctx.run.mask), unjudged)
@@ -667,11 +744,14 @@ class HookStep:
             outputs = [self._output(ctx, number) for number in range(len(self.hook.calls))]
         except StepError as error:
             if error.failure.kind == "timeout" and ctx.is_expired():
-                raise DeadlineExceeded from None  # no answer of the hook, if it is the time of the flow
+                # no answer of the hook, if it is the time of the flow
+                raise DeadlineExceeded from None
             raise
         said = self._find_decision(outputs)
         if said and said["verb"] not in HOOK_EVENTS[self.hook.event].verbs:
-            raise StepError(Failure(f"'{said['verb']}' means nothing at {self.hook.event}", "refused"))
+            raise StepError(
+                Failure(f"'{said['verb']}' means nothing at {self.hook.event}", "refused")
+            )
         value: dict[str, Json] = {
             "output": outputs[0] if len(outputs) == 1 else outputs or None,
             **mask_mapping(said, ctx.run.mask),
@@ -684,12 +764,21 @@ class HookStep:
         return value
 
     def _replay_context(self, ctx: StepContext) -> StepContext:
-        """If all of its calls were made and the answer did not count, none of them is remembered."""
+        """If all of its calls were made and the answer did not count, none of them is
+        remembered.
+        """
         journal = ctx.run.journal
         if ctx.run.is_first_run or not ctx.can_replay or len(self.hook.calls) < 2:
             return ctx
-        last, end = journal.step(f"{ctx.path}/{len(self.hook.calls)}"), journal.last_result(ctx.path)
-        if last is None or not isinstance(last.outcome, Succeeded) or record_number(end) < last.number:
+        last, end = (
+            journal.step(f"{ctx.path}/{len(self.hook.calls)}"),
+            journal.last_result(ctx.path),
+        )
+        if (
+            last is None
+            or not isinstance(last.outcome, Succeeded)
+            or record_number(end) < last.number
+        ):
             return ctx
         return replace(ctx, can_replay=False)
 
@@ -699,7 +788,9 @@ class HookStep:
         return ended.get("output") if isinstance(ended, Mapping) else None
 
     def _find_decision(self, outputs: Sequence[Json]) -> dict[str, Json]:
-        """The verdict of the hook itself, else the first of its tools that gives one; {} if there is none."""
+        """The verdict of the hook itself, else the first of its tools that gives one; {} if there
+        is none.
+        """
         if self.hook.verb is not None:
             return {"verb": self.hook.verb, "why": self.hook.why}
         return next((said for output in outputs if (said := verdict_in(output))), {})
@@ -753,9 +844,11 @@ def error_names(failure: Failure) -> dict[str, Json]:
 
 
 def verdict_in(output: Json) -> dict[str, Json]:
-    """What the result of a tool decides; {} if it decides nothing.  StepError if it means to, and cannot.
+    """What the result of a tool decides; {} if it decides nothing.  StepError if it means to, and
+    cannot.
 
-    `verb` is ours alone, so an unknown one is a slip; `action` is a word that tools use for their own.
+    `verb` is ours alone, so an unknown one is a slip; `action` is a word that tools use for their
+    own.
     """
     if not isinstance(output, Mapping):
         return {}
@@ -771,14 +864,19 @@ def verdict_in(output: Json) -> dict[str, Json]:
 
 def _parse_decision(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
     words = (output.get(name) for name in ("why", "reason", "message"))
-    said: dict[str, Json] = {"verb": verb, "why": next((word for word in words if isinstance(word, str)), "")}
+    said: dict[str, Json] = {
+        "verb": verb,
+        "why": next((word for word in words if isinstance(word, str)), ""),
+    }
     for name, wanted in (("max_retries", "a whole number"), ("delay", "a number of seconds")):
         value = output.get(name)
         if value is None:
             continue
         is_number = isinstance(value, int if name == "max_retries" else int | float) and value >= 0
         if isinstance(value, bool) or not is_number:
-            raise StepError(Failure(f"'{name}' of its tool's verdict is not {wanted} from 0", "refused"))
+            raise StepError(
+                Failure(f"'{name}' of its tool's verdict is not {wanted} from 0", "refused")
+            )
         said[name] = value
     return said
 
@@ -797,7 +895,9 @@ def counts_own_steps(step: Step) -> bool:
 
 
 def _name_hooks(hooks: Iterable[Hook]) -> list[tuple[str, Hook]]:
-    """In the order in which they are asked; where two layers use one id, the later one tells whose it is."""
+    """In the order in which they are asked; where two layers use one id, the later one tells whose
+    it is.
+    """
     seen: set[str] = set()
     named: list[tuple[str, Hook]] = []
     for hook in sorted(hooks, key=_rank):
@@ -822,8 +922,13 @@ def _partial_result(ctx: StepContext) -> Json:
     """What a flow had made when it reached a limit: its last output, and what it has captured."""
     scope = ctx.scope
     last = scope.names.get("last")
-    captures = {name: scope.names[name] for name in sorted(scope.captured) if not name.endswith(FACTS)}
-    made = {"output": last.get("output") if isinstance(last, Mapping) else None, "captures": captures}
+    captures = {
+        name: scope.names[name] for name in sorted(scope.captured) if not name.endswith(FACTS)
+    }
+    made = {
+        "output": last.get("output") if isinstance(last, Mapping) else None,
+        "captures": captures,
+    }
     return mask_value(made, ctx.run.mask)
 
 
@@ -852,7 +957,9 @@ def _perform_hook(step: HookStep, ctx: StepContext) -> Outcome:
 
 
 def _place(step: HookStep, ctx: StepContext) -> StepContext:
-    """The turn of a hook; what an earlier life recorded there counts only if this is the same event."""
+    """The turn of a hook; what an earlier life recorded there counts only if this is the same
+    event.
+    """
     inner = ctx.child(step)
     run = ctx.run
     if run.is_first_run or not inner.can_replay:
@@ -869,7 +976,9 @@ def _place(step: HookStep, ctx: StepContext) -> StepContext:
 
 
 def _find_record(ctx: StepContext) -> StepRecord | None:
-    """How the hook ended, if it was asked already: then its condition held, whatever it would say now."""
+    """How the hook ended, if it was asked already: then its condition held, whatever it would say
+    now.
+    """
     if ctx.run.is_first_run or not ctx.can_replay:
         return None
     known = ctx.run.journal.step(ctx.path)
@@ -909,4 +1018,6 @@ def _value_after_failure(step: Step, failure: Failure) -> Json:
 
 
 def mask_mapping(said: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:
-    return {name: mask_value(value, mask) if name == "why" else value for name, value in said.items()}
+    return {
+        name: mask_value(value, mask) if name == "why" else value for name, value in said.items()
+    }

@@ -53,13 +53,17 @@ class Journal(Protocol):
     def sync(self) -> None: ...
 
     def prepare(self, fingerprints: Iterable[str]) -> None:
-        """Steps with these will follow: whatever it takes to record them is made ready once for all."""
+        """Steps with these will follow: whatever it takes to record them is made ready once for
+        all.
+        """
 
     def step(self, path: str) -> StepRecord | None:
         """The step that finished at this path, unless it was forgotten since."""
 
     def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
-        """The finished steps directly below a path whose names begin so, by `order`; read as asked for."""
+        """The finished steps directly below a path whose names begin so, by `order`; read as asked
+        for.
+        """
 
     def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         """Those of them that failed; of a million items these are found at once."""
@@ -68,7 +72,9 @@ class Journal(Protocol):
         """The paths and titles of those."""
 
     def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
-        """By `order`: 1 for each item below a path that was done behind an event; None: any fingerprint."""
+        """By `order`: 1 for each item below a path that was done behind an event; None: any
+        fingerprint.
+        """
 
     def was_ever_started(self, path: str) -> bool:
         """Was this step ever begun, whatever counts of it now?"""
@@ -83,10 +89,14 @@ class Journal(Protocol):
         """Was this step begun, and its end not recorded since?"""
 
     def find_unfinished(self) -> Iterator[str]:
-        """The paths of all steps of which `is_unfinished` says so, in the order of their letters."""
+        """The paths of all steps of which `is_unfinished` says so, in the order of their
+        letters.
+        """
 
     def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
-        """By path: what events with smaller numbers than this say was used up; a path may come often."""
+        """By path: what events with smaller numbers than this say was used up; a path may come
+        often.
+        """
 
     def is_fresh(self) -> bool:
         """Had nothing been recorded when this journal was opened?"""
@@ -133,7 +143,9 @@ class MemoryJournal:
                         self._finished[event.path] = self._ends[event.path] = known
                     case StepInvalidated(path=path, below=below):
                         for gone in [
-                            p for p in self._ends if is_at_or_below(p, path) and (below or p == path)
+                            p
+                            for p in self._ends
+                            if is_at_or_below(p, path) and (below or p == path)
                         ]:
                             self._finished.pop(gone, None)
                             del self._ends[gone]
@@ -180,7 +192,11 @@ class MemoryJournal:
 
     def started_in(self, path: str, begins: str = "") -> Iterator[str]:
         first = f"{path}/{begins}"
-        return (one for one in [*self._begun] if one.startswith(first) and one.rpartition("/")[0] == path)
+        return (
+            one
+            for one in [*self._begun]
+            if one.startswith(first) and one.rpartition("/")[0] == path
+        )
 
     def last_result(self, path: str) -> StepRecord | None:
         return self._ends.get(path)

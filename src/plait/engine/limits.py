@@ -90,7 +90,9 @@ class LimitReached:
         """The end of a step that could not go on, with what it had made until then."""
         more = f", the next call needs about {self.next:.6g}" if self.next else ""
         code = self.code.removesuffix("s") if self.max == 1 else self.code
-        said = f"{self.what} has reached its limit of {self.max:g} {code} ({self.value:g} used{more})"
+        said = (
+            f"{self.what} has reached its limit of {self.max:g} {code} ({self.value:g} used{more})"
+        )
         return Failure(f"{said}: {self.why}" if self.why else said, LIMIT, output=partial)
 
 
@@ -121,7 +123,8 @@ class Budget:
         self._taking: Condition = Condition(Lock()) if within is None else within._taking
 
     def take(self, *names: str, **used: float) -> LimitReached | None:
-        """Use something up unless one of these limits (any, if none is named) is reached, and say which.
+        """Use something up unless one of these limits (any, if none is named) is reached, and say
+        which.
 
         Two threads never take the last.
         """
@@ -134,9 +137,11 @@ class Budget:
     def reserve(
         self, most: Mapping[str, float], least: Mapping[str, float], expect_time: Callable[[], None]
     ) -> Reservation | LimitReached:
-        """What a call may use: all it wants; or the rest, if nobody else is calling; or too little is left.
+        """What a call may use: all it wants; or the rest, if nobody else is calling; or too little
+        is left.
 
-        While others use what it wants, it waits; `expect_time` raises if it may not wait any longer.
+        While others use what it wants, it waits; `expect_time` raises if it may not wait any
+        longer.
         """
         with self._taking:
             while (found := self._try_reserve(most, least)) is None:
@@ -156,7 +161,9 @@ class Budget:
                 free = limit - used - holder._aside[name]
                 if used >= limit or used + least[name] > limit:
                     wanted = 0 if used >= limit else least[name]
-                    return LimitReached(name, round(used, 9), limit, holder.what, wanted, holder=holder)
+                    return LimitReached(
+                        name, round(used, 9), limit, holder.what, wanted, holder=holder
+                    )
                 must_wait = must_wait or (holder._calls > 0 and free < most[name])
                 if free < granted[name]:
                     granted[name] = free
@@ -164,7 +171,9 @@ class Budget:
         return None if must_wait else Reservation(self, granted, short)
 
     def add(self, **used: float) -> None:
-        """`turns`, `tokens`, `spend`, `steps`; and `seconds` of earlier lives, which are its own alone."""
+        """`turns`, `tokens`, `spend`, `steps`; and `seconds` of earlier lives, which are its own
+        alone.
+        """
         earlier = used.pop("seconds", 0.0)
         with self._lock:
             self._seconds += earlier
@@ -174,20 +183,26 @@ class Budget:
             self.within.add(**used)
 
     def add_earlier(self, **used: float) -> None:
-        """What earlier lives used up, counted before this one uses anything; others count their own."""
+        """What earlier lives used up, counted before this one uses anything; others count their
+        own.
+        """
         with self._lock:
             for name, amount in used.items():
                 self._used[name] += amount
 
     def carry_on(self, before: Budget) -> None:
-        """Begin with what another one of the same limits has used up; whoever is outside has counted it."""
+        """Begin with what another one of the same limits has used up; whoever is outside has
+        counted it.
+        """
         with before._lock:
             used, seconds = dict(before._used), before._all_seconds()
         with self._lock:
             self._used, self._seconds = used, seconds
 
     def add_time(self, seconds: float) -> None:
-        """What a step took in an earlier life, for all that it is inside of but the run, which knows."""
+        """What a step took in an earlier life, for all that it is inside of but the run, which
+        knows.
+        """
         spent = self
         while spent.within is not None:
             spent.add(seconds=seconds)
@@ -222,7 +237,8 @@ class Budget:
         """The same, with its numbers, and whose limit it is: the nearest that is used up."""
         for name in names or NAMES:
             for holder, limit, used in self._holders(name):
-                # So deep it may be called, and no deeper; of everything else what is reached is used up.
+                # So deep it may be called, and no deeper; of everything else what is reached is
+                # used up.
                 if used > limit or (used == limit and name != "depth"):
                     return LimitReached(name, round(used, 9), limit, holder.what, holder=holder)
         return None
@@ -245,7 +261,11 @@ class Budget:
         while spent is not None:
             limit = getattr(spent.limits, name)
             if limit is not None:
-                yield spent, limit, self.depth - spent.depth if name == "depth" else spent._amount(name)
+                yield (
+                    spent,
+                    limit,
+                    self.depth - spent.depth if name == "depth" else spent._amount(name),
+                )
             spent = spent.within
 
     def _amount(self, name: str) -> float:
@@ -289,7 +309,9 @@ class Reservation:
 
 
 def parse_limits(said: Mapping[str, Json]) -> Limits:
-    """Limits from a checked map; the names of other systems (`duration_seconds`) are read by its table."""
+    """Limits from a checked map; the names of other systems (`duration_seconds`) are read by its
+    table.
+    """
     return Limits(**{name: said[name] for name in NAMES if said.get(name) is not None})
 
 
@@ -299,8 +321,8 @@ def parse_limits(said: Mapping[str, Json]) -> Limits:
 class PriorUsage:
     """What the earlier lives of a run have used up, as a whole and inside each place.
 
-    It is what they took from their budgets, as they recorded it; nothing is made out of what came of a step.
-    `before` is the number of the first event of this life.
+    It is what they took from their budgets, as they recorded it; nothing is made out of what came
+    of a step. `before` is the number of the first event of this life.
     """
 
     def __init__(self, journal: Journal, *, before: int = maxsize) -> None:
@@ -310,7 +332,9 @@ class PriorUsage:
         for path, used in journal.usage_before(before):
             _add(self._at.setdefault(path, {}), used)
         self._paths = sorted(self._at)
-        self._sums = list(accumulate((_row(self._at[path]) for path in self._paths), _plus, initial=_NOTHING))
+        self._sums = list(
+            accumulate((_row(self._at[path]) for path in self._paths), _plus, initial=_NOTHING)
+        )
 
     @cached_property
     def seconds(self) -> float:
@@ -331,10 +355,14 @@ class PriorUsage:
         if not path:
             return _amounts(self._sums[-1])
         whole = self._between(f"{path}/", f"{path}0")  # "0" is the character behind "/"
-        return _amounts(_minus(whole, self._between(f"{path}/hook:", f"{path}/hook;")))  # and ";" behind ":"
+        return _amounts(
+            _minus(whole, self._between(f"{path}/hook:", f"{path}/hook;"))
+        )  # and ";" behind ":"
 
     def _between(self, first: str, end: str) -> _Row:
-        return _minus(self._sums[bisect_left(self._paths, end)], self._sums[bisect_left(self._paths, first)])
+        return _minus(
+            self._sums[bisect_left(self._paths, end)], self._sums[bisect_left(self._paths, first)]
+        )
 
     def has_step(self, path: str) -> bool:
         """Is the step at a path one of those that were counted?"""
@@ -382,9 +410,11 @@ def _amounts(row: _Row) -> dict[str, float]:
 
 
 class _Union:
-    """How much of the time is covered by stretches that may overlap; they come in the order of their ends.
+    """How much of the time is covered by stretches that may overlap; they come in the order of
+    their ends.
 
-    What ran side by side counts once, and a clock that jumps makes it no longer than all durations together.
+    What ran side by side counts once, and a clock that jumps makes it no longer than all durations
+    together.
     """
 
     def __init__(self) -> None:
@@ -418,7 +448,9 @@ class UsageTally:
         self.cost += used.get("spend", 0.0)
 
     def count(self, event: Event) -> None:
-        """Count what an event says was used up; what is replayed was counted with the earlier lives."""
+        """Count what an event says was used up; what is replayed was counted with the earlier
+        lives.
+        """
         match event:
             case StepFinished(used=used, replayed=False) | StepRetrying(used=used):
                 if used is not None:
@@ -430,4 +462,9 @@ class UsageTally:
 
     def record(self) -> dict[str, Json]:
         estimated: dict[str, Json] = {"estimated": self.estimated} if self.estimated else {}
-        return {"turns": self.turns, "tokens": self.tokens, "cost": round(self.cost, 6), **estimated}
+        return {
+            "turns": self.turns,
+            "tokens": self.tokens,
+            "cost": round(self.cost, 6),
+            **estimated,
+        }

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 
 INCOMPLETE: Final = "incomplete"
-"""The kind of failure of a step that was done, and of which a check says that something is missing."""
+"""The kind of failure of a step that was done, and of which a check says that something is missing.
+"""
 LIMIT: Final = "limit"
 """The kind of a failure by which a limit ends something: another attempt cannot mend that."""
 TOO_MANY: Final = "too_many"
-"""The kind of failure of a map in which more items failed than may: they stay failed when the run goes on."""
+"""The kind of failure of a map in which more items failed than may: they stay failed when the run
+goes on.
+"""
 ABORTED: Final = "aborted"
 """The kind of failure of a run that a hook ends."""
 IN_VAIN: Final = " failed as well: "
@@ -35,14 +38,19 @@ IN_VAIN: Final = " failed as well: "
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a step failed, for handlers (`error.*`), journals and people.  Secrets are masked before."""
+    """Why a step failed, for handlers (`error.*`), journals and people.  Secrets are masked
+    before.
+    """
 
     message: str
     kind: str = "failed"
-    """exit, signal, timeout, network, server_error, rate_limit, refused, incomplete, stopped … or failed."""
+    """exit, signal, timeout, network, server_error, rate_limit, refused, incomplete, stopped … or
+    failed.
+    """
     exit_code: int | None = None
     output: Json = None
-    """What the step had produced until then, in the form in which a finished one gives its value."""
+    """What the step had produced until then, in the form in which a finished one gives its value.
+    """
     path: str = ""
     """The step that failed first, if this failure is that of a whole list of steps."""
 
@@ -50,7 +58,12 @@ class Failure:
         """How the step ended, as one that did not fail would say it."""
         if isinstance(self.output, dict):
             return dict(self.output)
-        return {"output": "", "stderr": self.message, "exit_code": self.exit_code or 1, "duration": 0.0}
+        return {
+            "output": "",
+            "stderr": self.message,
+            "exit_code": self.exit_code or 1,
+            "duration": 0.0,
+        }
 
     def record(self) -> dict[str, Json]:
         return {
@@ -102,9 +115,11 @@ def with_handler_failure(failure: Failure, handler: str, its: Failure) -> Failur
 
 
 class Aborted(BaseException):
-    """The run ends here: a hook says so, or a limit of the run is reached.  No handler goes on after it.
+    """The run ends here: a hook says so, or a limit of the run is reached.  No handler goes on
+    after it.
 
-    `outcome` is that of the step at `path`, if it had one by then: it is recorded, as nothing around it is.
+    `outcome` is that of the step at `path`, if it had one by then: it is recorded, as nothing
+    around it is.
     """
 
     def __init__(self, failure: Failure, path: str = "", outcome: Outcome | None = None) -> None:
@@ -115,7 +130,8 @@ class Aborted(BaseException):
 
 
 class LimitExceeded(Aborted):
-    """A limit of a whole is reached: it fails, and not those of its steps for which nothing is left.
+    """A limit of a whole is reached: it fails, and not those of its steps for which nothing is
+    left.
 
     Whoever has the limit turns this into its own failure; of the run it is the end.  On the way
     there each may put into `failure.output` what it had made until then.
@@ -207,4 +223,6 @@ def call_author_function(call: Callable[[], T], what: str, mask: Callable[[str],
     except (KeyboardInterrupt, Interrupted, DeadlineExceeded, Aborted, StepError, PlaitError):
         raise
     except BaseException as error:
-        raise StepError(Failure(mask(f"the {what} raised {type(error).__name__}: {error}"))) from error
+        raise StepError(
+            Failure(mask(f"the {what} raised {type(error).__name__}: {error}"))
+        ) from error

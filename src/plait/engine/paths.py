@@ -19,9 +19,12 @@ def is_item(path: str) -> bool:
 
 
 def generic_path(path: str) -> str:
-    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
+    """A path of a run as one of the flow: of any item, and of any time that a handler or check is
+    run.
+    """
     return "/".join(
-        f"{ITEM}*" if part.startswith(ITEM) else _HANDLED.sub(r"\1", part) for part in path.split("/")
+        f"{ITEM}*" if part.startswith(ITEM) else _HANDLED.sub(r"\1", part)
+        for part in path.split("/")
     )
 
 

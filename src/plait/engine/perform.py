@@ -56,7 +56,9 @@ class Acting(Protocol):
 
 
 def plans(run: _Run) -> _Run:
-    """Mark a `run` that knows dry runs: there it shows what it would do, and performs what is inside it."""
+    """Mark a `run` that knows dry runs: there it shows what it would do, and performs what is
+    inside it.
+    """
     run.plans = True  # type: ignore[attr-defined]  # a function takes any attribute
     return run
 
@@ -74,7 +76,9 @@ def act(what: Acting, ctx: StepContext) -> Json:
 
 
 class StepTimer:
-    """The time of one attempt by its own `timeout`; it stands still while hooks are asked inside of it."""
+    """The time of one attempt by its own `timeout`; it stands still while hooks are asked inside of
+    it.
+    """
 
     def __init__(self, seconds: float, around: StepTimer | None = None) -> None:
         self.around = around
@@ -128,11 +132,14 @@ class StepContext:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What its processes find in their environment."""
     replay_after: int = 0
-    """What is before this step ended with this event: an older record of it is one of another pass."""
+    """What is before this step ended with this event: an older record of it is one of another pass.
+    """
     allowance: StepTimer | None = None
     """The time by the `timeout` of steps, beside that of the flow."""
 
-    def perform(self, step: Step, *, scope: Scope | None = None, name: str | None = None) -> Outcome:
+    def perform(
+        self, step: Step, *, scope: Scope | None = None, name: str | None = None
+    ) -> Outcome:
         """Perform a step that is inside this one."""
         return perform(step, self.child(step, scope=scope, name=name))
 
@@ -145,7 +152,8 @@ class StepContext:
         name: str | None = None,
         is_last: bool = False,
     ) -> tuple[Outcome, StepContext]:
-        """Perform one of several steps that follow each other; the turn in which the next is performed.
+        """Perform one of several steps that follow each other; the turn in which the next is
+        performed.
 
         What is remembered is a beginning: once a step was really done, those behind
         it are done, too, even if an earlier life of the run had done them.  `is_last`:
@@ -227,7 +235,9 @@ class StepContext:
 
 
 def join_contexts(ctx: StepContext, turns: Iterable[StepContext]) -> StepContext:
-    """The turn of what follows several steps that were performed side by side, given those behind each."""
+    """The turn of what follows several steps that were performed side by side, given those behind
+    each.
+    """
     ended = (ctx, *turns)
     return replace(
         ctx,
@@ -271,7 +281,8 @@ def _attempt_and_record(step: Step, ctx: StepContext, *, is_last: bool) -> Outco
     try:
         outcome, attempt = _run_attempts(step, ctx, began)
     except Aborted as aborted:
-        # A limit of what it is inside of, too: no end that counts, but for what was paid until then.
+        # A limit of what it is inside of, too: no end that counts, but for what was paid until
+        # then.
         if aborted.outcome is None or aborted.path != ctx.path:
             raise
         outcome, ends_run = aborted.outcome, aborted
@@ -279,7 +290,8 @@ def _attempt_and_record(step: Step, ctx: StepContext, *, is_last: bool) -> Outco
     if step.policy.at_most_once and not cut_short:
         ctx.run.unfinished_once.discard(ctx.path)
     if cut_short and (step.policy.keep_failure or step.policy.at_most_once):
-        # The step had not taken too long, so nobody may remember that it failed; and of one that is done
+        # The step had not taken too long, so nobody may remember that it failed; and of one that is
+        # done
         # once nobody knows how far it came.
         raise DeadlineExceeded
     if cut_short and isinstance(outcome, Failed) and outcome.failure.path == ctx.path:
@@ -287,7 +299,11 @@ def _attempt_and_record(step: Step, ctx: StepContext, *, is_last: bool) -> Outco
     is_own = not isinstance(ends_run, LimitExceeded)
     if isinstance(outcome, Failed) and step.policy.skip_on_failure and is_own:
         outcome = Skipped(outcome.failure.message)
-    news = None if hooks is None or ends_run is not None else hooks.pending_after(step, ctx, outcome, attempt)
+    news = (
+        None
+        if hooks is None or ends_run is not None
+        else hooks.pending_after(step, ctx, outcome, attempt)
+    )
     end = StepFinished(
         ctx.path,
         step.kind,
@@ -318,12 +334,16 @@ def _attempt_and_record(step: Step, ctx: StepContext, *, is_last: bool) -> Outco
     return outcome
 
 
-def _at_failure(error: JournalError, step: Step, ctx: StepContext, outcome: Outcome) -> JournalError:
+def _at_failure(
+    error: JournalError, step: Step, ctx: StepContext, outcome: Outcome
+) -> JournalError:
     """With the failure at which the journal could not go on; perhaps nobody will find it there."""
     if not isinstance(outcome, Failed):
         return error
     said = outcome.failure.message.splitlines()
-    why = "\n".join(line for line in said if not line.startswith("fix: "))  # what to do first is ours
+    why = "\n".join(
+        line for line in said if not line.startswith("fix: ")
+    )  # what to do first is ours
     begins = "before that" if error.holds_last else "so it does not hold that"
     fix = error.fix
     if error.holds_last and step.policy.keep_failure:
@@ -334,7 +354,9 @@ def _at_failure(error: JournalError, step: Step, ctx: StepContext, outcome: Outc
 
 
 def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:
-    """Would a failure be remembered that is not the step's own?  What was paid for it is kept, no more."""
+    """Would a failure be remembered that is not the step's own?  What was paid for it is kept, no
+    more.
+    """
     is_limit = isinstance(aborted, LimitExceeded) and isinstance(outcome, Failed)
     return is_limit and step.policy.keep_failure
 
@@ -369,12 +391,15 @@ def _run_attempts(step: Step, ctx: StepContext, began: float) -> tuple[Outcome, 
         if delay is None or not isinstance(outcome, Failed):
             return outcome, attempt
         of = policy.retry.attempts if attempt < policy.retry.attempts else 0
-        run.emit(StepRetrying(ctx.path, attempt, outcome.failure, delay, of, run.take_charges(ctx.path)))
+        run.emit(
+            StepRetrying(ctx.path, attempt, outcome.failure, delay, of, run.take_charges(ctx.path))
+        )
         run.pause_at(ctx, delay)
         attempt += 1
         own = replace(ctx, can_replay=False)
         if goes_on == "always" or (goes_on and can_continue_after(outcome.failure, ctx.path)):
-            # As in a run that is resumed: what was done inside of it, at this attempt or before, stays done.
+            # As in a run that is resumed: what was done inside of it, at this attempt or before,
+            # stays done.
             own = replace(ctx, can_replay=True, replay_after=since)
             run.is_first_run = False
 
@@ -410,7 +435,11 @@ def _in_time(step: Step, ctx: StepContext, attempt: int) -> Outcome:
 
 def _with_limit(outcome: Outcome, limit: float, path: str) -> Outcome:
     """What ended it knew only how much time was left; people know what the author said."""
-    if isinstance(outcome, Failed) and outcome.failure.kind == "timeout" and outcome.failure.path == path:
+    if (
+        isinstance(outcome, Failed)
+        and outcome.failure.kind == "timeout"
+        and outcome.failure.path == path
+    ):
         return Failed(replace(outcome.failure, message=too_long(limit).message))
     return outcome
 

@@ -22,16 +22,24 @@ def replay(step: Step, ctx: StepContext) -> Outcome | None:
     return None if ctx.run.is_first_run else ctx.run.find_recorded(step, ctx)
 
 
-def replay_unless_failed(ctx: StepContext, name: str, is_in_vain: InVain = lambda *_: False) -> StepContext:
+def replay_unless_failed(
+    ctx: StepContext, name: str, is_in_vain: InVain = lambda *_: False
+) -> StepContext:
     """The turn of a step from whose failure others follow: if they were in vain, it is tried again.
 
-    `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has failed since?
+    `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has
+    failed since?
     """
     journal = ctx.run.journal
     if ctx.run.is_first_run or not ctx.can_replay:
         return ctx
     known, end = journal.step(f"{ctx.path}/{name}"), journal.last_result(ctx.path)
-    if known is None or end is None or end.number < known.number or not isinstance(end.outcome, Failed):
+    if (
+        known is None
+        or end is None
+        or end.number < known.number
+        or not isinstance(end.outcome, Failed)
+    ):
         return ctx
     in_vain = isinstance(known.outcome, Failed) or is_in_vain(known, end.outcome.failure)
     return replace(ctx, can_replay=False) if in_vain else ctx
@@ -46,7 +54,8 @@ def can_continue_after(failure: Failure, path: str) -> bool:
 
 
 QUESTION_CODES: Final = frozenset({"once", "changed"})
-"""Codes of errors that ask the user something: no outcome of a step, and a resumed run asks again."""
+"""Codes of errors that ask the user something: no outcome of a step, and a resumed run asks again.
+"""
 
 
 def changed_steps_error(steps: Iterable[tuple[str, str]]) -> InputError:
@@ -74,7 +83,9 @@ def items_selected_at(journal: RecordedLookup, fan: str, chooser: str = ITEMS_ST
 
 @dataclass(frozen=True, slots=True)
 class RetriedItems:
-    """Whatever is not in these items stays as it was done, also if its text was another one then."""
+    """Whatever is not in these items stays as it was done, also if its text was another one
+    then.
+    """
 
     items: frozenset[str] = frozenset()
     """Their paths, and that of the map; none: nothing was ever retried."""

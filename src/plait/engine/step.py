@@ -20,7 +20,9 @@ Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
 RETRIABLE_KINDS = (
     "exit", "signal", "timeout", "network", "server_error", "rate_limit", "incomplete", "refused", "failed",
 )  # fmt: skip
-"""The kinds of failure that `retry_on` may name; anything else there is a pattern sought in the message."""
+"""The kinds of failure that `retry_on` may name; anything else there is a pattern sought in the
+message.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Retry:
         """The pause after each attempt that may be followed by another."""
         for delay in islice(self._growing(), self.attempts - 1):
             spread = random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else 1.0
-            # The longest pause is spread downwards only: it stays the longest, and crowds still part.
+            # The longest pause is spread downwards only: it stays the longest, and crowds still
+            # part.
             yield min(min(delay, self.max_delay) * spread, self.max_delay)
 
     def _growing(self) -> Iterator[float]:
@@ -118,8 +121,8 @@ class Step(Protocol):
 
 
 RetryScope: TypeAlias = Literal["inner", "always"]
-"""Does another attempt go on where the last one ended, if something inside failed, or whatever failed?
-Without a word of the step all that is inside of it is done anew."""
+"""Does another attempt go on where the last one ended, if something inside failed, or whatever
+failed? Without a word of the step all that is inside of it is done anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,9 @@ DEFAULT_POLICY = Policy()
 
 
 def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
-    """Every step of a flow that is known before it runs, with its path; an item's name is `item:*`."""
+    """Every step of a flow that is known before it runs, with its path; an item's name is
+    `item:*`.
+    """
     here = f"{path}/{step.name}" if path else step.name
     yield here, step
     for inner in step.inner:

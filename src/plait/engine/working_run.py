@@ -17,7 +17,15 @@ from plait.engine.context import RunContext
 from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.events import StepFinished
 from plait.engine.limits import Budget, LimitReached, Limits, PriorUsage
-from plait.engine.outcome import NO_TIME_LEFT, Failed, Failure, LimitExceeded, Outcome, Skipped, StepError
+from plait.engine.outcome import (
+    NO_TIME_LEFT,
+    Failed,
+    Failure,
+    LimitExceeded,
+    Outcome,
+    Skipped,
+    StepError,
+)
 from plait.engine.paths import is_item
 
 if TYPE_CHECKING:
@@ -131,7 +139,9 @@ class WorkingRun(RunContext):
         return min((rest for rest in rests if rest is not None), default=None)
 
     def pause_at(self, ctx: StepContext, seconds: float) -> None:
-        """No attempt begins when the time of a limit is over: whoever has it ends, and not the step."""
+        """No attempt begins when the time of a limit is over: whoever has it ends, and not the
+        step.
+        """
         spent, end = self.budget_at(ctx.path), time.monotonic() + seconds
         while (reached := spent.reach("seconds")) is None:
             rest, left = end - time.monotonic(), spent.available("seconds")
@@ -146,8 +156,8 @@ class WorkingRun(RunContext):
     ) -> Iterator[Budget]:
         """For as long as a flow or an agent at a path runs: what it uses up, of others as well.
 
-        A limit of its own that is reached inside is its failure, and nobody else's.  `goes_on`: what was
-        tried at this path before, in this life, counts as well.
+        A limit of its own that is reached inside is its failure, and nobody else's.  `goes_on`:
+        what was tried at this path before, in this life, counts as well.
         """
         if not path:
             if self.spent is None:
@@ -177,7 +187,9 @@ class WorkingRun(RunContext):
     def add_planned_step(self, ctx: StepContext, kind: str, shown: str) -> dict[str, Json]:
         """Say what a step would do; how it would end, only a run can know."""
         assert self.rehearsal is not None
-        self.rehearsal.append(PlannedStep(ctx.path, kind, self.mask(shown), why=self._why_again(ctx)))
+        self.rehearsal.append(
+            PlannedStep(ctx.path, kind, self.mask(shown), why=self._why_again(ctx))
+        )
         return dict(UNKNOWN_RESULT)
 
     @property
@@ -185,23 +197,31 @@ class WorkingRun(RunContext):
         return self.rehearsal is not None
 
     def would_run(self, ctx: StepContext, what: object) -> Json:
-        kind, title = getattr(what, "kind", "step"), getattr(what, "title", "") or type(what).__name__
+        kind, title = (
+            getattr(what, "kind", "step"),
+            getattr(what, "title", "") or type(what).__name__,
+        )
         return self.add_planned_step(ctx, str(kind), f"would run: {title}")
 
     @property
     def would_have_run(self) -> bool:
-        """In a dry run: is there something by now that a run would have done?  It may have written files."""
+        """In a dry run: is there something by now that a run would have done?  It may have written
+        files.
+        """
         return any(not one.remembered and not one.skipped for one in self.rehearsal or ())
 
     def add_derived_secrets(self, secrets: Iterable[str]) -> None:
-        """Mask what a step has made of secrets, unless it is masked at least in part, as from the beginning.
+        """Mask what a step has made of secrets, unless it is masked at least in part, as from the
+        beginning.
 
         What a run masks must not depend on which steps it has performed, and which it remembers.
         """
         self.add_secrets([one for one in secrets if self.mask(one) == one])
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on, too: those of a flow inside this one, and what only a command knows."""
+        """Mask these from now on, too: those of a flow inside this one, and what only a command
+        knows.
+        """
         for secret in secrets:
             with _HIDING:
                 if self.masker is None:
@@ -219,14 +239,20 @@ class WorkingRun(RunContext):
             )
         if isinstance(known.outcome, Failed):
             was_cut = known.outcome.failure.message == NO_TIME_LEFT
-            return "it was cut: the time of what it is part of was over" if was_cut else "it had failed"
+            return (
+                "it was cut: the time of what it is part of was over"
+                if was_cut
+                else "it had failed"
+            )
         if not ctx.can_replay and self._has_step_failed(ctx.path, known.number):
             return "its step had failed by its check"
         follows = not ctx.can_replay or known.number <= ctx.replay_after
         return "a step before it is done again" if follows else "its text has changed"
 
     def _has_step_failed(self, path: str, number: int) -> bool:
-        """Of an action that is a step of its own: has the step failed, though the action had not?"""
+        """Of an action that is a step of its own: has the step failed, though the action had
+        not?
+        """
         above, _, name = path.rpartition("/")
         end = self.journal.last_result(above) if name == "run" else None
         return end is not None and end.number > number and isinstance(end.outcome, Failed)
@@ -291,7 +317,10 @@ class WorkingRun(RunContext):
 
     def accept_as_done(self, step: Step, ctx: StepContext, value: Json) -> Outcome:
         if (capture := getattr(getattr(step, "work", step), "capture", None)) is not None:
-            self.note(ctx.path, f"taken as done: what it printed is not known, so '{capture.name}' is empty")
+            self.note(
+                ctx.path,
+                f"taken as done: what it printed is not known, so '{capture.name}' is empty",
+            )
         return super().accept_as_done(step, ctx, value)
 
     def find_recorded(self, step: Step, ctx: StepContext) -> Outcome | None:
@@ -306,7 +335,9 @@ class WorkingRun(RunContext):
 
 
 class RehearsedRun(WorkingRun):
-    """A dry run: it shows what would be done, and in its place what would fail, wherever that leads."""
+    """A dry run: it shows what would be done, and in its place what would fail, wherever that
+    leads.
+    """
 
     rehearsal: list[PlannedStep]
 
@@ -319,7 +350,11 @@ class RehearsedRun(WorkingRun):
 
     def _why_again(self, ctx: StepContext) -> str:
         why = super()._why_again(ctx)
-        return f"{why}, and may run only once: plait resume asks" if ctx.path in self._question_paths else why
+        return (
+            f"{why}, and may run only once: plait resume asks"
+            if ctx.path in self._question_paths
+            else why
+        )
 
     @cached_property
     def _question_paths(self) -> set[str]:
@@ -368,7 +403,9 @@ def limit_error(
     *,
     partial: Json = None,
 ) -> LimitExceeded:
-    """The end of whoever has this limit, to be raised where it is reached; hooks have heard of it."""
+    """The end of whoever has this limit, to be raised where it is reached; hooks have heard of
+    it.
+    """
     hooks = ctx.run.hooks
     if hooks is not None:
         hooks.limit_reached(ctx, reached, context or {})

@@ -1,1 +1,3 @@
-"""Documents and what they mean: which fields are templates, which names exist where, what is wrong."""
+"""Documents and what they mean: which fields are templates, which names exist where, what is
+wrong.
+"""

@@ -51,14 +51,16 @@ def check_file(
     """All findings of one file and of those that it is made of, sorted by place.
 
     Its `kind` is seen by its place or shape, if nobody says it; `profile` looks at templates alone.
-    `meant`: somebody takes it for a flow, so one that lacks its shape is held against the likeliest kind.
-    `around` looks at what the file names: tools, their parameters, providers.
+    `meant`: somebody takes it for a flow, so one that lacks its shape is held against the likeliest
+    kind. `around` looks at what the file names: tools, their parameters, providers.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
     if kind == "directive":
         from plait.lang.directive.read import check_directive
 
-        return _sort_findings([*check_directive(path), *(around(path, kind, None) if around else ())])
+        return _sort_findings(
+            [*check_directive(path), *(around(path, kind, None) if around else ())]
+        )
     if kind == "tool" and not path.endswith(YAML):
         return _sort_findings(around(path, kind, None) if around else ())
     try:
@@ -90,7 +92,9 @@ def kind_by_place(path: str) -> str | None:
         return "provider"
     if f"{os.sep}.ai{os.sep}tools{os.sep}" in os.path.join(folders, ""):
         return "tool"
-    return {("config", "hooks.yaml"): "hooks", (".ai", "plait.yaml"): "settings"}.get((folder, name))
+    return {("config", "hooks.yaml"): "hooks", (".ai", "plait.yaml"): "settings"}.get(
+        (folder, name)
+    )
 
 
 def _of_kind(
@@ -109,7 +113,9 @@ def _of_kind(
         case "settings":
             return _of_settings(document)
         case "tool":  # one may be a flow, too
-            return _of_document(document, path, detect_profile(document) or "config", names, project)
+            return _of_document(
+                document, path, detect_profile(document) or "config", names, project
+            )
     profile = PROFILE_OF[kind]
     if detect_profile(document) == profile:
         return _of_document(document, path, profile, names, project)
@@ -117,7 +123,11 @@ def _of_kind(
     if found:
         return found
     what = f"this file does not look like a {kind}"
-    fix = {"workflow": "write steps:", "graph": "write start: and nodes:", "ensemble": "write tasks:"}[kind]
+    fix = {
+        "workflow": "write steps:",
+        "graph": "write start: and nodes:",
+        "ensemble": "write tasks:",
+    }[kind]
     return [Finding(Problem(what, path, fix, code="no-flow"))]
 
 
@@ -139,7 +149,11 @@ def _hook_space(path: str) -> str:
     """Whose hooks are in a file: those of a user lie in their home."""
     own = os.path.join(os.path.expanduser("~"), ".ai", "config")
     folder = os.path.dirname(os.path.abspath(path))
-    return "project" if folder != own and os.path.basename(os.path.dirname(folder)) == ".ai" else "user"
+    return (
+        "project"
+        if folder != own and os.path.basename(os.path.dirname(folder)) == ".ai"
+        else "user"
+    )
 
 
 def _of_file(
@@ -174,11 +188,17 @@ def _of_file(
 def _is_recording(document: documents.Node) -> bool:
     """A list of exchanges, for a provider that plays them back."""
     items = document.items if isinstance(document, documents.Sequence) else ()
-    return bool(items) and all(isinstance(one, documents.Mapping) and one.get("answer") for one in items)
+    return bool(items) and all(
+        isinstance(one, documents.Mapping) and one.get("answer") for one in items
+    )
 
 
 def _of_document(
-    document: documents.Node, path: str, profile: str | None, names: Iterable[str], project: str | None
+    document: documents.Node,
+    path: str,
+    profile: str | None,
+    names: Iterable[str],
+    project: str | None,
 ) -> list[Finding]:
     if (profile or detect_profile(document)) == "workflow":
         root = _find_project(path) if project is None else project
@@ -197,7 +217,9 @@ def _follows(finding: Finding, read: documents.PartialDocument) -> bool:
     """Is it said only because something else could not be read?"""
     if not read.problems:
         return False
-    if finding.code in ("no-profile", "no-flow") or (not read.whole and finding.code in ABOUT_THE_REST):
+    if finding.code in ("no-profile", "no-flow") or (
+        not read.whole and finding.code in ABOUT_THE_REST
+    ):
         return True
     return any(
         problem.code != "duplicate-key" and _overlap(problem.where, finding.problem.where)
@@ -208,7 +230,9 @@ def _follows(finding: Finding, read: documents.PartialDocument) -> bool:
 def check_document(
     document: documents.Node, name: str, *, profile: str | None = None, names: Iterable[str] = ()
 ) -> list[Finding]:
-    """All findings of one document; a workflow is taken as it is, without the files that it extends."""
+    """All findings of one document; a workflow is taken as it is, without the files that it
+    extends.
+    """
     profile = profile or detect_profile(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows, so its templates are not checked"
@@ -241,7 +265,9 @@ def _find_project(path: str) -> str:
 
 
 def flow_files(paths: Sequence[str]) -> list[str]:
-    """The files that were named; and below directories every YAML file, every directive and every tool."""
+    """The files that were named; and below directories every YAML file, every directive and every
+    tool.
+    """
     found: list[str] = []
     for path in paths:
         below = sorted(_below(path)) if os.path.isdir(path) else [path]
@@ -260,13 +286,19 @@ def _below(directory: str) -> Iterator[str]:
             if (
                 name.endswith(YAML)
                 or (name.endswith(MARKDOWN) and _is_directive(path))
-                or (name.endswith(EXTENSIONS) and kind_by_place(path) == "tool" and _has_header(path))
+                or (
+                    name.endswith(EXTENSIONS)
+                    and kind_by_place(path) == "tool"
+                    and _has_header(path)
+                )
             ):
                 yield path
 
 
 def _has_header(path: str) -> bool:
-    """A file beside tools may be a part of one: a tool names what runs it, also if it misspells that."""
+    """A file beside tools may be a part of one: a tool names what runs it, also if it misspells
+    that.
+    """
     from plait.tools.headers import says_anything
 
     return says_anything(path)
@@ -279,7 +311,9 @@ MOST_OF_A_HEAD: Final = 8192
 
 
 def _is_directive(path: str) -> bool:
-    """Markdown is mostly something else: a directive lies in a folder of them, or has the head of one."""
+    """Markdown is mostly something else: a directive lies in a folder of them, or has the head of
+    one.
+    """
     if f"{os.sep}.ai{os.sep}directives{os.sep}" in os.path.abspath(path):
         return True
     try:

@@ -1,4 +1,6 @@
-"""The parts of a step that need nothing but what stands in it: names, condition, retries, capture."""
+"""The parts of a step that need nothing but what stands in it: names, condition, retries,
+capture.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ TITLE_LENGTH: Final = 60
 
 
 def step_names(steps: Many[nodes.Node]) -> list[str]:
-    """What each step is called in paths: its id, else its number; not its name, which may be improved."""
+    """What each step is called in paths: its id, else its number; not its name, which may be
+    improved.
+    """
     ids = [plain_field(step, "id") for step in steps]
     return [own or (f"step-{at}" if str(at) in ids else str(at)) for at, own in enumerate(ids)]
 
@@ -46,7 +50,11 @@ def expand_short_step(node: nodes.Scalar) -> nodes.Mapping:
 def step_title(fields: Fields, kind: str) -> str:
     """The first line of what it does."""
     node = next((node for name in format.COMMANDS if (node := fields.get(name)) is not None), None)
-    written = next((leaf.source.text for leaf in to_template(node).leaves()), "") if node is not None else ""
+    written = (
+        next((leaf.source.text for leaf in to_template(node).leaves()), "")
+        if node is not None
+        else ""
+    )
     first = " ".join((written.strip().splitlines() or [""])[0].split())
     shown = first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1] + "…"
     return shown or kind
@@ -63,7 +71,9 @@ def parse_interpreter(fields: Fields) -> Literal["sh", "dash", "bash"]:
 
 
 def handler_commands(fields: Fields) -> Many[nodes.Node]:
-    """The steps of a handler or check: a list, or one step for each command that stands in the map itself."""
+    """The steps of a handler or check: a list, or one step for each command that stands in the map
+    itself.
+    """
     if fields.has("steps"):
         return fields.items("steps")
     table = format.fields_by_spelling("step")
@@ -74,7 +84,9 @@ def handler_commands(fields: Fields) -> Many[nodes.Node]:
     ]
     commands = [entry for entry in fields.node.entries if _command(fields, entry[0]) is not None]
     return [
-        nodes.Mapping((_rename_entry(entry, _command(fields, entry[0]) or ""), *around), fields.node.span)
+        nodes.Mapping(
+            (_rename_entry(entry, _command(fields, entry[0]) or ""), *around), fields.node.span
+        )
         for entry in commands
     ]
 
@@ -91,7 +103,9 @@ def _command(fields: Fields, key: nodes.Scalar) -> str | None:
     return field.name if field is not None and field.name in format.COMMANDS else None
 
 
-def _rename_entry(entry: tuple[nodes.Scalar, nodes.Node], name: str) -> tuple[nodes.Scalar, nodes.Node]:
+def _rename_entry(
+    entry: tuple[nodes.Scalar, nodes.Node], name: str
+) -> tuple[nodes.Scalar, nodes.Node]:
     return nodes.Scalar(name, entry[0].span), entry[1]
 
 
@@ -109,7 +123,9 @@ def parse_step_when(fields: Fields) -> Expression | None:
 
     if isinstance(node, nodes.Mapping):
         return parse_when(node.data(), locate=lambda place: _span_at(node, place))
-    source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
+    source = (
+        node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
+    )
     return parse_when(node.data(), source=source)
 
 
@@ -142,7 +158,9 @@ def parse_retry(place: Fields, name: str = "retry") -> Retry | None:
         said.seconds("increment"),
     )
     if (way := said.child("backoff")) is not None:
-        backoff = next(name for name in ("fixed", "linear", "exponential", "fibonacci") if way.node.get(name))
+        backoff = next(
+            name for name in ("fixed", "linear", "exponential", "fibonacci") if way.node.get(name)
+        )
         numbers = way.child(backoff)
         if numbers is not None and backoff == "linear":
             increment = numbers.seconds("increment")
@@ -192,7 +210,9 @@ def parse_capture(fields: Fields) -> Capture | None:
         *(one for one in ("exit_code", "success", "duration") if streams.flag(one)),
     }
     return replace(
-        capture, stream="both" if out and err else "stderr" if err else "stdout", facts=frozenset(facts)
+        capture,
+        stream="both" if out and err else "stderr" if err else "stdout",
+        facts=frozenset(facts),
     )
 
 

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Set
 from plait import schema as format
 from plait.core.documents import nodes
 from plait.core.documents.files import read_text
-from plait.core.errors import InputError, LimitError, PlaitError, Problem, closest_name, format_names
+from plait.core.errors import (
+    InputError,
+    LimitError,
+    PlaitError,
+    Problem,
+    closest_name,
+    format_names,
+)
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Secret, reveal_text
@@ -35,7 +42,9 @@ MAX_ENV_FILE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FlowEnvironment:
-    """The names that a flow has from the start, and what its processes find in their environment."""
+    """The names that a flow has from the start, and what its processes find in their
+    environment.
+    """
 
     vars: Mapping[str, Json]
     env: Mapping[str, Json]
@@ -48,7 +57,9 @@ class FlowEnvironment:
     filed: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What comes of env files."""
     given: frozenset[str] = frozenset()
-    """Names of values that the flow does not hold itself: secrets, env files, and what is made of those."""
+    """Names of values that the flow does not hold itself: secrets, env files, and what is made of
+    those.
+    """
     data: frozenset[str] = frozenset()
     """Those of them that are made of what a run found: items, captures."""
 
@@ -87,7 +98,9 @@ def load_environment(
 
 
 class _Head:
-    def __init__(self, flow: format.Fields, environ: Mapping[str, str], caller: Caller | None = None) -> None:
+    def __init__(
+        self, flow: format.Fields, environ: Mapping[str, str], caller: Caller | None = None
+    ) -> None:
         self.flow = flow
         self.caller = caller
         self.environ = environ
@@ -104,7 +117,9 @@ class _Head:
     def texts_to_mask(self) -> frozenset[str]:
         filed, _ = self._env_files()
         secrets = self._secrets(filed)
-        return frozenset(self._guess_secrets(filed)).union(secret.reveal() for secret in secrets.values())
+        return frozenset(self._guess_secrets(filed)).union(
+            secret.reveal() for secret in secrets.values()
+        )
 
     def read(self, parameters: Mapping[str, Json], profile: str | None) -> FlowEnvironment:
         filed, refused = self._env_files()
@@ -118,7 +133,9 @@ class _Head:
         self.sources = Sources(environ=_wrap_secrets(self.environ, hidden))
         given = _wrap_secrets(filed, hidden)
         around = {} if caller is None else caller.scope.names
-        variables = self._render_entries(self.flow.entries("vars"), {**around, **parameters, **secrets})
+        variables = self._render_entries(
+            self.flow.entries("vars"), {**around, **parameters, **secrets}
+        )
         known = {**around, **given, **parameters, **variables, **secrets}
         env = {**given, **self._variables(profile, known)}
         return FlowEnvironment(
@@ -147,7 +164,9 @@ class _Head:
         tried: set[str] = set()
 
         def settle(name: str) -> None:
-            """Fill a variable once, behind those that it mentions; by its own name it means the flow's."""
+            """Fill a variable once, behind those that it mentions; by its own name it means the
+            flow's.
+            """
             if name in tried or not (name in own or name in chosen):
                 return
             tried.add(name)
@@ -155,7 +174,9 @@ class _Head:
             extends = name in own and node is not own[name] and name in names_in(node)
             for other in [*names_in(node), *(names_in(own[name]) if extends else ())]:
                 settle(other)
-            before = self._render_entries([(name, own[name])], {**known, **found}) if extends else {}
+            before = (
+                self._render_entries([(name, own[name])], {**known, **found}) if extends else {}
+            )
             found.update(self._render_entries([(name, node)], {**known, **found, **before}))
 
         for name in (*own, *chosen):
@@ -176,7 +197,9 @@ class _Head:
                 found[name] = names[name] = value
                 self._tell_origin(name, template)
             except PlaitError as error:
-                self.problems += [replace(one, where=one.where or node.span) for one in error.problems]
+                self.problems += [
+                    replace(one, where=one.where or node.span) for one in error.problems
+                ]
                 if isinstance(error, LimitError):
                     break  # those below may be made of it, and longer
         return found
@@ -185,7 +208,9 @@ class _Head:
         return Scope(names, sources=self.sources)
 
     def _tell_origin(self, name: str, template: Template) -> None:
-        """Is it made of nothing but what stands in the flow itself?  And if not, of what a run found?"""
+        """Is it made of nothing but what stands in the flow itself?  And if not, of what a run
+        found?
+        """
         for written in template.placeholders:
             root = written.partition(".")[0]
             if root in self.own or self.caller is None:
@@ -211,9 +236,15 @@ class _Head:
             fix = (
                 f"did you mean '{close}'?"
                 if close
-                else (f"there are: {format_names(profiles)}" if profiles else "the flow has no profiles")
+                else (
+                    f"there are: {format_names(profiles)}"
+                    if profiles
+                    else "the flow has no profiles"
+                )
             )
-            self.problems.append(Problem(f"there is no profile '{chosen}'", None, fix, code="profile"))
+            self.problems.append(
+                Problem(f"there is no profile '{chosen}'", None, fix, code="profile")
+            )
             return []
         return [
             (str(key.value), format.keep_number_text(value))
@@ -248,7 +279,9 @@ class _Head:
         return found
 
     def _guess_secrets(self, filed: Mapping[str, str]) -> Iterator[str]:
-        """Secrets by their names: of env files, and of the environment as far as the flow speaks of it."""
+        """Secrets by their names: of env files, and of the environment as far as the flow speaks of
+        it.
+        """
         from plait.core.secret_names import has_form_of_key, looks_secret, password_in
 
         declared = {_origin(node)[1] for _, node in self.flow.entries("secrets")}
@@ -256,7 +289,9 @@ class _Head:
             (name, secret)
             for name, value in (*filed.items(), *self.environ.items())
             for secret in (
-                value if (looks_secret(name) and not _is_plain(value)) or has_form_of_key(value) else None,
+                value
+                if (looks_secret(name) and not _is_plain(value)) or has_form_of_key(value)
+                else None,
                 password_in(value),
             )
             if secret
@@ -271,7 +306,9 @@ class _Head:
             return Secret(env[key])
         if kind == "env":
             what = f"the secret '{name}' comes from the variable {key}, which is not set"
-            self.problems.append(Problem(what, where, f"set {key}, or name another one", code="secret"))
+            self.problems.append(
+                Problem(what, where, f"set {key}, or name another one", code="secret")
+            )
             return None
         if kind != "file" or not key:
             what = f"nothing says where the secret '{name}' comes from"
@@ -279,7 +316,9 @@ class _Head:
             self.problems.append(Problem(what, where, fix, code="secret"))
             return None
         try:
-            return Secret(read_text(_beside(node, os.path.expanduser(key)), MAX_SECRET).rstrip("\r\n"))
+            return Secret(
+                read_text(_beside(node, os.path.expanduser(key)), MAX_SECRET).rstrip("\r\n")
+            )
         except PlaitError as error:
             self.problems += [_with_location(problem, where) for problem in error.problems]
             return None
@@ -302,7 +341,9 @@ def _origin(node: nodes.Node) -> tuple[str, str, Span]:
 
 
 PLAIN: Final = 6
-"""Characters; what is shorter, or a number, is hidden only if somebody declares it: data is full of it."""
+"""Characters; what is shorter, or a number, is hidden only if somebody declares it: data is full of
+it.
+"""
 
 
 def _is_plain(value: str) -> bool:
@@ -337,7 +378,9 @@ def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
 
 
 def read_env_file(node: nodes.Scalar) -> DotEnv | None:
-    """What is in it; None if it is missing and may be.  Any other that cannot be read is an InputError."""
+    """What is in it; None if it is missing and may be.  Any other that cannot be read is an
+    InputError.
+    """
     from plait.tools.environment import read_dotenv
 
     path = _beside(node, str(node.value).removesuffix("?"))
@@ -372,7 +415,9 @@ def _with_location(problem: Problem, span: Span) -> Problem:
     return Problem(f"{problem.what}{where}", span, problem.fix, code=problem.code)
 
 
-def circular_variables(own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]) -> Iterator[Problem]:
+def circular_variables(
+    own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]
+) -> Iterator[Problem]:
     """Those of a flow, with a profile, of which none can be filled before another one."""
     from plait.lang.analysis.mentions import names_in
 

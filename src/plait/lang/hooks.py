@@ -62,7 +62,9 @@ def is_hooks_file(document: Node) -> bool:
         case Mapping(entries):
             return bool(entries) and all(key.value == "hooks" for key, _ in entries)
         case Sequence(items):
-            return bool(items) and all(isinstance(one, Mapping) and one.get("event") for one in items)
+            return bool(items) and all(
+                isinstance(one, Mapping) and one.get("event") for one in items
+            )
     return False
 
 
@@ -79,7 +81,10 @@ def _same_ids(hooks: Iterable[Mapping]) -> Iterator[Finding]:
     for hook in hooks:
         name, node = _word(hook, "id"), hook.get("id")
         if name in seen and node is not None:
-            what, fix = f"two hooks of this list have the id '{name}'", "give one of them another id"
+            what, fix = (
+                f"two hooks of this list have the id '{name}'",
+                "give one of them another id",
+            )
             yield Finding(Problem(what, node.span, fix, code="duplicate-id"))
         seen.add(name or "")
 
@@ -98,7 +103,8 @@ def _of_event(hook: Mapping, moment: HookEvent) -> Iterator[Finding]:
         if not isinstance(action, Mapping) or params is None:
             continue
         for field in with_script(
-            action, [TemplateField("params", scalar, moment.name, known) for scalar in strings(params)]
+            action,
+            [TemplateField("params", scalar, moment.name, known) for scalar in strings(params)],
         ):
             yield from check_template(field, "graph")
 
@@ -109,7 +115,9 @@ def _literal_why(node: Node | None, known: KnownNames) -> Iterator[Finding]:
         for named in compile_template(node.value, "workflow").placeholders:
             what = f"'why' is told as it is written: no value is put in for '{named}'"
             beside = (
-                "; the failure itself is told beside it" if "error" in known else ", or let an action tell it"
+                "; the failure itself is told beside it"
+                if "error" in known
+                else ", or let an action tell it"
             )
             fix = f"leave it away{beside}"
             yield Finding(Problem(what, node.span, fix, code="literal-hole"), "warning")
@@ -168,7 +176,9 @@ def _event_names(moment: HookEvent) -> KnownNames:
     wanted = (*moment.names, *ALWAYS)
     names = [BuiltinName(name, (), NAMES[name][0], NAMES[name][1]) for name in wanted]
     names += [BuiltinName(name, (), "computed", offered=False) for name in ("env", "uuid")]
-    return KnownNames(moment.name, {name.name: (at, name) for at, name in enumerate(names)}, len(names))
+    return KnownNames(
+        moment.name, {name.name: (at, name) for at, name in enumerate(names)}, len(names)
+    )
 
 
 def _layer(hook: Mapping, space: str) -> Iterator[Finding]:
@@ -191,25 +201,33 @@ def _word(node: Mapping, key: str) -> str | None:
 # ── what it means ────────────────────────────────────────────────────────
 
 
-def read_hooks(node: Node | None, *, space: str = "flow", scope: Scope | None = None) -> tuple[Hook, ...]:
+def read_hooks(
+    node: Node | None, *, space: str = "flow", scope: Scope | None = None
+) -> tuple[Hook, ...]:
     """The hooks of a list in which nothing is wrong."""
     around = Scope() if scope is None else scope
     return tuple(
-        _hook(Fields("hook", item, around), space) for item in _items(node) if isinstance(item, Mapping)
+        _hook(Fields("hook", item, around), space)
+        for item in _items(node)
+        if isinstance(item, Mapping)
     )
 
 
 def load_hooks(text: str, name: str, *, space: str) -> tuple[Hook, ...]:
     """The hooks of a file; InputError with everything that is wrong with it."""
     document = documents.parse(text, name)
-    problems = [one.problem for one in check_hooks_file(document, space=space) if one.severity == "error"]
+    problems = [
+        one.problem for one in check_hooks_file(document, space=space) if one.severity == "error"
+    ]
     if problems:
         raise InputError.together(problems)
     return read_hooks(_hooks_in(document), space=space)
 
 
 def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...]:
-    """The hooks of a list that nobody has checked; InputError with everything that is wrong with it."""
+    """The hooks of a list that nobody has checked; InputError with everything that is wrong with
+    it.
+    """
     problems = [] if node is None else format.validate(node, HOOKS, called="'hooks'")
     problems += [one.problem for one in hook_findings(node, space=space) if one.severity == "error"]
     if problems:
@@ -219,7 +237,12 @@ def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...
 
 def hook_tools(hooks: Iterable[Hook]) -> dict[str, Span]:
     """The tools that hooks call, and where they say so."""
-    calls = (call for hook in hooks for call in hook.calls if call.where is not None and ":" not in call.tool)
+    calls = (
+        call
+        for hook in hooks
+        for call in hook.calls
+        if call.where is not None and ":" not in call.tool
+    )
     return {call.tool: call.where for call in calls if call.where is not None}
 
 
@@ -240,7 +263,9 @@ def _hook(fields: Fields, space: str) -> Hook:
         delay=fields.seconds("delay") or 0.0,
         timeout=fields.seconds("timeout"),
         description=fields.text("description") or "",
-        fingerprint=sha256_hex(json_text(fingerprint_data(fields.node, format.Record("hook"))).encode())[:16],
+        fingerprint=sha256_hex(
+            json_text(fingerprint_data(fields.node, format.Record("hook"))).encode()
+        )[:16],
     )
 
 

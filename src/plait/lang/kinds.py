@@ -19,7 +19,11 @@ KINDS: Final[tuple[Kind, ...]] = ("workflow", "graph", "directive", "ensemble")
 
 MARKDOWN: Final = (".md", ".markdown")
 
-_BY_PROFILE: Final[dict[str | None, Kind]] = {"workflow": "workflow", "graph": "graph", "prompt": "ensemble"}
+_BY_PROFILE: Final[dict[str | None, Kind]] = {
+    "workflow": "workflow",
+    "graph": "graph",
+    "prompt": "ensemble",
+}
 
 _FORMS: Final[dict[Kind, str]] = {"workflow": "flow", "graph": "graph", "ensemble": "ensemble"}
 
@@ -30,7 +34,9 @@ KIND_HELP: Final = (
 
 
 def kind_of_file(path: str) -> Kind:
-    """What a file holds, by its name and shape; one that cannot be read, or is no flow, is an InputError."""
+    """What a file holds, by its name and shape; one that cannot be read, or is no flow, is an
+    InputError.
+    """
     return "directive" if path.endswith(MARKDOWN) else detect_kind(documents.load(path), path)
 
 
@@ -41,7 +47,10 @@ def detect_kind(document: nodes.Node, path: str) -> Kind:
     if kind is not None:
         return kind
     if profile == "config":
-        what, fix = "this file is a tool, and no flow", "plait call ID calls a tool; plait tools lists them"
+        what, fix = (
+            "this file is a tool, and no flow",
+            "plait call ID calls a tool; plait tools lists them",
+        )
     else:
         what, fix = "this file is no flow", KIND_HELP
     raise InputError(what, path, fix, code="no-flow")

@@ -31,7 +31,8 @@ def load_flow(
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedFlow:
-    """The program in a file; InputError with everything that is wrong with it or with what it is given.
+    """The program in a file; InputError with everything that is wrong with it or with what it is
+    given.
 
     `lenient`: for a dry run, in which not all names are known: whatever it says, it is not strict.
     """

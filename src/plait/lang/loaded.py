@@ -45,7 +45,9 @@ class LoadedFlow:
     strict: bool = False
     timeout: float | None = None
     kind: str = "workflow"
-    """workflow, graph, directive or ensemble; or chat, which is a directive that somebody talks with."""
+    """workflow, graph, directive or ensemble; or chat, which is a directive that somebody talks
+    with.
+    """
     limits: Limits = NO_LIMITS
     hooks: tuple[Hook, ...] = ()
     """Those of its file; `app` adds those of the user and of the project."""
@@ -78,7 +80,9 @@ class LoadedFlow:
         names = {**self.surroundings.names(), **self.parameters}
         given = self.surroundings.given | self.parameters.keys()
         outermost = Scope({}, label="run", sources=sources or self.sources())
-        outermost = outermost.frame(GIVEN, env={name: names[name] for name in names if name in given})
+        outermost = outermost.frame(
+            GIVEN, env={name: names[name] for name in names if name in given}
+        )
         own = {name: value for name, value in names.items() if name not in given}
         return outermost.frame("flow", workflow={"workflow": facts}, env=own)
 

@@ -30,7 +30,16 @@ from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.source import Span
-from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Secret, Undefined, json_value, reveal_text, text
+from plait.core.values import (
+    NOT_KNOWN,
+    UNDEFINED,
+    Json,
+    Secret,
+    Undefined,
+    json_value,
+    reveal_text,
+    text,
+)
 from plait.lang.environment import _Head, env_files, read_env_file
 from plait.scope import Scope
 from plait.template.operators import OPERATORS, RefusedError
@@ -89,9 +98,13 @@ def _read(node: nodes.Node | None) -> Iterator[Parameter]:
     match node:
         case nodes.Sequence(items):
             yield from (_parse_list_item(item) for item in items)
-        case nodes.Mapping() if isinstance(format.select_kind(format.PARAMETERS, node), format.Record):
+        case nodes.Mapping() if isinstance(
+            format.select_kind(format.PARAMETERS, node), format.Record
+        ):
             for group, required in (("required", True), ("optional", False)):
-                for item in said.items if isinstance(said := node.get(group), nodes.Sequence) else ():
+                for item in (
+                    said.items if isinstance(said := node.get(group), nodes.Sequence) else ()
+                ):
                     yield _parse_list_item(item, required=required)
         case nodes.Mapping(entries):
             for key, value in entries:
@@ -102,12 +115,19 @@ def _parse_list_item(item: nodes.Node, *, required: bool | None = None) -> Param
     if isinstance(item, nodes.Mapping):
         name = item.get("name")
         assert name is not None
-        return _parse_parameter(str(name.data()), name.span, item, required=required, form="named_parameter")
+        return _parse_parameter(
+            str(name.data()), name.span, item, required=required, form="named_parameter"
+        )
     return Parameter(str(item.data()), item.span, required=required is not False)
 
 
 def _parse_parameter(
-    name: str, span: Span, value: nodes.Node, *, required: bool | None = None, form: str = "parameter"
+    name: str,
+    span: Span,
+    value: nodes.Node,
+    *,
+    required: bool | None = None,
+    form: str = "parameter",
 ) -> Parameter:
     if not isinstance(value, nodes.Mapping):
         said_type = value.data()
@@ -134,19 +154,25 @@ def _contradictions(parameter: Parameter) -> Iterator[Problem]:
         try:
             OPERATORS["regex"].build(parameter.pattern)
         except RefusedError as refused:
-            yield refused.problem(parameter.span, begin=f"the pattern of parameter '{parameter.name}' is")
+            yield refused.problem(
+                parameter.span, begin=f"the pattern of parameter '{parameter.name}' is"
+            )
             return
     if not isinstance(parameter.default, Undefined):
         value = convert_value(parameter, parameter.default)
         if isinstance(value, Undefined) or _unmet(parameter, value) is not None:
             what = f"the default of parameter '{parameter.name}' is none of what it may be"
-            yield Problem(what, parameter.span, f"wanted is {_all_wanted(parameter)}", code="parameter")
+            yield Problem(
+                what, parameter.span, f"wanted is {_all_wanted(parameter)}", code="parameter"
+            )
 
 
 # ── what is given ────────────────────────────────────────────────────────
 
 
-def resolve_parameters(parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> dict[str, Json]:
+def resolve_parameters(
+    parameters: Mapping[str, Parameter], given: Mapping[str, Json]
+) -> dict[str, Json]:
     """The value of each parameter that has one; InputError with everything that does not fit."""
     values: dict[str, Json] = {}
     problems = [_unknown(name, parameters) for name in given if name not in parameters]
@@ -158,11 +184,15 @@ def resolve_parameters(parameters: Mapping[str, Parameter], given: Mapping[str, 
             continue
         value = convert_value(parameter, offered)
         unmet = (
-            f"is {parameter.type_description}" if isinstance(value, Undefined) else _unmet(parameter, value)
+            f"is {parameter.type_description}"
+            if isinstance(value, Undefined)
+            else _unmet(parameter, value)
         )
         if unmet is not None:
             what = f"parameter '{name}' {unmet}, and what is given is not"
-            problems.append(Problem(what, parameter.span, f"give it with -i {name}=…", code="parameter"))
+            problems.append(
+                Problem(what, parameter.span, f"give it with -i {name}=…", code="parameter")
+            )
         values[name] = value
     if problems:
         raise InputError.together(problems)
@@ -261,7 +291,9 @@ def _unknown(name: str, parameters: Mapping[str, Parameter]) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls a file: the names that are known there, and where the parameters that it gives come from."""
+    """Who calls a file: the names that are known there, and where the parameters that it gives come
+    from.
+    """
 
     scope: Scope
     given: frozenset[str] = frozenset()
@@ -273,10 +305,11 @@ class Caller:
 def known_of_head(
     document: nodes.Mapping, others: Set[str] = frozenset()
 ) -> tuple[dict[str, Json], list[Problem]]:
-    """The values of the head that stand in the file, and why they are too long together, if they are.
+    """The values of the head that stand in the file, and why they are too long together, if they
+    are.
 
-    `others` are names of values that the file does not hold: parameters, secrets, what a caller gives.
-    Whatever is not the same under each profile is not known.
+    `others` are names of values that the file does not hold: parameters, secrets, what a caller
+    gives. Whatever is not the same under each profile is not known.
     """
     flow = format.Fields("flow", document, Scope())
     found: dict[str, Json] | None = None
@@ -296,7 +329,9 @@ def known_of_head(
 
 
 def find_secret_texts(flow: format.Fields, environ: Mapping[str, str]) -> frozenset[str]:
-    """The texts that a head calls secrets, as far as they can be had; its problems are told elsewhere."""
+    """The texts that a head calls secrets, as far as they can be had; its problems are told
+    elsewhere.
+    """
     return _Head(flow, environ).texts_to_mask()
 
 
@@ -306,9 +341,16 @@ class _KnownHead(_Head):
     def known(self, others: Set[str], profile: str | None) -> dict[str, Json]:
         filed = {name: value for name, value in self._in_env_files() if name not in others}
         variables = self._render_entries(self.flow.entries("vars"), {})
-        found = {**filed, **{name: value for name, value in variables.items() if name not in others}}
+        found = {
+            **filed,
+            **{name: value for name, value in variables.items() if name not in others},
+        }
         env = self._variables(profile, found)
-        return {name: value for name, value in {**filed, **env, **variables}.items() if name not in others}
+        return {
+            name: value
+            for name, value in {**filed, **env, **variables}.items()
+            if name not in others
+        }
 
     def _lookup(self, names: Mapping[str, Json]) -> Lookup:
         from plait.lang.analysis.assumed_values import Assumed

@@ -39,10 +39,14 @@ def _own_problems(fields: Fields) -> Iterator[Problem]:
     yield from _check_placeholders(
         fields, "base_url", known=(), why="the host of a server is never part of a question"
     )
-    yield from _check_placeholders(fields, "path", known=("model",), why="only the model is known here")
+    yield from _check_placeholders(
+        fields, "path", known=("model",), why="only the model is known here"
+    )
     path = fields.get("path")
     if isinstance(path, Scalar) and not str(path.value).startswith("/"):
-        yield Problem("'path' begins with '/'", path.span, "put the host into base_url", code="wrong-type")
+        yield Problem(
+            "'path' begins with '/'", path.span, "put the host into base_url", code="wrong-type"
+        )
     yield from _check_placeholders(fields, "file", known=(), why="a file is not part of a question")
     yield from _check_placeholders(
         fields, "default_model", known=(), why="it is used where the question names no model"
@@ -60,7 +64,9 @@ def _own_problems(fields: Fields) -> Iterator[Problem]:
             )
 
 
-def _check_placeholders(fields: Fields, field: str, *, known: tuple[str, ...], why: str) -> Iterator[Problem]:
+def _check_placeholders(
+    fields: Fields, field: str, *, known: tuple[str, ...], why: str
+) -> Iterator[Problem]:
     node = fields.get(field)
     if node is None:
         return
@@ -70,4 +76,6 @@ def _check_placeholders(fields: Fields, field: str, *, known: tuple[str, ...], w
 
 
 def _no_part(node: Node, why: str) -> Problem:
-    return Problem(f"'{{name}}' cannot stand here: {why}", node.span, "write ${NAME}", code="misplaced-name")
+    return Problem(
+        f"'{{name}}' cannot stand here: {why}", node.span, "write ${NAME}", code="misplaced-name"
+    )

@@ -69,7 +69,9 @@ class ItemPlaceholder:
 
 
 def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
-    """The fields of an item for which these templates, or records of templates, ask without a default."""
+    """The fields of an item for which these templates, or records of templates, ask without a
+    default.
+    """
     templates = (template for holder in holders for template in _templates(holder))
     return tuple(hole for template in templates for hole in _template_placeholders(template))
 
@@ -77,7 +79,10 @@ def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
 def note_missing_fields(holes: Iterable[ItemPlaceholder], ctx: StepContext) -> None:
     run = working(ctx.run)
     for hole in holes:
-        if ctx.scope.lookup(hole.path) is UNDEFINED and (place := str(hole.span)) not in run.note_keys:
+        if (
+            ctx.scope.lookup(hole.path) is UNDEFINED
+            and (place := str(hole.span)) not in run.note_keys
+        ):
             run.note_keys.add(place)
             stays = f"'${{{hole.path}}}' stays as it is written: an item has no such field"
             run.note(ctx.path, f"{place}: {stays}")
@@ -91,7 +96,9 @@ def require_item_fields(holes: Iterable[ItemPlaceholder], scope: Scope) -> None:
 
 
 def _is_surely_missing(path: Path, scope: Scope) -> bool:
-    """Is there a map without the key?  What is no map may be something that only the run will know."""
+    """Is there a map without the key?  What is no map may be something that only the run will
+    know.
+    """
     if scope.lookup(path) is not UNDEFINED:
         return False
     above = scope.lookup(Path(path.root))
@@ -139,7 +146,9 @@ class Action(Protocol):
     """What a step does."""
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
-        """How it ended: output, stderr, exit_code, duration, not known in a dry run.  Raises StepError."""
+        """How it ended: output, stderr, exit_code, duration, not known in a dry run.  Raises
+        StepError.
+        """
 
 
 class Expression(Protocol):
@@ -174,7 +183,9 @@ class ActionStep:
     action: Action | None
     """None: the step only validates."""
     policy: Policy = DEFAULT_POLICY
-    """How `perform` treats it; of a step with handlers: how it treats the action alone, see `attempts`."""
+    """How `perform` treats it; of a step with handlers: how it treats the action alone, see
+    `attempts`.
+    """
     when: Expression | None = None
     env: Mapping[str, Template] = field(default_factory=dict)
     working_dir: Template | None = None
@@ -204,7 +215,8 @@ class ActionStep:
             holes = item_holes(self.action, *self.env.values(), self.working_dir, self.output_file)
             object.__setattr__(self, "item_holes", holes)
         if self.attempts is None and not self.has_no_handlers:
-            # Were the whole tried again as well, three attempts would be nine, with handlers in between.
+            # Were the whole tried again as well, three attempts would be nine, with handlers in
+            # between.
             # Handlers follow from a failure, so it is an end that they, too, can be resumed behind.
             is_handled = bool(self.on_failure or self.on_exit_code)
             object.__setattr__(self, "attempts", replace(self.policy, keep_failure=is_handled))
@@ -236,7 +248,9 @@ class ActionStep:
         return self._execute_step(ctx.with_scope(scope))
 
     def _plan_conditional(self, when: str, ctx: StepContext) -> Json:
-        """Only the run will know whether it is done: it is shown with its condition, and fails nothing."""
+        """Only the run will know whether it is done: it is shown with its condition, and fails
+        nothing.
+        """
         run = working(ctx.run)
         assert run.rehearsal is not None
         before = len(run.rehearsal)
@@ -245,7 +259,9 @@ class ActionStep:
         except (InternalError, TrustError):
             raise
         except (StepError, PlaitError) as error:
-            failure = error.failure if isinstance(error, StepError) else Failure(run.mask(str(error)))
+            failure = (
+                error.failure if isinstance(error, StepError) else Failure(run.mask(str(error)))
+            )
             if failure.path in ("", ctx.path):  # what fails inside of it has shown that itself
                 title = run.mask(self.title)
                 run.rehearsal.append(PlannedStep(ctx.path, self.kind, title, fails=failure.message))
@@ -265,7 +281,9 @@ class ActionStep:
         return self._run_with_handlers(ctx)
 
     def _look_for_fields(self, ctx: StepContext) -> None:
-        """Of the item; a dry run fills what it can, and must not do so where a strict run would fail."""
+        """Of the item; a dry run fills what it can, and must not do so where a strict run would
+        fail.
+        """
         if working(ctx.run).rehearsal is None:
             note_missing_fields(self.item_holes, ctx)
         elif self.strict_when_run:
@@ -286,7 +304,9 @@ class ActionStep:
         if not isinstance(value, dict) or "exit_code" not in value:
             return {}
         inner = value.get("captures")
-        names = dict.fromkeys(self._handlers_capture(), NOT_KNOWN) if is_unknown_result(value) else {}
+        names = (
+            dict.fromkeys(self._handlers_capture(), NOT_KNOWN) if is_unknown_result(value) else {}
+        )
         if isinstance(inner, dict):
             names |= inner
         if self.known_by_id:
@@ -308,7 +328,9 @@ class ActionStep:
         """Of these nobody knows before whether they run."""
         handler = () if self.on_failure is None else (self.on_failure.steps,)
         for steps in (*handler, self.on_success, *self.on_exit_code.values()):
-            yield from () if steps is None else (name for one in steps.steps for name in one.may_capture())
+            yield from (
+                () if steps is None else (name for one in steps.steps for name in one.may_capture())
+            )
         if self.validation is not None:
             yield from self.validation.captures
 
@@ -364,7 +386,9 @@ class ActionStep:
         return value
 
     def _attempt_action(self, ctx: StepContext, name: str) -> tuple[Outcome, StepContext]:
-        """The action, recorded as a step of its own if something may follow it, and the turn of that."""
+        """The action, recorded as a step of its own if something may follow it, and the turn of
+        that.
+        """
         attempt = ActionAttempt(self, name)
         if self.has_no_handlers:
             return Succeeded(act(attempt, ctx)), ctx
@@ -424,11 +448,15 @@ class ActionStep:
 
     def _recover(self, ctx: StepContext, failure: Failure) -> dict[str, Json]:
         """What a failed action comes to, after its handlers."""
-        by_code = self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
+        by_code = (
+            self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
+        )
         handler = self.on_failure
         if by_code is not None:
             name = f"on_exit_code:{failure.exit_code}"
-            return _add_captures(failure.as_result(), self._run_handler(ctx, by_code, failure, name)[0])
+            return _add_captures(
+                failure.as_result(), self._run_handler(ctx, by_code, failure, name)[0]
+            )
         if handler is None:
             raise StepError(failure)
         if handler.attempts:  # it was handled and tried again, in vain
@@ -469,7 +497,9 @@ class ActionStep:
         return scope_after(scope, self, value, self.output_variables(value))
 
     def write_output_file(self, ctx: StepContext, value: Mapping[str, Json]) -> None:
-        """What the action gave, as soon as it has ended: handlers and checks may look at the file."""
+        """What the action gave, as soon as it has ended: handlers and checks may look at the
+        file.
+        """
         if self.output_file is None or working(ctx.run).rehearsal is not None:
             return
         path = render_text(self.output_file, ctx.scope, strict=self.strict)
@@ -482,7 +512,9 @@ class ActionStep:
         if isinstance(whole, str):
             hands.copy(whole, path, directory=ctx.directory)
             return
-        require_complete_output(value, "output", use="put into output_file where secrets have to be masked")
+        require_complete_output(
+            value, "output", use="put into output_file where secrets have to be masked"
+        )
         data = text(value.get("output")).encode("utf-8", "surrogateescape")
         hands.write(path, data, directory=ctx.directory, mode=None, create_dirs=True)
 
@@ -491,11 +523,15 @@ def with_env(ctx: StepContext, env: Mapping[str, Template], *, strict: bool) -> 
     """The turn in which processes find these variables, and templates their names."""
     filled = as_sealed_envs(env, ctx.scope, strict=strict)
     given = {name: value for name, (value, _) in filled.items()}
-    working(ctx.run).add_derived_secrets(secret for _, secrets in filled.values() for secret in secrets)
+    working(ctx.run).add_derived_secrets(
+        secret for _, secrets in filled.values() for secret in secrets
+    )
     scope = ctx.scope
     frames = {name: _frame_name(value, ctx.scope) for name, value in env.items()}
     for label in ("step env", GIVEN, DATA_ENV_FRAME):
-        scope = scope.frame(label, env={name: given[name] for name in given if frames[name] == label})
+        scope = scope.frame(
+            label, env={name: given[name] for name in given if frames[name] == label}
+        )
     found = {name: reveal_text(value) for name, value in given.items()}
     return replace(ctx, scope=scope, env={**ctx.env, **found})
 
@@ -509,7 +545,9 @@ def _frame_name(value: Template, scope: Scope) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActionAttempt:
-    """The action of a step, as a step of its own: what happens after it may be repeated without it."""
+    """The action of a step, as a step of its own: what happens after it may be repeated without
+    it.
+    """
 
     work: ActionStep
     name: str
@@ -569,7 +607,9 @@ class ActionAttempt:
             self.work.write_output_file(ctx, failure.output)
         except (StepError, PlaitError) as error:
             what = error.failure.message if isinstance(error, StepError) else str(error)
-            ctx.run.note(ctx.path, f"output_file of a step that failed could not be written: {what}")
+            ctx.run.note(
+                ctx.path, f"output_file of a step that failed could not be written: {what}"
+            )
 
     def _name_the_step_alike(self, ctx: StepContext) -> None:
         title = ctx.run.titles.get(ctx.path)

@@ -1,4 +1,6 @@
-"""A block: steps that stand elsewhere and are used here, under names that whoever uses them gives."""
+"""A block: steps that stand elsewhere and are used here, under names that whoever uses them
+gives.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,19 @@ class BlockAction:
     def run(self, ctx: StepContext) -> dict[str, Json]:
         scope = ctx.scope
         if self.given is not None:
-            scope = scope.frame("with", phase=render_json_value(self.given, scope, strict=self.strict))
+            scope = scope.frame(
+                "with", phase=render_json_value(self.given, scope, strict=self.strict)
+            )
         value = require_success(ctx.perform(self.steps, scope=scope))
         done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         beside = {TRUNCATED: done[TRUNCATED]} if TRUNCATED in done else {}
         captures = done.get("captures")
         if isinstance(done.get("output"), Unknown):
             return {**UNKNOWN_RESULT, "captures": captures}
-        return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": captures, **beside}
+        return {
+            "output": done.get("output"),
+            "stderr": "",
+            "exit_code": 0,
+            "captures": captures,
+            **beside,
+        }

@@ -31,11 +31,15 @@ Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
 
 UNPARSABLE: Final = "misread"
-"""In the record of a step that ended well, and whose output had not the format in which it is captured."""
+"""In the record of a step that ended well, and whose output had not the format in which it is
+captured.
+"""
 TRUNCATED: Final = "cut"
 """In the record of a process: how many bytes there are of each stream that had more."""
 LOST: Final = {"output": "output_lost", "stderr": "stderr_lost"}
-"""In the record of a process, for each stream: why the file with all of it has only a part, or is missing."""
+"""In the record of a process, for each stream: why the file with all of it has only a part, or is
+missing.
+"""
 STREAMS: Final = {"stdout": ("output",), "stderr": ("stderr",), "both": ("output", "stderr")}
 BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -45,16 +49,18 @@ class Capture:
     name: str
     format: Format = "string"
     stream: Stream = "stdout"
-    facts: frozenset[str] = frozenset({"output", "stdout", "stderr", "exit_code", "success", "duration"})
+    facts: frozenset[str] = frozenset(
+        {"output", "stdout", "stderr", "exit_code", "success", "duration"}
+    )
     """Those that are kept beside the value."""
 
 
 def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
     """The name and its facts, as a frame takes them.
 
-    Raises StepError if the output has another format, or only its beginning is there.
-    A step that failed need not have come to that: what it printed is null then, for whoever handles it;
-    and so it is of one that nobody saw.
+    Raises StepError if the output has another format, or only its beginning is there. A step that
+    failed need not have come to that: what it printed is null then, for whoever handles it; and so
+    it is of one that nobody saw.
     """
     facts = result_facts(ended)
     if facts["success"]:
@@ -65,16 +71,23 @@ def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Jso
         if facts["success"] and _UNSEEN not in ended:
             raise StepError(_failure(capture, mismatch.wanted, ended)) from None
         value = None
-    return {capture.name: value, capture.name + FACTS: {k: facts[k] for k in facts if k in capture.facts}}
+    return {
+        capture.name: value,
+        capture.name + FACTS: {k: facts[k] for k in facts if k in capture.facts},
+    }
 
 
 def by_id(id: str, ended: Mapping[str, Json]) -> dict[str, Json]:
-    """What a step gave and how it ended, under its id; of an output that is too long there is nothing."""
+    """What a step gave and how it ended, under its id; of an output that is too long there is
+    nothing.
+    """
     return {id: complete_output(ended), id + FACTS: dict(result_facts(ended))}
 
 
 def result_facts(ended: Mapping[str, Json]) -> dict[str, Json]:
-    """The fields of `last`, `shell` and every capture; without those that are there in part only."""
+    """The fields of `last`, `shell` and every capture; without those that are there in part
+    only.
+    """
     output = strip_newlines(ended.get("output"))
     facts: dict[str, Json] = {
         "output": output,
@@ -123,12 +136,18 @@ def _too_much(kept: int, use: str) -> str:
 
 def complete_output(ended: Mapping[str, Json]) -> Json:
     """What a step printed; None if only the beginning of it is there."""
-    return None if _bytes_kept(ended, ("output",)) is not None else strip_newlines(ended.get("output"))
+    return (
+        None if _bytes_kept(ended, ("output",)) is not None else strip_newlines(ended.get("output"))
+    )
 
 
 def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
     cut = ended.get(TRUNCATED)
-    return next((cut[name] for name in fields if name in cut), None) if isinstance(cut, Mapping) else None
+    return (
+        next((cut[name] for name in fields if name in cut), None)
+        if isinstance(cut, Mapping)
+        else None
+    )
 
 
 def strip_newlines(output: Json) -> Json:
@@ -206,7 +225,9 @@ class _Mismatch(Exception):
 
 
 def _failure(capture: Capture, wanted: str, ended: Mapping[str, Json]) -> Failure:
-    """With all that the step printed, for handlers and logs; it ended well, so that is said beside it."""
+    """With all that the step printed, for handlers and logs; it ended well, so that is said beside
+    it.
+    """
     what = f"the output captured as '{capture.name}' is not {wanted}"
     return Failure(what, "capture", output={**ended, UNPARSABLE: True})
 
@@ -292,7 +313,9 @@ class ExtractingAction:
             found = {extract.name: extract.of_failed(ended) for extract in self.extracts}
             raise StepError(replace(error.failure, output=_with(ended, found))) from None
         if is_unknown_result(value):
-            return _with(value, dict.fromkeys((extract.name for extract in self.extracts), NOT_KNOWN))
+            return _with(
+                value, dict.fromkeys((extract.name for extract in self.extracts), NOT_KNOWN)
+            )
         return _with(value, {extract.name: extract.of(value) for extract in self.extracts})
 
 

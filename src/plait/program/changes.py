@@ -1,4 +1,5 @@
-"""What steps change, as git sees it: `step.files_added`, `workflow.commits`, `git.branch` and their like.
+"""What steps change, as git sees it: `step.files_added`, `workflow.commits`, `git.branch` and their
+like.
 
 A snapshot is the last commit and a tree of all files that are not ignored; two of
 them tell what came in between, committed or not.  The tree is built by an index,
@@ -63,20 +64,26 @@ MERGED: Final = (
 
 
 def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
-    """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow mentions."""
+    """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow
+    mentions.
+    """
     run = working(ctx.run)
     if not wanted:
         return
     if run.rehearsal is not None:
         run.untracked = wanted
         return
-    run.changes = ChangeTracker(run.hands, os.path.join(run.folder, "changes"), ctx.directory, wanted)
+    run.changes = ChangeTracker(
+        run.hands, os.path.join(run.folder, "changes"), ctx.directory, wanted
+    )
     if "workflow" in wanted:
         run.changes.base = Snapshot.of(require_success(ctx.perform(BaselineAction())))
 
 
 def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
-    """What a step that begins knows: the changes of the one before it, those of the run, the repository."""
+    """What a step that begins knows: the changes of the one before it, those of the run, the
+    repository.
+    """
     tracker = working(ctx.run).changes
     known, mask = ctx.scope.names, ctx.run.mask
     if tracker is None:
@@ -95,12 +102,16 @@ def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
 
 
 def scope_outside_steps(ctx: StepContext) -> Scope:
-    """The names of what a flow does outside of its steps: with those of the run and of the repository."""
+    """The names of what a flow does outside of its steps: with those of the run and of the
+    repository.
+    """
     run = working(ctx.run)
     if run.changes is None and not run.untracked:
         return ctx.scope
     names = names_of_step(ctx)
-    return ctx.scope.frame("run", step={name: names[name] for name in ("workflow", "git") if name in names})
+    return ctx.scope.frame(
+        "run", step={name: names[name] for name in ("workflow", "git") if name in names}
+    )
 
 
 def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
@@ -148,7 +159,11 @@ def names_of_merge(ctx: StepContext) -> dict[str, Json]:
         ctx,
         {
             "worktree": place.get("root") or ctx.directory,
-            **({"source_branch": place["branch"], "target_branch": place["branch"]} if place else {}),
+            **(
+                {"source_branch": place["branch"], "target_branch": place["branch"]}
+                if place
+                else {}
+            ),
             "commits": changed["commits"],
             "files": changed["files_changed"],
         },
@@ -159,7 +174,11 @@ def _merge_record(ctx: StepContext, known: Mapping[str, Json]) -> dict[str, Json
     commits, files = _texts(known["commits"]), _texts(known["files"])
     facts: Json = {
         # Outside of a repository there are no branches, so that a default holds.
-        **{name: known[name] for name in ("worktree", "source_branch", "target_branch") if name in known},
+        **{
+            name: known[name]
+            for name in ("worktree", "source_branch", "target_branch")
+            if name in known
+        },
         "session_id": ctx.run.id,
         "commits": list(commits),
         "commit_count": len(commits),
@@ -276,7 +295,9 @@ class _Repository:
         self._env = settings_env(SETTINGS)
         name = sha256_hex(os.fsencode(root))[:16]
         self._index = os.path.join(folder, f"index-{name}")
-        self._cone = self._line("rev-parse", "--path-format=absolute", "--git-path", "info/sparse-checkout")
+        self._cone = self._line(
+            "rev-parse", "--path-format=absolute", "--git-path", "info/sparse-checkout"
+        )
         self._own = {**self._env, **self._apart(folder, os.path.join(folder, f"repository-{name}"))}
 
     def snapshot(self) -> Snapshot:
@@ -285,11 +306,16 @@ class _Repository:
             # What is ignored and yet tracked is known by the commit only.
             self._git("read-tree", head, own=True)
         listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", own=True)
-        # A name that ends in '/' is another repository inside this one.  Sorted, a file that has become
+        # A name that ends in '/' is another repository inside this one.  Sorted, a file that has
+        # become
         # a folder comes before what is in it, which is the order in which git can take it.
-        names = sorted(name for name in set(_split(listed)) - self._sparse_files() if not name.endswith(b"/"))
+        names = sorted(
+            name for name in set(_split(listed)) - self._sparse_files() if not name.endswith(b"/")
+        )
         lines = b"".join(name + b"\0" for name in names)
-        self._git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", own=True, stdin=lines)
+        self._git(
+            "update-index", "--add", "--remove", "--replace", "-z", "--stdin", own=True, stdin=lines
+        )
         return Snapshot(head, self._line("write-tree", own=True))
 
     def _sparse_files(self) -> set[bytes]:
@@ -330,7 +356,9 @@ class _Repository:
         return self._git("diff-tree", *options, what, before.tree, after.tree, own=True)
 
     def _apart(self, folder: str, own: str) -> dict[str, str]:
-        """Variables by which git reads this repository, and writes and is told what to do elsewhere."""
+        """Variables by which git reads this repository, and writes and is told what to do
+        elsewhere.
+        """
         objects = os.path.join(os.path.abspath(folder), "objects")
         os.makedirs(objects, mode=0o700, exist_ok=True)
         common = self._line("rev-parse", "--path-format=absolute", "--git-common-dir")
@@ -378,7 +406,9 @@ def _pairs(parts: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 def _lines_changed(rows: Sequence[bytes]) -> tuple[int, int]:
     """Lines that came and went; those of a binary file are not counted."""
     counts = [row.split(b"\t", 2)[:2] for row in rows]
-    added, deleted = (sum(int(row[column]) for row in counts if row[column] != b"-") for column in (0, 1))
+    added, deleted = (
+        sum(int(row[column]) for row in counts if row[column] != b"-") for column in (0, 1)
+    )
     return added, deleted
 
 
@@ -431,13 +461,18 @@ class ChangeCheckedAction:
         changed = tracker.since(before, ctx.directory)
         if self.commit_required and not changed["commits"]:
             what = "the step left no commit behind, and one is required"
-            raise StepError(Failure(what, "incomplete", exit_code=1, output={**value, "exit_code": 1}))
+            raise StepError(
+                Failure(what, "incomplete", exit_code=1, output={**value, "exit_code": 1})
+            )
         if not self.outputs:
             return value
         inner = value.get("captures")
         return {
             **value,
-            "captures": {**(inner if isinstance(inner, dict) else {}), self.id: self._files(changed)},
+            "captures": {
+                **(inner if isinstance(inner, dict) else {}),
+                self.id: self._files(changed),
+            },
         }
 
     def _files(self, changed: Mapping[str, Json]) -> dict[str, Json]:

@@ -4,9 +4,9 @@
     say:2    what the person says then, with all that was said before
     say:3    …
 
-Each is a recorded step, so a chat is a run like every other.  An answer that fails or is stopped does
-not end it: what was said, called and heard until then is known to the next one.  It ends when the person
-has said all, or a limit of the whole is reached.
+Each is a recorded step, so a chat is a run like every other.  An answer that fails or is stopped
+does not end it: what was said, called and heard until then is known to the next one.  It ends when
+the person has said all, or a limit of the whole is reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from plait.program.map import Map
 
 ReadUserInput = Callable[[Failure | None], str | None]
-"""The next thing that the person says, told why there was no answer to the last; None: nothing more."""
+"""The next thing that the person says, told why there was no answer to the last; None: nothing
+more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class Chat:
     def _perform_turn(
         self, conversation: AgentStep, ctx: StepContext, said: list[Message]
     ) -> Succeeded | Failed:
-        said.append(Message("user", ctx.run.mask(conversation.prompt)))  # even if it is stopped at once
+        said.append(
+            Message("user", ctx.run.mask(conversation.prompt))
+        )  # even if it is stopped at once
         try:
             outcome = ctx.perform(ChatTurn(conversation, said))
         except Interrupted:
@@ -84,11 +88,18 @@ class Chat:
             return self._record_stop(conversation, ctx)
         stop = ctx.run.stop
         if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
-            stop.forget()  # whoever wanted this answer to end came too late, and does not mean the next one
-        return outcome if isinstance(outcome, Succeeded | Failed) else Failed(Failure(outcome.why, "skipped"))
+            # whoever wanted this answer to end came too late, and does not mean the next one
+            stop.forget()
+        return (
+            outcome
+            if isinstance(outcome, Succeeded | Failed)
+            else Failed(Failure(outcome.why, "skipped"))
+        )
 
     def _record_stop(self, conversation: AgentStep, ctx: StepContext) -> Failed:
-        """The end of an answer that the person did not want: nobody does it again, so it is recorded."""
+        """The end of an answer that the person did not want: nobody does it again, so it is
+        recorded.
+        """
         path = ctx.child(conversation).path
         asked = {"asked": {"user": ctx.run.mask(conversation.prompt)}}
         outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))

@@ -1,10 +1,11 @@
 """A repository without its configuration, by which git reads and writes files.
 
-git has a switch for hooks, monitors and transports, but none for filters and merge drivers; and a list of
-those to be switched off can be outrun: another branch, another folder or the step before may bring new
-ones.  So wherever git touches the content of files it works in a folder of our own that stands in for the
-repository's: objects, refs and, where they are wanted, ignored names lead there, but the configuration is
-ours.  It has the settings of the repository that are known to name no program, and nothing else.
+git has a switch for hooks, monitors and transports, but none for filters and merge drivers; and a
+list of those to be switched off can be outrun: another branch, another folder or the step before
+may bring new ones.  So wherever git touches the content of files it works in a folder of our own
+that stands in for the repository's: objects, refs and, where they are wanted, ignored names lead
+there, but the configuration is ours.  It has the settings of the repository that are known to name
+no program, and nothing else.
 """
 
 from __future__ import annotations

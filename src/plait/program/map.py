@@ -103,7 +103,9 @@ class Map:
     isolation: Isolation | None = None
     """None: all items work in the directory of the flow."""
     expects_all: bool = False
-    """One item that fails makes it fail, when all have ended; whoever goes on tries the failed ones again."""
+    """One item that fails makes it fail, when all have ended; whoever goes on tries the failed ones
+    again.
+    """
     item_policy: Policy = field(default=DEFAULT_POLICY, init=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +116,8 @@ class Map:
         return Policy(
             retry=self.errors.retry,
             timeout=self.item_timeout,
-            # Where the first failure stops everything, it is no dead letter: resuming tries it again.
+            # Where the first failure stops everything, it is no dead letter: resuming tries it
+            # again.
             keep_failure=failing != "stop" and not self.expects_all,
             skip_on_failure=failing == "skip",
         )
@@ -135,7 +138,9 @@ class Map:
         parallel = self._parallel(ctx)
         shelter = self._shelter(ctx, parallel)
         watch = _Watch(self, ctx, total, shelter)
-        if "/" not in ctx.path:  # those of a fan inside an item would be too many, and nobody asks for them
+        if (
+            "/" not in ctx.path
+        ):  # those of a fan inside an item would be too many, and nobody asks for them
             working(ctx.run).tallies[ctx.path] = watch.counts
         watch.look_back()
         done = watch.remember_many()
@@ -148,14 +153,20 @@ class Map:
         # Worktrees are on this machine, and so are the items that work in them.
         fanned = watch if shelter is None else None
         backend.run(
-            watch.while_wanted(work), watch.perform, watch.finish_item, parallel=parallel, fanned=fanned
+            watch.while_wanted(work),
+            watch.perform,
+            watch.finish_item,
+            parallel=parallel,
+            fanned=fanned,
         )
         ctx.run.require_not_stopped()
         watch.require_enough_successes()
         if self.expects_all and watch.failed and working(ctx.run).rehearsal is None:
             what = f"{watch.failed} of {total} items failed"
             raise StepError(Failure(what, path=ctx.path, output=watch.counts()))
-        return watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
+        return (
+            watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
+        )
 
     def _shelter(self, ctx: StepContext, parallel: int) -> ItemWorktrees | None:
         if self.isolation is None:
@@ -171,7 +182,9 @@ class Map:
         unknown = ("item", "item_index", "item_total", "item_id", *_short_names(ctx.scope))
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
         scope = ctx.scope.frame("item", phase=names)
-        require_success(ctx.perform(MapItem(self, "*", "each item", self.steps.fingerprint), scope=scope))
+        require_success(
+            ctx.perform(MapItem(self, "*", "each item", self.steps.fingerprint), scope=scope)
+        )
         return {}
 
     def _parallel(self, ctx: StepContext) -> int:
@@ -219,7 +232,9 @@ class MapItem:
     @property
     def inner(self) -> Sequence[Step]:
         each, isolation = self.fan.steps, self.fan.isolation
-        return each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
+        return (
+            each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
+        )
 
     @plans
     def run(self, ctx: StepContext) -> Json:
@@ -240,17 +255,25 @@ def _short_names(scope: Scope) -> frozenset[str]:
 
 
 def _aliases(scope: Scope) -> dict[str, str]:
-    """Deprecated names of the item that the head of the flow gives to something else: the item goes first."""
+    """Deprecated names of the item that the head of the flow gives to something else: the item goes
+    first.
+    """
     from plait.scope.frames import ALIASES
 
     origins = {alias: scope.origin(alias) for alias in ALIASES}
-    return {alias: ALIASES[alias] for alias, one in origins.items() if one is not None and one.level == "env"}
+    return {
+        alias: ALIASES[alias]
+        for alias, one in origins.items()
+        if one is not None and one.level == "env"
+    }
 
 
 class _Watch:
     """Counts what becomes of items, and decides whether more are wanted."""
 
-    def __init__(self, fan: Map, ctx: StepContext, total: int, shelter: ItemWorktrees | None) -> None:
+    def __init__(
+        self, fan: Map, ctx: StepContext, total: int, shelter: ItemWorktrees | None
+    ) -> None:
         self.fan = fan
         self.shelter = shelter
         self.turn = ctx
@@ -266,13 +289,21 @@ class _Watch:
         """Items whose ends are of an earlier life, until they are counted."""
 
     def look_back(self) -> None:
-        """Nothing begins where earlier lives have failed too often, before that is come to item by item."""
+        """Nothing begins where earlier lives have failed too often, before that is come to item by
+        item.
+        """
         run, most = working(self.turn.run), self.fan.errors.max_failures
-        if most is None or run.is_first_run or not self.turn.can_replay or run.rehearsal is not None:
+        if (
+            most is None
+            or run.is_first_run
+            or not self.turn.can_replay
+            or run.rehearsal is not None
+        ):
             return
         text = self.fan.steps.fingerprint
         after = max(
-            self.turn.replay_after, items_selected_at(run.journal, self.turn.path, self.fan.items.name)
+            self.turn.replay_after,
+            items_selected_at(run.journal, self.turn.path, self.fan.items.name),
         )
         stay_failed = sum(
             known.fingerprint == text or run.retried.keeps(known.path, text)
@@ -283,7 +314,9 @@ class _Watch:
             self._stop(_too_many(stay_failed, most), TOO_MANY)
 
     def remember_many(self) -> bytes:
-        """By order: 1 for items that an earlier life has done, and that are not looked at one by one."""
+        """By order: 1 for items that an earlier life has done, and that are not looked at one by
+        one.
+        """
         run = working(self.turn.run)
         if self.total < MANY or run.is_first_run or run.rehearsal is not None:
             return b""
@@ -295,7 +328,9 @@ class _Watch:
         fingerprint = self.fan.steps.fingerprint
         stay_done = run.retried.keeps(f"{self.turn.path}/item:*", fingerprint)
         text = None if stay_done else fingerprint
-        done = run.journal.completed_items(self.turn.path, text, after=self.turn.replay_after)[: self.total]
+        done = run.journal.completed_items(self.turn.path, text, after=self.turn.replay_after)[
+            : self.total
+        ]
         self.successful = done.count(1)
         run.notify(ItemsReplayed(self.turn.path, done))
         return done
@@ -393,7 +428,9 @@ class _Watch:
     def _consider(self, work: WorkItem) -> None:
         errors = self.fan.errors
         if errors.on_item_failure == "stop":
-            self._stop(f"item {item_title(work.item)} failed, and the flow stops at the first failure")
+            self._stop(
+                f"item {item_title(work.item)} failed, and the flow stops at the first failure"
+            )
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
             self._stop(_too_many(self.failed, errors.max_failures), TOO_MANY)
 
@@ -471,7 +508,9 @@ def _count(value: Json) -> int:
 def item_title(item: Json) -> str:
     """What a person recognises an item by."""
     if isinstance(item, dict):
-        item = next((item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item)
+        item = next(
+            (item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item
+        )
     shown = " ".join(text(item).split())
     return shown if len(shown) <= TITLE_LENGTH else shown[: TITLE_LENGTH - 1] + "…"
 
@@ -668,7 +707,11 @@ class ListItems:
         return {"count": len(items), "items": items}
 
     def _why_empty(self) -> str:
-        return "the command prints no line" if isinstance(self.source, CommandSource) else "the list is empty"
+        return (
+            "the command prints no line"
+            if isinstance(self.source, CommandSource)
+            else "the list is empty"
+        )
 
     def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002 - the protocol's shape
         items = value.get("items") if isinstance(value, dict) else None
@@ -692,7 +735,9 @@ def _as_list(found: Json) -> list[Json]:
         case str():
             return _lines(found)
     raise StepError(
-        Failure("foreach goes over a list or the lines of a text, and the value is neither", "refused")
+        Failure(
+            "foreach goes over a list or the lines of a text, and the value is neither", "refused"
+        )
     )
 
 

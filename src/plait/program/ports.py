@@ -83,9 +83,13 @@ class Hands(Protocol):
         timeout: float | None,
         stop: StopSignal,
     ) -> ProcessResult:
-        """Run a bound script to its end; a ProcessError if it took too long or the run is to stop."""
+        """Run a bound script to its end; a ProcessError if it took too long or the run is to
+        stop.
+        """
 
-    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult: ...
+    def call(
+        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
+    ) -> ToolResult: ...
 
     def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
         """The flow that a tool is, with its parameters checked; None if it is no flow.
@@ -94,7 +98,9 @@ class Hands(Protocol):
         """
 
     def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
-        """Raises what is wrong with a call, as far as that is known before it; nothing is called."""
+        """Raises what is wrong with a call, as far as that is known before it; nothing is
+        called.
+        """
 
     def code(self, tool_id: str) -> CodeParams:
         """Which parameters of a tool are read as code; none of one that cannot be found."""
@@ -106,7 +112,9 @@ class Hands(Protocol):
         """One digest for all files of a tool's chain; None if they do not decide what it does."""
 
     def recall(self, key: str) -> Json:
-        """What was kept in this project under a key; None if nothing was, or it had to make room."""
+        """What was kept in this project under a key; None if nothing was, or it had to make
+        room.
+        """
 
     def keep(self, key: str, value: Json) -> None: ...
 
@@ -114,7 +122,8 @@ class Hands(Protocol):
         """The tools whose ids match a pattern, and that may run, as a model sees them, by id.
 
         A pattern without `*` names a tool that has to be there; a TrustError if one may not run.
-        Without `ask_servers` nothing is started: of a tool of an MCP server its file alone is known.
+        Without `ask_servers` nothing is started: of a tool of an MCP server its file alone is
+        known.
         """
 
     def request(self, call: RequestCall) -> PrimitiveResult: ...
@@ -125,28 +134,44 @@ class Hands(Protocol):
     def is_inside(self, directory: str) -> bool:
         """Is a folder the project, or below it, wherever links lead?"""
 
-    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
+    def write(
+        self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool
+    ) -> str:
         """Put a whole file in place, below the project, at once or not at all; its full path."""
 
     def copy(self, source: str, path: str, *, directory: str) -> str:
-        """Put a copy of a long output in place, as `write` does; a LimitError if there is not all of it."""
+        """Put a copy of a long output in place, as `write` does; a LimitError if there is not all
+        of it.
+        """
 
     def lines(
-        self, bound: BoundScript, *, cwd: str, env: Mapping[str, str], timeout: float | None, stop: StopSignal
+        self,
+        bound: BoundScript,
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout: float | None,
+        stop: StopSignal,
     ) -> Iterator[bytes]:
         """What a command prints, piece by piece; a ProcessError at the end if it fails."""
 
-    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+    def git(
+        self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> bytes:
         """What `git ARGS` prints; a ProcessError if it fails or is not there.
 
         `env` is added to an environment without any `GIT_…` variable.
         """
 
     def provider(self, name: str | None) -> Provider | None:
-        """The provider of that name, or the one that is used if nothing is said; None if there is none."""
+        """The provider of that name, or the one that is used if nothing is said; None if there is
+        none.
+        """
 
     def at(self, directory: str, env: Mapping[str, str]) -> Hands:
-        """The same hands for a step in a folder and an environment of its own: its tools are there, too."""
+        """The same hands for a step in a folder and an environment of its own: its tools are there,
+        too.
+        """
 
 
 def tools(ctx: StepContext) -> Hands:

@@ -65,7 +65,9 @@ class StepList:
                         captures |= names
                         ctx = _behind(step, ctx, dict(UNKNOWN_RESULT), names)
                         continue
-                    ctx.run.note(ctx.path, f"'{step.title}' failed, and the flow goes on: {failure.message}")
+                    ctx.run.note(
+                        ctx.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
+                    )
                     ended = failure.as_result()
                     names = step.output_variables(ended)
                     captures |= names
@@ -78,7 +80,9 @@ class StepList:
         return whole if cut is None else {**whole, TRUNCATED: cut}
 
     def _knowing(self, failure: Failure, captures: dict[str, Json]) -> Failure:
-        """Of an item: with what its earlier steps captured, for those who list what became of it."""
+        """Of an item: with what its earlier steps captured, for those who list what became of
+        it.
+        """
         if self.kind not in ITEMS or not captures:
             return failure
         return replace(failure, output={**failure.as_result(), "captures": captures})
@@ -110,7 +114,9 @@ def step_list(
     title: str = "",
     policy: Policy = DEFAULT_POLICY,
 ) -> StepList:
-    """A list of steps; its fingerprint is theirs, with their names: by these a run knows what is done."""
+    """A list of steps; its fingerprint is theirs, with their names: by these a run knows what is
+    done.
+    """
     steps = tuple(steps)
     said = join_fingerprints(f"{step.name} {step.fingerprint}" for step in steps)
     return StepList(name, steps, said, kind, title or name, policy)

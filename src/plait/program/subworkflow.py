@@ -73,7 +73,11 @@ class Subworkflow:
         entered = self._enter_flow(ctx)
         working(ctx.run).add_secrets(entered.secrets)
         facts = ctx.scope.names.get("workflow")
-        own = {**(facts if isinstance(facts, Mapping) else {}), "name": self.program.name, "path": self.path}
+        own = {
+            **(facts if isinstance(facts, Mapping) else {}),
+            "name": self.program.name,
+            "path": self.path,
+        }
         scope = ctx.scope.frame("workflow", workflow={"workflow": own})
         frames = {name: _frame_name(name, entered) for name in entered.names}
         for label in ("workflow", GIVEN, DATA_ENV_FRAME):

@@ -16,7 +16,15 @@ from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_value
-from plait.engine.outcome import INCOMPLETE, Failed, Failure, Outcome, StepError, Succeeded, require_success
+from plait.engine.outcome import (
+    INCOMPLETE,
+    Failed,
+    Failure,
+    Outcome,
+    StepError,
+    Succeeded,
+    require_success,
+)
 from plait.engine.perform import StepContext
 from plait.engine.replay import replay_unless_failed
 from plait.engine.step import Step
@@ -58,7 +66,9 @@ class Validation:
         return ["validation", *(name for step in steps for name in step.may_capture())]
 
     def run(self, ctx: StepContext) -> tuple[Json, StepContext]:
-        """What handlers captured, and the turn of what follows; raises StepError if it stays incomplete."""
+        """What handlers captured, and the turn of what follows; raises StepError if it stays
+        incomplete.
+        """
         captures: dict[str, Json] = {}
         found, ctx = self._run_check(ctx, ctx.scope, 1)
         for attempt in range(1, self.attempts + 1):
@@ -67,7 +77,9 @@ class Validation:
             scope = ctx.scope.frame(
                 "validation", captures=captures, phase={"validation": found.record(attempt)}
             )
-            outcome, ctx = ctx.perform_next(self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}")
+            outcome, ctx = ctx.perform_next(
+                self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}"
+            )
             captures |= _captures(require_success(outcome))
             found, ctx = self._run_check(ctx, scope, attempt + 1)
         if found.completion < self.threshold and self.fails:
@@ -78,12 +90,18 @@ class Validation:
                     INCOMPLETE,
                 )
             )
-        facts: dict[str, Json] = {"validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)}
+        facts: dict[str, Json] = {
+            "validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)
+        }
         return {"captures": {**captures, **facts}}, ctx
 
-    def _run_check(self, ctx: StepContext, scope: Scope, number: int) -> tuple[ValidationResult, StepContext]:
+    def _run_check(
+        self, ctx: StepContext, scope: Scope, number: int
+    ) -> tuple[ValidationResult, StepContext]:
         rehearsing = working(ctx.run).rehearsal is not None
-        file = None if self.result_file is None or rehearsing else render_text(self.result_file, scope)
+        file = (
+            None if self.result_file is None or rehearsing else render_text(self.result_file, scope)
+        )
         before = None if file is None else _file_state(file, ctx)
         fresh = ctx.run.is_first_run
         # What it says leads to something, also if it says it by failing: it is asked once.
@@ -104,7 +122,11 @@ class Validation:
             raise StepError(replace(outcome.failure, message=why))
         result = _output(outcome)
         if file is not None and not (failed and _file_state(file, ctx) == before):
-            result = working(ctx.run).hands.read(file, directory=ctx.directory).decode("utf-8", "replace")
+            result = (
+                working(ctx.run)
+                .hands.read(file, directory=ctx.directory)
+                .decode("utf-8", "replace")
+            )
         found = parse_validation(
             result,
             threshold=self.threshold,
@@ -131,7 +153,9 @@ def _output(outcome: Outcome) -> Json:
 
 
 def _file_state(file: str, ctx: StepContext) -> tuple[Json, ...]:
-    """What tells whether a file is written: what it holds, and when and as what it was put there."""
+    """What tells whether a file is written: what it holds, and when and as what it was put
+    there.
+    """
     try:
         data = working(ctx.run).hands.read(file, directory=ctx.directory)
     except PlaitError:
@@ -186,7 +210,8 @@ def parse_validation(
     promised: bool = False,
     schema: Json = None,
 ) -> ValidationResult:
-    """The result that a check printed; text that is no result says only whether the check succeeded.
+    """The result that a check printed; text that is no result says only whether the check
+    succeeded.
 
     A status that it does not name follows from the completion.  Where a result is promised, only a
     check that failed may say no more than that.
@@ -215,7 +240,11 @@ def parse_validation(
         status = status or ("failed" if failed else "complete")
         completion = 0.0 if failed or status in ("incomplete", "failed") else 100.0
     # NaN is below no threshold and above none: it is no share, like all that is not from 0 to 100.
-    if isinstance(completion, bool) or not isinstance(completion, int | float) or not 0 <= completion <= 100:
+    if (
+        isinstance(completion, bool)
+        or not isinstance(completion, int | float)
+        or not 0 <= completion <= 100
+    ):
         raise _unreadable()
     status = status or ("complete" if completion >= threshold else "incomplete")
     return ValidationResult(
@@ -233,14 +262,17 @@ def _require_schema_match(data: Json, schema: Json) -> None:
 
     places = schema_violations(data, schema)
     if places:
-        what = f"the result of the check does not fit expected_schema: see {', '.join(places)} there"
+        what = (
+            f"the result of the check does not fit expected_schema: see {', '.join(places)} there"
+        )
         raise StepError(Failure(what, INCOMPLETE))
 
 
 def _unreadable() -> StepError:
     return StepError(
         Failure(
-            "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100",
+            "the check printed no result: wanted is JSON with completion_percentage, a number from "
+            "0 to 100",
             INCOMPLETE,
         )
     )

@@ -37,7 +37,9 @@ class WorkflowProgram:
     map_lists: frozenset[str] = frozenset(MAP_LISTS)
     """Which of the lists of `map.*` the flow reads: they may be large."""
     tracks: frozenset[str] = frozenset()
-    """Those of `step`, `workflow` and `git` whose changes or state any template of the flow mentions."""
+    """Those of `step`, `workflow` and `git` whose changes or state any template of the flow
+    mentions.
+    """
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -107,12 +109,16 @@ class WorkflowProgram:
         if working(ctx.run).rehearsal is not None and (ctx.run.is_first_run or not ctx.can_replay):
             # A dry run knows at most how many items there are, and not what would become of them.
             known = {"total": facts["total"]} if "total" in facts else {}
-            return ctx.scope.frame("map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}})
+            return ctx.scope.frame(
+                "map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}}
+            )
         wanted = self.map_lists
         if wanted:
             found = list(self._results(ctx, fan))
             lists: dict[str, Json] = {
-                "results": [dict(one) for one in found] if wanted & {"results", "results_json"} else [],
+                "results": [dict(one) for one in found]
+                if wanted & {"results", "results_json"}
+                else [],
                 "outputs": [one["output"] for one in found] if "outputs" in wanted else [],
             }
             facts |= lists
@@ -137,4 +143,6 @@ def _with_merge(ctx: StepContext) -> Scope:
 
 def _with_captures(scope: Scope, label: str, value: Json) -> Scope:
     captures = value.get("captures") if isinstance(value, dict) else None
-    return scope.frame(label, captures=captures) if isinstance(captures, dict) and captures else scope
+    return (
+        scope.frame(label, captures=captures) if isinstance(captures, dict) and captures else scope
+    )

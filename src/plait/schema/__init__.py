@@ -1,4 +1,5 @@
-"""The workflow file, written down once: its maps, their fields, what each may hold and what it means.
+"""The workflow file, written down once: its maps, their fields, what each may hold and what it
+means.
 
     form_of      a kind of map by its name: fields with kind, default, meaning, other spellings
     problems     a node held against its kind: everything that is wrong with it
@@ -14,7 +15,13 @@ elsewhere and nothing here stands here as well, with the reason: `Refused` is an
 
 from __future__ import annotations
 
-from plait.schema.fields import Fields, fingerprint_data, keep_number_text, text_template, to_template
+from plait.schema.fields import (
+    Fields,
+    fingerprint_data,
+    keep_number_text,
+    text_template,
+    to_template,
+)
 from plait.schema.forms import (
     DIRECTIVE,
     ENSEMBLE,
@@ -68,7 +75,14 @@ from plait.schema.shared import (
     TYPES,
 )
 from plait.schema.step_tables import METHODS
-from plait.schema.validate import LONGEST, has_placeholders, node_type_name, seconds, select_kind, validate
+from plait.schema.validate import (
+    LONGEST,
+    has_placeholders,
+    node_type_name,
+    seconds,
+    select_kind,
+    validate,
+)
 
 __all__ = [
     "ALLOWED",

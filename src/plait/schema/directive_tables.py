@@ -28,7 +28,8 @@ MOST_RETRIES: Final = 20
 
 _PART: Final = "[A-Za-z0-9*][A-Za-z0-9_.*-]*"
 PATTERN: Final = PlainText(
-    "a pattern of tool ids: team/report, core/file/* or *", rf"(?:tool:|directive:)?{_PART}(?:/{_PART})*"
+    "a pattern of tool ids: team/report, core/file/* or *",
+    rf"(?:tool:|directive:)?{_PART}(?:/{_PART})*",
 )
 PATTERNS: Final = OneOf((ListOf(PATTERN), PATTERN), "a pattern of tool ids, or a list of them")
 AGENT_FIELDS: Final = (
@@ -49,7 +50,8 @@ FORMS: Final = (
     RecordType(
         "directive",
         "directive",
-        "What stands between the lines `---` at the top of a directive.  Below it is the prompt, in which "
+        "What stands between the lines `---` at the top of a directive.  Below it is the prompt, "
+        "in which "
         "`{input:name}` stands for an input.",
         (
             Field(
@@ -64,19 +66,30 @@ FORMS: Final = (
                 "what it is for: agents that may call it read this",
                 is_documentation=True,
             ),
-            Field("inputs", PARAMETERS, "what it is given, with types and defaults", aliases=("parameters",)),
+            Field(
+                "inputs",
+                PARAMETERS,
+                "what it is given, with types and defaults",
+                aliases=("parameters",),
+            ),
             Field("outputs", PARAMETERS, "what it gives: the model has to answer with these"),
             Field("system", TemplateText(), "what comes before the prompt"),
             Field(
                 "model",
-                OneOf((PlainText(), Record("directive_model")), "the name of a model, or a map: model"),
+                OneOf(
+                    (PlainText(), Record("directive_model")), "the name of a model, or a map: model"
+                ),
                 "which model; the one of the provider, if nothing is said",
             ),
             Field("provider", PlainText(), "whose model"),
-            Field("options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"),
+            Field(
+                "options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"
+            ),
             Field(
                 "permissions",
-                OneOf((Record("permissions"), PATTERNS), "patterns of tool ids, or a map: permissions"),
+                OneOf(
+                    (Record("permissions"), PATTERNS), "patterns of tool ids, or a map: permissions"
+                ),
                 "the tools that the model may call; none, if nothing is said",
                 aliases=("tools",),
             ),
@@ -97,7 +110,9 @@ FORMS: Final = (
             Field("author", Data(), "who wrote it", is_documentation=True),
             Field("tags", Data(), "words by which it is found", is_documentation=True),
             Field("extends", Refused("write it whole: a directive is one file"), ""),
-            Field("context", Refused("write into system or the prompt what the model is to know"), ""),
+            Field(
+                "context", Refused("write into system or the prompt what the model is to know"), ""
+            ),
             Field("acknowledge", NoEffect("a risk is taken by a permission"), ""),
         ),
     ),
@@ -107,9 +122,15 @@ FORMS: Final = (
         "Which model answers.",
         (
             Field("id", PlainText(), "its name, as the provider calls it", aliases=("name",)),
-            Field("tier", PlainText(), "one of the tiers of the provider: fast, strong; an id wins over it"),
+            Field(
+                "tier",
+                PlainText(),
+                "one of the tiers of the provider: fast, strong; an id wins over it",
+            ),
             Field("provider", PlainText(), "whose model"),
-            Field("fallback", NoEffect("a model that fails is not replaced by another silently"), ""),
+            Field(
+                "fallback", NoEffect("a model that fails is not replaced by another silently"), ""
+            ),
         ),
     ),
     RecordType(
@@ -123,7 +144,11 @@ FORMS: Final = (
                 "those that it may call; directive:… names other directives",
                 aliases=("execute", "allow"),
             ),
-            Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
+            Field(
+                "once",
+                PATTERNS,
+                "those that are rather asked about than called twice, after a kill",
+            ),
         ),
     ),
 )

@@ -1,4 +1,6 @@
-"""The tables of the ensemble file: the ensemble, its agents and tasks, loops, maps and a manager."""
+"""The tables of the ensemble file: the ensemble, its agents and tasks, loops, maps and a
+manager.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +60,25 @@ TASK_ID: Final = PlainText("an id: letters, digits, _ - and .", r"[A-Za-z0-9_][A
 TASK_IDS: Final = OneOf((ListOf(TASK_ID), TASK_ID), "an id, or a list of ids")
 _NAMES: Final = OneOf((ListOf(NAME), NAME), "a list of names")
 _ROLES: Final = OneOf((ListOf(PlainText()), PlainText()), "a role, or a list of roles")
-_MAP: Final = OneOf((Record("ensemble_map"), ListOf(Record("ensemble_map"))), "a map: map, or a list of them")
+_MAP: Final = OneOf(
+    (Record("ensemble_map"), ListOf(Record("ensemble_map"))), "a map: map, or a list of them"
+)
 
 _MEMBER: Final = (
     Field("goal", TemplateText(), "what it wants to reach; a template", ""),
     Field(
-        "background", TemplateText(), "what it knows and how it works; a template", "", aliases=("backstory",)
+        "background",
+        TemplateText(),
+        "what it knows and how it works; a template",
+        "",
+        aliases=("backstory",),
     ),
-    Field("provider", PlainText(), "whose model; that of the ensemble, if nothing is said", aliases=("llm",)),
+    Field(
+        "provider",
+        PlainText(),
+        "whose model; that of the ensemble, if nothing is said",
+        aliases=("llm",),
+    ),
     Field("model", PlainText(), "which model; the one of the provider, if nothing is said"),
     Field("tools", PATTERNS, "patterns of the tools that it may call; none, if nothing is said"),
     Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
@@ -84,7 +97,8 @@ FORMS: Final = (
     RecordType(
         "ensemble",
         "ensemble",
-        "A file that is an ensemble: tasks, and the agents or tools that do them.  Texts of tasks and agents "
+        "A file that is an ensemble: tasks, and the agents or tools that do them.  Texts of tasks "
+        "and agents "
         "are filled with the inputs (`{topic}`) before anything runs.",
         (
             Field(
@@ -110,8 +124,15 @@ FORMS: Final = (
             Field("category", PlainText(), "the folder in which it is", is_documentation=True),
             Field("author", Data(), "who wrote it", is_documentation=True),
             Field("tags", Data(), "words by which it is found", is_documentation=True),
-            Field("inputs", PARAMETERS, "what it is given, with types and defaults", aliases=("parameters",)),
-            Field("outputs", Data(), "what it gives, for people and for chains", is_documentation=True),
+            Field(
+                "inputs",
+                PARAMETERS,
+                "what it is given, with types and defaults",
+                aliases=("parameters",),
+            ),
+            Field(
+                "outputs", Data(), "what it gives, for people and for chains", is_documentation=True
+            ),
             Field("secrets", _NAMES, "names of inputs whose values nobody may see, models neither"),
             Field("agents", MapOf(Record("member"), TASK_ID), "the agents by name"),
             Field(
@@ -127,13 +148,16 @@ FORMS: Final = (
                 "workflow",
                 Choice(STRATEGIES),
                 "sequential: in the order of the list; parallel: each when its context is done; "
-                "hierarchical: a manager delegates.  If nothing is said: parallel if a task has a context, "
+                "hierarchical: a manager delegates.  If nothing is said: parallel if a task has a "
+                "context, "
                 "else sequential",
                 aliases=("process", "strategy"),
             ),
             Field("manager", Record("manager"), "of hierarchical: who delegates, and how much"),
             Field(
-                "loops", ListOf(Record("ensemble_loop")), "tasks that are done again until something holds"
+                "loops",
+                ListOf(Record("ensemble_loop")),
+                "tasks that are done again until something holds",
             ),
             Field("map", _MAP, "a task that is done for each of some items"),
             Field(
@@ -144,7 +168,12 @@ FORMS: Final = (
                 "fail_fast",
             ),
             Field("max_parallel", PARALLEL, "so many tasks at a time", 4),
-            Field("provider", PlainText(), "whose model answers, if an agent does not say", aliases=("llm",)),
+            Field(
+                "provider",
+                PlainText(),
+                "whose model answers, if an agent does not say",
+                aliases=("llm",),
+            ),
             Field("model", PlainText(), "which model, if an agent does not say"),
             LIMITS_FIELD,
             HOOKS_FIELD,
@@ -178,7 +207,8 @@ FORMS: Final = (
             Field(
                 "params",
                 MapOf(Data()),
-                "of a tool: its parameters; `${inputs.x}`, `${task.description}` and `${context.ID.raw}` or "
+                "of a tool: its parameters; `${inputs.x}`, `${task.description}` and "
+                "`${context.ID.raw}` or "
                 "`.data` are filled",
             ),
             Field("output_schema", MapOf(Data()), "JSON Schema of what the model has to answer"),
@@ -189,10 +219,16 @@ FORMS: Final = (
                 2,
             ),
             Field(
-                "attempts", Integer(1, MOST_ATTEMPTS), "how often it is tried in all", 1, aliases=("retry",)
+                "attempts",
+                Integer(1, MOST_ATTEMPTS),
+                "how often it is tried in all",
+                1,
+                aliases=("retry",),
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("handler", Refused("a handler is a function of Python; in a file name a tool"), ""),
+            Field(
+                "handler", Refused("a handler is a function of Python; in a file name a tool"), ""
+            ),
             Field("output_file", Refused("write a workflow around it, with write_file"), ""),
             Field("async_execution", Refused("write workflow: parallel"), ""),
         ),
@@ -214,10 +250,13 @@ FORMS: Final = (
             Field(
                 "on_max",
                 Choice(ON_MAX),
-                "if `until` does not hold even then: return_last, fail, or return_with_flag (`reached_max`)",
+                "if `until` does not hold even then: return_last, fail, or return_with_flag "
+                "(`reached_max`)",
                 "return_last",
             ),
-            Field("feedback", Boolean(), "its first task hears what the round before came to", True),
+            Field(
+                "feedback", Boolean(), "its first task hears what the round before came to", True
+            ),
         ),
     ),
     RecordType(
@@ -239,7 +278,9 @@ FORMS: Final = (
             Field("task", TASK_ID, "the task that is done for each", required=True),
             Field("reduce", TASK_ID, "the task that puts the outputs together"),
             Field(
-                "chunk_size", Integer(2), "so many at a time, level by level; all at once, if nothing is said"
+                "chunk_size",
+                Integer(2),
+                "so many at a time, level by level; all at once, if nothing is said",
             ),
             Field(
                 "target_tokens",

@@ -38,7 +38,9 @@ from plait.schema.shared import (
 
 _INSTEAD_OF_STEPS: Final = (
     Field("shell", ShellText(), "instead of steps: shell text"),
-    Field("claude", TemplateText(), "instead of steps: a prompt or slash command for the agent Claude"),
+    Field(
+        "claude", TemplateText(), "instead of steps: a prompt or slash command for the agent Claude"
+    ),
     Field("agent", AGENT, "instead of steps: a prompt"),
     Field("prompt", MODEL, "instead of steps: a call of a model"),
     Field("tool", TemplateText(), "instead of steps: the id of a tool"),
@@ -89,7 +91,12 @@ FORMS: Final = (
                 f"only these failures are tried again: {', '.join(RETRIABLE_KINDS)}, "
                 "or a part of the message",
             ),
-            Field("budget", Duration(), "time after which nothing is tried again", aliases=("retry_budget",)),
+            Field(
+                "budget",
+                Duration(),
+                "time after which nothing is tried again",
+                aliases=("retry_budget",),
+            ),
             Field("on_failure", Refused("write continue_on_error or on_failure beside retry"), ""),
         ),
     ),
@@ -99,11 +106,21 @@ FORMS: Final = (
         "A way to wait with its number: `{linear: {increment: 2s}}`.",
         (
             Field("fixed", OneOf((Record("no_numbers"), Null())), "always the same pause"),
-            Field("linear", OneOf((Record("linear"), Null())), "a pause that grows by as much each time"),
             Field(
-                "exponential", OneOf((Record("exponential"), Null())), "a pause that is multiplied each time"
+                "linear",
+                OneOf((Record("linear"), Null())),
+                "a pause that grows by as much each time",
             ),
-            Field("fibonacci", OneOf((Record("no_numbers"), Null())), "the sum of the two pauses before"),
+            Field(
+                "exponential",
+                OneOf((Record("exponential"), Null())),
+                "a pause that is multiplied each time",
+            ),
+            Field(
+                "fibonacci",
+                OneOf((Record("no_numbers"), Null())),
+                "the sum of the two pauses before",
+            ),
             Field("custom", Refused("choose fixed, linear, exponential or fibonacci"), ""),
         ),
         one_of=("fixed", "linear", "exponential", "fibonacci"),
@@ -126,7 +143,9 @@ FORMS: Final = (
         "handler",
         "`on_failure`: what to do when a step has failed, and what that means for the flow.",
         (
-            Field("steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)),
+            Field(
+                "steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)
+            ),
             *_INSTEAD_OF_STEPS,
             Field("name", PlainText(), "what people call it", is_documentation=True),
             Field("id", IDENTIFIER, "its place in paths", is_documentation=True),
@@ -150,8 +169,18 @@ FORMS: Final = (
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             *CAPTURE_FIELDS,
-            Field("continue_on_error", Boolean(), "a step of the handler that fails does not matter", False),
-            Field("handler_failure_fatal", Boolean(), "false: the same as continue_on_error: true", True),
+            Field(
+                "continue_on_error",
+                Boolean(),
+                "a step of the handler that fails does not matter",
+                False,
+            ),
+            Field(
+                "handler_failure_fatal",
+                Boolean(),
+                "false: the same as continue_on_error: true",
+                True,
+            ),
             Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
             Field("strategy", NoEffect("max_attempts and fail_workflow say what follows"), ""),
         ),
@@ -164,30 +193,49 @@ FORMS: Final = (
         "`{completion_percentage, status, implemented, missing, gaps}`.",
         (
             Field("shell", ShellText(), "the check as shell text", deprecated=("command",)),
-            Field("claude", TemplateText(), "the check as a prompt or slash command for the agent Claude"),
+            Field(
+                "claude",
+                TemplateText(),
+                "the check as a prompt or slash command for the agent Claude",
+            ),
             Field("agent", AGENT, "the check as a prompt for an agent"),
             Field("prompt", MODEL, "the check as a call of a model"),
             Field("tool", TemplateText(), "the check as a tool"),
             Field("params", TemplateTree(), "for tool: its parameters"),
             Field(
-                "steps", ListOf(HANDLED), "the check as steps; the last output counts", aliases=("commands",)
+                "steps",
+                ListOf(HANDLED),
+                "the check as steps; the last output counts",
+                aliases=("commands",),
             ),
             Field("result_file", TemplateText(), "the file with the result, instead of the output"),
             Field("threshold", Number(0, 100), "complete is what reaches so many percent", 100),
             Field(
                 "expected_schema",
                 OneOf((MapOf(Data()),), "a map: JSON Schema"),
-                "what every result has to fit, besides the form above; one that does not fails the step",
+                "what every result has to fit, besides the form above; one that does not fails the "
+                "step",
             ),
             Field("timeout", Duration(), "how long one check may take"),
-            Field("on_incomplete", ON_INCOMPLETE, "what completes the gaps; then the check is repeated"),
+            Field(
+                "on_incomplete",
+                ON_INCOMPLETE,
+                "what completes the gaps; then the check is repeated",
+            ),
             Field(
                 "max_attempts",
                 Integer(0, 100),
                 "how often on_incomplete runs at most; on_incomplete may say it, too",
             ),
-            Field("fail_workflow", Boolean(), "false: what stays incomplete does not fail the step", True),
-            Field("commit_required", Boolean(), "the check fails if it leaves no commit behind", False),
+            Field(
+                "fail_workflow",
+                Boolean(),
+                "false: what stays incomplete does not fail the step",
+                True,
+            ),
+            Field(
+                "commit_required", Boolean(), "the check fails if it leaves no commit behind", False
+            ),
         ),
         some_of=("shell", "claude", "agent", "prompt", "tool", "steps"),
     ),
@@ -196,7 +244,9 @@ FORMS: Final = (
         "on_incomplete",
         "What completes the gaps that a check has found; it knows `validation.*`.",
         (
-            Field("steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)),
+            Field(
+                "steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)
+            ),
             *_INSTEAD_OF_STEPS,
             Field(
                 "max_attempts",
@@ -204,7 +254,12 @@ FORMS: Final = (
                 "how often it runs at most, each time followed by another check",
                 2,
             ),
-            Field("fail_workflow", Boolean(), "false: what stays incomplete does not fail the step", True),
+            Field(
+                "fail_workflow",
+                Boolean(),
+                "false: what stays incomplete does not fail the step",
+                True,
+            ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
         ),

@@ -1,4 +1,6 @@
-"""Maps without problems, read by their tables: defaults, durations, templates, what was said at all."""
+"""Maps without problems, read by their tables: defaults, durations, templates, what was said at
+all.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def keep_number_text(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A map without problems, read by its table; `scope` answers the holes of numbers and durations."""
+    """A map without problems, read by its table; `scope` answers the holes of numbers and
+    durations.
+    """
 
     form: str
     node: Mapping
@@ -77,11 +81,18 @@ class Fields:
     def get(self, name: str) -> Node | None:
         field = self._field(name)
         return next(
-            (found for spelling in field.spellings if (found := self.node.get(spelling)) is not None), None
+            (
+                found
+                for spelling in field.spellings
+                if (found := self.node.get(spelling)) is not None
+            ),
+            None,
         )
 
     def span(self, name: str) -> Span:
-        spelling = next((s for s in self._field(name).spellings if self.node.get(s) is not None), name)
+        spelling = next(
+            (s for s in self._field(name).spellings if self.node.get(s) is not None), name
+        )
         return self.node.key_span(spelling)
 
     def text(self, name: str) -> str | None:
@@ -122,7 +133,9 @@ class Fields:
         """One word, or a list of them."""
         node = self.get(name)
         nodes = node.items if isinstance(node, Sequence) else (node,)
-        return tuple(one.value for one in nodes if isinstance(one, Scalar) and isinstance(one.value, str))
+        return tuple(
+            one.value for one in nodes if isinstance(one, Scalar) and isinstance(one.value, str)
+        )
 
     def template(self, name: str) -> Template | None:
         node = self.get(name)
@@ -140,7 +153,11 @@ class Fields:
     def entries(self, name: str) -> list[tuple[str, Node]]:
         """What stands under a name whose keys are the author's."""
         node = self.get(name)
-        return [(str(key.value), value) for key, value in node.entries] if isinstance(node, Mapping) else []
+        return (
+            [(str(key.value), value) for key, value in node.entries]
+            if isinstance(node, Mapping)
+            else []
+        )
 
     def variables(self, name: str) -> list[tuple[str, Node]]:
         """The same where they are environment variables, which are text."""
@@ -195,7 +212,9 @@ def fingerprint_data(node: Node, kind: Kind) -> Json:
             table = fields_by_spelling(form)
             found = [(table.get(str(key.value)), str(key.value), value) for key, value in entries]
             return {
-                field.name if field else name: fingerprint_data(value, field.kind if field else Data())
+                field.name if field else name: fingerprint_data(
+                    value, field.kind if field else Data()
+                )
                 for field, name, value in found
                 if field is None or not field.is_documentation
             }
@@ -209,7 +228,9 @@ def fingerprint_data(node: Node, kind: Kind) -> Json:
 def valid_fields(
     node: documents.Mapping, form: str, names: Container[str] | None = None
 ) -> documents.Mapping:
-    """A map with those of its fields, or of the ones named, of which the format has nothing to say."""
+    """A map with those of its fields, or of the ones named, of which the format has nothing to
+    say.
+    """
     table = format.fields_by_spelling(form)
     kept = [
         (key, value)

@@ -1,4 +1,6 @@
-"""The tables of a whole file: the flow, its phases, the files that it shares with, what it is given."""
+"""The tables of a whole file: the flow, its phases, the files that it shares with, what it is
+given.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ from plait.schema.shared import (
 _PARAMETER_FIELDS: Final = (
     Field("type", Choice(TYPES), "what it is; text that is given is converted", "any"),
     Field("default", Data(), "its value if none is given"),
-    Field("required", Boolean(), "it has to be given; so it is without a default, unless this says false"),
+    Field(
+        "required",
+        Boolean(),
+        "it has to be given; so it is without a default, unless this says false",
+    ),
     Field("description", PlainText(), "what it is for", is_documentation=True),
     Field("choices", ListOf(Data()), "one of these", aliases=("enum",)),
     Field(
@@ -70,7 +76,12 @@ FORMS: Final = (
                 is_documentation=True,
             ),
             Field("description", PlainText(), "what it is for", is_documentation=True),
-            Field("version", OneOf((PlainText(), Number())), "which version this is", is_documentation=True),
+            Field(
+                "version",
+                OneOf((PlainText(), Number())),
+                "which version this is",
+                is_documentation=True,
+            ),
             Field(
                 "mode",
                 Choice(("standard", "mapreduce")),
@@ -98,14 +109,21 @@ FORMS: Final = (
             ),
             Field(
                 "secrets",
-                MapOf(OneOf((NAME, Record("secret")), "the name of a variable, or a map: secret"), NAME),
+                MapOf(
+                    OneOf((NAME, Record("secret")), "the name of a variable, or a map: secret"),
+                    NAME,
+                ),
                 "variables that are masked everywhere",
             ),
             Field(
-                "profiles", MapOf(ENV, IDENTIFIER), "variables that replace those of env, chosen by --profile"
+                "profiles",
+                MapOf(ENV, IDENTIFIER),
+                "variables that replace those of env, chosen by --profile",
             ),
             Field("strict", Boolean(), "a name that nothing answers is an error", False),
-            Field("steps", ListOf(STEP), "the steps of a flow without phases", aliases=("commands",)),
+            Field(
+                "steps", ListOf(STEP), "the steps of a flow without phases", aliases=("commands",)
+            ),
             Field(
                 "setup",
                 OneOf((ListOf(STEP), Record("setup")), "a list of steps, or a map with steps"),
@@ -126,7 +144,9 @@ FORMS: Final = (
             ),
             Field("backend", BACKEND, "where items run", "local"),
             Field(
-                "allow", ListOf(Choice(ALLOWED)), "outside_files: `file:` and inputs may leave the project"
+                "allow",
+                ListOf(Choice(ALLOWED)),
+                "outside_files: `file:` and inputs may leave the project",
             ),
             HOOKS_FIELD,
             LIMITS_FIELD,
@@ -157,7 +177,10 @@ FORMS: Final = (
             Field(
                 "capture_outputs",
                 MapOf(
-                    OneOf((Integer(0), Record("captured")), "the number of a step, or a map: capture"), NAME
+                    OneOf(
+                        (Integer(0), Record("captured")), "the number of a step, or a map: capture"
+                    ),
+                    NAME,
                 ),
                 "names for the outputs of its steps, which count from 0",
             ),
@@ -169,9 +192,13 @@ FORMS: Final = (
         "A part of the output of one step of setup.",
         (
             Field("command_index", Integer(0), "the number of the step, from 0", required=True),
-            Field("source", Choice(("stdout", "stderr", "both", "combined")), "which stream", "stdout"),
             Field(
-                "pattern", PlainText(), "a regular expression (RE2): its first group, or all that it matches"
+                "source", Choice(("stdout", "stderr", "both", "combined")), "which stream", "stdout"
+            ),
+            Field(
+                "pattern",
+                PlainText(),
+                "a regular expression (RE2): its first group, or all that it matches",
             ),
             Field("json_path", PlainText(), "a path into the output, which is JSON: `a.b[0]`"),
             Field("max_size", Integer(1), "more bytes than this fail the step", 1 << 20),
@@ -236,7 +263,11 @@ FORMS: Final = (
         (
             Field("env", NAME, "a variable of the environment"),
             Field("file", FILE, "a file; newlines at its end do not count"),
-            Field("provider", Choice(("env", "file")), "older files: whether key is a variable or a file"),
+            Field(
+                "provider",
+                Choice(("env", "file")),
+                "older files: whether key is a variable or a file",
+            ),
             Field("key", PlainText(), "older files: the variable or file"),
             Field(
                 "command",

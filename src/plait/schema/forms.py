@@ -11,7 +11,17 @@ from plait.schema.hook_tables import HOOKS_FILE
 from plait.schema.kinds import Field, Kind, ListOf, MapOf, OneOf, Record, RecordType
 from plait.schema.shared import STEP
 
-TABLES: Final = ("flow", "map", "step", "failure", "graph", "directive", "ensemble", "hook", "provider")
+TABLES: Final = (
+    "flow",
+    "map",
+    "step",
+    "failure",
+    "graph",
+    "directive",
+    "ensemble",
+    "hook",
+    "provider",
+)
 """Each is a module of its own, loaded when one of its maps is first asked for or may come later."""
 
 
@@ -43,7 +53,9 @@ FILES: Final[dict[str, Kind]] = {
 
 
 def record_types_in(kind: Kind) -> list[RecordType]:
-    """The maps that may stand in a kind, those in other maps included, in the order of the tables."""
+    """The maps that may stand in a kind, those in other maps included, in the order of the
+    tables.
+    """
     found: set[str] = set()
     _collect(kind, found)
     return [form for form in all_forms() if form.name in found]

@@ -43,10 +43,17 @@ BODY: Final = (
     Field("start", NODE_NAME, "the node with which it begins", required=True),
     Field("nodes", MapOf(Record("node"), NODE_NAME), "the nodes by name", required=True),
     Field(
-        "state", OneOf((MapOf(Data(), NAME), Null()), "a map from names to any data"), "the state at first"
+        "state",
+        OneOf((MapOf(Data(), NAME), Null()), "a map from names to any data"),
+        "the state at first",
     ),
     Field("max_steps", Integer(1, 10_000_000), "so many nodes are visited at most", MAX_STEPS),
-    Field("max_concurrency", PARALLEL, "so many items of a parallel foreach run at once", MAX_CONCURRENCY),
+    Field(
+        "max_concurrency",
+        PARALLEL,
+        "so many items of a parallel foreach run at once",
+        MAX_CONCURRENCY,
+    ),
     Field(
         "on_error",
         Choice(POLICIES),
@@ -63,10 +70,18 @@ _TOOL: Final = (
     Field("name", PlainText(), "what people call it", is_documentation=True, aliases=("title",)),
     Field("description", PlainText(), "what it is for", is_documentation=True),
     Field(
-        "version", OneOf((PlainText(), Number()), "a version: 1.4.2"), "its version", is_documentation=True
+        "version",
+        OneOf((PlainText(), Number()), "a version: 1.4.2"),
+        "its version",
+        is_documentation=True,
     ),
     Field("tool_type", Choice(("graph",)), "graph: the file can be called as a tool"),
-    Field("executor_id", PlainText(), "what runs it; the engine, if nothing is said", is_documentation=True),
+    Field(
+        "executor_id",
+        PlainText(),
+        "what runs it; the engine, if nothing is said",
+        is_documentation=True,
+    ),
     Field("category", PlainText(), "the folder in which it is", is_documentation=True),
     Field("author", Data(), "who wrote it", is_documentation=True),
     Field("tags", Data(), "words by which it is found", is_documentation=True),
@@ -76,7 +91,9 @@ _TOOL: Final = (
     Field("secrets", _NAMES, "names of inputs whose values nobody may see"),
     Field("env_requires", _NAMES, "variables of the environment without which it does not begin"),
     LIMITS_FIELD,
-    Field("permissions", NoEffect("trust decides which tools run, for a graph as for everybody"), ""),
+    Field(
+        "permissions", NoEffect("trust decides which tools run, for a graph as for everybody"), ""
+    ),
 )
 
 FORMS: Final = (
@@ -95,7 +112,8 @@ FORMS: Final = (
     RecordType(
         "node",
         "node",
-        "What is done at one place of a graph: act, assign, and follow the first edge that is open.",
+        "What is done at one place of a graph: act, assign, and follow the first edge that is "
+        "open.",
         (
             Field(
                 "type",
@@ -105,41 +123,66 @@ FORMS: Final = (
                 "return: ends the graph.  If nothing is said, the other fields tell",
             ),
             Field("action", Record("action"), "the call, as a map"),
-            Field("shell", ShellText(), "shell text instead of a tool; values are bound, never pasted"),
+            Field(
+                "shell", ShellText(), "shell text instead of a tool; values are bound, never pasted"
+            ),
             Field("interpreter", Choice(("sh", "bash", "dash")), "for shell: what runs it", "sh"),
             Field("tool", TemplateText(), "the tool that is called: its id", aliases=("item_id",)),
-            Field("params", OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"), "its parameters"),
+            Field(
+                "params",
+                OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"),
+                "its parameters",
+            ),
             Field(
                 "assign",
                 MapOf(TemplateTree(), NAME),
-                "what becomes part of the state; all of it is filled with the state before the node",
+                "what becomes part of the state; all of it is filled with the state before the "
+                "node",
             ),
             Field(
                 "next",
                 OneOf(
-                    (NODE_NAME, ListOf(Record("edge")), Record("edge"), Null()), "a node, or a list of edges"
+                    (NODE_NAME, ListOf(Record("edge")), Record("edge"), Null()),
+                    "a node, or a list of edges",
                 ),
                 "where it goes on; nothing: the graph ends, and has succeeded",
             ),
             Field("on_error", NODE_NAME, "the node at which it goes on if this one fails"),
-            Field("output", TemplateTree(), "of a return: what the graph gives", aliases=("return",)),
+            Field(
+                "output", TemplateTree(), "of a return: what the graph gives", aliases=("return",)
+            ),
             Field(
                 "over",
-                OneOf((ListOf(TemplateTree()), TemplateText()), "a list, or a template that is one"),
+                OneOf(
+                    (ListOf(TemplateTree()), TemplateText()), "a list, or a template that is one"
+                ),
                 "of a foreach: the items",
             ),
             Field("as", NAME, "of a foreach: the name of the item", "item"),
-            Field("collect", NAME, "of a foreach: the name in the state for what the items gave, in order"),
+            Field(
+                "collect",
+                NAME,
+                "of a foreach: the name in the state for what the items gave, in order",
+            ),
             Field("parallel", Boolean(), "of a foreach: several items at once", False),
             Field("max_concurrency", PARALLEL, "of a foreach: so many at once"),
             replace(ON_EMPTY_FIELD, what=f"of a foreach: {ON_EMPTY_FIELD.what}"),
             Field(
-                "cache_result", Boolean(), "the same call of the same tool is made once in a project", False
+                "cache_result",
+                Boolean(),
+                "the same call of the same tool is made once in a project",
+                False,
             ),
             Field("retry", TRIES, "how often it is tried, items of a foreach each for themselves"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("env_requires", _NAMES, "variables without which the graph does not begin"),
-            Field("description", PlainText(), "what it is for", is_documentation=True, aliases=("comment",)),
+            Field(
+                "description",
+                PlainText(),
+                "what it is for",
+                is_documentation=True,
+                aliases=("comment",),
+            ),
             Field("remote", Refused("everything runs on this machine"), ""),
             Field(
                 "command",
@@ -155,10 +198,22 @@ FORMS: Final = (
         "The call of a tool.",
         (
             Field("tool", TemplateText(), "its id", aliases=("item_id",), required=True),
-            Field("params", OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"), "its parameters"),
-            Field("primary", Choice(("execute",)), "what other systems say of it", is_documentation=True),
             Field(
-                "item_type", Choice(("tool", "directive")), "directive: the id is that of a directive", "tool"
+                "params",
+                OneOf((MapOf(TemplateTree()), SingleValue(), Null()), "a map"),
+                "its parameters",
+            ),
+            Field(
+                "primary",
+                Choice(("execute",)),
+                "what other systems say of it",
+                is_documentation=True,
+            ),
+            Field(
+                "item_type",
+                Choice(("tool", "directive")),
+                "directive: the id is that of a directive",
+                "tool",
             ),
         ),
     ),

@@ -1,4 +1,6 @@
-"""The tables of hooks and limits, which every kind of flow has, and of the file that holds hooks alone."""
+"""The tables of hooks and limits, which every kind of flow has, and of the file that holds hooks
+alone.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,18 @@ OF_RYE: Final = (
 )
 
 HOOKS: Final = OneOf((ListOf(Record("hook")), Null()), "a list of hooks")
-HOOKS_FILE: Final = OneOf((Record("hooks"), ListOf(Record("hook"))), "a map with hooks, or a list of hooks")
+HOOKS_FILE: Final = OneOf(
+    (Record("hooks"), ListOf(Record("hook"))), "a map with hooks, or a list of hooks"
+)
 """A whole file of hooks."""
 _TOOL_ID: Final = PlainText(
     "the id of a tool, which is no template", r"(?:[a-z]+:)?[A-Za-z0-9][A-Za-z0-9_./-]*"
 )
 
 HOOKS_FIELD: Final = Field("hooks", HOOKS, "what is asked or told when something happens")
-LIMITS_FIELD: Final = Field("limits", Record("limits"), "what it may use up; what is reached ends it")
+LIMITS_FIELD: Final = Field(
+    "limits", Record("limits"), "what it may use up; what is reached ends it"
+)
 
 FORMS: Final = (
     RecordType(
@@ -61,13 +67,20 @@ FORMS: Final = (
                 "only if this holds; it knows the names of the event",
                 aliases=("when",),
             ),
-            Field("action", Record("hook_action"), "a tool that is called; its result may be a verdict"),
+            Field(
+                "action",
+                Record("hook_action"),
+                "a tool that is called; its result may be a verdict",
+            ),
             Field("actions", ListOf(Record("hook_action")), "several tools, one after the other"),
             Field("verb", Choice(VERBS), "the verdict, whatever a tool says"),
             Field("why", PlainText(), "what people are told about that verdict"),
             Field("gate", Boolean(), "true: if it fails, that counts as a no; so it is with verb"),
             Field(
-                "max_retries", Integer(0, MOST_ATTEMPTS), "how often retry is heard for one step", MAX_RETRIES
+                "max_retries",
+                Integer(0, MOST_ATTEMPTS),
+                "how often retry is heard for one step",
+                MAX_RETRIES,
             ),
             Field("delay", Duration(zero=True), "the pause before a retry", 0),
             Field("timeout", Duration(), "how long it may take; what still runs then is ended"),
@@ -77,7 +90,9 @@ FORMS: Final = (
                 "its place among all hooks: user 0, flow 1, project 3; never before its own file",
             ),
             Field("description", PlainText(), "what it is for", is_documentation=True),
-            Field("position", Refused("choose the event: …_started is before, …_finished after"), ""),
+            Field(
+                "position", Refused("choose the event: …_started is before, …_finished after"), ""
+            ),
             Field("wrap", Refused("what a tool returns is data and is put nowhere"), ""),
         ),
         some_of=("action", "actions", "verb"),
@@ -88,8 +103,14 @@ FORMS: Final = (
         "A call of a tool by a hook.",
         (
             Field("tool", _TOOL_ID, "its id", required=True, aliases=("item_id",)),
-            Field("params", MapOf(TemplateTree()), "what it is given; `${…}` knows the names of the event"),
-            Field("primary", Choice(("execute",)), "says what is done anyway", is_documentation=True),
+            Field(
+                "params",
+                MapOf(TemplateTree()),
+                "what it is given; `${…}` knows the names of the event",
+            ),
+            Field(
+                "primary", Choice(("execute",)), "says what is done anyway", is_documentation=True
+            ),
             Field("item_type", Choice(("tool",)), "says what it is anyway", is_documentation=True),
         ),
     ),
@@ -108,7 +129,9 @@ FORMS: Final = (
                 aliases=("duration_seconds",),
             ),
             Field("steps", Integer(0), "steps, nodes of graphs, calls of agents"),
-            Field("depth", Integer(0, 64), "flows and agents inside one another; 0: it may call none"),
+            Field(
+                "depth", Integer(0, 64), "flows and agents inside one another; 0: it may call none"
+            ),
             Field("max_turns", Refused("write turns"), ""),
             Field("max_tokens", Refused("write tokens"), ""),
             Field("spawns", Refused("write depth, and steps"), ""),

@@ -59,7 +59,9 @@ def _form_schema(form: RecordType) -> dict[str, Json]:
         "additionalProperties": False,
     }
     rules: list[Json] = [_any_spelling(field) for field in form.fields if field.required]
-    rules += [_at_most_one(list(field.spellings)) for field in form.fields if len(field.spellings) > 1]
+    rules += [
+        _at_most_one(list(field.spellings)) for field in form.fields if len(field.spellings) > 1
+    ]
     table = {field.name: field for field in form.fields}
     one_of = [name for key in form.one_of for name in table[key].spellings]
     if one_of:
@@ -86,7 +88,10 @@ def _rules_between(form: RecordType, table: dict[str, Field]) -> Iterator[Json]:
         pairs = [[a, b] for a in table[one].spellings for b in table[other].spellings]
         yield {"not": {"anyOf": [{"required": pair} for pair in pairs]}}
     for odds in form.at_odds:
-        properties: Json = {odds.one: {"enum": list(odds.values)}, odds.other: {"enum": list(odds.others)}}
+        properties: Json = {
+            odds.one: {"enum": list(odds.values)},
+            odds.other: {"enum": list(odds.others)},
+        }
         yield {"not": {"required": [odds.one, odds.other], "properties": properties}}
 
 
@@ -119,7 +124,9 @@ _HOLE: Final = r"[$](?:\{|[A-Za-z_])"
 def _schema(kind: Kind) -> dict[str, Json]:
     match kind:
         case PlainText(_, pattern):
-            return {"type": "string", "pattern": f"^(?:{pattern})$"} if pattern else {"type": "string"}
+            return (
+                {"type": "string", "pattern": f"^(?:{pattern})$"} if pattern else {"type": "string"}
+            )
         case TemplateText():
             return {"type": "string"}
         case ShellText():
@@ -135,7 +142,12 @@ def _schema(kind: Kind) -> dict[str, Json]:
         case Condition():
             return {"type": ["string", "boolean", "object"]}
         case Integer(least, most):
-            return {"anyOf": [_number_schema("integer", least, most), {"type": "string", "pattern": _HOLE}]}
+            return {
+                "anyOf": [
+                    _number_schema("integer", least, most),
+                    {"type": "string", "pattern": _HOLE},
+                ]
+            }
         case Number(least, most):
             return _number_schema("number", least, most)
         case Duration():
@@ -150,7 +162,11 @@ def _schema(kind: Kind) -> dict[str, Json]:
             return {"$ref": f"#/$defs/{form}"}
         case MapOf(inner, keys):
             each: dict[str, Json] = {"type": "object", "additionalProperties": _schema(inner)}
-            return {**each, "propertyNames": {"pattern": f"^(?:{keys.pattern})$"}} if keys.pattern else each
+            return (
+                {**each, "propertyNames": {"pattern": f"^(?:{keys.pattern})$"}}
+                if keys.pattern
+                else each
+            )
         case ListOf(inner, least):
             parts: dict[str, Json] = {"type": "array", "items": _schema(inner)}
             return {**parts, "minItems": least} if least else parts

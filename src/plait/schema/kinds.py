@@ -37,7 +37,8 @@ class ShellText:
 
     description: str = "shell text"
     decisions: tuple[tuple[str, str], ...] = ()
-    """Words that are meant as a decision and would be run as a command; and what to write instead."""
+    """Words that are meant as a decision and would be run as a command; and what to write instead.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,11 @@ class Duration:
 
     @property
     def description(self) -> str:
-        return "a duration" + (", also 0" if self.zero else "") + ": seconds, or 500ms, 90s, 5m, 1h30m, 2d"
+        return (
+            "a duration"
+            + (", also 0" if self.zero else "")
+            + ": seconds, or 500ms, 90s, 5m, 1h30m, 2d"
+        )
 
 
 @dataclass(frozen=True, slots=True)

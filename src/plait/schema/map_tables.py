@@ -1,4 +1,6 @@
-"""The tables of a map: where its items come from, what is done for each, what happens when some fail."""
+"""The tables of a map: where its items come from, what is done for each, what happens when some
+fail.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ from plait.schema.shared import (
 FORMATS: Final = ("json", "jsonl", "csv", "text")
 """How a file or the output of a command may hold items."""
 ISOLATIONS: Final = ("none", "directory", "worktree")
-REVISION: Final = PlainText("a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*")
+REVISION: Final = PlainText(
+    "a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*"
+)
 
 FORMS: Final = (
     RecordType(
@@ -54,9 +58,13 @@ FORMS: Final = (
                 "where the items come from",
                 required=True,
             ),
-            Field("json_path", PlainText(), "which parts of the input are items: JSONPath (RFC 9535)"),
             Field(
-                "filter", PlainText(), "only items for which this holds: `severity == 'high' && lines > 100`"
+                "json_path", PlainText(), "which parts of the input are items: JSONPath (RFC 9535)"
+            ),
+            Field(
+                "filter",
+                PlainText(),
+                "only items for which this holds: `severity == 'high' && lines > 100`",
             ),
             Field("sort_by", PlainText(), "their order: `score DESC, path`; nulls last"),
             Field(
@@ -78,10 +86,15 @@ FORMS: Final = (
             Field(
                 "id",
                 TemplateText(),
-                "what an item is known by, when a run is resumed: a template; its content if nothing is said",
+                "what an item is known by, when a run is resumed: a template; its content if "
+                "nothing is said",
             ),
-            Field("timeout", Duration(), "how long one item may take", aliases=("agent_timeout_secs",)),
-            Field("timeout_config", Record("timeout_config"), "limits of older files; write timeout"),
+            Field(
+                "timeout", Duration(), "how long one item may take", aliases=("agent_timeout_secs",)
+            ),
+            Field(
+                "timeout_config", Record("timeout_config"), "limits of older files; write timeout"
+            ),
             Field("retry", TRIES, "how often a failed item is tried, all its steps again"),
             ENV_FIELD,
             Field("error_policy", Record("error_policy"), "what happens when items fail"),
@@ -92,7 +105,8 @@ FORMS: Final = (
                     (Choice(ISOLATIONS), Record("isolation")),
                     "none, directory, worktree, or a map: isolation",
                 ),
-                "where each item works: in a git worktree or a folder of its own, or in the project itself",
+                "where each item works: in a git worktree or a folder of its own, or in the "
+                "project itself",
                 "none",
             ),
             Field("workspace", Refused("write isolation: worktree, or isolation: directory"), ""),
@@ -138,7 +152,8 @@ FORMS: Final = (
             Field(
                 "uncommitted",
                 Choice(("commit", "keep", "fail")),
-                "worktree: what happens to changes that an item has not committed: they are committed, "
+                "worktree: what happens to changes that an item has not committed: they are "
+                "committed, "
                 "or stay in its folder, or the item fails",
                 "commit",
             ),
@@ -152,7 +167,8 @@ FORMS: Final = (
             Field(
                 "inputs",
                 ListOf(TemplateText()),
-                "directory: the files that are copied for each item, as paths or globs below the project",
+                "directory: the files that are copied for each item, as paths or globs below the "
+                "project",
             ),
         ),
     ),
@@ -174,7 +190,8 @@ FORMS: Final = (
             Field(
                 "format",
                 Choice(FORMATS),
-                "how the file or output is read; by its name and first character if nothing is said",
+                "how the file or output is read; by its name and first character if nothing is "
+                "said",
             ),
         ),
         one_of=("file", "glob", "command", "items"),
@@ -186,12 +203,20 @@ FORMS: Final = (
         (
             Field("agent_timeout_secs", Duration(), "how long one item may take"),
             Field("command_timeouts", Refused("give each step its timeout"), ""),
-            Field("timeout_policy", NoEffect("an item and each of its steps keep their own limits"), ""),
             Field(
-                "cleanup_grace_period_secs", NoEffect("PLAIT_GRACE says how long what runs gets to end"), ""
+                "timeout_policy",
+                NoEffect("an item and each of its steps keep their own limits"),
+                "",
             ),
             Field(
-                "timeout_action", NoEffect("an item that takes too long has failed: see on_item_failure"), ""
+                "cleanup_grace_period_secs",
+                NoEffect("PLAIT_GRACE says how long what runs gets to end"),
+                "",
+            ),
+            Field(
+                "timeout_action",
+                NoEffect("an item that takes too long has failed: see on_item_failure"),
+                "",
             ),
             Field("enable_monitoring", NoEffect("a run always shows what runs"), ""),
         ),
@@ -219,7 +244,9 @@ FORMS: Final = (
         (
             Field("failure_threshold", Integer(1), "so many failures in a row open it", 5),
             Field("timeout", Duration(), "how long it stays open", 30),
-            Field("success_threshold", Integer(1), "so many successes in a row close it for good", 3),
+            Field(
+                "success_threshold", Integer(1), "so many successes in a row close it for good", 3
+            ),
             Field(
                 "half_open_requests",
                 NoEffect("after the pause items begin again; the first failure opens it again"),

@@ -29,14 +29,21 @@ FORMS: Final = (
     RecordType(
         "provider",
         "provider",
-        "A file `config/providers/NAME.yaml`.  Its templates know `${NAME}`, a variable of the environment "
+        "A file `config/providers/NAME.yaml`.  Its templates know `${NAME}`, a variable of the "
+        "environment "
         "that Plait was started in, and `{name}`, a part of the question.",
         (
-            Field("extends", PROVIDER_NAME, "a provider whose fields hold where this file says nothing"),
+            Field(
+                "extends",
+                PROVIDER_NAME,
+                "a provider whose fields hold where this file says nothing",
+            ),
             Field("family", Choice(FAMILIES), "what the server speaks; replay asks no server"),
             Field("description", PlainText(), "for people", is_documentation=True),
             Field(
-                "base_url", TemplateText(), "the address of the server; a model's name cannot be a part of it"
+                "base_url",
+                TemplateText(),
+                "the address of the server; a model's name cannot be a part of it",
             ),
             Field("path", TemplateText(), "what follows the address; `{model}` may stand in it"),
             Field("auth", Record("provider_auth"), "the key, and how it is sent"),
@@ -44,7 +51,8 @@ FORMS: Final = (
             Field(
                 "body",
                 TemplateTree(),
-                "the body of a request; an entry that is one `{name}` which the question lacks is left out",
+                "the body of a request; an entry that is one `{name}` which the question lacks is "
+                "left out",
             ),
             Field(
                 "models",
@@ -56,11 +64,14 @@ FORMS: Final = (
             Field(
                 "prices",
                 MapOf(Record("provider_price")),
-                "what models cost, by their names there; what is not listed costs nobody knows what",
+                "what models cost, by their names there; what is not listed costs nobody knows "
+                "what",
             ),
             Field("limits", Record("provider_limits"), "bounds of the server"),
             Field("retry", Record("provider_retry"), "when a request is sent again"),
-            Field("timeout", Duration(), "how long an answer may take, further attempts included", 600),
+            Field(
+                "timeout", Duration(), "how long an answer may take, further attempts included", 600
+            ),
             Field(
                 "structured",
                 Choice(("json_schema", "tool", "prompt")),
@@ -69,8 +80,16 @@ FORMS: Final = (
                 "prompt",
             ),
             Field("stream", Boolean(), "the answer comes piece by piece", True),
-            Field("file", TemplateText(), "for replay: the file with the conversations, YAML or JSON lines"),
-            Field("record", PROVIDER_NAME, "for replay: ask this provider, and write down what it answers"),
+            Field(
+                "file",
+                TemplateText(),
+                "for replay: the file with the conversations, YAML or JSON lines",
+            ),
+            Field(
+                "record",
+                PROVIDER_NAME,
+                "for replay: ask this provider, and write down what it answers",
+            ),
             Field(
                 "match",
                 Choice(("exact", "order")),
@@ -102,7 +121,11 @@ FORMS: Final = (
         (
             Field("input", Number(), "tokens of the question", required=True),
             Field("output", Number(), "tokens of the answer", required=True),
-            Field("cached", Number(), "tokens of the question that the server remembered; else as input"),
+            Field(
+                "cached",
+                Number(),
+                "tokens of the question that the server remembered; else as input",
+            ),
         ),
     ),
     RecordType(
@@ -120,10 +143,13 @@ FORMS: Final = (
     RecordType(
         "provider_retry",
         "retry",
-        "When a request is sent again.  A server that says how long to wait (Retry-After) is obeyed.",
+        "When a request is sent again.  A server that says how long to wait (Retry-After) is "
+        "obeyed.",
         (
             Field("attempts", Integer(1, 100), "in all, the first included", 4),
-            Field("initial_delay", Duration(zero=True), "the first pause; each is twice as long", 1),
+            Field(
+                "initial_delay", Duration(zero=True), "the first pause; each is twice as long", 1
+            ),
             Field("max_delay", Duration(zero=True), "the longest pause", 30),
             Field(
                 "statuses",

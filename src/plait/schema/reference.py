@@ -15,7 +15,15 @@ def render_reference(kind: Kind = FLOW) -> str:
 def _reference(form: RecordType) -> str:
     rows = [_row(field) for field in form.fields if not isinstance(field.kind, Refused | NoEffect)]
     unlike = [field for field in form.fields if isinstance(field.kind, Refused | NoEffect)]
-    lines = [f"### {form.name}", "", form.what, "", "| field | holds | meaning |", "|---|---|---|", *rows]
+    lines = [
+        f"### {form.name}",
+        "",
+        form.what,
+        "",
+        "| field | holds | meaning |",
+        "|---|---|---|",
+        *rows,
+    ]
     for field in unlike:
         assert isinstance(field.kind, Refused | NoEffect)
         word = "refused" if isinstance(field.kind, Refused) else "no effect"

@@ -27,9 +27,13 @@ MOST_ATTEMPTS: Final = 1000
 
 NAME: Final = PlainText("a name: letters, digits and _", r"[A-Za-z_][A-Za-z0-9_]*")
 IDENTIFIER: Final = PlainText("a name: letters, digits, _ and -", r"[A-Za-z_][A-Za-z0-9_-]*")
-EXIT_CODE: Final = PlainText("an exit code from 0 to 255", r"[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5]")
+EXIT_CODE: Final = PlainText(
+    "an exit code from 0 to 255", r"[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5]"
+)
 FILE: Final = PlainText("a path")
-VALUE: Final = OneOf((TemplateText(), Number(-1e308), Boolean()), "text, a number, or true or false")
+VALUE: Final = OneOf(
+    (TemplateText(), Number(-1e308), Boolean()), "text, a number, or true or false"
+)
 ENV: Final = MapOf(VALUE, NAME)
 COMMANDS: Final = (
     "shell", "tool", "agent", "claude", "prompt", "http", "foreach", "write_file", "use", "workflow", "test",
@@ -44,7 +48,9 @@ MODEL: Final = OneOf((TemplateText(), Record("prompt")), "a prompt, or a map: pr
 BACKEND: Final = PlainText(
     f"one of {', '.join(BACKENDS)}, or dask://HOST:PORT", rf"{'|'.join(BACKENDS)}|dask://[^\s/]+"
 )
-TRIES: Final = OneOf((Integer(1, MOST_ATTEMPTS), Record("retry")), "a number of attempts, or a map: retry")
+TRIES: Final = OneOf(
+    (Integer(1, MOST_ATTEMPTS), Record("retry")), "a number of attempts, or a map: retry"
+)
 _GO_ON: Final = ("ignore", "ignored", "continue", "skip", "pass", "proceed", "none", "ok")
 _END: Final = ("fail", "stop", "abort", "error", "raise")
 
@@ -52,7 +58,9 @@ _END: Final = ("fail", "stop", "abort", "error", "raise")
 def _decisions(go_on: str, end: str) -> ShellText:
     """Shell text that is none of the words by which other systems decide."""
     retry = (("retry", "write retry: 3 beside it, to try it again"),)
-    return ShellText(decisions=(*((one, go_on) for one in _GO_ON), *((one, end) for one in _END), *retry))
+    return ShellText(
+        decisions=(*((one, go_on) for one in _GO_ON), *((one, end) for one in _END), *retry)
+    )
 
 
 ON_FAILURE: Final = OneOf(
@@ -61,7 +69,9 @@ ON_FAILURE: Final = OneOf(
         ListOf(HANDLED),
         Boolean(),
         AgentCommand(),
-        _decisions("write on_failure: true, to go on", "leave it away: a step that fails ends the flow"),
+        _decisions(
+            "write on_failure: true, to go on", "leave it away: a step that fails ends the flow"
+        ),
     ),
     "true, shell text, steps, or a map: handler",
 )
@@ -70,7 +80,9 @@ ON_INCOMPLETE: Final = OneOf(
         Record("incomplete"),
         ListOf(HANDLED),
         AgentCommand(),
-        _decisions("write on_incomplete: {fail_workflow: false}, to go on", "leave it away: it fails then"),
+        _decisions(
+            "write on_incomplete: {fail_workflow: false}, to go on", "leave it away: it fails then"
+        ),
     ),
     "steps, or a map: on_incomplete",
 )
@@ -79,7 +91,9 @@ AFTERWARDS: Final = OneOf(
         ListOf(HANDLED),
         Record("step"),
         AgentCommand(),
-        _decisions("leave it away: the flow goes on", "write a command that fails, such as 'exit 1'"),
+        _decisions(
+            "leave it away: the flow goes on", "write a command that fails, such as 'exit 1'"
+        ),
     ),
     "a step, or a list of steps",
 )
@@ -89,7 +103,9 @@ PARAMETER: Final = OneOf((Record("named_parameter"), NAME), "a name, or a map: p
 PARAMETERS: Final = OneOf(
     (
         Record("parameter_groups"),
-        MapOf(OneOf((Record("parameter"), Choice(TYPES), Null()), "a type, or a map: parameter"), NAME),
+        MapOf(
+            OneOf((Record("parameter"), Choice(TYPES), Null()), "a type, or a map: parameter"), NAME
+        ),
         ListOf(PARAMETER),
     ),
     "a map from names to parameters",
@@ -104,7 +120,8 @@ ERROR_FIELDS: Final = (
     Field(
         "on_item_failure",
         Choice(("dlq", "retry", "skip", "stop")),
-        "dlq: go on, the item can be retried later; retry: as retry_config says; skip: count it as skipped; "
+        "dlq: go on, the item can be retried later; retry: as retry_config says; skip: count it as "
+        "skipped; "
         "stop: begin no more items",
         "dlq",
     ),
@@ -138,7 +155,9 @@ CAPTURE_FIELDS: Final = (
     ),
     Field(
         "capture_streams",
-        OneOf((Choice(("stdout", "stderr", "both")), Record("streams")), "one of stdout, stderr, both"),
+        OneOf(
+            (Choice(("stdout", "stderr", "both")), Record("streams")), "one of stdout, stderr, both"
+        ),
         "what is captured",
         "stdout",
         only_for=("capture_output",),

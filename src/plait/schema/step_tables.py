@@ -126,7 +126,10 @@ FORMS: Final = (
                 only_for=("tool", "workflow"),
             ),
             Field(
-                "with", MapOf(TemplateTree(), NAME), "for use: names that the block knows", only_for=("use",)
+                "with",
+                MapOf(TemplateTree(), NAME),
+                "for use: names that the block knows",
+                only_for=("use",),
             ),
             Field("do", ListOf(STEP), "for foreach: the steps", only_for=("foreach",)),
             Field(
@@ -136,8 +139,15 @@ FORMS: Final = (
                 False,
                 only_for=("foreach",),
             ),
-            Field("max_items", Integer(0), "for foreach: at most so many rounds", only_for=("foreach",)),
-            replace(ON_EMPTY_FIELD, what=f"for foreach: {ON_EMPTY_FIELD.what}", only_for=("foreach",)),
+            Field(
+                "max_items",
+                Integer(0),
+                "for foreach: at most so many rounds",
+                only_for=("foreach",),
+            ),
+            replace(
+                ON_EMPTY_FIELD, what=f"for foreach: {ON_EMPTY_FIELD.what}", only_for=("foreach",)
+            ),
             Field(
                 "interpreter",
                 Choice(("sh", "bash", "dash")),
@@ -174,7 +184,11 @@ FORMS: Final = (
                 needs=("id", "its files are known as id.name"),
             ),
             Field("on_failure", ON_FAILURE, "what to do if its action fails; true: go on"),
-            Field("on_success", AFTERWARDS, "what to do after it, and after validate has found it complete"),
+            Field(
+                "on_success",
+                AFTERWARDS,
+                "what to do after it, and after validate has found it complete",
+            ),
             Field(
                 "on_exit_code",
                 MapOf(AFTERWARDS, EXIT_CODE),
@@ -194,7 +208,9 @@ FORMS: Final = (
                 False,
             ),
             Field(
-                "strict", Boolean(), "a missing name is an error; the flow's own setting if nothing is said"
+                "strict",
+                Boolean(),
+                "a missing name is an error; the flow's own setting if nothing is said",
             ),
             Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
             Field(
@@ -215,7 +231,11 @@ FORMS: Final = (
             Field("step_validate", Refused("write validate"), ""),
             Field("skip_validation", Refused("leave validate away"), ""),
             Field("validation_timeout", Refused("write timeout inside validate"), ""),
-            Field("ignore_validation_failure", Refused("write fail_workflow: false inside validate"), ""),
+            Field(
+                "ignore_validation_failure",
+                Refused("write fail_workflow: false inside validate"),
+                "",
+            ),
         ),
         one_of=COMMANDS,
         alone=("validate",),
@@ -264,7 +284,12 @@ FORMS: Final = (
         "A file that is put in place whole, or not at all.",
         (
             Field("path", TemplateText(), "which file, below the project", required=True),
-            Field("content", TemplateTree(), "what is in it: text, or data for json and yaml", required=True),
+            Field(
+                "content",
+                TemplateTree(),
+                "what is in it: text, or data for json and yaml",
+                required=True,
+            ),
             Field("format", Choice(("text", "json", "yaml")), "how data is written", "text"),
             Field(
                 "mode",
@@ -284,7 +309,9 @@ FORMS: Final = (
         (
             Field(
                 "items",
-                OneOf((ListOf(TemplateTree()), SingleValue()), "a list, or a template that gives one"),
+                OneOf(
+                    (ListOf(TemplateTree()), SingleValue()), "a list, or a template that gives one"
+                ),
                 "the items themselves",
                 aliases=("list",),
             ),
@@ -300,7 +327,12 @@ FORMS: Final = (
             Field("prompt", TemplateText(), "what it is to do", required=True),
             Field("tool", PlainText(), "the tool that starts it", "core/agents/claude"),
             Field("model", PlainText(), "which model"),
-            Field("options", MapOf(TemplateTree()), "further parameters of the tool", aliases=("params",)),
+            Field(
+                "options",
+                MapOf(TemplateTree()),
+                "further parameters of the tool",
+                aliases=("params",),
+            ),
         ),
     ),
     RecordType(
@@ -312,9 +344,15 @@ FORMS: Final = (
             Field("system", TemplateText(), "what comes before it"),
             Field("model", PlainText(), "which model"),
             Field("provider", PlainText(), "whose model"),
-            Field("options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"),
+            Field(
+                "options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"
+            ),
             Field("tools", PATTERNS, "the tools that the model may call; none, if nothing is said"),
-            Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
+            Field(
+                "once",
+                PATTERNS,
+                "those that are rather asked about than called twice, after a kill",
+            ),
             Field("schema", MapOf(Data()), "JSON Schema of the answer, which is then data"),
             *AGENT_FIELDS,
         ),
@@ -327,24 +365,30 @@ FORMS: Final = (
             Field(
                 "url",
                 TemplateText(),
-                "its address; scheme and host are written, or stand under env or parameters, unless "
+                "its address; scheme and host are written, or stand under env or parameters, "
+                "unless "
                 "`allow_hosts` says more",
                 required=True,
             ),
             Field(
                 "allow_hosts",
                 HOSTS,
-                "the hosts among which a value may choose, by https unless one says http; with `*` it may be "
+                "the hosts among which a value may choose, by https unless one says http; with `*` "
+                "it may be "
                 "any that is public, and no secrets are sent",
             ),
             Field(
-                "method", Choice(METHODS), "GET, or POST if there is a body, unless this says something else"
+                "method",
+                Choice(METHODS),
+                "GET, or POST if there is a body, unless this says something else",
             ),
             Field("headers", MapOf(TemplateText()), "its headers; secrets may stand here"),
             Field("body", TemplateTree(), "what is sent: text as it is, anything else as JSON"),
             Field(
                 "expect",
-                OneOf((Integer(100, 599), ListOf(Integer(100, 599))), "a status, or a list of them"),
+                OneOf(
+                    (Integer(100, 599), ListOf(Integer(100, 599))), "a status, or a list of them"
+                ),
                 "the answers that count as success; 2xx if nothing is said",
                 aliases=("expect_status",),
             ),

@@ -55,7 +55,11 @@ def fits(kind: Kind, node: Node) -> bool:
         case PlainText() | TemplateText() | ShellText() | Choice():
             return isinstance(node, Scalar) and isinstance(node.value, str)
         case AgentCommand():
-            return isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith("/")
+            return (
+                isinstance(node, Scalar)
+                and isinstance(node.value, str)
+                and node.value.startswith("/")
+            )
         case SingleValue():
             return isinstance(node, Scalar) and _is_one_hole(node.value)
         case Null():
@@ -67,7 +71,9 @@ def fits(kind: Kind, node: Node) -> bool:
         case Number():
             return isinstance(node, Scalar) and is_number(node.value)
         case Duration():
-            return isinstance(node, Scalar) and (is_number(node.value) or isinstance(node.value, str))
+            return isinstance(node, Scalar) and (
+                is_number(node.value) or isinstance(node.value, str)
+            )
         case Condition():
             return isinstance(node, Mapping) or (
                 isinstance(node, Scalar) and isinstance(node.value, str | bool)
@@ -174,13 +180,23 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
         case ListOf(inner, least):
             assert isinstance(node, Sequence)
             if len(node.items) < least:
-                what, fix = f"{called} is an empty list, so nothing would be done", "write at least one"
+                what, fix = (
+                    f"{called} is an empty list, so nothing would be done",
+                    "write at least one",
+                )
                 yield Problem(what, node.span, fix, code="missing-field")
             for item in node.items:
                 yield from _problems(item, inner, f"a part of {called}")
         case _:
-            if isinstance(node, Scalar) and isinstance(picked, ShellText) and not is_allowed(node, picked):
-                what, fix = f"{called} is empty, so nothing would be done", "write a command, such as 'true'"
+            if (
+                isinstance(node, Scalar)
+                and isinstance(picked, ShellText)
+                and not is_allowed(node, picked)
+            ):
+                what, fix = (
+                    f"{called} is empty, so nothing would be done",
+                    "write a command, such as 'true'",
+                )
                 yield Problem(what, node.span, fix, code="missing-field")
             elif isinstance(picked, ShellText) and (instead := _decision(node, picked)):
                 what = f"{called} is shell text, so this would run a command called '{node.data()}'"
@@ -196,7 +212,9 @@ def _decision(node: Node, kind: ShellText) -> str | None:
 
 def _of_map(node: Mapping, form: RecordType) -> Iterator[Problem]:
     table = fields_by_spelling(form.name)
-    yield from check_keys(node, table, kind=form.title, elsewhere=lambda name: _further_in(name, node, form))
+    yield from check_keys(
+        node, table, kind=form.title, elsewhere=lambda name: _further_in(name, node, form)
+    )
     seen: dict[str, str] = {}
     for key, value in node.entries:
         name = str(key.value)
@@ -217,19 +235,24 @@ def _of_map(node: Mapping, form: RecordType) -> Iterator[Problem]:
 
 
 def _further_in(name: str, node: Mapping, form: RecordType) -> str | None:
-    """What to write where a field belongs into a map that is a field of this one, and fits there."""
+    """What to write where a field belongs into a map that is a field of this one, and fits
+    there.
+    """
     value = node.get(name)
     homes = [
         (field, inner)
         for field in form.fields
         for inner in _record_types(field.kind)
         if value is not None and (there := fields_by_spelling(inner.name).get(name)) is not None
-        if not isinstance(there.kind, Refused | NoEffect) and not any(_problems(value, there.kind, name))
+        if not isinstance(there.kind, Refused | NoEffect)
+        and not any(_problems(value, there.kind, name))
     ]
     if len(homes) != 1:
         return None
     field, inner = homes[0]
-    needed = "".join(f"{one.name}: …, " for one in inner.fields if one.required and name not in one.spellings)
+    needed = "".join(
+        f"{one.name}: …, " for one in inner.fields if one.required and name not in one.spellings
+    )
     return f"write it further in: {field.name}: {{{needed}{name}: …}}"
 
 
@@ -249,7 +272,9 @@ def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
         case Refused(why):
             yield Problem(f"'{name}' does not exist here", key.span, why, code="refused-field")
         case NoEffect(why):
-            yield Problem(f"'{name}' has no effect here: {why}", key.span, "leave it away", code="no-effect")
+            yield Problem(
+                f"'{name}' has no effect here: {why}", key.span, "leave it away", code="no-effect"
+            )
         case kind:
             if name in field.deprecated:
                 yield Problem(
@@ -285,7 +310,9 @@ def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
 
 
 def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
-    """What one field of a map says about others; `at_odds` is looked at where maps are read together."""
+    """What one field of a map says about others; `at_odds` is looked at where maps are read
+    together.
+    """
     for field in form.fields:
         if field.name not in seen:
             continue
@@ -294,12 +321,16 @@ def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
             yield from _belongs_elsewhere(name, where, field.only_for[0], form, seen)
         if field.needs is not None and field.needs[0] not in seen:
             other, why = field.needs
-            yield Problem(f"'{name}' needs '{other}': {why}", where, f"add {other}: …", code="missing-field")
+            yield Problem(
+                f"'{name}' needs '{other}': {why}", where, f"add {other}: …", code="missing-field"
+            )
     both = next((pair for pair in form.apart if pair[0] in seen and pair[1] in seen), None)
     if both is not None:
         one, other = seen[both[0]], both[1]
         what = f"{_a(form.title)} has either {one} or phases, and this one has {one} and {other}"
-        yield Problem(what, node.key_span(one), f"move {one} to setup or reduce", code="wrong-phases")
+        yield Problem(
+            what, node.key_span(one), f"move {one} to setup or reduce", code="wrong-phases"
+        )
 
 
 def _belongs_elsewhere(
@@ -319,7 +350,11 @@ def _nothing_to_do(node: Mapping, form: RecordType, thing: str) -> Problem:
     what = f"{thing} needs one of {format_names(form.one_of, most=20)}"
     name = node.get("name")
     fix = "say what it does: shell: …" if "shell" in form.one_of else f"write {form.one_of[0]}: …"
-    if form.name == "step" and isinstance(name, Scalar) and set(node.data()) <= {"name", "params", "args"}:
+    if (
+        form.name == "step"
+        and isinstance(name, Scalar)
+        and set(node.data()) <= {"name", "params", "args"}
+    ):
         fix = "say what it does; a command of an agent is written claude: /name …"
     return Problem(what, _head(node), fix, code="missing-field")
 
@@ -327,7 +362,9 @@ def _nothing_to_do(node: Mapping, form: RecordType, thing: str) -> Problem:
 def _misspelt(node: Mapping, form: RecordType) -> bool:
     """Does a key, of which that is said already, look like what is missing?"""
     keys = [str(key.value) for key, _ in node.entries]
-    return any(key not in fields_by_spelling(form.name) and closest_name(key, form.one_of) for key in keys)
+    return any(
+        key not in fields_by_spelling(form.name) and closest_name(key, form.one_of) for key in keys
+    )
 
 
 def _head(node: Mapping) -> Span:
@@ -340,7 +377,9 @@ def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
     fix = None
     if isinstance(kind, Choice) and isinstance(node, Scalar):
         what = f"{called} is {kind.description}"
-        close = dict(kind.elsewhere).get(str(node.value)) or closest_name(str(node.value), kind.words)
+        close = dict(kind.elsewhere).get(str(node.value)) or closest_name(
+            str(node.value), kind.words
+        )
         fix = f"did you mean '{close}'?" if close else None
     elif isinstance(node, Scalar) and fits(kind, node):
         unsaid = isinstance(kind, Integer | Number) and not kind.least and kind.most is None
@@ -349,7 +388,9 @@ def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
         isinstance(kind, OneOf) and kind.said.startswith("a step") and isinstance(node, Scalar)
     ):
         fix = "shell text is written shell: …; a command of an agent begins with '/'"
-    return Problem(what, node.span if isinstance(node, Scalar) else _start(node), fix, code="wrong-type")
+    return Problem(
+        what, node.span if isinstance(node, Scalar) else _start(node), fix, code="wrong-type"
+    )
 
 
 def _start(node: Node) -> Span:
@@ -363,7 +404,8 @@ def _start(node: Node) -> Span:
 
 def _wrong_key(key: Scalar, keys: PlainText, called: str) -> Problem:
     return Problem(
-        f"'{printable_name(str(key.value))}' cannot be a key of {called}: a key is {keys.description}",
+        f"'{printable_name(str(key.value))}' cannot be a key of {called}: a key is "
+        f"{keys.description}",
         key.span,
         code="wrong-type",
     )  # fmt: skip

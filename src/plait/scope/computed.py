@@ -82,7 +82,9 @@ class Sources:
         return self._cache.stats
 
     def at(self, directory: str) -> Sources:
-        """The same sources and cache, with files and commands seen from another directory of the project."""
+        """The same sources and cache, with files and commands seen from another directory of the
+        project.
+        """
         if self._directory is None:
             return self
         moved = copy(self)
@@ -113,7 +115,9 @@ class Sources:
         key = ("cmd", repr((bound.script, sorted(bound.env.items()), bound.files)), directory)
         printed = self._cache.get(key, lambda: run(bound, directory).rstrip("\n"))
         # A command that was given a secret may print it: what it printed is one, too.
-        secret = any(isinstance(piece, PlacedValue) and holds_secret(piece.value) for piece in pieces)
+        secret = any(
+            isinstance(piece, PlacedValue) and holds_secret(piece.value) for piece in pieces
+        )
         return Secret(printed) if secret and isinstance(printed, str) else printed
 
     def date(self, form: str) -> Answer:
@@ -122,7 +126,9 @@ class Sources:
             return self._clock().strftime(form)
         except ValueError:
             raise InputError(
-                "this is not a date format", fix="for example ${date:%Y-%m-%d}", code="bad-date-format"
+                "this is not a date format",
+                fix="for example ${date:%Y-%m-%d}",
+                code="bad-date-format",
             ) from None
 
     def fresh_uuid(self) -> Answer:
@@ -131,7 +137,9 @@ class Sources:
     def _read(self, path: str, directory: str) -> Answer:
         # A path may be made of values, so no error shows it.
         if "\0" in path:
-            raise InputError("the name of a file cannot hold NUL", fix="remove it", code="file-outside")
+            raise InputError(
+                "the name of a file cannot hold NUL", fix="remove it", code="file-outside"
+            )
         try:
             with open(self._open(path, directory), "rb") as file:
                 data = file.read(MAX_FILE + 1)
@@ -170,7 +178,9 @@ class Sources:
             handle = os.open(os.path.join(directory, path), flags)
         else:
             root = self._root or directory
-            seen = os.path.join(os.path.relpath(directory, root), path) if directory != root else path
+            seen = (
+                os.path.join(os.path.relpath(directory, root), path) if directory != root else path
+            )
             handle = open_below(root, _below(seen, root), links="inside")
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
@@ -220,7 +230,9 @@ class _Cache:
             return entry.answer
 
     def _forget(self, key: tuple[str, str, str], entry: _Entry) -> None:
-        """What failed, or was not there, is not known: the next one who asks tries again, and is no hit."""
+        """What failed, or was not there, is not known: the next one who asks tries again, and is no
+        hit.
+        """
         with self._lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]

@@ -121,8 +121,14 @@ class Expression:
             return True
         if scope.sources.may_change and any(map(_reads_file, self.operands)):
             return True
-        holes = (one for one in self.operands if isinstance(one, ContextPlaceholder) and one.default is None)
-        paths = [_strip_exists(alternative.origin) for hole in holes for alternative in hole.alternatives]
+        holes = (
+            one
+            for one in self.operands
+            if isinstance(one, ContextPlaceholder) and one.default is None
+        )
+        paths = [
+            _strip_exists(alternative.origin) for hole in holes for alternative in hole.alternatives
+        ]
         paths += [one for one in self.operands if isinstance(one, Path)]
         found = [scope.lookup(path) for path in paths if path is not None]
         return any(answer is UNDEFINED or contains_unknown(answer) for answer in found)
@@ -160,7 +166,9 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
 
 
 def compile_when(template: Template, kinds: Kinds | None = None) -> Expression:
-    """The condition of a step, from the template of its text; `kinds` is what is known of its names."""
+    """The condition of a step, from the template of its text; `kinds` is what is known of its
+    names.
+    """
     match template.root:
         case Constant(bool() as value):
             return Expression(Source("when", ""), (), lambda _: value, _itself)
@@ -173,12 +181,19 @@ def compile_when(template: Template, kinds: Kinds | None = None) -> Expression:
         for flaw in leaf.program.flaws
     ]
     return _compile(
-        _flatten_template(leaf), _When(template, kinds), lambda names: _rendering(template, names), flaws
+        _flatten_template(leaf),
+        _When(template, kinds),
+        lambda names: _rendering(template, names),
+        flaws,
     )
 
 
 def parse_when(
-    value: Json, *, source: Source | None = None, locate: Locate = format_path, kinds: Kinds | None = None
+    value: Json,
+    *,
+    source: Source | None = None,
+    locate: Locate = format_path,
+    kinds: Kinds | None = None,
 ) -> Expression:
     """A `when` as a file says it: text, true or false, or a condition as `plait.matches` takes it.
 
@@ -198,7 +213,8 @@ def parse_when(
 def item_facts(item: Json) -> dict[str, Json]:
     """What is known about an item beside its own fields: a text is its own `value` and `path`.
 
-    They answer `${item.path}` where the item itself does not; a map has fields of its own, and no facts.
+    They answer `${item.path}` where the item itself does not; a map has fields of its own, and no
+    facts.
     """
     match item:
         case str():
@@ -264,7 +280,11 @@ def _rendering(template: Template, values: Mapping[str, Json] | Names) -> Render
 
 def _find_placeholders(text: str) -> list[Hole]:
     """Not `$` alone, which is part of many a pattern."""
-    holes = [part for part in parse(text, "workflow").parts if not isinstance(part, Text | FilledPlaceholder)]
+    holes = [
+        part
+        for part in parse(text, "workflow").parts
+        if not isinstance(part, Text | FilledPlaceholder)
+    ]
     return [hole for hole in holes if not (isinstance(hole, ContextPlaceholder) and hole.bare)]
 
 
@@ -298,7 +318,9 @@ _HOLE: Final = "\0"
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Text in which a NUL stands for each hole; `starts` and `ends` place its characters in the source."""
+    """Text in which a NUL stands for each hole; `starts` and `ends` place its characters in the
+    source.
+    """
 
     source: Source
     text: str
@@ -325,7 +347,8 @@ def _flatten_template(leaf: Leaf) -> _Written:
     for part in leaf.program.parts:
         if isinstance(part, Text):
             for char in part.text:
-                # An escape is longer in the source than what it stands for: it only drops characters.
+                # An escape is longer in the source than what it stands for: it only drops
+                # characters.
                 at = max(at, leaf.source.text.find(char, at))
                 starts.append(at)
                 at += 1
@@ -523,7 +546,9 @@ def _parent_of_exists(placeholder: Hole | FilledPlaceholder) -> ContextPlacehold
     path = alternative.origin
     if not isinstance(path, Path) or path.keys[-1:] != ("exists",) or alternative.formats:
         return None
-    return replace(placeholder, alternatives=(replace(alternative, origin=Path(path.root, path.keys[:-1])),))
+    return replace(
+        placeholder, alternatives=(replace(alternative, origin=Path(path.root, path.keys[:-1])),)
+    )
 
 
 def _alike(left: Json, right: Json) -> tuple[Json, Json]:
@@ -548,7 +573,9 @@ def _any_holds(tests: Sequence[Test], value: Json) -> bool:
 
 
 def _constant_test(constant: Json, build: Callable[[Json], Test]) -> Test:
-    """The test of `alike` values, one of which is known: made once, and not for each of a million items."""
+    """The test of `alike` values, one of which is known: made once, and not for each of a million
+    items.
+    """
     test = build(constant)
     if type_name(constant) == _A_NUMBER:
         return lambda value: test(to_number(value))
@@ -628,7 +655,15 @@ _length: Final = FILTERS["length"][1]
 # ── reading ──────────────────────────────────────────────────────────────
 
 _AND, _OR, _NOT = ("&&", "and", "AND"), ("||", "or", "OR"), ("!", "not", "NOT")
-_COMPARISONS: Final = {"==": "eq", "=": "eq", "!=": "ne", ">": "gt", "<": "lt", ">=": "gte", "<=": "lte"}
+_COMPARISONS: Final = {
+    "==": "eq",
+    "=": "eq",
+    "!=": "ne",
+    ">": "gt",
+    "<": "lt",
+    ">=": "gte",
+    "<=": "lte",
+}
 _LITERALS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
 _WORDS: Final = (*_AND[1:], *_OR[1:], *_NOT[1:], "in", "IN", *_LITERALS)
 
@@ -638,7 +673,10 @@ class _StopError(Exception):
 
 
 def _compile(
-    written: _Written, rules: _Filter | _When, state: Callable[[Json], State], problems: list[Problem]
+    written: _Written,
+    rules: _Filter | _When,
+    state: Callable[[Json], State],
+    problems: list[Problem],
 ) -> Expression:
     # What is malformed on one level would only bring strange complaints on the next.
     tokens = [] if problems else _tokens(written, problems)
@@ -653,7 +691,11 @@ class _Reader:
     """Recursive descent; goes on after what is merely wrong, stops at what cannot be read."""
 
     def __init__(
-        self, written: _Written, tokens: list[_Token], rules: _Filter | _When, problems: list[Problem]
+        self,
+        written: _Written,
+        tokens: list[_Token],
+        rules: _Filter | _When,
+        problems: list[Problem],
     ) -> None:
         self.written = written
         self.tokens = tokens
@@ -773,7 +815,11 @@ class _Reader:
     # ── comparing ────────────────────────────────────────────────────────
 
     def make_comparison(self, left: _Term, name: str, right: _Term) -> _Term:
-        get = self.equality(left, right, name) if name in ("eq", "ne") else self.order(left, right, name)
+        get = (
+            self.equality(left, right, name)
+            if name in ("eq", "ne")
+            else self.order(left, right, name)
+        )
         return _Term(get, left.start, right.end, _TRUE_OR_FALSE)
 
     def equality(self, left: _Term, right: _Term, name: str) -> Get:
@@ -857,13 +903,20 @@ class _Reader:
         if len(arguments) not in wanted:
             plural = "s" if wanted[-1] > 1 else ""
             what = (
-                f"'{name.text}' takes {' or '.join(map(str, wanted))} argument{plural}, not {len(arguments)}"
+                f"'{name.text}' takes {' or '.join(map(str, wanted))} argument{plural}, not "
+                f"{len(arguments)}"
             )
-            self.wrong(name, what, f"write {name.text}({'value, text' if wanted == (2,) else 'value'})")
+            self.wrong(
+                name, what, f"write {name.text}({'value, text' if wanted == (2,) else 'value'})"
+            )
             return _Term(lambda _: None, name.start, self.last.end)
         if name.text in BINARY:
             return self.binary(name, arguments)
-        return self.length(name, arguments) if name.text == "length" else self.unary(name, arguments[0])
+        return (
+            self.length(name, arguments)
+            if name.text == "length"
+            else self.unary(name, arguments[0])
+        )
 
     def unary(self, name: _Token, argument: _Term) -> _Term:
         if name.text == "exists" and not argument.is_operand:
@@ -874,7 +927,9 @@ class _Reader:
 
     def length(self, name: _Token, arguments: list[_Term]) -> _Term:
         get = arguments[0].get
-        term = _Term(lambda state: _length(_plain(get(state))), name.start, self.last.end, _A_NUMBER)
+        term = _Term(
+            lambda state: _length(_plain(get(state))), name.start, self.last.end, _A_NUMBER
+        )
         return self.make_comparison(term, "eq", arguments[1]) if len(arguments) == 2 else term
 
     def binary(self, name: _Token, arguments: list[_Term]) -> _Term:
@@ -919,13 +974,17 @@ class _Reader:
 
     def check_holder(self, name: _Token, holder: _Term) -> None:
         is_refused = holder.kind in (_A_NUMBER, _TRUE_OR_FALSE)
-        if holder.kind is not None and (is_refused or (holder.kind == "a list" and name.text != "contains")):
+        if holder.kind is not None and (
+            is_refused or (holder.kind == "a list" and name.text != "contains")
+        ):
             self.problems += self.no_answer(name, holder, holder.kind).problems
 
     def no_answer(self, name: _Token, holder: _Term, kind: str) -> ConditionError:
         what = f"'{self.term_text(holder)}' is {kind}, for which '{name.text}' has no answer"
         fix = "look into text; 'contains' looks into a list, and for text into a map, too"
-        return ConditionError(what, self.written.span(holder.start, holder.end), fix, code="condition")
+        return ConditionError(
+            what, self.written.span(holder.start, holder.end), fix, code="condition"
+        )
 
     # ── tokens ───────────────────────────────────────────────────────────
 
@@ -988,7 +1047,9 @@ class _Reader:
             if token.text
             else "something is missing at the end"
         )
-        expected = f"{wanted} is expected here" if wanted else "a comparison, && or || is expected here"
+        expected = (
+            f"{wanted} is expected here" if wanted else "a comparison, && or || is expected here"
+        )
         meant = closest_name(token.text, (*BINARY, *_WORDS)) if token.kind == "path" else None
         self.stop(token, what, expected + (f"; did you mean {meant}?" if meant else ""))
 

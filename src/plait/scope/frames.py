@@ -26,18 +26,24 @@ from plait.template.program import FACTS, Answer, Piece, follow_path
 LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 """Highest first; the seventh level, computed values, belongs to no frame."""
 
-ALIASES: Final = MappingProxyType({"ARG": "value", "ARGUMENT": "value", "FILE": "path", "FILE_PATH": "path"})
+ALIASES: Final = MappingProxyType(
+    {"ARG": "value", "ARGUMENT": "value", "FILE": "path", "FILE_PATH": "path"}
+)
 """Deprecated names of the map phase, and the field of `item` each stands for."""
 
 BUILT_IN: Final = frozenset({"step", "workflow", "outputs"})
-"""Levels of names that every step brings anew; they do not hide what was captured in an outer frame."""
+"""Levels of names that every step brings anew; they do not hide what was captured in an outer
+frame.
+"""
 NOTHING: Final[frozenset[str]] = frozenset()
 
 UNTRUSTED_LEVELS: Final = frozenset({"captures", "phase", "step", "outputs"})
 """Levels whose values come from outside: items, captures, output of commands and models."""
 
 DATA_ENV_FRAME: Final = "step env, made of data"
-"""The frame of variables that a step makes of values from outside: its own words, and not its own values."""
+"""The frame of variables that a step makes of values from outside: its own words, and not its own
+values.
+"""
 
 
 GIVEN: Final = "given"
@@ -132,7 +138,8 @@ class Scope:
                 own = levels[level] = dict(names)
                 visible.update(own)
                 if level in BUILT_IN and not self.captured.isdisjoint(own):
-                    # What a flow has captured under such a name, it wants to see, also in later steps.
+                    # What a flow has captured under such a name, it wants to see, also in later
+                    # steps.
                     visible |= {name: self.names[name] for name in self.captured & own.keys()}
         scope = Scope.__new__(Scope)
         captured = self.captured | captures.keys() if captures else self.captured
@@ -208,5 +215,8 @@ class Scope:
         return f"Scope({' > '.join(frame.label for frame in self.frames)}; {len(self.names)} names)"
 
 
-# A scope refuses to be changed, also by itself; its slots do not, and are faster than `object.__setattr__`.
-_set_captured, _set_frames, _set_names, _set_sources = (vars(Scope)[slot].__set__ for slot in Scope.__slots__)
+# A scope refuses to be changed, also by itself; its slots do not, and are faster than
+# `object.__setattr__`.
+_set_captured, _set_frames, _set_names, _set_sources = (
+    vars(Scope)[slot].__set__ for slot in Scope.__slots__
+)

@@ -44,7 +44,9 @@ from plait.template.program import (
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 
 FORMATTED: Final = 8
-"""Up to this many pieces an f-string that looks at each value is as fast as `join`, and never surprised."""
+"""Up to this many pieces an f-string that looks at each value is as fast as `join`, and never
+surprised.
+"""
 
 
 def generate(
@@ -66,7 +68,9 @@ class _Surprise(Exception):
 
 
 class _Writer:
-    def __init__(self, template: Template, sample: Rendering, values: object, *, bold: bool) -> None:
+    def __init__(
+        self, template: Template, sample: Rendering, values: object, *, bold: bool
+    ) -> None:
         self.template = template
         self.sample = sample
         self.names = "values" if isinstance(values, Mapping) else "d"
@@ -88,7 +92,14 @@ class _Writer:
             "containers": (dict, list, tuple),
             "require_bounded": require_bounded,
             # The last two: a number too long to print, a value without a text form.
-            "Surprises": (_Surprise, KeyError, TypeError, AttributeError, ValueError, ValueRefusedError),
+            "Surprises": (
+                _Surprise,
+                KeyError,
+                TypeError,
+                AttributeError,
+                ValueError,
+                ValueRefusedError,
+            ),
         }
         self.asks = False
         self.asks_in: Source | None = None
@@ -106,10 +117,15 @@ class _Writer:
             self.lines.insert(0, "r = self.rendering(values, strict=strict, env=env)")
             self.lines.append("if r.missing or r.unanswered or r.problems: raise Surprise")
         if self.names == "d":
-            self.lines[:0] = ["if values.__class__ is not Scope: raise Surprise", "d = values.names"]
+            self.lines[:0] = [
+                "if values.__class__ is not Scope: raise Surprise",
+                "d = values.names",
+            ]
         self.lines.append(f"whole = {result}" if self.wholes else f"return {result}")
         if self.wholes:
-            is_large = " or ".join(f"({self._is_large(name)})" for name in dict.fromkeys(self.wholes))
+            is_large = " or ".join(
+                f"({self._is_large(name)})" for name in dict.fromkeys(self.wholes)
+            )
             self.lines += [f"if {is_large}: require_bounded(whole)", "return whole"]
         body = "\n        ".join(self.lines)
         # Switches are keyword-only for the type checker alone: CPython calls this form much faster.
@@ -138,7 +154,11 @@ class _Writer:
                 return "[" + ", ".join(self._node(item) for item in items) + "]"
             case Branch(items, keys):
                 pairs = zip(keys or (), items, strict=True)
-                return "{" + ", ".join(f"{self._key(key)}: {self._node(item)}" for key, item in pairs) + "}"
+                return (
+                    "{"
+                    + ", ".join(f"{self._key(key)}: {self._node(item)}" for key, item in pairs)
+                    + "}"
+                )
 
     def _leaf(self, program: Program) -> str:
         if program.whole:
@@ -173,7 +193,9 @@ class _Writer:
         return f"({variable} if {variable}.__class__ is str else show({variable}))"
 
     def _in_text(self, part: Part, get: Getter | None) -> tuple[str, Answer]:
-        """The same; where values are multiplied, a long one is left to the careful way, which counts."""
+        """The same; where values are multiplied, a long one is left to the careful way, which
+        counts.
+        """
         variable, seen = self._value(part, get)
         if self.template.repeated and variable not in self.bounded:
             self.bounded.add(variable)
@@ -190,7 +212,11 @@ class _Writer:
         return repr(key) if key.__class__ is str else self._add_constant(key)
 
     def _constant(self, value: Json) -> str:
-        return repr(value) if value is None or value.__class__ in (bool, int) else self._add_constant(value)
+        return (
+            repr(value)
+            if value is None or value.__class__ in (bool, int)
+            else self._add_constant(value)
+        )
 
     def _add_constant(self, value: object) -> str:
         name = f"k{len(self.given)}"
@@ -231,7 +257,9 @@ class _Writer:
             self.lines.append(f"{variable} = walk({names}, {path!r})")
             self.lines.append(f"if {variable} is missing: {variable} = {constant}")
             return variable
-        self.lines.append(f"{variable} = {self._follow_path(names, outer)}.get({key!r}, {constant})")
+        self.lines.append(
+            f"{variable} = {self._follow_path(names, outer)}.get({key!r}, {constant})"
+        )
         return variable
 
     def _is_map(self, names: str, path: Sequence[str]) -> bool:
@@ -265,7 +293,9 @@ class _Writer:
             self.asks_in = self.sample.source
             self.lines.append(f"r.source = {self._add_constant(self.asks_in)}")
         variable = self._fresh()
-        self.lines.append(f"{variable} = ask({self._add_constant(part)}, {self._add_constant(get)}, r)")
+        self.lines.append(
+            f"{variable} = ask({self._add_constant(part)}, {self._add_constant(get)}, r)"
+        )
         self.lines.append(f"if {variable} is missing: raise Surprise")
         return variable
 

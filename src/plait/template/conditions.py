@@ -39,7 +39,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import isfinite
 
-from plait.core.errors import ConditionError, InputError, LimitError, Problem, closest_name, format_names
+from plait.core.errors import (
+    ConditionError,
+    InputError,
+    LimitError,
+    Problem,
+    closest_name,
+    format_names,
+)
 from plait.core.hints import Final, NoReturn, TypeAlias
 from plait.core.records import dataclass
 from plait.core.source import Span
@@ -161,7 +168,9 @@ def _holds(node: Node, document: Json, problems: list[Problem]) -> bool | None:
             return _test_leaf(node, document, problems)
 
 
-def _first(deciding: bool, parts: tuple[Node, ...], document: Json, problems: list[Problem]) -> bool | None:
+def _first(
+    deciding: bool, parts: tuple[Node, ...], document: Json, problems: list[Problem]
+) -> bool | None:
     unknown = False
     for part in parts:
         answer = _holds(part, document, problems)
@@ -207,14 +216,18 @@ class _Reader:
             return EMPTY
         if not isinstance(raw, Mapping):
             self.wrong(
-                place, f"a condition is a map, not {type_name(raw)}", "write {path: …, op: …, value: …}"
+                place,
+                f"a condition is a map, not {type_name(raw)}",
+                "write {path: …, op: …, value: …}",
             )
             return EMPTY
         self.check_known_keys(raw, place)
         combinators = [key for key in COMBINATORS if key in raw]
         fields = [key for key in FIELDS if key in raw]
         self.check_not_mixed(combinators, fields, place)
-        nodes = [self.parse_combinator(key, raw[key], (*place, key), depth + 1) for key in combinators]
+        nodes = [
+            self.parse_combinator(key, raw[key], (*place, key), depth + 1) for key in combinators
+        ]
         if fields and not combinators:
             nodes.append(self.test(raw, place, depth))
         return nodes[0] if nodes else EMPTY
@@ -226,7 +239,9 @@ class _Reader:
             what = f"'{key}' joins a list of conditions, not {type_name(raw)}"
             self.wrong(place, what, f"write {key}: [ … ]")
             return EMPTY
-        parts = tuple(self.condition(part, (*place, index), depth) for index, part in enumerate(raw))
+        parts = tuple(
+            self.condition(part, (*place, index), depth) for index, part in enumerate(raw)
+        )
         return AnyOf(parts) if key == "any" else AllOf(parts)
 
     def test(self, raw: Mapping[str, Json], place: Place, depth: int) -> Node:
@@ -238,7 +253,9 @@ class _Reader:
         try:
             test = found.build(operand)
         except RefusedError as refused:
-            problem = refused.problem(self.locate((*place, "value")), begin=f"the value of '{found.name}' is")
+            problem = refused.problem(
+                self.locate((*place, "value")), begin=f"the value of '{found.name}' is"
+            )
             self.problems.append(problem)
             return EMPTY
         where = partial(self.locate, (*place, "path"))
@@ -250,7 +267,9 @@ class _Reader:
             fix = "name what is tested; path: '' is the whole document"
             self.wrong(place, "a test needs a 'path'", fix)
         elif not isinstance(path, str):
-            self.wrong((*place, "path"), f"a path is a string, not {type_name(path)}", "put it in quotes")
+            self.wrong(
+                (*place, "path"), f"a path is a string, not {type_name(path)}", "put it in quotes"
+            )
         else:
             try:
                 return _keys(path)
@@ -262,7 +281,9 @@ class _Reader:
     def operator(self, name: Json, place: Place) -> Operator | None:
         if not isinstance(name, str):
             self.wrong(
-                place, f"an operator is a string, not {type_name(name)}", f"one of {format_names(OPERATORS)}"
+                place,
+                f"an operator is a string, not {type_name(name)}",
+                f"one of {format_names(OPERATORS)}",
             )
         elif name not in OPERATORS:
             fix = _suggestion(name, OPERATORS, "operators")
@@ -271,7 +292,9 @@ class _Reader:
             return OPERATORS[name]
         return None
 
-    def operand(self, raw: Mapping[str, Json], found: Operator | None, place: Place, depth: int) -> Json:
+    def operand(
+        self, raw: Mapping[str, Json], found: Operator | None, place: Place, depth: int
+    ) -> Json:
         """The operand, or UNDEFINED when there is none to go on with."""
         if "value" in raw:
             sound = self.json(raw["value"], (*place, "value"), depth)
@@ -306,9 +329,13 @@ class _Reader:
     def require_within_limits(self, depth: int) -> None:
         self.nodes += 1
         if depth > MAX_DEPTH:
-            self.exceed(f"a condition is nested deeper than {MAX_DEPTH}", "join tests in flatter lists")
+            self.exceed(
+                f"a condition is nested deeper than {MAX_DEPTH}", "join tests in flatter lists"
+            )
         if self.nodes > MAX_NODES:
-            self.exceed(f"a condition has more than {MAX_NODES:,} parts", "move data to the document")
+            self.exceed(
+                f"a condition has more than {MAX_NODES:,} parts", "move data to the document"
+            )
 
     def check_known_keys(self, raw: Mapping[str, Json], place: Place) -> None:
         known = (*FIELDS, *COMBINATORS)
@@ -338,11 +365,15 @@ def _suggestion(name: str, known: tuple[str, ...] | Mapping[str, object], kind: 
 
 def _quote(name: str | int) -> str:
     """A name of the author's, safe to print and not too long."""
-    return repr(name[: MAX_SHOWN - 1] + "…" if isinstance(name, str) and len(name) > MAX_SHOWN else name)
+    return repr(
+        name[: MAX_SHOWN - 1] + "…" if isinstance(name, str) and len(name) > MAX_SHOWN else name
+    )
 
 
 def _keys(path: str) -> tuple[str | int, ...]:
-    """A path by the grammar of templates, where the document stands in the place of the first name."""
+    """A path by the grammar of templates, where the document stands in the place of the first
+    name.
+    """
     if not path:
         return ()
     return parse_path(f"document{path}" if path.startswith("[") else f"document.{path}").keys

@@ -16,7 +16,8 @@ from plait.core.values import UNDEFINED, Json, Secret, Undefined, json_text, rev
 
 MAX_INTEGER_DIGITS: Final = 4000
 MAX_OUTPUT: Final = 16 << 20
-"""Characters of a text in which a value stands twice, of a tree, and of all variables of one place."""
+"""Characters of a text in which a value stands twice, of a tree, and of all variables of one place.
+"""
 
 
 def _each(value: Json, change: Callable[[Json], Json]) -> Json:
@@ -61,7 +62,9 @@ def to_csv(value: Json) -> Json:
     _require_short_text(value)
 
     def record(items: Json, show: Callable[[Json], str]) -> str:
-        fields = [show(item) for item in items] if isinstance(items, list | tuple) else [show(items)]
+        fields = (
+            [show(item) for item in items] if isinstance(items, list | tuple) else [show(items)]
+        )
         return ",".join(_csv_field(field) for field in fields)
 
     return _render_value(value, record)
@@ -135,7 +138,11 @@ def _first(value: Json, at: int) -> Json:
 
 
 def _join_items(value: Json, separator: str, show: Callable[[Json], str] = text) -> str:
-    return separator.join(show(item) for item in value) if isinstance(value, list | tuple) else show(value)
+    return (
+        separator.join(show(item) for item in value)
+        if isinstance(value, list | tuple)
+        else show(value)
+    )
 
 
 def _join(value: Json, separator: Json) -> Json:

@@ -2,7 +2,8 @@
 
     template := (text | escape | hole)*
     escape   := '$${' … '}'  |  '{{' WORD '}}'  |  '{{input:…}}'
-    dollar   := '${' expr '}'          expr := alt ('||' alt)* ('|' FILTER)* [':-' template | ':?' text]
+    dollar   := '${' expr '}'          expr := alt ('||' alt)* ('|' FILTER)* [':-' template | ':?'
+    text]
     input    := '{input:' WORD ['?' | (':' | '|') template] '}'
     brace    := '{' WORD '}'
     bare     := '$' NAME
@@ -55,7 +56,8 @@ MAX_DEPTH: Final = 64
 SMALL_TEXT: Final = 1 << 14
 MAX_FLAWS: Final = 100
 
-# Possessive quantifiers: none of these can backtrack. (On groups they are wrong before CPython 3.11.5.)
+# Possessive quantifiers: none of these can backtrack. (On groups they are wrong before CPython
+# 3.11.5.)
 _BRACES = re.compile(r"\\[{}]|[{}]")
 _ESCAPED_BRACE = re.compile(r"\\([{}])")
 _WORD = re.compile(r"[A-Za-z0-9_]++")
@@ -71,11 +73,14 @@ _NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = re.compile(r"[ \t\r\n]*+")
 _PLAIN_HOLE = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)\}")
-# `${test-step.exit_code}`: a name with hyphens, or the shell's `${test-default}`; the scope decides.
+# `${test-step.exit_code}`: a name with hyphens, or the shell's `${test-default}`; the scope
+# decides.
 _HYPHENATED = re.compile(r"\$\{[^\W\d]\w*+(?:-\w++)++(?=[.}\[:| ])")
 _HYPHENATED_NAME = re.compile(r"[^\W\d]\w*+(?:-\w++)*+")
 # What only a shell can mean, seen at its first characters: ${#x} ${x%.c} ${x/a/b} ${x-d}
-_SHELL_EXPANSION = re.compile(r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])")
+_SHELL_EXPANSION = re.compile(
+    r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])"
+)
 _FILTER_WORD = re.compile(r"[^\s()'\"|{}$]++")
 # Where a hole or an escape may begin; any other '$' or '{' is text and not worth a stop.
 _DOLLAR, _BARE_DOLLAR = r"\$(?=[${])", r"\$(?=[${A-Za-z_])"
@@ -84,7 +89,8 @@ _INPUT, _WORD_BRACE = r"\{(?=\{?input:)", r"\{(?=\{?[A-Za-z0-9_])"
 _BLANK = frozenset(" \t\r\n")
 _COMPUTED_KINDS = ("file", "cmd", "date")
 _KEYWORDS: dict[str, Json] = {"true": True, "false": False, "null": None}
-# After a plain name these continue a parameter expansion of the shell: ${x%.c} ${x/a/b} ${x:0:3} ${x[@]}
+# After a plain name these continue a parameter expansion of the shell: ${x%.c} ${x/a/b} ${x:0:3}
+# ${x[@]}
 _SHELL_OPERATORS = frozenset("%#/^,@=+-?~[")
 _SHELL_SPECIALS = frozenset("#!@*?-$0123456789")
 
@@ -104,7 +110,9 @@ def parse_path(text: str) -> Path:
     except (_Malformed, _NotOurs):
         path = None
     if path is None or expression.at != len(text):
-        raise InputError(f"'{text}' is not a path", fix="write name.key or name[0]", code="bad-path")
+        raise InputError(
+            f"'{text}' is not a path", fix="write name.key or name[0]", code="bad-path"
+        )
     return path
 
 
@@ -264,7 +272,9 @@ class _Scanner:
         expression = _Expression(self, at + 2, close, depth, name=_HYPHENATED_NAME)
         with suppress(_NotOurs, _Malformed, _Unknown):
             hole = expression.hole(at)
-            if len(hole.alternatives) == 1 and all(isinstance(part, Text) for part in hole.default or ()):
+            if len(hole.alternatives) == 1 and all(
+                isinstance(part, Text) for part in hole.default or ()
+            ):
                 return replace(hole, bare=True), close + 1
         return "${", at + 2
 
@@ -308,7 +318,9 @@ class _Scanner:
         return None
 
     def _env_hole(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
-        """`${NAME}` of the config profile; any other `${…}` passes whole, `{name}` inside it too."""
+        """`${NAME}` of the config profile; any other `${…}` passes whole, `{name}` inside it
+        too.
+        """
         start = self._blank(at + 2, close)
         name = _ENV_NAME.match(self.text, start, close)
         if name is None:
@@ -371,7 +383,9 @@ class _Scanner:
         guess = closest_name(bad.name.lstrip(":"), bad.known)
         mark = ":" if bad.code == "unknown-format" else ""
         meant = f"did you mean '{mark}{guess}'? " if guess else ""
-        self.flaws.append(MalformedPlaceholder(start, end, bad.what, meant + bad.fix, bad.code, fatal=True))
+        self.flaws.append(
+            MalformedPlaceholder(start, end, bad.what, meant + bad.fix, bad.code, fatal=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +401,13 @@ class _Expression:
     """What stands between `${` and its `}` where context holes are live."""
 
     def __init__(
-        self, scanner: _Scanner, start: int, close: int, depth: int, *, name: re.Pattern[str] = _NAME
+        self,
+        scanner: _Scanner,
+        start: int,
+        close: int,
+        depth: int,
+        *,
+        name: re.Pattern[str] = _NAME,
     ) -> None:
         self.name = name
         self.scanner = scanner
@@ -410,7 +430,9 @@ class _Expression:
         # Only now is it a hole.  Templates inside are read here and not before: a hole that fails
         # is read again as text, and reading its inside both times would double with every level.
         read = tuple(self._read(alternative) for alternative in alternatives)
-        default = self.scanner.template(self.at, self.close, self.depth + 1) if ending == ":-" else None
+        default = (
+            self.scanner.template(self.at, self.close, self.depth + 1) if ending == ":-" else None
+        )
         required = self.scanner._plain(self.at, self.close, 1).strip() if ending == ":?" else None
         return ContextPlaceholder(
             start, self.close + 1, read, tuple(filters), default, required, spread=spread
@@ -429,7 +451,9 @@ class _Expression:
             return Alternative(Literal(_number(number)))
         name = self._match(self.name)
         if name is None:
-            raise _Malformed("a name is missing here" if self.at == self.close else "this is not a name")
+            raise _Malformed(
+                "a name is missing here" if self.at == self.close else "this is not a name"
+            )
         if name in _COMPUTED_KINDS and self._char() == ":" and self._peek(1) not in ("-", "?"):
             return self._parse_computed(name)
         if name == "json" and self._char() == ":" and self._peek(1) not in ("-", "?"):
@@ -575,7 +599,8 @@ class _Expression:
         wanted = FILTERS[name][0]
         if len(arguments) != wanted:
             what = (
-                f"filter '{name}' takes {wanted} argument{'s' if wanted != 1 else ''}, not {len(arguments)}"
+                f"filter '{name}' takes {wanted} argument{'s' if wanted != 1 else ''}, not "
+                f"{len(arguments)}"
             )
             fix = f"write '| {name}(x)'" if wanted else f"write '| {name}'"
             raise _Unknown(what, "", {}, fix, "filter-arguments")
@@ -672,7 +697,9 @@ _EXPANSION: Final = re.compile(
 
 
 def expansions(text: str) -> Iterator[tuple[str, int, int]]:
-    """The names in `${name%.c}`, `${#name}` and their like, outside single quotes, with their places."""
+    """The names in `${name%.c}`, `${#name}` and their like, outside single quotes, with their
+    places.
+    """
     for found in _EXPANSION.finditer(text):
         group = "all" if found["all"] else "part"
         if not _in_single_quotes(text, found.start()):

@@ -1,8 +1,8 @@
 """JSONPath, RFC 9535: one environment for everything that asks by a path.
 
-The library has two lines, and which one is installed depends on the version of Python.  Only names that
-both export are used; what differs between them stands in this file.  `match` and `search` are RE2's: a path
-may come from anybody, and so may the data.
+The library has two lines, and which one is installed depends on the version of Python.  Only names
+that both export are used; what differs between them stands in this file.  `match` and `search` are
+RE2's: a path may come from anybody, and so may the data.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Query:
     _compiled: _Compiled
 
     def nodes(self, document: Json, where: str | None = None) -> Iterator[Node]:
-        """What is found in a document, which is `where`; LimitError if `..` would have to go too deep."""
+        """What is found in a document, which is `where`; LimitError if `..` would have to go too
+        deep.
+        """
         from jsonpath_rfc9535 import JSONPathRecursionError
 
         try:
@@ -89,7 +91,9 @@ def compile_query(text: str, source: Source | None = None) -> Query:
         return Query(text, _environment().compile(text))
     except (JSONPathRecursionError, RecursionError):
         what = "this json_path is nested too deeply"
-        raise LimitError(what, Span(source, 0, 1), "choose by 'filter' instead", code="too-deep") from None
+        raise LimitError(
+            what, Span(source, 0, 1), "choose by 'filter' instead", code="too-deep"
+        ) from None
     except JSONPathError as error:
         raise _unreadable(error, source) from None
 
@@ -172,7 +176,9 @@ def _environment() -> Any:
     functions = getattr(environment, "functions", None) or environment.function_extensions
     for name, whole in (("match", True), ("search", False)):
         # A class below the library's own: the types of arguments and result are inherited.
-        functions[name] = type(name, (type(functions[name]),), {"__call__": _matching(whole=whole)})()
+        functions[name] = type(
+            name, (type(functions[name]),), {"__call__": _matching(whole=whole)}
+        )()
     return environment
 
 
@@ -186,7 +192,9 @@ def _matching(*, whole: bool) -> Any:
         try:
             return test is not None and test(text)
         except RefusedError as refused:
-            raise LimitError(f"a text is {refused.what}", "json_path", refused.fix, code="too-long") from None
+            raise LimitError(
+                f"a text is {refused.what}", "json_path", refused.fix, code="too-long"
+            ) from None
 
     return matches
 

@@ -205,7 +205,9 @@ def nested_parts(placeholder: Hole) -> tuple[Parts, ...]:
     """The templates inside a hole: its default, and the arguments of `file:` and `cmd:`."""
     found: list[Parts] = []
     if isinstance(placeholder, ContextPlaceholder):
-        found += [a.origin.argument for a in placeholder.alternatives if isinstance(a.origin, Computed)]
+        found += [
+            a.origin.argument for a in placeholder.alternatives if isinstance(a.origin, Computed)
+        ]
     if (default := default_parts(placeholder)) is not None:
         found.append(default)
     return tuple(found)

@@ -1,4 +1,5 @@
-"""The operators of conditions: a builder checks the operand once and gives the test of a found value.
+"""The operators of conditions: a builder checks the operand once and gives the test of a found
+value.
 
 What an operator means stands in `conditions`; what it refuses, and in which
 words, stands here.  A refusal names kinds of values, never a value.
@@ -61,7 +62,9 @@ def _build_ne(operand: Json) -> Test:
 
 def _build_exists(operand: Json) -> Test:
     if not isinstance(operand, bool):
-        raise RefusedError(f"{type_name(operand)}, not true or false", "leave it out, or write value: false")
+        raise RefusedError(
+            f"{type_name(operand)}, not true or false", "leave it out, or write value: false"
+        )
     return lambda actual: (actual is not None) is operand
 
 
@@ -113,7 +116,9 @@ def _build_regex(operand: Json) -> Test:
 
     def test(actual: Json) -> bool:
         if type_name(actual) != "a string":
-            raise RefusedError(f"{type_name(actual)}, and a pattern is searched in strings", "test a string")
+            raise RefusedError(
+                f"{type_name(actual)}, and a pattern is searched in strings", "test a string"
+            )
         text = _utf8(_reveal(actual))
         if len(text) > MAX_SEARCHED or len(text) * program.programsize > MAX_SEARCH_WORK:
             raise RefusedError(
@@ -148,7 +153,9 @@ def _same(actual: Json, operand: Json) -> bool:
         return False
     match operand:
         case Mapping():
-            return actual.keys() == operand.keys() and all(_same(actual[k], operand[k]) for k in operand)
+            return actual.keys() == operand.keys() and all(
+                _same(actual[k], operand[k]) for k in operand
+            )
         case list() | tuple():
             return len(actual) == len(operand) and all(map(_same, actual, operand))
         case _:
@@ -191,7 +198,9 @@ def _compile_pattern(pattern: str) -> _Program:
     import re2  # only conditions with a pattern need it
 
     if len(pattern) > MAX_PATTERN:
-        raise RefusedError("a pattern that is too long", f"write at most {MAX_PATTERN:,} characters")
+        raise RefusedError(
+            "a pattern that is too long", f"write at most {MAX_PATTERN:,} characters"
+        )
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -209,7 +218,9 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise RefusedError("text with half a surrogate pair", "use text that has a UTF-8 form") from None
+        raise RefusedError(
+            "text with half a surrogate pair", "use text that has a UTF-8 form"
+        ) from None
 
 
 UNSUPPORTED: Final = {
@@ -234,5 +245,9 @@ def _pattern_error(reason: str) -> RefusedError:
             f"a pattern with {UNSUPPORTED[fragment]}, which a search in linear time cannot do",
             "use RE2 syntax, and all, any and not to join simpler patterns",
         )
-    hint = "write \\z for the end of the text" if fragment == "\\Z" else "correct it; the syntax is RE2's"
+    hint = (
+        "write \\z for the end of the text"
+        if fragment == "\\Z"
+        else "correct it; the syntax is RE2's"
+    )
     return RefusedError(f"not a valid pattern ({rule})", hint)

@@ -1,9 +1,9 @@
 """Which words of a command its program reads as options.
 
-A value is one argument, and a program may read an argument that begins with `-` as an option.  It does
-not where an option before takes the word as its value, behind `--`, or where the program has ended its
-options already.  The tables say this of common programs.  Of every other program each word before `--`
-can be an option, unless it is a number.
+A value is one argument, and a program may read an argument that begins with `-` as an option.  It
+does not where an option before takes the word as its value, behind `--`, or where the program has
+ended its options already.  The tables say this of common programs.  Of every other program each
+word before `--` can be an option, unless it is a number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def option_words(words: Sequence[Argument], *, in_shell: bool = True) -> dict[in
 
 
 def takes_next_word(words: Sequence[str]) -> bool:
-    """Whether the word behind these is, for all that is known of the program, the value of an option."""
+    """Whether the word behind these is, for all that is known of the program, the value of an
+    option.
+    """
     probes = [Argument(_NO_OPTION)] * _MOST_VALUES
     found = option_words([*map(Argument, words), *probes], in_shell=False)
     places = range(len(words), len(words) + _MOST_VALUES)
@@ -91,7 +93,11 @@ PREFIXES: Final[dict[str, Prefix]] = {
     ),
     "doas": Prefix("Cu"),
     "env": Prefix(
-        "uC", word_set("unset chdir"), assignments=True, code="S", long_code=word_set("split-string")
+        "uC",
+        word_set("unset chdir"),
+        assignments=True,
+        code="S",
+        long_code=word_set("split-string"),
     ),
     "nohup": Prefix(),
     "time": Prefix("fo", word_set("format output")),
@@ -147,7 +153,8 @@ class Program:
     permutes: bool = True
     """Options are read behind operands, too."""
     behind: Literal["data", "program"] = "data"
-    """Where they are not: what stands behind the first operand, data or words for another program."""
+    """Where they are not: what stands behind the first operand, data or words for another program.
+    """
     dashes: bool = True
     """`--` ends the options."""
     digits: bool = False
@@ -191,17 +198,24 @@ _SHELL: Final = Program(
 _GREP: Final = Program(
     "ABCDdefm",
     word_set(
-        "after-context before-context context directories devices regexp file max-count include exclude"
+        "after-context before-context context directories devices regexp file max-count include "
+        "exclude"
         " exclude-from exclude-dir label binary-files group-separator"
     ),
     digits=True,
     instead="write -e before it",
 )
 _ECHO: Final = Program(
-    only=re.compile(r"-[neE]+"), permutes=False, dashes=False, instead="print it with printf '%s\\n'"
+    only=re.compile(r"-[neE]+"),
+    permutes=False,
+    dashes=False,
+    instead="print it with printf '%s\\n'",
 )
 _ECHO_FILE: Final = Program(
-    only=re.compile(r"-[neE]+|--help|--version"), permutes=False, dashes=False, instead=_ECHO.instead
+    only=re.compile(r"-[neE]+|--help|--version"),
+    permutes=False,
+    dashes=False,
+    instead=_ECHO.instead,
 )
 _EDITOR: Final = Program(plus=True, digits=True)
 _COMPRESSOR: Final = Program("S", word_set("suffix"), digits=True)
@@ -266,9 +280,12 @@ _FIND: Final = Program(
     several={
         **dict.fromkeys(
             word_set(
-                "-amin -anewer -atime -cmin -cnewer -context -ctime -fls -fprint -fprint0 -fstype -gid -group"
-                " -ilname -iname -inum -ipath -iregex -iwholename -links -lname -maxdepth -mindepth -mmin"
-                " -mtime -name -newer -path -perm -printf -regex -regextype -samefile -size -type -uid -used"
+                "-amin -anewer -atime -cmin -cnewer -context -ctime -fls -fprint -fprint0 -fstype "
+                "-gid -group"
+                " -ilname -iname -inum -ipath -iregex -iwholename -links -lname -maxdepth "
+                "-mindepth -mmin"
+                " -mtime -name -newer -path -perm -printf -regex -regextype -samefile -size -type "
+                "-uid -used"
                 " -user -wholename -xtype"
             ),
             1,
@@ -300,13 +317,20 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ("chown chgrp", Program(long_valued=word_set("reference from"))),
     ("cp mv ln", Program("St", word_set("suffix target-directory"))),
     ("df", Program("Btx", word_set("block-size type exclude-type"))),
-    ("du", Program("BdtX", word_set("block-size max-depth threshold exclude exclude-from files0-from"))),
+    (
+        "du",
+        Program(
+            "BdtX", word_set("block-size max-depth threshold exclude exclude-from files0-from")
+        ),
+    ),
     ("find", _FIND),
     ("install", Program("gmoSt", word_set("group mode owner suffix target-directory"))),
     (
         "ls dir vdir",
         Program(
-            "IwT", word_set("ignore hide width tabsize block-size quoting-style time-style"), digits=True
+            "IwT",
+            word_set("ignore hide width tabsize block-size quoting-style time-style"),
+            digits=True,
         ),
     ),
     ("mkdir", Program("m", word_set("mode"))),
@@ -332,7 +356,11 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ),
     (
         "diff",
-        Program("CUFILxXSWD", word_set("label exclude exclude-from starting-file width ifdef"), digits=True),
+        Program(
+            "CUFILxXSWD",
+            word_set("label exclude exclude-from starting-file width ifdef"),
+            digits=True,
+        ),
     ),
     ("expand unexpand", Program("t", word_set("tabs"), digits=True)),
     ("expr", Program(permutes=False)),
@@ -349,7 +377,12 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
             several={"--arg": 2, "--argjson": 2, "--slurpfile": 2, "--rawfile": 2, "--argfile": 2},
         ),
     ),
-    ("nl", Program("bdfhilnsvw", word_set("body-numbering section-delimiter number-separator number-width"))),
+    (
+        "nl",
+        Program(
+            "bdfhilnsvw", word_set("body-numbering section-delimiter number-separator number-width")
+        ),
+    ),
     ("paste", Program("d", word_set("delimiters"))),
     ("sed", Program("efl", word_set("expression file line-length"), optional="i")),
     ("seq", Program("fs", word_set("format separator"), permutes=False)),
@@ -364,7 +397,12 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
             ),
         ),
     ),
-    ("split", Program("abCln", word_set("suffix-length bytes line-bytes lines number filter"), digits=True)),
+    (
+        "split",
+        Program(
+            "abCln", word_set("suffix-length bytes line-bytes lines number filter"), digits=True
+        ),
+    ),
     (
         "tail",
         Program("cns", word_set("bytes lines pid sleep-interval max-unchanged-stats"), digits=True),
@@ -380,7 +418,8 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
         Program(
             "fCTXbFgHKLNVI",
             word_set(
-                "file directory files-from exclude exclude-from to-command use-compress-program transform"
+                "file directory files-from exclude exclude-from to-command use-compress-program "
+                "transform"
                 " xform strip-components owner group mode mtime"
             ),
             first=True,
@@ -392,8 +431,10 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
         Program(
             "AbcCdDeEFHKmoPQrTtuUwxXyYz",
             word_set(
-                "data data-raw data-binary data-urlencode json header user user-agent request output form"
-                " form-string url cookie cookie-jar referer max-time connect-timeout proxy upload-file config"
+                "data data-raw data-binary data-urlencode json header user user-agent request "
+                "output form"
+                " form-string url cookie cookie-jar referer max-time connect-timeout proxy "
+                "upload-file config"
                 " cacert cert key write-out range retry dump-header oauth2-bearer"
             ),
             digits=True,
@@ -404,7 +445,8 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
         Program(
             "OoaPUTtwei",
             word_set(
-                "output-document output-file append-output directory-prefix user-agent timeout tries wait"
+                "output-document output-file append-output directory-prefix user-agent timeout "
+                "tries wait"
                 " header post-data post-file user password execute input-file"
             ),
             digits=True,
@@ -415,7 +457,9 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ("ssh slogin rsh autossh mosh", Program(SSH_VALUED, digits=True)),
     (
         "make",
-        Program("CfIoW", word_set("directory file makefile include-dir old-file what-if"), optional="j"),
+        Program(
+            "CfIoW", word_set("directory file makefile include-dir old-file what-if"), optional="j"
+        ),
     ),
     ("vi vim view ex nvim less more", _EDITOR),
     ("git", _GIT),
@@ -472,7 +516,9 @@ class _Reader:
             elif text.startswith("-") and not ended:
                 self.found[at] = _UNKNOWN
                 if self.words[at].known:  # else something is glued to it
-                    at += takes_next(text, prefix.valued + prefix.code, prefix.long_valued | prefix.long_code)
+                    at += takes_next(
+                        text, prefix.valued + prefix.code, prefix.long_valued | prefix.long_code
+                    )
             elif prefix.assignments and _ASSIGNMENT.match(text):
                 pass
             elif operands:
@@ -495,7 +541,9 @@ class _Reader:
             if is_option:
                 self.found[at] = program
             if not is_option or word.text == "-":  # standard input, which is an operand
-                vanishes = word.may_vanish and program.subcommands is None  # what follows may be the first
+                vanishes = (
+                    word.may_vanish and program.subcommands is None
+                )  # what follows may be the first
                 if not program.permutes and not vanishes:
                     self.behind(program, at, end, coded=coded)
                     return
@@ -505,7 +553,9 @@ class _Reader:
                 at = self.read_exec_command(at + 1, end)
                 continue
             last = _last_letter(word.text)
-            coded = coded or (not word.text.startswith("--") and any(c in word.text for c in program.coded))
+            coded = coded or (
+                not word.text.startswith("--") and any(c in word.text for c in program.coded)
+            )
             taken = self.value_count(word.text, program)
             if taken and not word.known:  # its value is glued to it, unless that is empty
                 taken, dashes = 0, False
@@ -525,7 +575,9 @@ class _Reader:
         """What the first operand means."""
         if program.subcommands is not None:
             word = self.words[at]
-            self.program(program.subcommands.get(word.text if word.known else "", _ANY_GIT), at + 1, end)
+            self.program(
+                program.subcommands.get(word.text if word.known else "", _ANY_GIT), at + 1, end
+            )
         elif program.behind == "program" and not coded:
             self.program(_UNKNOWN, at + 1, end)
 

@@ -63,7 +63,9 @@ from plait.template.nodes import (
 from plait.template.profiles import PROFILES, Profile
 
 FEW_HOLES: Final = 64
-"""Of so few holes generated code looks at each value that stands twice; more are counted one by one."""
+"""Of so few holes generated code looks at each value that stands twice; more are counted one by
+one.
+"""
 MOST_GUESSES: Final = 20
 """For so many missing names a person is told what they may have meant."""
 MOST_LISTED: Final = 1000
@@ -72,7 +74,9 @@ FALLBACK_ROOTS: Final = frozenset({"env", "uuid", "ARG", "ARGUMENT", "FILE", "FI
 """The only roots for which `Lookup.fallback` may have an answer."""
 
 FACTS: Final = ":facts"
-"""`name:facts` holds what is known beside the value of a name: `${name.exit_code}`.  No path can spell it."""
+"""`name:facts` holds what is known beside the value of a name: `${name.exit_code}`.  No path can
+spell it.
+"""
 
 Answer: TypeAlias = Json | Undefined
 Getter: TypeAlias = Callable[["Rendering"], Answer]
@@ -185,9 +189,21 @@ class PlainLookup:
 class Program:
     """A template ready to be rendered; shared by every place where its text stands."""
 
-    __slots__ = ("_steps", "flaws", "getters", "hole_count", "names", "parts", "profile", "repeats", "whole")
+    __slots__ = (
+        "_steps",
+        "flaws",
+        "getters",
+        "hole_count",
+        "names",
+        "parts",
+        "profile",
+        "repeats",
+        "whole",
+    )
 
-    def __init__(self, parts: Parts, profile: Profile, flaws: tuple[MalformedPlaceholder, ...] = ()) -> None:
+    def __init__(
+        self, parts: Parts, profile: Profile, flaws: tuple[MalformedPlaceholder, ...] = ()
+    ) -> None:
         self.parts = parts
         self.profile = profile
         self.flaws = flaws
@@ -230,13 +246,17 @@ class Program:
         return whole if rendering.unknown == unknown else Unknown(whole)
 
     def text_or_secret(self, rendering: Rendering) -> Json:
-        """The text; if a secret is part of it, it is one, and a sink that needs it finds it whole."""
+        """The text; if a secret is part of it, it is one, and a sink that needs it finds it
+        whole.
+        """
         pieces = self.pieces(rendering)
         values = [piece.value for piece in pieces if isinstance(piece, PlacedValue)]
         if any(value.__class__ is Unknown for value in values):
             return unknown_text(pieces)
         if any(map(holds_secret, values)):
-            return Secret("".join(p if isinstance(p, str) else reveal_text(p.value) for p in pieces))
+            return Secret(
+                "".join(p if isinstance(p, str) else reveal_text(p.value) for p in pieces)
+            )
         return "".join(p if isinstance(p, str) else text(p.value) for p in pieces)
 
     def text(self, rendering: Rendering) -> str:
@@ -263,7 +283,9 @@ class Program:
             kept = _source_text(part, rendering.source)
             rendering.size += len(least_text(answer)) - len(kept)  # which is counted behind this
             return kept
-        return _source_text(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
+        return (
+            _source_text(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
+        )
 
     def pieces(self, rendering: Rendering) -> list[Piece]:
         """Text and placed values, for sinks that treat the two differently."""
@@ -279,12 +301,18 @@ class Program:
                 rendering.unknown += 1
                 answer = Unknown(_source_text(part, rendering.source), least_text(answer))
             pieces.append(
-                _source_text(part, rendering.source) if answer is UNDEFINED else PlacedValue(answer, part)
+                _source_text(part, rendering.source)
+                if answer is UNDEFINED
+                else PlacedValue(answer, part)
             )
             if rendering.counted and answer is not UNDEFINED:
                 written = answer.least if isinstance(answer, Unknown) else answer
                 rendering.count(
-                    len(written if isinstance(written, str) else _show_value(part, written, rendering))
+                    len(
+                        written
+                        if isinstance(written, str)
+                        else _show_value(part, written, rendering)
+                    )
                 )
         return pieces
 
@@ -297,10 +325,17 @@ class Program:
         assert not isinstance(placeholder, Text | FilledPlaceholder)
         if is_unknown_bare(placeholder, rendering.names):
             return UNDEFINED
-        if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder) and placeholder.required is not None:
+        if (
+            isinstance(placeholder, ContextPlaceholder | EnvPlaceholder)
+            and placeholder.required is not None
+        ):
             rendering.missing.append((rendering.source, placeholder))
             return ""
-        if rendering.is_shell and not rendering.strict and _is_of_shell(placeholder, rendering.shell_names):
+        if (
+            rendering.is_shell
+            and not rendering.strict
+            and _is_of_shell(placeholder, rendering.shell_names)
+        ):
             return UNDEFINED  # so is ${NAME} in capitals, and what the script sets itself
         if rendering.strict or self.profile.always_strict:
             if placeholder.name not in rendering.shell_names:
@@ -390,7 +425,9 @@ def output_too_long(where: Span | None) -> LimitError:
 
 
 def require_bounded(value: Json, where: Span | None = None) -> None:
-    """Refuse a tree that is small in memory, because its parts are shared, and not when it is written."""
+    """Refuse a tree that is small in memory, because its parts are shared, and not when it is
+    written.
+    """
     try:
         size = json_size(value)
     except RecursionError:
@@ -463,7 +500,11 @@ def follow_path(value: Json, keys: tuple[str | int, ...]) -> Answer:
             value = value.get(key if isinstance(key, str) else str(key), UNDEFINED)
             if value is UNDEFINED:
                 return UNDEFINED
-        elif isinstance(value, list | tuple) and isinstance(key, int) and -len(value) <= key < len(value):
+        elif (
+            isinstance(value, list | tuple)
+            and isinstance(key, int)
+            and -len(value) <= key < len(value)
+        ):
             value = value[key]
         else:
             return NOT_KNOWN if value.__class__ is Unknown else UNDEFINED
@@ -485,8 +526,12 @@ def _context(placeholder: ContextPlaceholder, profile: Profile) -> Getter:
 
 
 def _if_known(find: Getter, placeholder: ContextPlaceholder) -> Getter:
-    """Of a hole that is none if nobody knows its name, its default and filters count no more than it does."""
-    return lambda rendering: UNDEFINED if is_unknown_bare(placeholder, rendering.names) else find(rendering)
+    """Of a hole that is none if nobody knows its name, its default and filters count no more than
+    it does.
+    """
+    return lambda rendering: (
+        UNDEFINED if is_unknown_bare(placeholder, rendering.names) else find(rendering)
+    )
 
 
 def is_unknown_bare(placeholder: Hole, names: Container[str]) -> bool:
@@ -573,7 +618,11 @@ def _extract(extract: Extract) -> Getter:
 
 
 def _make_computed(computed: Computed, profile: Profile) -> Getter:
-    find = _command(computed, profile) if computed.kind == "cmd" else _make_computed_text(computed, profile)
+    find = (
+        _command(computed, profile)
+        if computed.kind == "cmd"
+        else _make_computed_text(computed, profile)
+    )
     if computed.variable is None:
         return find
     root, variable = computed.kind, _alternative(computed.variable, profile)
@@ -598,7 +647,9 @@ def _make_computed_text(computed: Computed, profile: Profile) -> Getter:
 def _command(computed: Computed, profile: Profile) -> Getter:
     argument = Program(computed.argument, profile)
     known: list[Program] = []
-    """The same without the holes that ask for variables of the command; made when its text is known."""
+    """The same without the holes that ask for variables of the command; made when its text is
+    known.
+    """
 
     def find(rendering: Rendering) -> Answer:
         if not known:
@@ -651,7 +702,9 @@ _LEAVING: Final = frozenset({"opt", "path", "default"})
 
 
 def _made_of_unknown(value: Json, steps: Sequence[tuple[str, Callable[[Json], Json]]]) -> Unknown:
-    """What formats and filters make of what only a run knows; as much of the text as is sure stays known."""
+    """What formats and filters make of what only a run knows; as much of the text as is sure stays
+    known.
+    """
     for name, change in steps:
         least = least_text(value) if isinstance(value, Unknown) or name == "json" else ""
         if not least or (isinstance(value, Unknown) and name not in _GROWING | _LEAVING):
@@ -675,7 +728,9 @@ def _require_short_text(value: Json, *, steps: int) -> Json:
     return value
 
 
-def _with_default(find: Getter, default: Parts, profile: Profile, *, null_is_missing: bool = False) -> Getter:
+def _with_default(
+    find: Getter, default: Parts, profile: Profile, *, null_is_missing: bool = False
+) -> Getter:
     fallback = _default_value(default, profile)
 
     def find_or_default(rendering: Rendering) -> Answer:
@@ -716,7 +771,9 @@ def _env(placeholder: EnvPlaceholder, profile: Profile) -> Getter:
     def find(rendering: Rendering) -> Answer:
         return rendering.env.get(name, UNDEFINED)
 
-    return find if placeholder.default is None else _with_default(find, placeholder.default, profile)
+    return (
+        find if placeholder.default is None else _with_default(find, placeholder.default, profile)
+    )
 
 
 # ── what to say ──────────────────────────────────────────────────────────
@@ -760,7 +817,9 @@ def _unknown(
     if of_shell:
         meant += f"a variable of the shell is written ${of_shell[0]}; "
     spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
-    of_kinds = {type(hole): hole for hole in reversed(wanted.values())}  # all of a kind know the same
+    of_kinds = {
+        type(hole): hole for hole in reversed(wanted.values())
+    }  # all of a kind know the same
     known = dict.fromkeys(
         name for hole in reversed(of_kinds.values()) for name in _available_names(hole, names, env)
     )
@@ -773,7 +832,9 @@ def _unknown(
     )
 
 
-def _candidate_names(placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+def _candidate_names(
+    placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]
+) -> list[str]:
     """What a name of this kind of hole could have been meant to be."""
     return (
         suggested_names(names)
@@ -782,7 +843,9 @@ def _candidate_names(placeholder: Hole, names: Mapping[str, Json], env: Mapping[
     )
 
 
-def _available_names(placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+def _available_names(
+    placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]
+) -> list[str]:
     match placeholder:
         case EnvPlaceholder():
             return list(env)
@@ -803,12 +866,18 @@ def _with_fields(names: Mapping[str, Json]) -> Iterator[str]:
     """Every name, and of one that holds a map its fields."""
     for name, value in names.items():
         if isinstance(name, str) and not name.endswith(FACTS):
-            fields = [key for key in value if isinstance(key, str)] if isinstance(value, Mapping) else []
+            fields = (
+                [key for key in value if isinstance(key, str)] if isinstance(value, Mapping) else []
+            )
             yield from [f"{name}.{key}" for key in fields] or [name]
 
 
 def _message(placeholder: Hole) -> str | None:
-    return placeholder.required if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder) else None
+    return (
+        placeholder.required
+        if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder)
+        else None
+    )
 
 
 def _no_value_problem(placeholder: Hole, source: Source) -> Problem:
@@ -824,13 +893,17 @@ def _no_value_problem(placeholder: Hole, source: Source) -> Problem:
 def suggested_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
     """Names and dotted paths that a person may have meant."""
     found: list[str] = []
-    level = [(name.removesuffix(FACTS), value) for name, value in names.items() if isinstance(name, str)]
+    level = [
+        (name.removesuffix(FACTS), value) for name, value in names.items() if isinstance(name, str)
+    ]
     for _ in range(depth):
         deeper: list[tuple[str, Json]] = []
         for name, value in level:
             found.append(name)
             if isinstance(value, Mapping):
-                deeper += [(f"{name}.{key}", inner) for key, inner in value.items() if isinstance(key, str)]
+                deeper += [
+                    (f"{name}.{key}", inner) for key, inner in value.items() if isinstance(key, str)
+                ]
             if len(found) >= most:
                 return found
         level = deeper

@@ -53,11 +53,15 @@ def sink_named(name: str) -> str:
     )
 
 
-def render_text(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+def render_text(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None
+) -> str:
     return text(template.render(values, strict=strict, env=env))
 
 
-def render_words(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> list[str]:
+def render_words(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None
+) -> list[str]:
     """One argument; a whole-value list spreads only as `${files...}`."""
     pieces = template.pieces(values, strict=strict, env=env)
     match pieces:
@@ -75,31 +79,45 @@ def render_words(template: Template, values: Values, *, strict: bool = False, en
 def render_argv(
     templates: Sequence[Template], values: Values, *, strict: bool = False, env: Env = None
 ) -> list[str]:
-    return [word for template in templates for word in render_words(template, values, strict=strict, env=env)]
+    return [
+        word
+        for template in templates
+        for word in render_words(template, values, strict=strict, env=env)
+    ]
 
 
-def render_json_value(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> Json:
+def render_json_value(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None
+) -> Json:
     """The filled tree; a map entry whose value is one unresolved `{name}` is gone, at any depth."""
     whole = template.render_checked(values, strict=strict, env=env, sealing=True)
     if template.profile.braces != "param":
         return whole
-    stripped = _strip_unresolved(template.root, whole, template.lookup(values, env).names, env or {})
+    stripped = _strip_unresolved(
+        template.root, whole, template.lookup(values, env).names, env or {}
+    )
     return None if stripped is _GONE else stripped
 
 
-def render_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+def render_json(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None
+) -> str:
     value = render_json_value(template, values, strict=strict, env=env)
     if template.counted:
         require_bounded(value)
     return json_text(value, reveal=True)
 
 
-def render_header(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+def render_header(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None
+) -> str:
     return _render_checked(template, values, "\r\n\0", "a header", strict=strict, env=env)
 
 
 def render_env(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
-    return _render_checked(template, values, "\0", "an environment variable", strict=strict, env=env)
+    return _render_checked(
+        template, values, "\0", "an environment variable", strict=strict, env=env
+    )
 
 
 def render_secret_env(
@@ -112,7 +130,9 @@ def render_secret_env(
     whole = "".join(map(_reveal_piece, pieces))
     _refuse_characters(whole, "\0", "an environment variable", template.leaf.source, pieces)
     secrets = [
-        _reveal_piece(one) for one in pieces if isinstance(one, PlacedValue) and holds_secret(one.value)
+        _reveal_piece(one)
+        for one in pieces
+        if isinstance(one, PlacedValue) and holds_secret(one.value)
     ]
     return Secret(whole) if secrets else whole, secrets
 
@@ -138,7 +158,9 @@ def render_url(
     env: Env = None,
     host_from_value: bool = False,
 ) -> str:
-    """A URL whose scheme and host the author wrote; values are encoded for the part they land in."""
+    """A URL whose scheme and host the author wrote; values are encoded for the part they land
+    in.
+    """
     pieces = template.pieces(values, strict=strict, env=env)
     source = template.leaf.source
     written: list[str] = []
@@ -147,12 +169,16 @@ def render_url(
         if isinstance(piece, str):
             written.append(piece)
             # The origin is judged by all that stands before, later parts by what was added.
-            place = _url_part("".join(written)) if place == "origin" else _later_url_part(place, piece)
+            place = (
+                _url_part("".join(written)) if place == "origin" else _later_url_part(place, piece)
+            )
         elif _is_unknown(piece) and (place != "origin" or (host_from_value and index == 0)):
             written.append(_reveal_piece(piece))
             place = "query" if place == "origin" else place  # where no value is refused
         elif place != "origin":
-            written.append(_url_encoded(piece, place, written[-1], pieces[index + 1 : index + 2], source))
+            written.append(
+                _url_encoded(piece, place, written[-1], pieces[index + 1 : index + 2], source)
+            )
         elif host_from_value and index == 0:
             written.append(_require_origin(reveal_text(piece.value), piece, source))
             place = _url_part(written[0])
@@ -165,7 +191,12 @@ def render_url(
 
 
 def bind_shell(
-    template: Template, values: Values, *, strict: bool = False, env: Env = None, dialect: Dialect = "sh"
+    template: Template,
+    values: Values,
+    *,
+    strict: bool = False,
+    env: Env = None,
+    dialect: Dialect = "sh",
 ) -> BoundScript:
     """Shell text with its values bound to variables; see `shell`."""
     from plait.template.shell.binding import bind
@@ -191,7 +222,10 @@ def bind_pieces(
 
     placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
     numbers = iter(range(len(placed)))
-    gaps = [piece if isinstance(piece, str) else make_slot(piece.hole, next(numbers)) for piece in pieces]
+    gaps = [
+        piece if isinstance(piece, str) else make_slot(piece.hole, next(numbers))
+        for piece in pieces
+    ]
     trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
     variables = None if lookup is None else _variables(lookup)
     values = [piece.value for piece in placed]
@@ -241,7 +275,9 @@ def _render_checked(
     return whole
 
 
-def _refuse_characters(whole: str, refused: str, what: str, source: Source, pieces: Sequence[Piece]) -> None:
+def _refuse_characters(
+    whole: str, refused: str, what: str, source: Source, pieces: Sequence[Piece]
+) -> None:
     if not any(char in whole for char in refused):
         return
     shown = {"\0": "NUL", "\r": "CR", "\n": "LF"}
@@ -262,20 +298,25 @@ def _refuse_characters(whole: str, refused: str, what: str, source: Source, piec
     )
 
 
-def _refusal_error(what: str, piece: PlacedValue, source: Source, fix: str, code: str) -> ValueRefusedError:
+def _refusal_error(
+    what: str, piece: PlacedValue, source: Source, fix: str, code: str
+) -> ValueRefusedError:
     return ValueRefusedError(what, Span(source, piece.hole.start, piece.hole.end), fix, code=code)
 
 
 _GONE: Final = object()
 
 
-def _strip_unresolved(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]) -> Json:
+def _strip_unresolved(
+    node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]
+) -> Json:
     match node:
         case Leaf(program):
             return _GONE if is_unresolved(program.parts, names, env) else value
         case Branch(items, None):
             kept = [
-                _strip_unresolved(item, inner, names, env) for item, inner in zip(items, value, strict=True)
+                _strip_unresolved(item, inner, names, env)
+                for item, inner in zip(items, value, strict=True)
             ]
             return [item for item in kept if item is not _GONE]
         case Branch(items, keys):
@@ -287,7 +328,8 @@ def _strip_unresolved(node: Node, value: Json, names: Mapping[str, Json], env: M
 
 
 def drop_unanswered(template: Template, values: Values) -> Template | None:
-    """The template without entries that are one placeholder which nothing answers; None: nothing is left.
+    """The template without entries that are one placeholder which nothing answers; None: nothing is
+    left.
 
     A request leaves such an entry out, instead of sending the placeholder as text.
     """
@@ -295,11 +337,15 @@ def drop_unanswered(template: Template, values: Values) -> Template | None:
 
     def prune(node: Node) -> Node | None:
         match node:
-            case Leaf(program, source) if [type(part) for part in program.parts] == [ContextPlaceholder]:
+            case Leaf(program, source) if [type(part) for part in program.parts] == [
+                ContextPlaceholder
+            ]:
                 rendering.source = source
                 return None if isinstance(program.pieces(rendering)[0], str) else node
             case Branch(items, keys):
-                kept = [(at, one) for at, item in enumerate(items) if (one := prune(item)) is not None]
+                kept = [
+                    (at, one) for at, item in enumerate(items) if (one := prune(item)) is not None
+                ]
                 names = None if keys is None else tuple(keys[at] for at, _ in kept)
                 return Branch(tuple(one for _, one in kept), names)
         return node
@@ -313,7 +359,9 @@ def is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str
     match parts:
         case (ParamPlaceholder(name=name),):
             return name not in names
-        case (EnvPlaceholder(name=name, default=default),) if default is not None and name not in env:
+        case (EnvPlaceholder(name=name, default=default),) if (
+            default is not None and name not in env
+        ):
             return is_unresolved(default, names, env)
     return False
 
@@ -361,7 +409,13 @@ def _require_origin(value: str, piece: PlacedValue, source: Source) -> str:
     scheme, separator, rest = value.partition("://")
     authority = rest.split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
     printable = all(33 <= ord(char) < 127 for char in value)
-    if scheme not in ("http", "https") or not separator or "@" in authority or not authority or not printable:
+    if (
+        scheme not in ("http", "https")
+        or not separator
+        or "@" in authority
+        or not authority
+        or not printable
+    ):
         raise _refusal_error(
             "this value is not an http or https URL without user name", piece, source,
             "give it the form https://host/path", "url-origin",
@@ -382,26 +436,34 @@ def original_placeholder(placeholder: Hole | FilledPlaceholder) -> Hole | None:
 def is_author_placeholder(
     placeholder: Hole | FilledPlaceholder, lookup: Lookup | None, *, of_author: bool = False
 ) -> bool:
-    """Is every name in the hole of a trusted source, or the author's own (only then it may be an option)?"""
+    """Is every name in the hole of a trusted source, or the author's own (only then it may be an
+    option)?
+    """
     origin_of = getattr(lookup, "origin", None)
     if not isinstance(placeholder, ContextPlaceholder) or origin_of is None:
         return False
     roots = [getattr(alternative.origin, "root", None) for alternative in placeholder.alternatives]
     origins = [origin_of(root) if root else None for root in roots]
     if placeholder.default is not None and not any(origins):
-        return all(isinstance(part, Text) for part in placeholder.default)  # the author's default is used
+        return all(
+            isinstance(part, Text) for part in placeholder.default
+        )  # the author's default is used
     if of_author:
         return all(origin is not None and origin.of_author for origin in origins)
     return all(origin is not None and origin.is_trusted for origin in origins)
 
 
 def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | None:
-    """`{name}` is replaced, `{{name}}` is a literal `{name}`; null and blank text pass as they are."""
+    """`{name}` is replaced, `{{name}}` is a literal `{name}`; null and blank text pass as they
+    are.
+    """
     if template is None:
         return None
     if not isinstance(template, str):
         raise InputError(
-            f"a prompt is text, not {type(template).__name__}", fix="pass a string or None", code="wrong-type"
+            f"a prompt is text, not {type(template).__name__}",
+            fix="pass a string or None",
+            code="wrong-type",
         )
     if not template.strip():
         return template
@@ -410,7 +472,9 @@ def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | No
     log = logging.getLogger("plait.template")
     values = {} if inputs is None else inputs
     if not isinstance(values, Mapping):
-        raise InputError("inputs are a map of names", fix='pass {"name": "value"}', code="wrong-type")
+        raise InputError(
+            "inputs are a map of names", fix='pass {"name": "value"}', code="wrong-type"
+        )
     compiled = compile_template(template, "prompt")
     log.debug("Resolving template (%d chars) with %d variables", len(template), len(values))
     resolved: str = compiled.render(values)

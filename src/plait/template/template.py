@@ -144,7 +144,9 @@ class Template:
     ) -> Json:
         """The value of a template that is one hole, else its text; of a tree, the tree filled."""
         if self.__class__ is not Template:
-            return self.render(values, strict=strict, env=env)  # this method was fetched before it got hot
+            return self.render(
+                values, strict=strict, env=env
+            )  # this method was fetched before it got hot
         self._renderings += 1
         if self._renderings > RENDERINGS_UNTIL_HOT:
             self._specialise(values, strict=strict, env=env, bold=True)
@@ -197,7 +199,11 @@ class Template:
         return pieces
 
     def fill(
-        self, values: Mapping[str, Json] | Lookup, *, stage: int, env: Mapping[str, str] | None = None
+        self,
+        values: Mapping[str, Json] | Lookup,
+        *,
+        stage: int,
+        env: Mapping[str, str] | None = None,
     ) -> Template:
         """Answer the holes that a stage owns; the others stay holes, the answers are inert."""
         rendering = self.rendering(values, strict=False, env=env)
@@ -236,21 +242,29 @@ class Template:
         strict: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> Json:
-        """What the generated function could not answer; often enough, it is made anew and less bold."""
+        """What the generated function could not answer; often enough, it is made anew and less
+        bold.
+        """
         self._surprises += 1
         if self._surprises == SURPRISES_UNTIL_CAUTIOUS:
             self._specialise(values, strict=strict, env=env, bold=False)
         return self.render_checked(values, strict=strict, env=env)
 
     def _specialise(
-        self, values: Mapping[str, Json] | Lookup, *, strict: bool, env: Mapping[str, str] | None, bold: bool
+        self,
+        values: Mapping[str, Json] | Lookup,
+        *,
+        strict: bool,
+        env: Mapping[str, str] | None,
+        bold: bool,
     ) -> None:
         """Generate a `render` for this template alone, shaped by values like these."""
         from plait.template.codegen import generate  # only hot templates need it
 
         sample = self.rendering(values, strict=strict, env=env)
         render = generate(self, sample, values, bold=bold)
-        # In a class of its own, because CPython finds a method faster than an attribute of an object.
+        # In a class of its own, because CPython finds a method faster than an attribute of an
+        # object.
         self.__class__ = type("Template", (Template,), {"__slots__": (), "render": render})
 
     def _finish(self, rendering: Rendering) -> None:
@@ -271,7 +285,9 @@ def _require_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
     if isinstance(env, Mapping):
         return env
     raise InputError(
-        f"env is a map of names, not {_type_name(env)}", fix='pass {"NAME": "value"}', code="wrong-type"
+        f"env is a map of names, not {_type_name(env)}",
+        fix='pass {"NAME": "value"}',
+        code="wrong-type",
     )
 
 
@@ -306,13 +322,19 @@ def _node(template: Json, profile: Profile, place: Source | str, depth: int) -> 
         return Leaf(program(template, profile), source)
     name = place if isinstance(place, str) else place.name
     if depth > MAX_TREE_DEPTH and isinstance(template, Mapping | list | tuple):
-        raise LimitError(f"a tree nested more than {MAX_TREE_DEPTH} deep", name, code="nested-too-deep")
+        raise LimitError(
+            f"a tree nested more than {MAX_TREE_DEPTH} deep", name, code="nested-too-deep"
+        )
     if template.__class__ is dict or isinstance(template, Mapping):
-        items = tuple(_node(item, profile, f"{name}.{key}", depth + 1) for key, item in template.items())
+        items = tuple(
+            _node(item, profile, f"{name}.{key}", depth + 1) for key, item in template.items()
+        )
         return Branch(items, tuple(template))
     if isinstance(template, list | tuple):
         return Branch(
-            tuple(_node(item, profile, f"{name}[{i}]", depth + 1) for i, item in enumerate(template))
+            tuple(
+                _node(item, profile, f"{name}[{i}]", depth + 1) for i, item in enumerate(template)
+            )
         )
     if template is None or isinstance(template, bool | int | float):
         return Constant(template)
@@ -334,7 +356,9 @@ def _value(node: Node, rendering: Rendering) -> Json:
         case Branch(items, None):
             return [_value(item, rendering) for item in items]
         case Branch(items, keys):
-            return {key: _value(item, rendering) for key, item in zip(keys or (), items, strict=True)}
+            return {
+                key: _value(item, rendering) for key, item in zip(keys or (), items, strict=True)
+            }
 
 
 def _leaves(node: Node) -> list[Leaf]:
@@ -386,24 +410,35 @@ def _fill_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -
         return _fill_parts(default, stage, rendering, profile) or (Text(""),)
     [piece] = Program((part,), profile).pieces(rendering)
     return (
-        (part,) if isinstance(piece, str) else (FilledPlaceholder(piece.value, part.start, part.end, part),)
+        (part,)
+        if isinstance(piece, str)
+        else (FilledPlaceholder(piece.value, part.start, part.end, part),)
     )
 
 
 def _needs_default(placeholder: Hole, rendering: Rendering, profile: Profile) -> bool:
     if isinstance(placeholder, ParamPlaceholder | PromptPlaceholder):
         return False
-    answer = resolve_placeholder(placeholder, getter(replace(placeholder, default=None), profile), rendering)
-    one_of_several = isinstance(placeholder, ContextPlaceholder) and len(placeholder.alternatives) > 1
+    answer = resolve_placeholder(
+        placeholder, getter(replace(placeholder, default=None), profile), rendering
+    )
+    one_of_several = (
+        isinstance(placeholder, ContextPlaceholder) and len(placeholder.alternatives) > 1
+    )
     return answer is UNDEFINED or (one_of_several and answer is None)
 
 
-def _with_filled_inner(placeholder: Hole, stage: int, rendering: Rendering, profile: Profile) -> Hole:
+def _with_filled_inner(
+    placeholder: Hole, stage: int, rendering: Rendering, profile: Profile
+) -> Hole:
     """Fill the holes inside a default or an argument that belong to this stage."""
     match placeholder:
         case ContextPlaceholder():
             alternatives = tuple(
-                replace(a, origin=replace(o, argument=_fill_parts(o.argument, stage, rendering, profile)))
+                replace(
+                    a,
+                    origin=replace(o, argument=_fill_parts(o.argument, stage, rendering, profile)),
+                )
                 if isinstance(o := a.origin, Computed)
                 else a
                 for a in placeholder.alternatives
@@ -441,7 +476,9 @@ def _prompt_error(rendering: Rendering) -> PromptTemplateError:
 
 
 def _warn(rendering: Rendering) -> None:
-    """Tell of each name that was not there: whoever gave the names, if it wants to know, else the log."""
+    """Tell of each name that was not there: whoever gave the names, if it wants to know, else the
+    log.
+    """
     known = suggested_names(rendering.names)
     tell = getattr(rendering.lookup, "report_missing", None) or _log_missed
     for count, (source, hole) in enumerate(rendering.unanswered):

@@ -3,10 +3,10 @@
 The folder of a tool comes along with it: `import helper` and `data.txt` beside the tool
 work as they do where the user has them, from bytes that were verified like the tool's own.
 
-An anchor is the folder from which its modules are imported.
-A runtime declares when there is one (a marker file in the tool's folder, and with
-`search_up` in one above it, up to the space), where it lies, and which path variables get it.  With an
-anchor, every file that could be loaded through it is verified before the start.
+An anchor is the folder from which its modules are imported. A runtime declares when there is one (a
+marker file in the tool's folder, and with `search_up` in one above it, up to the space), where it
+lies, and which path variables get it.  With an anchor, every file that could be loaded through it
+is verified before the start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class ActiveAnchor:
 
     @property
     def is_project(self) -> bool:
-        """Is it the project itself?  No item lies there, so only trust in the project speaks for it."""
+        """Is it the project itself?  No item lies there, so only trust in the project speaks for
+        it.
+        """
         return self.anchor.root == "project_path"
 
 
@@ -73,7 +75,9 @@ def marker_places(chain: Chain) -> list[str]:
     if declared is None:
         return []
     folders = _search_folders(chain, declared[1])
-    return [os.path.join(folder, marker) for folder in folders for marker in declared[1].markers_any]
+    return [
+        os.path.join(folder, marker) for folder in folders for marker in declared[1].markers_any
+    ]
 
 
 def anchor_environment(
@@ -91,7 +95,9 @@ def anchor_environment(
     return changed
 
 
-def dependencies(anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile) -> list[Dependency]:
+def dependencies(
+    anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile
+) -> list[Dependency]:
     """Every file beside the tool that must be verified before it may start."""
     if deps is None or not deps.enabled:
         return []
@@ -121,10 +127,13 @@ FUNCTION: Final = "core/primitives/function"
 def tool_folder(chain: Chain, anchored: ActiveAnchor | None) -> ToolFolder | None:
     """Everything beside and below a tool, but what is hidden or installed; None if it comes alone.
 
-    A tool whose file nobody opens comes alone, and one that says so: `verify_deps: {scope: tool_file}`.
+    A tool whose file nobody opens comes alone, and one that says so: `verify_deps: {scope:
+    tool_file}`.
     """
     tool = chain.tool
-    deps = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    deps = next(
+        (item.header.verify_deps for item in chain.elements if item.header.verify_deps), None
+    )
     if deps is not None and (not deps.enabled or deps.scope == "tool_file"):
         return None
     if chain.primitive == FUNCTION:
@@ -133,12 +142,16 @@ def tool_folder(chain: Chain, anchored: ActiveAnchor | None) -> ToolFolder | Non
 
 
 def is_opened(chain: Chain) -> bool:
-    """May a program get the path of the tool's file?  A function and a request get nothing but its bytes."""
+    """May a program get the path of the tool's file?  A function and a request get nothing but its
+    bytes.
+    """
     written = repr([(item.header.config, item.header.env_config) for item in chain.elements])
     return "tool_path" in written or "tool_dir" in written
 
 
-def _scan_folder(anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile) -> ToolFolder:
+def _scan_folder(
+    anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile
+) -> ToolFolder:
     base = anchored.path if anchored and not anchored.is_project else os.path.dirname(tool.path)
     excluded = {"node_modules", *(deps.exclude_dirs if deps is not None else ())}
     files: list[Dependency] = []
@@ -163,7 +176,8 @@ def _scan_folder(anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: T
                 odd.append(entry.path)
         if len(files) > MOST_FILES or size > MOST_BYTES:
             raise LimitError(
-                f"the folder of '{tool.id}' holds more than {MOST_FILES:,} files or {MOST_BYTES >> 20} MiB, "
+                f"the folder of '{tool.id}' holds more than {MOST_FILES:,} files or "
+                f"{MOST_BYTES >> 20} MiB, "
                 "and all of it comes along with the tool",
                 base,
                 "put the tool into a folder of its own and large files elsewhere, "
@@ -185,10 +199,14 @@ _REFLECTIVE: Final = (b"__file__", b"__import__", b"__builtins__")
 
 
 def _imports_beside(tool: ToolFile) -> bool:
-    """Can a function look beside its file?  Nearly no function does, and its folder need not be read then."""
+    """Can a function look beside its file?  Nearly no function does, and its folder need not be
+    read then.
+    """
     if any(word in tool.data for word in _REFLECTIVE):
         return True
-    names = {name for line in tool.data.replace(b";", b"\n").splitlines() for name in _import_roots(line)}
+    names = {
+        name for line in tool.data.replace(b";", b"\n").splitlines() for name in _import_roots(line)
+    }
     folder = os.path.dirname(tool.path)
     return any(
         not name or os.path.lexists(f"{folder}/{name}.py") or os.path.lexists(f"{folder}/{name}")
@@ -261,7 +279,9 @@ def _find_anchor(chain: Chain) -> tuple[ToolFile, Anchor] | None:
 
 
 def _search_folders(chain: Chain, anchor: Anchor) -> Iterable[str]:
-    """The folders in which a marker counts: the tool's own, and those above it if the anchor says so."""
+    """The folders in which a marker counts: the tool's own, and those above it if the anchor says
+    so.
+    """
     own = os.path.dirname(chain.tool.path)
     return _upwards(own, chain.tool.space.root) if anchor.search_up else (own,)
 
@@ -297,5 +317,7 @@ def _refuse_links(folder: str, names: Sequence[str], tool: ToolFile) -> None:
 
 def _paths(templates: Sequence[str], context: Mapping[str, str]) -> list[str]:
     compiled = [author_template(template) for template in templates]
-    known = [template for template in compiled if all(hole in context for hole in template.placeholders)]
+    known = [
+        template for template in compiled if all(hole in context for hole in template.placeholders)
+    ]
     return [str(template.render(context)) for template in known]

@@ -60,11 +60,15 @@ class BindRequest:
 
 def bind(call: BindRequest) -> Invocation:
     """Everything the primitive needs, with no hole left."""
-    return Binding(call.chain, call.context, call.environment, call.project, call.cwd).bind(call.params)
+    return Binding(call.chain, call.context, call.environment, call.project, call.cwd).bind(
+        call.params
+    )
 
 
 class Binding:
-    """A chain and everything around it, waiting for parameters: what none of them decides is known."""
+    """A chain and everything around it, waiting for parameters: what none of them decides is
+    known.
+    """
 
     def __init__(
         self,
@@ -91,7 +95,9 @@ class Binding:
 
     def in_environment(self, environment: Environment) -> Binding:
         """The same chain in another environment."""
-        return Binding(self._chain, self._context, environment, self._project, self._cwd, self._beside)
+        return Binding(
+            self._chain, self._context, environment, self._project, self._cwd, self._beside
+        )
 
     def bind(self, params: Mapping[str, Json]) -> Invocation:
         given = _tool_params(params, self._fixed_in_clear, self._key)
@@ -111,7 +117,9 @@ class Binding:
         context = self._context
         if self._as_json:
             context = {**context, "params_json": json_text(given, reveal=True)}
-        config = Config(self._chain, params=params, context=context, env=self._env, fixed=self._fixed)
+        config = Config(
+            self._chain, params=params, context=context, env=self._env, fixed=self._fixed
+        )
         # What is fixed is fixed on every road: as JSON, as `{name}` and as a variable.
         params = {**params, **self._fixed} if self._fixed else params
         call = self._call(params, context)
@@ -126,7 +134,9 @@ class Binding:
                 return _mcp(call, config, plain)
             case other:
                 raise InputError(
-                    f"there is no primitive '{other}'", call.chain.tool.path, code="unknown-primitive"
+                    f"there is no primitive '{other}'",
+                    call.chain.tool.path,
+                    code="unknown-primitive",
                 )
 
     def _call(self, params: Mapping[str, Json], context: Mapping[str, Json]) -> BindRequest:
@@ -155,11 +165,31 @@ def require_literal_code(chain: Chain) -> None:
 
 _TAKES: Final = {
     "core/primitives/subprocess": frozenset(
-        {"command", "args", "env", "cwd", "input_data", "timeout", "max_output", "fixed_params", "params_key"}
+        {
+            "command",
+            "args",
+            "env",
+            "cwd",
+            "input_data",
+            "timeout",
+            "max_output",
+            "fixed_params",
+            "params_key",
+        }
         | {"params_env"}
     ),
     "core/primitives/http_client": frozenset(
-        {"method", "url", "headers", "body", "auth", "retry", "max_redirects", "timeout", "max_output"}
+        {
+            "method",
+            "url",
+            "headers",
+            "body",
+            "auth",
+            "retry",
+            "max_redirects",
+            "timeout",
+            "max_output",
+        }
         | {"fixed_params", "params_key"}
     ),
 }
@@ -172,7 +202,9 @@ def _require_known_keys(config: Config, primitive: str) -> None:
         return
     unused = config.written.keys() - EXECUTION_KEYS - config.placeholder_names
     slips = {
-        key: guess for key in sorted(unused) if (guess := closest_name(key, known, cutoff=0.8)) is not None
+        key: guess
+        for key in sorted(unused)
+        if (guess := closest_name(key, known, cutoff=0.8)) is not None
     }
     if slips:
         raise InputError.together(
@@ -186,15 +218,22 @@ def _require_known_keys(config: Config, primitive: str) -> None:
         )
 
 
-def _tool_params(params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json) -> dict[str, Json]:
-    """The caller's parameters as the tool receives them; fixed ones win, `params_key` nests the rest."""
+def _tool_params(
+    params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json
+) -> dict[str, Json]:
+    """The caller's parameters as the tool receives them; fixed ones win, `params_key` nests the
+    rest.
+    """
     return {**({key: dict(params)} if isinstance(key, str) and key else params), **fixed}
 
 
 def _lookup(environment: Environment) -> dict[str, Any]:
     """`${NAME}` of the author's config; what is secret stays one."""
     secret = environment.secrets
-    return {name: Secret(value) if name in secret else value for name, value in environment.lookup.items()}
+    return {
+        name: Secret(value) if name in secret else value
+        for name, value in environment.lookup.items()
+    }
 
 
 def _in_map(config: Config, key: str) -> Mapping[str, Json]:
@@ -253,7 +292,9 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
         for index, part in enumerate(parts)
         if not isinstance(part, Text)
     }
-    marked = [part.text if isinstance(part, Text) else f"\0{index}\0" for index, part in enumerate(parts)]
+    marked = [
+        part.text if isinstance(part, Text) else f"\0{index}\0" for index, part in enumerate(parts)
+    ]
     import shlex
 
     try:
@@ -265,9 +306,11 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
     operator = next(filter(_is_operator, shlex.split("".join(marked), posix=False)), None)
     if operator is not None:
         raise InputError(
-            f"config.command starts a program, no shell: '{operator}' would be one of its arguments",
+            f"config.command starts a program, no shell: '{operator}' would be one of its "
+            "arguments",
             config.where,
-            "write command: sh and args: [-c, the whole line]; or args: [...], if it is to be an argument",
+            "write command: sh and args: [-c, the whole line]; or args: [...], if it is to be an "
+            "argument",
             code="shell-in-command",
         )
     for mark, hole in marks.items():
@@ -281,7 +324,9 @@ _OPERATOR: Final = re.compile(
 
 
 def _is_operator(word: str) -> bool:
-    """Does only a shell give it a meaning, as it is written: `|`, `&&`, `2>&1`, `>file`, `cd;`, `$(…`?"""
+    """Does only a shell give it a meaning, as it is written: `|`, `&&`, `2>&1`, `>file`, `cd;`,
+    `$(…`?
+    """
     return _OPERATOR.fullmatch(word) is not None
 
 
@@ -354,7 +399,9 @@ def _begins_with_value(template: Template, config: Config, clear: Config) -> boo
 
 
 def _require_no_options(argv: Sequence[str], begun: Mapping[int, str], config: Config) -> None:
-    """No value is read as an option; `begun` are the words that begin with one, as they are written."""
+    """No value is read as an option; `begun` are the words that begin with one, as they are
+    written.
+    """
     # Behind the program itself `tar` reads options without a '-'.
     if not any(argv[at][:1] in ("-", "+") or at == 1 for at in begun):
         return
@@ -363,7 +410,8 @@ def _require_no_options(argv: Sequence[str], begun: Mapping[int, str], config: C
     found = option_words([Argument(word) for word in argv], in_shell=False)
     problems = [
         Problem(
-            f"the argument '{written}' could be taken for an option of {os.path.basename(argv[0])}: "
+            f"the argument '{written}' could be taken for an option of "
+            f"{os.path.basename(argv[0])}: "
             "its value begins like one",
             config.where,
             f"{found[at].fix}, or declare the parameter with x-option: true",
@@ -387,11 +435,15 @@ class _Where:
 _UNKNOWN: Final = "\0"
 """Stands for a word of which it is asked whether it would be code, whatever it holds."""
 _HARMLESS: Final = frozenset({"--project-path", "--noprofile", "--norc"})
-"""Options of Plait's own runtimes: to load the tables of all others takes longer than to start a tool."""
+"""Options of Plait's own runtimes: to load the tables of all others takes longer than to start a
+tool.
+"""
 
 
 def _surely_data(template: Template, before: Sequence[str]) -> bool:
-    """Is it the author's program, or a path of the call itself behind nothing that could announce code?"""
+    """Is it the author's program, or a path of the call itself behind nothing that could announce
+    code?
+    """
     if not before and all(hole.kind == "env" for hole in template.placeholders):
         return True
     return all(hole in CONTEXT for hole in template.placeholders) and all(
@@ -408,7 +460,9 @@ def _code_at(place: int, argv: Sequence[str], where: _Where) -> Code | None:
 
 
 def _by_real_names(argv: Sequence[str], where: _Where) -> list[str]:
-    """The same words, with the names of programs under which we know them: a link to bash is bash."""
+    """The same words, with the names of programs under which we know them: a link to bash is
+    bash.
+    """
     from plait.template.shell.rules import is_interpreter, runs_another
 
     named = list(argv)
@@ -446,17 +500,23 @@ _OWN_FILE: Final = "{tool_path}"
 
 
 def _require_no_code_input(argv: Sequence[str], config: Config, where: _Where) -> None:
-    """Nobody's value is part of what an interpreter reads from its standard input as its program."""
-    if not config.has("input_data") or config.only_of_author(config.template(config.written["input_data"])):
+    """Nobody's value is part of what an interpreter reads from its standard input as its
+    program.
+    """
+    if not config.has("input_data") or config.only_of_author(
+        config.template(config.written["input_data"])
+    ):
         return
     from plait.template.shell.rules import reader_of_input
 
     name = reader_of_input(_by_real_names(argv, where))
     if name is not None:
         raise ShellRefusedError(
-            f"'{name}' reads its standard input as code, and a value in config.input_data would become code",
+            f"'{name}' reads its standard input as code, and a value in config.input_data would "
+            "become code",
             config.where,
-            "put the code into config.args or a file, and let it read the value from an argument of its own, "
+            "put the code into config.args or a file, and let it read the value from an argument "
+            "of its own, "
             "from config.env, or from standard input",
             code="value-as-code",
         )
@@ -590,7 +650,9 @@ def _limits(call: BindRequest, config: Config, default: float = 300.0) -> CallLi
 def _whole(config: Config, key: str, default: int, *, least: int) -> int:
     value = config.value(key, default)
     if not _is_whole(value, least=least):
-        raise _bad_config(config, key, f"a whole number, {least} or more", f"write {key}: {default}")
+        raise _bad_config(
+            config, key, f"a whole number, {least} or more", f"write {key}: {default}"
+        )
     return int(value)
 
 
@@ -600,7 +662,9 @@ def _whole(config: Config, key: str, default: int, *, least: int) -> int:
 def _request(call: BindRequest, config: Config) -> RequestCall:
     url = config.template(config.written.get("url") or "")
     if not config.written.get("url"):
-        raise InputError("an HTTP tool names a url", call.chain.tool.path, "set config.url", code="no-url")
+        raise InputError(
+            "an HTTP tool names a url", call.chain.tool.path, "set config.url", code="no-url"
+        )
     clear = config.in_clear()
     headers = _headers(clear)
     body, content_type = _body(clear)
@@ -608,13 +672,17 @@ def _request(call: BindRequest, config: Config) -> RequestCall:
         headers.append(("content-type", content_type))
     return RequestCall(
         method=str(config.value("method", "GET")).upper(),
-        url=sinks.render_url(url, clear.names_for(url), strict=True, env=clear.env, host_from_value=True),
+        url=sinks.render_url(
+            url, clear.names_for(url), strict=True, env=clear.env, host_from_value=True
+        ),
         headers=tuple(headers),
         body=body,
         limits=_limits(call, config, 60.0),
         retry=_retry(config),
         max_redirects=_whole(config, "max_redirects", 0, least=0),
-        url_from_data=any(hole.kind == "param" and config.from_caller(hole) for hole in _origin_holes(url)),
+        url_from_data=any(
+            hole.kind == "param" and config.from_caller(hole) for hole in _origin_holes(url)
+        ),
     )
 
 
@@ -652,7 +720,9 @@ _AUTH: Final = {
 
 
 def _authorisation(auth: Json, config: Config) -> tuple[str, str]:
-    """The header that says who sends a request; to say nothing there is an error, not a request of nobody."""
+    """The header that says who sends a request; to say nothing there is an error, not a request of
+    nobody.
+    """
     if isinstance(auth, str):
         return "Authorization", _credential(auth, "auth", config)
     kind = auth.get("type", "bearer") if isinstance(auth, Mapping) else None
@@ -671,7 +741,9 @@ def _authorisation(auth: Json, config: Config) -> tuple[str, str]:
         return "Authorization", f"Basic {b64encode(pair).decode('ascii')}"
     key = next((name for name in _AUTH[kind][:2] if name in auth), _AUTH[kind][0])
     value = _credential(auth.get(key), f"auth.{key}", config)
-    return str(auth.get("header") or "Authorization"), f"Bearer {value}" if kind == "bearer" else value
+    return str(
+        auth.get("header") or "Authorization"
+    ), f"Bearer {value}" if kind == "bearer" else value
 
 
 def _credential(written: Json, key: str, config: Config) -> str:
@@ -714,14 +786,24 @@ def _retry(config: Config) -> HttpRetry:
         raise _bad_config(config, "retry", f"not told by '{key}'", _suggest_key(key, known))
     retry = replace(HttpRetry(), **given)
     if not _is_whole(retry.attempts, least=1):
-        raise _bad_config(config, "retry.attempts", "a whole number, 1 or more", "write attempts: 3")
+        raise _bad_config(
+            config, "retry.attempts", "a whole number, 1 or more", "write attempts: 3"
+        )
     if retry.backoff not in ("fixed", "linear", "exponential"):
-        raise _bad_config(config, "retry.backoff", "fixed, linear or exponential", "write backoff: linear")
+        raise _bad_config(
+            config, "retry.backoff", "fixed, linear or exponential", "write backoff: linear"
+        )
     if not all(_is_delay(delay) for delay in (retry.initial_delay, retry.max_delay)):
-        raise _bad_config(config, "retry", "given its delays in seconds", "write initial_delay: 0.5")
+        raise _bad_config(
+            config, "retry", "given its delays in seconds", "write initial_delay: 0.5"
+        )
     statuses: Json = retry.statuses
-    if not isinstance(statuses, list | tuple) or not all(_is_whole(status, least=100) for status in statuses):
-        raise _bad_config(config, "retry.statuses", "a list of status codes", "write statuses: [429, 503]")
+    if not isinstance(statuses, list | tuple) or not all(
+        _is_whole(status, least=100) for status in statuses
+    ):
+        raise _bad_config(
+            config, "retry.statuses", "a list of status codes", "write statuses: [429, 503]"
+        )
     if not isinstance(retry.any_method, bool):
         raise _bad_config(config, "retry.any_method", "true or false", "write any_method: true")
     return replace(retry, statuses=tuple(statuses))
@@ -732,7 +814,9 @@ def _is_whole(value: Json, *, least: int) -> bool:
 
 
 def _is_delay(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    )
 
 
 # ── a function, an MCP tool ──────────────────────────────────────────────
@@ -768,12 +852,17 @@ def _mcp(call: BindRequest, config: Config, params: Mapping[str, Json]) -> McpCa
     _require_no_server_options(_server_command(server, config), config, clear)
     env, headers = server.get("env") or {}, server.get("headers") or {}
     if not isinstance(env, Mapping) or not isinstance(headers, Mapping):
-        raise _bad_config(config, "server", "given env and headers as maps", "write env: {NAME: value}")
+        raise _bad_config(
+            config, "server", "given env and headers as maps", "write env: {NAME: value}"
+        )
     return McpCall(
         McpServer(
             name=str(server.get("name") or call.chain.tool.id),
             command=_server_command(server, config),
-            env={**call.environment.plain, **{name: reveal_text(value) for name, value in env.items()}},
+            env={
+                **call.environment.plain,
+                **{name: reveal_text(value) for name, value in env.items()},
+            },
             cwd=call.cwd,
             url=str(server.get("url") or ""),
             headers=tuple((name, reveal_text(value)) for name, value in headers.items()),

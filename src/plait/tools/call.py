@@ -103,9 +103,13 @@ class Toolbox:
     timeout: float | None = None
     """Seconds that the caller gives a tool, whatever its author wrote."""
     own_project: str | None = None
-    """The user's, where tools take another folder for the project: its `.env` and its interpreters count."""
+    """The user's, where tools take another folder for the project: its `.env` and its interpreters
+    count.
+    """
     clock: Callable[[], float] = time.time
-    ready: ToolCache = field(init=False, compare=False, repr=False, default_factory=lambda: ToolCache())
+    ready: ToolCache = field(
+        init=False, compare=False, repr=False, default_factory=lambda: ToolCache()
+    )
     """Its own: what another host or another trust made ready is not ready here."""
 
 
@@ -119,14 +123,17 @@ class PreparedTool:
     environment: Environment
     binding: Binding
     resolved: Mapping[str, Json]
-    """What the tool asks for of config/, as `resolved_config`: made of the bytes that were judged."""
+    """What the tool asks for of config/, as `resolved_config`: made of the bytes that were judged.
+    """
     records: tuple[Mapping[str, Json], ...]
     """The chain, as the envelope of a result shows it."""
     env_names: tuple[str, ...]
     secrets: frozenset[str] = field(repr=False)
     """Whatever counts as one around the tool: hidden in messages, which are for people."""
     handed: frozenset[str] = field(repr=False)
-    """Those that the tool is given: hidden in its data too, where a mask too many would be a false answer."""
+    """Those that the tool is given: hidden in its data too, where a mask too many would be a false
+    answer.
+    """
     rests_on: tuple[Place, ...] | None
     """Whatever was looked at for it; None if that cannot be told."""
     copied: tuple[tuple[str, str], ...] = ()
@@ -205,7 +212,10 @@ def call_tool(
     metadata: dict[str, Json] = {
         "duration_ms": round(duration * 1000, 3),
         "resolved_env_keys": list(prepared.ready.env_names),
-        **{name: prepared.passed_secrets.mask_secrets(fact) for name, fact in returned.metadata.items()},
+        **{
+            name: prepared.passed_secrets.mask_secrets(fact)
+            for name, fact in returned.metadata.items()
+        },
     }
     if returned.exit_code is not None:
         metadata["exit_code"] = returned.exit_code
@@ -283,7 +293,9 @@ def _with_parameters(refused: TrustError, prepared: PreparedCall) -> TrustError:
     from shlex import quote
 
     written = quote(json_text(prepared.secrets.mask_secrets(chosen)))
-    return TrustError(refused.what, refused.where, f"{refused.fix} --params {written}", code=refused.code)
+    return TrustError(
+        refused.what, refused.where, f"{refused.fix} --params {written}", code=refused.code
+    )
 
 
 def plan_call(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
@@ -303,24 +315,36 @@ def plan_call(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dic
 
 
 def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
-    """One digest for all files that decide what a tool does; None of a flow, which calls other tools."""
+    """One digest for all files that decide what a tool does; None of a flow, which calls other
+    tools.
+    """
     chain = toolbox.chains.get(item_id)
     if chain.primitive == FLOW:
         return None
     anchored = find_anchor(chain, toolbox.spaces.project)
-    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
-    deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
+    declared = next(
+        (item.header.verify_deps for item in chain.elements if item.header.verify_deps), None
+    )
+    deps = _read_all(
+        [*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain
+    )
     beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
     files = [f"{item.path}\0{item.digest}" for item in (*deps, *beside)]
     return file_digest("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
 
 
 def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
-    """Of the files that a tool can load, those for which it is refused, whatever is said of its own file."""
+    """Of the files that a tool can load, those for which it is refused, whatever is said of its own
+    file.
+    """
     chain = toolbox.chains.get(item_id)
     anchored = find_anchor(chain, toolbox.spaces.project)
-    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
-    deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
+    declared = next(
+        (item.header.verify_deps for item in chain.elements if item.header.verify_deps), None
+    )
+    deps = _read_all(
+        [*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain
+    )
     beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
     required = (verdict for item in deps if not (verdict := toolbox.trust.decide(item)).allowed)
     return [*required, *toolbox.trust.find_refused(beside)]
@@ -351,14 +375,17 @@ def prepare(
     params = _with_secrets(accepted(ready.chain.tool), ready.chain)
     given = {**params, **ready.resolved}
     environment = ready.environment
-    invocation = ready.binding.bind(given)  # also before it is masked: what it refuses, a dry run refuses
+    invocation = ready.binding.bind(
+        given
+    )  # also before it is masked: what it refuses, a dry run refuses
     if masked:
         environment = _mask_environment(environment)
         invocation = ready.binding.in_environment(environment).bind(deep_copy(given))
     invocation = _with_timeout(invocation, toolbox.timeout)
     if isinstance(invocation, ProcessCall) and not ready.handed and not _secrets_in(params):
         invocation = _keeping_overflow(invocation, toolbox)
-    # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
+    # What a tool hides is for people only: finding the bundles of other packages takes longer than
+    # a call.
     shadowed = _find_shadowed(toolbox, item_id) if masked else ()
     return PreparedCall(ready, params, environment, invocation, shadowed)
 
@@ -368,7 +395,9 @@ def _with_secrets(params: dict[str, Json], chain: Chain) -> dict[str, Json]:
     declared = {name for item in chain.elements for name in item.header.secrets}
     if declared.isdisjoint(params):
         return params
-    return {name: _as_secret(value) if name in declared else value for name, value in params.items()}
+    return {
+        name: _as_secret(value) if name in declared else value for name, value in params.items()
+    }
 
 
 def _as_secret(value: Json) -> Json:
@@ -386,10 +415,11 @@ def _as_secret(value: Json) -> Json:
 
 
 class ToolCache:
-    """Tools that were made ready, until something they rest on changes.  Safe to share between threads.
+    """Tools that were made ready, until something they rest on changes.  Safe to share between
+    threads.
 
-    The first call of a tool learns what it rests on.  The second looks at all of that before it reads
-    any of it.  Those after it find nothing changed, or make the tool ready again.
+    The first call of a tool learns what it rests on.  The second looks at all of that before it
+    reads any of it.  Those after it find nothing changed, or make the tool ready again.
     """
 
     def __init__(self) -> None:
@@ -411,12 +441,20 @@ class ToolCache:
         return tuple(witness(look, path) for look, path in places)
 
     def keep(
-        self, item_id: str, ready: PreparedTool, seen: tuple[FileWitness, ...], *, dry: bool, now: float
+        self,
+        item_id: str,
+        ready: PreparedTool,
+        seen: tuple[FileWitness, ...],
+        *,
+        dry: bool,
+        now: float,
     ) -> None:
         """Remember a tool that was made ready at this time, after `seen` was looked at."""
         if ready.rests_on is None:
             return
-        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and old_enough(seen, now)
+        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and old_enough(
+            seen, now
+        )
         with self._lock:
             self._known.pop((item_id, dry), None)
             if len(self._known) >= MAX_REMEMBERED:
@@ -434,13 +472,17 @@ class _Remembered:
 def _prepare_tool(
     toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[ToolFile], object]
 ) -> PreparedTool:
-    """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked anything."""
+    """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked
+    anything.
+    """
     now, seen = toolbox.clock(), toolbox.ready.current_witnesses(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
     pairs = validate(chain)
     before_trust(chain.tool)
     anchored = find_anchor(chain, toolbox.spaces.project)
-    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    declared = next(
+        (item.header.verify_deps for item in chain.elements if item.header.verify_deps), None
+    )
     deps = _read_all(dependencies(anchored, declared, chain.tool), chain)
     lib = _read_all(library(anchored, declared), chain)
     asked = chain.tool.header.config_resolve
@@ -452,7 +494,9 @@ def _prepare_tool(
     admitted, unspoken = toolbox.trust.admit(found, running=not dry) if found else ([], [])
     deps += [verdict.item for verdict in admitted]
     opened = is_opened(chain) or (folder is not None and _knows_its_place(chain.tool, deps))
-    context, copied = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted, opened=opened)
+    context, copied = _context(
+        toolbox, chain, anchored, deps, lib, project_trusted=trusted, opened=opened
+    )
     around = _surroundings(toolbox, project_trusted=trusted, dry=dry)
     environment = _environment(toolbox, chain, anchored, context, around, project_trusted=trusted)
     # A tool with files beside it is looked at anew each time, as are searches that no path tells.
@@ -502,13 +546,17 @@ def _places(
     context: Mapping[str, str],
     around: SearchPaths,
 ) -> Iterator[Place]:
-    """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready again."""
+    """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready
+    again.
+    """
     yield from chain.rests_on
     yield from ((TARGET, path) for path in marker_places(chain))
     for verdict in verdicts:
         yield from _places_of_trust(toolbox.trust, verdict)
     for spec in chain.tool.header.config_resolve:  # also where there is none: one may come
-        yield from (watched_path(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all)
+        yield from (
+            watched_path(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all
+        )
     if "tool_path" in context:
         yield IDENTITY, os.path.dirname(context["tool_path"])
     # By itself, also if it is not there: the folder of a project changes all the time.
@@ -521,7 +569,11 @@ def _places_of_trust(trust: Trust, verdict: TrustDecision) -> Iterator[Place]:
     item = verdict.item
     yield IDENTITY, f"{trust.project}"
     # Who carries a signature in a comment, or came with Plait, is not asked for another beside it.
-    unasked = f"{item.path}.sig" if item.space.name == "system" or has_comment_syntax(item.extension) else ""
+    unasked = (
+        f"{item.path}.sig"
+        if item.space.name == "system" or has_comment_syntax(item.extension)
+        else ""
+    )
     yield from (watched_path(path) for path in trust.rests_on(verdict) if path != unasked)
     if item.space.name == "system":
         yield FILE, f"{item.space.root}/{manifest.NAME}"
@@ -530,7 +582,9 @@ def _places_of_trust(trust: Trust, verdict: TrustDecision) -> Iterator[Place]:
 
 
 def _parent_folders(item: ToolFile) -> Iterator[str]:
-    """Every folder from an item up to its space: whoever can write one of them can write the item."""
+    """Every folder from an item up to its space: whoever can write one of them can write the
+    item.
+    """
     folder = item.path
     while folder not in (item.space.root, os.path.dirname(folder)):
         folder = os.path.dirname(folder)
@@ -545,12 +599,20 @@ def _read_all(files: Sequence[Dependency], chain: Chain) -> list[ToolFile]:
     for dependency in files:
         contents = read_below(dependency.space.root, dependency.relative)
         if contents is None:
-            raise InputError(f"{dependency.path} has just gone", fix="run the command again", code="vanished")
+            raise InputError(
+                f"{dependency.path} has just gone", fix="run the command again", code="vanished"
+            )
         data = contents[0]
         stem = os.path.splitext(dependency.relative)[0].removeprefix("tools/")
         items.append(
             ToolFile(
-                "tool", stem, dependency.space, dependency.path, data, file_digest(data), chain.tool.header
+                "tool",
+                stem,
+                dependency.space,
+                dependency.path,
+                data,
+                file_digest(data),
+                chain.tool.header,
             )
         )
     return items
@@ -559,7 +621,9 @@ def _read_all(files: Sequence[Dependency], chain: Chain) -> list[ToolFile]:
 def _read_beside(
     folder: ToolFolder | None, deps: Sequence[ToolFile], chain: Chain
 ) -> tuple[list[ToolFile], dict[str, str]]:
-    """The files of a tool's folder that are not among `deps`; and what cannot be read, with the reason."""
+    """The files of a tool's folder that are not among `deps`; and what cannot be read, with the
+    reason.
+    """
     if folder is None:
         return [], {}
     odd = {path: f"{path}: it is a link, or no file" for path in folder.odd}
@@ -575,7 +639,9 @@ def _read_beside(
     return items, odd
 
 
-def _importable(chain: Chain, files: Sequence[ToolFile], context: Mapping[str, str]) -> dict[str, Verified]:
+def _importable(
+    chain: Chain, files: Sequence[ToolFile], context: Mapping[str, str]
+) -> dict[str, Verified]:
     """The Python files of a function's folder, by their path in it."""
     tool = chain.tool
     here = os.path.dirname(tool.path)
@@ -614,7 +680,8 @@ def _context(
     }
     if anchored is None and not opened:
         return context, ()
-    # Installed packages are not verified: those that a project brings count as little as the project.
+    # Installed packages are not verified: those that a project brings count as little as the
+    # project.
     installed = project_trusted or tool.space.name != "project"
     placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
     context["tool_path"] = placed.tool_path
@@ -631,7 +698,9 @@ def _context(
 
 
 def _knows_its_place(tool: ToolFile, files: Sequence[ToolFile]) -> bool:
-    """Could a function read files by the place of its own?  Then that is the one of the verified copy."""
+    """Could a function read files by the place of its own?  Then that is the one of the verified
+    copy.
+    """
     return any(b"__file__" in item.data for item in (tool, *files) if item.path.endswith(".py"))
 
 
@@ -655,18 +724,24 @@ def _environment(
     project_trusted: bool,
 ) -> Environment:
     dotenv = _dotenv(toolbox, chain) if project_trusted else DotEnv()
-    environment = resolve_environment(chain, host=toolbox.host, dotenv=dotenv, around=around, context=context)
+    environment = resolve_environment(
+        chain, host=toolbox.host, dotenv=dotenv, around=around, context=context
+    )
     if anchored is None:
         return environment
-    # From a project that is not trusted nothing may be loaded, whatever a runtime puts on its paths.
-    paths = context if project_trusted else {k: v for k, v in context.items() if k != "project_path"}
+    # From a project that is not trusted nothing may be loaded, whatever a runtime puts on its
+    # paths.
+    paths = (
+        context if project_trusted else {k: v for k, v in context.items() if k != "project_path"}
+    )
     changed = anchor_environment(anchored, environment.child, paths)
     return replace(environment, child={**environment.child, **changed})
 
 
 def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
     project = toolbox.own_project or toolbox.spaces.project or "/"
-    # A look first: most projects have none, and to open a file safely takes longer than all else here.
+    # A look first: most projects have none, and to open a file safely takes longer than all else
+    # here.
     contents = read_below(project, ".env") if os.path.lexists(f"{project}/.env") else None
     if contents is None:
         return DotEnv()
@@ -694,7 +769,9 @@ def _with_timeout(invocation: Invocation, timeout: float | None) -> Invocation:
 
 
 def _keeping_overflow(call: ProcessCall, toolbox: Toolbox) -> ProcessCall:
-    """With a place for output beyond the limit; not where there are secrets: nothing masks them there."""
+    """With a place for output beyond the limit; not where there are secrets: nothing masks them
+    there.
+    """
     folder = os.path.join(os.path.dirname(toolbox.snapshots.root), "output")
     return replace(call, limits=replace(call.limits, overflow=folder))
 
@@ -706,9 +783,12 @@ def _find_shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
 
 
 def _mask_environment(environment: Environment) -> Environment:
-    child = {name: replace(value, value=value.display_value) for name, value in environment.child.items()}
+    child = {
+        name: replace(value, value=value.display_value) for name, value in environment.child.items()
+    }
     lookup = {
-        name: MASK if name in environment.secrets else value for name, value in environment.lookup.items()
+        name: MASK if name in environment.secrets else value
+        for name, value in environment.lookup.items()
     }
     return replace(environment, child=child, lookup=lookup)
 
@@ -733,7 +813,9 @@ def _secret_values(environment: Environment, names: Iterable[str]) -> frozenset[
 
 
 class SecretMask:
-    """Secrets, and those among the parameters; looked for when there is something to hide them in."""
+    """Secrets, and those among the parameters; looked for when there is something to hide them
+    in.
+    """
 
     def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
         self._secrets, self._params = secrets, params
@@ -745,7 +827,9 @@ class SecretMask:
         secrets = self._secrets.union(_secrets_in(self._params))
         if not secrets:
             return value
-        from plait.core.masking import mask_value  # slow to load, and most calls have nothing to hide
+        from plait.core.masking import (
+            mask_value,
+        )  # slow to load, and most calls have nothing to hide
 
         return mask_value(value, _masker(secrets).mask)
 

@@ -97,7 +97,9 @@ def old_enough(witnesses: Iterable[FileWitness], now: float) -> bool:
 
 
 def watched_path(path: str) -> Place:
-    """Where it is seen that a file changes, goes or comes: the file, or the nearest folder above."""
+    """Where it is seen that a file changes, goes or comes: the file, or the nearest folder
+    above.
+    """
     if os.path.lexists(path):
         return FILE, path
     return witness_above(path)[:2]
@@ -152,7 +154,9 @@ class ChainCounts:
 class Chains:
     """Builds chains, and remembers them.  Safe to share between threads."""
 
-    def __init__(self, spaces: Spaces, items: ItemReader, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, spaces: Spaces, items: ItemReader, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self.spaces = spaces
         self.items = items
         self.counts = ChainCounts()

@@ -1,7 +1,8 @@
 """Parameters that are read as code: what a schema marks, and how values get there.
 
     x-code: shell            the parameter is code in this language
-    x-code-values: values    `${name}` in the code stands for the value of that name in the parameter `values`
+    x-code-values: values    `${name}` in the code stands for the value of that name in the
+    parameter `values`
 
 A value never fills such a parameter.  A tool that names `x-code-values` binds: a placeholder in its
 code becomes `${value_1}`, and the value goes into that other parameter.  Of any other tool the
@@ -70,7 +71,9 @@ class CodeParams:
 
     def __init__(self, tool_id: str, schemas: Iterable[Schema | None]) -> None:
         self.tool_id = tool_id
-        self._schemas = [schema for schema in schemas if schema is not None and _mentions_code(schema)]
+        self._schemas = [
+            schema for schema in schemas if schema is not None and _mentions_code(schema)
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._schemas)
@@ -84,7 +87,9 @@ class CodeParams:
 
     def refusals(self, template: Template) -> list[Problem]:
         """Every placeholder that may not stand where it does, whatever its value."""
-        return [problem for place in self.places(template) for problem in _refusals(place, self.tool_id)]
+        return [
+            problem for place in self.places(template) for problem in _refusals(place, self.tool_id)
+        ]
 
     def fill(self, template: Template, values: Values, *, strict: bool = False) -> Json:
         """The parameters with their placeholders filled; those in code are bound or refused."""
@@ -106,7 +111,9 @@ def schema_slips(schema: Json) -> Iterator[tuple[str, str]]:
     names = properties if isinstance(properties, Mapping) else {}
     for part in _subschemas(schema):
         for key in part:
-            if key not in (CODE, VALUES) and str(key).lower().replace("_", "-").startswith("x-code"):
+            if key not in (CODE, VALUES) and str(key).lower().replace("_", "-").startswith(
+                "x-code"
+            ):
                 meant = VALUES if "val" in str(key).lower() else CODE
                 yield f"'{key}' is no mark of a parameter", f"did you mean '{meant}'?"
         language, values = part.get(CODE), part.get(VALUES)
@@ -114,7 +121,9 @@ def schema_slips(schema: Json) -> Iterator[tuple[str, str]]:
             yield f"'{CODE}' names a language", f"write {CODE}: shell, python, sql, regex, …"
         if VALUES in part and CODE not in part:
             yield f"'{VALUES}' stands beside '{CODE}'", f"write {CODE}: and the language as well"
-        if VALUES in part and not _takes_values(names.get(values) if isinstance(values, str) else None):
+        if VALUES in part and not _takes_values(
+            names.get(values) if isinstance(values, str) else None
+        ):
             yield (
                 f"'{VALUES}' names a parameter that is an object",
                 f"declare one, such as values: {{type: object}}, and write {VALUES}: values",
@@ -154,12 +163,18 @@ def _subschemas(schema: Json) -> Iterator[Schema]:
                 waiting += [(inner, True) for inner in value]
 
 
-_BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_BY_NAME: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
 """Keywords below which the keys are names, and the values schemas."""
 
 
 def _takes_values(schema: Json) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type", "object") == "object" and CODE not in schema
+    return (
+        isinstance(schema, Mapping)
+        and schema.get("type", "object") == "object"
+        and CODE not in schema
+    )
 
 
 def _here(schemas: Iterable[_At]) -> list[_At]:
@@ -183,7 +198,9 @@ def _here(schemas: Iterable[_At]) -> list[_At]:
 
 
 def _resolve_reference(reference: str, whole: Schema) -> Schema:
-    """What a reference leads to; the whole, if that cannot be told: it has the marks of every part."""
+    """What a reference leads to; the whole, if that cannot be told: it has the marks of every
+    part.
+    """
     if not reference.startswith("#/"):
         return whole
     place: Json = whole
@@ -210,7 +227,9 @@ def _below(schemas: Iterable[_At], step: str | int) -> list[_At]:
             inner += patterns.values() if isinstance(patterns, Mapping) else ()
             inner += [at.schema.get(key) for key in _BY_KEY]
         else:
-            inner = [one for key in (*_BY_INDEX, "prefixItems") for one in _as_list(at.schema.get(key))]
+            inner = [
+                one for key in (*_BY_INDEX, "prefixItems") for one in _as_list(at.schema.get(key))
+            ]
         found += [_At(one, at.whole) for one in inner if isinstance(one, Mapping)]
     return _here(found)
 
@@ -278,7 +297,8 @@ def _refusals(place: CodePlace, tool_id: str) -> Iterator[Problem]:
         if not place.is_code:
             what = f"'{written}' would fill a parameter of '{tool_id}' that is {mark.language} code"
             fix = (
-                "write the parameters out as a map, with the code in it; values go where the tool takes data"
+                "write the parameters out as a map, with the code in it; values go where the tool "
+                "takes data"
             )
             yield Problem(what, where, fix, code="value-as-code")
         elif mark.values is None:
@@ -292,7 +312,10 @@ def _refusals(place: CodePlace, tool_id: str) -> Iterator[Problem]:
 
 def _safe_form(mark: Mark) -> str:
     if mark.language in SHELLS:
-        return "use shell: instead, where values are bound, or give the value to a parameter that is data"
+        return (
+            "use shell: instead, where values are bound, or give the value to a parameter that is "
+            "data"
+        )
     return (
         "write the code out without it, and give the value to a parameter that is data; "
         f"a tool that binds values says so by {VALUES} in its schema"
@@ -312,7 +335,9 @@ def _formats(written: Hole | FilledPlaceholder) -> set[str]:
 # ── binding ──────────────────────────────────────────────────────────────
 
 
-def _fill_tree(template: Template, places: Sequence[CodePlace], values: Values, *, strict: bool) -> Json:
+def _fill_tree(
+    template: Template, places: Sequence[CodePlace], values: Values, *, strict: bool
+) -> Json:
     """The tree, with a reference for each placeholder in code and its value beside it."""
     data = Template(_without(template.root, {id(place.leaf) for place in places}), template.profile)
     lookup = template.lookup(values, None)
@@ -323,7 +348,9 @@ def _fill_tree(template: Template, places: Sequence[CodePlace], values: Values, 
         pieces = _pieces(place, template, lookup, filled, strict=strict)
         code, bound = _bind_code(pieces, place, lookup, given if isinstance(given, Mapping) else {})
         _put(filled, place.path, code)
-        if bound and isinstance(given, Mapping):  # of anything else the tool's schema says what is wrong
+        if bound and isinstance(
+            given, Mapping
+        ):  # of anything else the tool's schema says what is wrong
             filled[place.mark.values] = {**given, **bound}
     return filled
 

@@ -36,7 +36,9 @@ EXECUTION_KEYS: Final = frozenset(
         "headers", "body", "auth", "retry", "max_redirects",
     }
 )  # fmt: skip
-"""Keys that say how something runs: a caller's parameters of these names reach the tool as data only."""
+"""Keys that say how something runs: a caller's parameters of these names reach the tool as data
+only.
+"""
 
 
 CONTEXT: Final = frozenset(
@@ -45,7 +47,8 @@ CONTEXT: Final = frozenset(
         "user_space", "system_space",
     }
 )  # fmt: skip
-"""Names that only the call itself gives: also one that is not set here is out of a caller's reach."""
+"""Names that only the call itself gives: also one that is not set here is out of a caller's reach.
+"""
 
 
 _OUT_OF_REACH: Final = EXECUTION_KEYS | CONTEXT
@@ -69,7 +72,9 @@ class Config:
         self.env = env
         self.where = chain.tool.path
         leaves = {name: value for name, value in params.items() if self._plan.is_open(name)}
-        decided = {name: value for name, value in (fixed or {}).items() if name not in _OUT_OF_REACH}
+        decided = {
+            name: value for name, value in (fixed or {}).items() if name not in _OUT_OF_REACH
+        }
         self._leaves: dict[str, Json] = {**leaves, **decided, **context}
         self._of_caller = leaves.keys() - decided.keys() - context.keys()
         self._filled: dict[str, Json] = {}
@@ -97,7 +102,9 @@ class Config:
     def is_fixed(self, *keys: str) -> bool:
         """Are these keys numbers or texts without a hole, or not given: the same for every call?"""
         return all(
-            written is None or isinstance(written, int | float) or self._is_text_without_holes(written)
+            written is None
+            or isinstance(written, int | float)
+            or self._is_text_without_holes(written)
             for written in map(self.written.get, keys)
         )
 
@@ -125,7 +132,9 @@ class Config:
         return clear
 
     def from_caller(self, name: str) -> bool:
-        """Does a `{name}` stand, directly or through other keys, for something that the caller gave?"""
+        """Does a `{name}` stand, directly or through other keys, for something that the caller
+        gave?
+        """
         if name in self._leaves:
             return name not in CONTEXT
         written = self.template(self.written[name]) if name in self.written else None
@@ -134,9 +143,12 @@ class Config:
         )
 
     def may_be_option(self, template: Template) -> bool:
-        """Is every value in it the author's, or one that the tool's schema declares as an option?"""
+        """Is every value in it the author's, or one that the tool's schema declares as an
+        option?
+        """
         return all(
-            hole.kind == "param" and self._may_be_option(str(hole), set()) for hole in template.placeholders
+            hole.kind == "param" and self._may_be_option(str(hole), set())
+            for hole in template.placeholders
         )
 
     def _may_be_option(self, name: str, seen: set[str]) -> bool:
@@ -151,7 +163,9 @@ class Config:
         return all(hole.kind == "param" and self._may_be_option(str(hole), seen) for hole in holes)
 
     def caller_names(self, value: Json) -> frozenset[str]:
-        """The names that a text leaves to the caller, directly or through other keys, given or not."""
+        """The names that a text leaves to the caller, directly or through other keys, given or
+        not.
+        """
         return frozenset(self._find_caller_names(value, set()))
 
     def _find_caller_names(self, value: Json, seen: set[str]) -> Iterator[str]:
@@ -165,12 +179,15 @@ class Config:
                 yield name
 
     def only_of_author(self, template: Template) -> bool:
-        """Is it the author's own text, also through other keys, whatever callers and surroundings say?"""
+        """Is it the author's own text, also through other keys, whatever callers and surroundings
+        say?
+        """
         return self._of_author(template, set())
 
     def _of_author(self, template: Template, seen: set[str]) -> bool:
         return all(
-            hole.kind == "param" and self._is_of_author(str(hole), seen) for hole in template.placeholders
+            hole.kind == "param" and self._is_of_author(str(hole), seen)
+            for hole in template.placeholders
         )
 
     def _is_of_author(self, name: str, seen: set[str]) -> bool:
@@ -189,13 +206,21 @@ class Config:
     def is_gone(self, template: Template) -> bool:
         """Is it one `{name}` and nothing else, also through other keys, that nobody gave?"""
         names = self.names_for(template)
-        given = {name: value for name, value in names.items() if name in self._leaves or value is not None}
+        given = {
+            name: value
+            for name, value in names.items()
+            if name in self._leaves or value is not None
+        }
         return is_unresolved(template.leaf.program.parts, given, self.env)
 
     def names_for(self, template: Template) -> dict[str, Json]:
         """What the `{name}` holes of a template stand for."""
         wanted = self._plan.param_names(template)
-        return {name: self._leaf(name) for name in wanted if name in self._leaves or name in self.written}
+        return {
+            name: self._leaf(name)
+            for name in wanted
+            if name in self._leaves or name in self.written
+        }
 
     def _leaf(self, name: str) -> Json:
         if name in self._leaves:
@@ -219,7 +244,11 @@ class Config:
 
     def _place(self, name: str) -> Span | str:
         written = self.written[name]
-        return Span(Source(self.where, written), 0, len(written)) if isinstance(written, str) else self.where
+        return (
+            Span(Source(self.where, written), 0, len(written))
+            if isinstance(written, str)
+            else self.where
+        )
 
 
 class _Plan:
@@ -271,7 +300,11 @@ class _Plan:
         if written in self._texts:
             return self._texts[written]
         template = self.template(written)
-        text = None if template.leaf.program.hole_count else str(render_json_value(template, {}, env={}))
+        text = (
+            None
+            if template.leaf.program.hole_count
+            else str(render_json_value(template, {}, env={}))
+        )
         if len(self._texts) < _MOST_TEXTS:
             self._texts[written] = text
         return text
@@ -298,7 +331,8 @@ _MOST_TEXTS: Final = 200
 
 
 def _find_plan(chain: Chain) -> _Plan:
-    # By identity: a chain that is remembered is the same object, and to compare its contents takes longer.
+    # By identity: a chain that is remembered is the same object, and to compare its contents takes
+    # longer.
     plan = _PLANS.get(id(chain))
     if plan is None or plan.chain is not chain:
         if len(_PLANS) >= _MOST_PLANS:
@@ -364,7 +398,9 @@ def violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[V
     anything: dict[str, Json] = {}
     properties |= dict.fromkeys(unknown & properties.keys(), anything)
     # What else a schema says may be about several parameters together.
-    plain = {key: schema[key] for key in ("type", "required", "additionalProperties") if key in schema}
+    plain = {
+        key: schema[key] for key in ("type", "required", "additionalProperties") if key in schema
+    }
     filled = _with_defaults({**params, **dict.fromkeys(unknown, "")}, schema)
     return _violations(filled, {**plain, "properties": properties})
 
@@ -376,7 +412,9 @@ def with_defaults(params: Mapping[str, Json], item: ToolFile) -> dict[str, Json]
 
 
 def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> list[ToolFile]:
-    """The files that `CONFIG_RESOLVE` asks for, highest space first; read once, to be judged, then used."""
+    """The files that `CONFIG_RESOLVE` asks for, highest space first; read once, to be judged, then
+    used.
+    """
     paths = dict.fromkeys(spec.path for spec in specs)
     for path in paths:
         if any(part in ("", ".", "..") for part in path.split("/")):
@@ -388,7 +426,9 @@ def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> 
 
 
 def resolve_configs(specs: Sequence[ConfigResolve], files: Sequence[ToolFile]) -> Json:
-    """What `CONFIG_RESOLVE` asks for, of these files: one tree, or one by path when several are named."""
+    """What `CONFIG_RESOLVE` asks for, of these files: one tree, or one by path when several are
+    named.
+    """
     trees = {spec.path: _resolve_spec(spec, files) for spec in specs}
     return next(iter(trees.values())) if len(specs) == 1 else trees
 
@@ -454,7 +494,8 @@ def _problem(violation: Violation, item: ToolFile) -> Problem:
 
 def describe_violation(error: Any) -> str:
     """Which rule of a schema a value does not keep, without the value."""
-    # The library's message quotes the offending value, which may be a secret: say only what was expected.
+    # The library's message quotes the offending value, which may be a secret: say only what was
+    # expected.
     kind = error.kind
     name = type(kind).__name__.rpartition("_")[2]
     match name:
@@ -472,9 +513,9 @@ def describe_violation(error: Any) -> str:
 
 def place_in(path: Sequence[str | int]) -> str:
     """Where in a value: `a.b[0]: `, or nothing for the whole."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + (
-        ": " if path else ""
-    )
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(
+        "."
+    ) + (": " if path else "")
 
 
 def _config_file(space: Space, path: str) -> ToolFile | None:
@@ -499,4 +540,8 @@ def _resolve_spec(spec: ConfigResolve, files: Sequence[ToolFile]) -> Json:
     if not nodes:
         return {}
     tree = nodes[0].data() if spec.mode == "first_match" else merge(list(reversed(nodes))).data()
-    return {key: value for key, value in tree.items() if key != "extends"} if isinstance(tree, dict) else tree
+    return (
+        {key: value for key, value in tree.items() if key != "extends"}
+        if isinstance(tree, dict)
+        else tree
+    )

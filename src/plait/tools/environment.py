@@ -23,7 +23,18 @@ from plait.tools.chain import Chain
 from plait.tools.interpreters import SearchPaths, locate
 from plait.tools.items import EnvConfig
 
-FIXED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM")
+FIXED: Final = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+    "TERM",
+)
 
 _LOADERS: Final = (
     "PATH", "IFS", "ENV", "BASH_ENV", "BASH_FUNC_*", "SHELLOPTS", "LD_*", "DYLD_*", "GLIBC_TUNABLES",
@@ -87,28 +98,40 @@ class Environment:
         return {name: value.value for name, value in self.child.items()}
 
 
-def read_dotenv(text: str, interpreters: Iterable[str], *, allowed: frozenset[str] = frozenset()) -> DotEnv:
+def read_dotenv(
+    text: str, interpreters: Iterable[str], *, allowed: frozenset[str] = frozenset()
+) -> DotEnv:
     """Names and values by the rules of python-dotenv."""
     from io import StringIO
 
     from dotenv.parser import parse_stream
 
     parsed = list(parse_stream(StringIO(text)))
-    written = [(one.key, one.value) for one in parsed if one.key is not None and one.value is not None]
+    written = [
+        (one.key, one.value) for one in parsed if one.key is not None and one.value is not None
+    ]
     protected = {*interpreters} - allowed
     refused = dict.fromkeys(
-        name for name, _ in written if name not in allowed and (name in protected or _is_loader(name))
+        name
+        for name, _ in written
+        if name not in allowed and (name in protected or _is_loader(name))
     )
     unread = tuple(
         one.original.line
         for one in parsed
-        if one.error or (one.key is not None and (one.value is None or not _NAME.fullmatch(one.key)))
+        if one.error
+        or (one.key is not None and (one.value is None or not _NAME.fullmatch(one.key)))
     )
     return DotEnv(tuple(pair for pair in written if pair[0] not in refused), tuple(refused), unread)
 
 
 def resolve_environment(
-    chain: Chain, *, host: Mapping[str, str], dotenv: DotEnv, around: SearchPaths, context: Mapping[str, str]
+    chain: Chain,
+    *,
+    host: Mapping[str, str],
+    dotenv: DotEnv,
+    around: SearchPaths,
+    context: Mapping[str, str],
 ) -> Environment:
     """Primitive first, tool last: later elements override."""
     child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}

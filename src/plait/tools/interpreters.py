@@ -15,7 +15,8 @@ from plait.core.records import dataclass, field
 from plait.tools.items import Interpreter
 
 Ask = Callable[[Sequence[str]], str | None]
-"""Runs a command and gives its first line of output; comes from outside, this layer starts nothing."""
+"""Runs a command and gives its first line of output; comes from outside, this layer starts nothing.
+"""
 
 # Where version managers keep what they install: {home} {version} {binary}.
 _MANAGERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -70,7 +71,8 @@ def locate(interpreter: Interpreter, around: SearchPaths, *, where: str) -> Inte
     raise InputError(
         f"no interpreter for {interpreter.var} was found",
         where,
-        f"looked at {', '.join(looked) or 'nothing'}; install it, or set {interpreter.var} to its full path",
+        f"looked at {', '.join(looked) or 'nothing'}; install it, or set {interpreter.var} to its "
+        "full path",
         code="no-interpreter",
     )
 
@@ -82,9 +84,13 @@ def _candidates(interpreter: Interpreter, around: SearchPaths) -> Iterator[tuple
             yield from _local(names, interpreter.search_paths, interpreter.search_roots, around)
         case "venv_python":
             paths = interpreter.search_paths or (".venv/bin", "venv/bin")
-            yield from _local(names or ["python", "python3"], paths, interpreter.search_roots, around)
+            yield from _local(
+                names or ["python", "python3"], paths, interpreter.search_roots, around
+            )
         case "node_modules":
-            yield from _local(names or ["node"], ("node_modules/.bin",), interpreter.search_roots, around)
+            yield from _local(
+                names or ["node"], ("node_modules/.bin",), interpreter.search_roots, around
+            )
         case "system_binary":
             for name in names:
                 yield (_on_path(name, around) or f"'{name}' on PATH", "PATH")
@@ -92,7 +98,11 @@ def _candidates(interpreter: Interpreter, around: SearchPaths) -> Iterator[tuple
             yield from _manager_paths(interpreter, names, around)
         case "command":
             around.looked.append(None)
-            answer = around.ask(interpreter.resolve_cmd) if around.ask and interpreter.resolve_cmd else None
+            answer = (
+                around.ask(interpreter.resolve_cmd)
+                if around.ask and interpreter.resolve_cmd
+                else None
+            )
             yield (answer or f"what '{' '.join(interpreter.resolve_cmd)}' prints", "command")
 
 
@@ -114,9 +124,13 @@ def _manager_paths(
     managers = [interpreter.manager] if interpreter.manager else list(_MANAGERS)
     for manager in managers:
         pattern, files = _MANAGERS.get(manager, ("", ()))
-        for version in [interpreter.version] if interpreter.version else _read_versions(files, around):
+        for version in (
+            [interpreter.version] if interpreter.version else _read_versions(files, around)
+        ):
             for name in names:
-                path = pattern.format(home=escape(around.home), version=escape(version), binary=escape(name))
+                path = pattern.format(
+                    home=escape(around.home), version=escape(version), binary=escape(name)
+                )
                 yield from ((found, manager) for found in sorted(glob(path)) or [path])
 
 

@@ -47,7 +47,9 @@ class HttpRetry:
     max_delay: float = 30.0
     statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
     any_method: bool = False
-    """Repeat a POST or PATCH too when the server may have acted on it: the author says it does no harm."""
+    """Repeat a POST or PATCH too when the server may have acted on it: the author says it does no
+    harm.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +141,24 @@ class PrimitiveResult:
 
 
 _SECRET_WORDS: Final = frozenset(
-    {"apikey", "auth", "authorization", "cookie", "cookie2", "credential", "credentials", "key", "passwd"}
+    {
+        "apikey",
+        "auth",
+        "authorization",
+        "cookie",
+        "cookie2",
+        "credential",
+        "credentials",
+        "key",
+        "passwd",
+    }
     | {"password", "secret", "session", "signature", "token"}
 )
 
 
 def display_header(name: str, value: str) -> str:
-    """A header of a request or an answer for people: whatever is called like a credential is masked."""
+    """A header of a request or an answer for people: whatever is called like a credential is
+    masked.
+    """
     words = name.lower().replace("_", "-").split("-")
     return value if _SECRET_WORDS.isdisjoint(words) else MASK

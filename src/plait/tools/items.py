@@ -165,7 +165,8 @@ ENSEMBLE_KEYS: Final = frozenset(
     }
 )  # fmt: skip
 FLOWS: Final = {"graph": (GRAPH_RUNTIME, GRAPH_KEYS), "ensemble": (ENSEMBLE_RUNTIME, ENSEMBLE_KEYS)}
-"""By its `tool_type`, a tool whose file is a flow: what runs it, and what it has beside its header."""
+"""By its `tool_type`, a tool whose file is a flow: what runs it, and what it has beside its header.
+"""
 
 
 def parse_header(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
@@ -207,7 +208,11 @@ class _HeaderReader:
     def _flow(self) -> tuple[str | None, frozenset[str]]:
         """What runs it if nothing is said, and which more keys there are."""
         named = self.entries.get("tool_type")
-        return FLOWS.get(str(named.value), (None, frozenset())) if named is not None else (None, frozenset())
+        return (
+            FLOWS.get(str(named.value), (None, frozenset()))
+            if named is not None
+            else (None, frozenset())
+        )
 
     def unknown(self, kind: str) -> None:
         known = set(field_names(Header)) | self._flow()[1]
@@ -269,8 +274,16 @@ class _HeaderReader:
         """All of them, but for those that say that they are not required, or have a default."""
         names, entry = self._names("inputs"), self.entries.get("inputs")
         said = entry.value if entry is not None else None
-        listed = list(said.values()) if isinstance(said, dict) else said if isinstance(said, list) else []
-        return tuple(name for name, spec in zip(names, listed, strict=False) if not _is_optional(spec))
+        listed = (
+            list(said.values())
+            if isinstance(said, dict)
+            else said
+            if isinstance(said, list)
+            else []
+        )
+        return tuple(
+            name for name, spec in zip(names, listed, strict=False) if not _is_optional(spec)
+        )
 
     def _read_nested(self, key: str, read: Callable[[Entry, dict[str, Json]], Any]) -> Any:
         value = self._map(key)
@@ -296,11 +309,20 @@ class _HeaderReader:
             self._wrong(entry, "'interpreter' is a map", "write type, var and binary below it")
             return None
         self._only(entry, value, field_names(Interpreter), "interpreter")
-        types = ("local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules")
+        types = (
+            "local_binary",
+            "system_binary",
+            "version_manager",
+            "command",
+            "venv_python",
+            "node_modules",
+        )
         kind = self._choice(entry, value.get("type"), types, "interpreter.type", None)
         if kind is None or not isinstance(value.get("var"), str):
             self._wrong(
-                entry, "an interpreter has a 'type' and a 'var'", "for example type: system_binary, var: RUBY"
+                entry,
+                "an interpreter has a 'type' and a 'var'",
+                "for example type: system_binary, var: RUBY",
             )
             return None
         lists = {
@@ -339,7 +361,9 @@ class _HeaderReader:
         )
 
     def _env_paths(self, entry: Entry, value: Json) -> dict[str, dict[str, tuple[str, ...]]]:
-        if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
+        if not isinstance(value, dict) or not all(
+            isinstance(item, dict) for item in value.values()
+        ):
             self._wrong(
                 entry,
                 "'anchor.env_paths' maps a variable to prepend and append",
@@ -350,7 +374,8 @@ class _HeaderReader:
             self._only(entry, item, ("prepend", "append"), f"anchor.env_paths.{name}")
         return {
             name: {
-                way: self._strings(entry, paths, f"anchor.env_paths.{name}") for way, paths in item.items()
+                way: self._strings(entry, paths, f"anchor.env_paths.{name}")
+                for way, paths in item.items()
             }
             for name, item in value.items()
         }
@@ -363,7 +388,9 @@ class _HeaderReader:
         excluded = self._strings(entry, value.get("exclude_dirs"), "verify_deps.exclude_dirs")
         return VerifyDeps(
             enabled=value.get("enabled", True) is True,
-            scope=self._choice(entry, value.get("scope", "anchor"), scopes, "verify_deps.scope", "anchor"),
+            scope=self._choice(
+                entry, value.get("scope", "anchor"), scopes, "verify_deps.scope", "anchor"
+            ),
             recursive=value.get("recursive", True) is True,
             extensions=extensions or standard.extensions,
             exclude_dirs=excluded or standard.exclude_dirs,
@@ -379,7 +406,9 @@ class _HeaderReader:
             spec = {"path": spec} if isinstance(spec, str) else spec
             if not isinstance(spec, dict) or not isinstance(spec.get("path"), str):
                 self._wrong(
-                    entry, "'config_resolve' names a 'path' below config/", "write {path: team/report.yaml}"
+                    entry,
+                    "'config_resolve' names a 'path' below config/",
+                    "write {path: team/report.yaml}",
                 )
                 continue
             self._only(entry, spec, ("path", "mode"), "config_resolve")
@@ -397,7 +426,10 @@ class _HeaderReader:
         bounds = ("min_version", "max_version")
         direct = {key: value[key] for key in bounds if key in value}
         said = {EVERY_CHILD: direct} if direct else {}
-        for child, limits in {**said, **{one: value[one] for one in value if one not in direct}}.items():
+        for child, limits in {
+            **said,
+            **{one: value[one] for one in value if one not in direct},
+        }.items():
             assert entry is not None
             place = "child_constraints" if limits is direct else f"child_constraints.{child}"
             if not isinstance(limits, dict):
@@ -413,12 +445,16 @@ class _HeaderReader:
 
     # ── small things ─────────────────────────────────────────────────────
 
-    def _only(self, entry: Entry, value: Mapping[str, Json], known: Iterable[str], place: str) -> None:
+    def _only(
+        self, entry: Entry, value: Mapping[str, Json], known: Iterable[str], place: str
+    ) -> None:
         for key in value:
             if key not in known:
                 self._wrong(entry, f"'{key}' is not a key of {place}", _suggest_key(key, known))
 
-    def _choice(self, entry: Entry, value: Json, choices: tuple[str, ...], place: str, default: Any) -> Any:
+    def _choice(
+        self, entry: Entry, value: Json, choices: tuple[str, ...], place: str, default: Any
+    ) -> Any:
         if value in choices:
             return value
         self._wrong(

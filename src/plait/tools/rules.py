@@ -76,7 +76,8 @@ def _space_problem(child: ToolFile, parent: ToolFile) -> Problem | None:
     if parent.space.precedence <= child.space.precedence:
         return None
     return Problem(
-        f"'{child.id}' of the {child.space} space depends on '{parent.id}' of the {parent.space} space",
+        f"'{child.id}' of the {child.space} space depends on '{parent.id}' of the {parent.space} "
+        "space",
         child.path,
         "an item may depend on its own space and those below it: project > user > system",
         code="space-order",
@@ -112,7 +113,9 @@ def _version_problems(child: ToolFile, parent: ToolFile) -> tuple[list[Problem],
     return list(dict.fromkeys(problem for problem in found if problem is not None)), None
 
 
-def _out_of_range(child: ToolFile, parent: ToolFile, constraint: Constraint, version: str) -> Problem | None:
+def _out_of_range(
+    child: ToolFile, parent: ToolFile, constraint: Constraint, version: str
+) -> Problem | None:
     from packaging.version import InvalidVersion, Version  # slow to import, and seldom needed
 
     wanted = " ".join(

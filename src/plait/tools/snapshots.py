@@ -56,9 +56,17 @@ class Room:
 
 
 class Snapshots:
-    """A cache of verified files, below a folder that only the user can write; for any number of threads."""
+    """A cache of verified files, below a folder that only the user can write; for any number of
+    threads.
+    """
 
-    def __init__(self, root: str, *, room: Room = Room(), now: Callable[[], float] = time.time) -> None:  # noqa: B008
+    def __init__(
+        self,
+        root: str,
+        *,
+        room: Room = Room(),  # noqa: B008
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self.root = root
         self._room = room
         self._now = now
@@ -79,7 +87,9 @@ class Snapshots:
         *,
         installed: bool = False,
     ) -> Placed:
-        """Where the copies are; `installed` if the packages beside the tool may be loaded unverified."""
+        """Where the copies are; `installed` if the packages beside the tool may be loaded
+        unverified.
+        """
         base, name = os.path.split(tool.path)
         above = anchored.path if anchored and not anchored.is_project else base
         if above != base and os.path.commonpath([above, base]) == above:
@@ -155,7 +165,9 @@ class Snapshots:
             os.utime(folder)  # what was used last is removed last
 
     def _open_locks(self) -> None:
-        """Once; and again after somebody has removed the cache: others would lock another file than we do."""
+        """Once; and again after somebody has removed the cache: others would lock another file than
+        we do.
+        """
         if self._locks >= 0:
             if _is_at(self._locks, _lock_path(self.root)):
                 return
@@ -198,7 +210,9 @@ class Snapshots:
             shutil.rmtree(left, ignore_errors=True)
 
     def _set_aside(self, folder: str, locks: int) -> bool:
-        """Take a copy's name away, unless somebody uses it: whoever asks for it now makes it anew."""
+        """Take a copy's name away, unless somebody uses it: whoever asks for it now makes it
+        anew.
+        """
         if not _try_lock(locks, folder):
             return False
         try:
@@ -234,7 +248,9 @@ def _copies(root: str) -> Iterator[_Copy]:
     for entry in os.scandir(root):
         if not entry.name.startswith("."):
             with suppress(FileNotFoundError):  # another process removes it just now
-                yield _Copy(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path, _size(entry.path))
+                yield _Copy(
+                    entry.stat(follow_symlinks=False).st_mtime_ns, entry.path, _size(entry.path)
+                )
 
 
 def _size(folder: str) -> int:
@@ -246,8 +262,10 @@ def _size(folder: str) -> int:
 
 
 # ── locks on single bytes ────────────────────────────────────────────────
-# They belong to the open file, not to the process (`F_OFD_SETLK`): another file that this process opens and
-# closes does not drop them, and one file is enough for any number of copies.  Where there are no such locks,
+# They belong to the open file, not to the process (`F_OFD_SETLK`): another file that this process
+# opens and
+# closes does not drop them, and one file is enough for any number of copies.  Where there are no
+# such locks,
 # nobody can have a copy alone, and none is removed.
 
 _SET: Final = getattr(fcntl, "F_OFD_SETLK", None)
@@ -272,7 +290,9 @@ def _is_at(handle: int, path: str) -> bool:
 
 
 def _hold(locks: int, folder: str) -> None:
-    """Share a copy; waits for one that is just being set aside, which takes no longer than a rename."""
+    """Share a copy; waits for one that is just being set aside, which takes no longer than a
+    rename.
+    """
     if _SET_OR_WAIT is not None:
         with suppress(OSError):
             fcntl.fcntl(locks, _SET_OR_WAIT, _byte(fcntl.F_RDLCK, folder))

@@ -22,7 +22,19 @@ from plait.core.safe_files import FileStamp, read_below, stamp_below
 SpaceName = Literal["project", "user", "system"]
 PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
 
-EXTENSIONS: Final = (".py", ".yaml", ".yml", ".sh", ".bash", ".js", ".mjs", ".cjs", ".ts", ".rb", ".go")
+EXTENSIONS: Final = (
+    ".py",
+    ".yaml",
+    ".yml",
+    ".sh",
+    ".bash",
+    ".js",
+    ".mjs",
+    ".cjs",
+    ".ts",
+    ".rb",
+    ".go",
+)
 DIRECTIVES: Final = "directives"
 """The folder of a space that holds prompts with what they need, in Markdown."""
 MAX_ID: Final = 200
@@ -79,7 +91,9 @@ class ToolLocation:
     def read(self) -> tuple[bytes, FileStamp]:
         contents = read_below(self.space.root, self.relative)
         if contents is None:
-            raise InputError(f"{self.path} has just gone", fix="run the command again", code="vanished")
+            raise InputError(
+                f"{self.path} has just gone", fix="run the command again", code="vanished"
+            )
         return contents
 
 
@@ -112,7 +126,9 @@ class Spaces:
         found = _first(_visible_spaces(self.spaces, within), folder, names, looking)
         return found if found is not None else _first(self.bundles(), folder, names, looking)
 
-    def find_shadowed(self, found: ToolLocation, *, folder: str = "tools") -> tuple[ToolLocation, ...]:
+    def find_shadowed(
+        self, found: ToolLocation, *, folder: str = "tools"
+    ) -> tuple[ToolLocation, ...]:
         """What `found` hides in spaces of lower precedence."""
         lower = [space for space in self.all if space.precedence < found.space.precedence]
         hidden = (_in_space(space, folder, found.id) for space in lower)
@@ -135,7 +151,9 @@ class Spaces:
     def missing(self, item_id: str, *, folder: str = "tools") -> InputError:
         guess = closest_name(item_id, sorted(self.ids(folder=folder)))
         looked = ", ".join(os.path.join(space.root, folder) for space in self.spaces)
-        thing, listed = ("directive", "") if folder == DIRECTIVES else ("tool", "; 'plait tools' lists them")
+        thing, listed = (
+            ("directive", "") if folder == DIRECTIVES else ("tool", "; 'plait tools' lists them")
+        )
         return InputError(
             f"there is no {thing} '{item_id}'",
             fix=(f"did you mean '{guess}'? " if guess else "") + f"looked in {looked}{listed}",
@@ -177,12 +195,16 @@ def normalize_id(item_id: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_id(text: str) -> bool:
-    """Names joined by '/': ASCII letters and digits, after them '_' and '-'; '.' too, but in the first."""
+    """Names joined by '/': ASCII letters and digits, after them '_' and '-'; '.' too, but in the
+    first.
+    """
     if not text.isascii():
         return False
     first, *rest = text.split("/")
     plain = [first, *(name.replace(".", "_") for name in rest)]
-    return all(name[:1].isalnum() and name.replace("_", "0").replace("-", "0").isalnum() for name in plain)
+    return all(
+        name[:1].isalnum() and name.replace("_", "0").replace("-", "0").isalnum() for name in plain
+    )
 
 
 def current_id(item_id: str) -> str:
@@ -200,7 +222,8 @@ def _in_space(space: Space, folder: str, item_id: str) -> ToolLocation | None:
     found: list[ToolLocation] = []
     for extension in _extensions(folder):
         relative = f"{folder}/{item_id}{extension}"
-        # A look first: to open each of so many names safely takes much longer than to see that few exist.
+        # A look first: to open each of so many names safely takes much longer than to see that few
+        # exist.
         if not os.path.lexists(f"{space.root}/{relative}"):
             continue
         if (stamp := stamp_below(space.root, relative)) is not None:

@@ -1,4 +1,5 @@
-"""What is wrong with a tool whatever it is called with, and with a call whatever its unknown values are.
+"""What is wrong with a tool whatever it is called with, and with a call whatever its unknown values
+are.
 
 Nothing is started, trusted or written.  The config of the chain is bound to sample
 parameters, because `bind` is the one place that knows what a config may say.  A problem
@@ -27,7 +28,9 @@ SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
 _BY_TYPE: Final[Mapping[str, Json]] = {
     "string": "x", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None,
 }  # fmt: skip
-_OF_VALUES: Final = frozenset({"secret-in-argv", "too-large", "bad-env", "url-origin", "unresolved"})
+_OF_VALUES: Final = frozenset(
+    {"secret-in-argv", "too-large", "bad-env", "url-origin", "unresolved"}
+)
 """Codes of problems that only other values of parameters or variables would have, or would not."""
 
 
@@ -57,7 +60,9 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
 
     of_tool = {problem.what for problem in _config_problems(chain, project)}
     shortest = {name: "" if contains_unknown(value) else value for name, value in params.items()}
-    found = _common(chain, project, [given(sample) for sample in SAMPLES], with_defaults(shortest, tool))
+    found = _common(
+        chain, project, [given(sample) for sample in SAMPLES], with_defaults(shortest, tool)
+    )
     return [problem for problem in found if problem.what not in of_tool]
 
 
@@ -100,9 +105,14 @@ def _config_problems(chain: Chain, project: str | None) -> list[Problem]:
 
 
 def _common(
-    chain: Chain, project: str | None, with_each: Sequence[Mapping[str, Json]], shortest: Mapping[str, Json]
+    chain: Chain,
+    project: str | None,
+    with_each: Sequence[Mapping[str, Json]],
+    shortest: Mapping[str, Json],
 ) -> list[Problem]:
-    """The problems with all of these parameters; what is too long is so also with the shortest ones."""
+    """The problems with all of these parameters; what is too long is so also with the shortest
+    ones.
+    """
     bound = [_binding_problems(chain, project, params) for params in with_each]
     found = [problem for what, problem in bound[0].items() if all(what in one for one in bound)]
     if not any(problem.code == "output-too-long" for problem in found):
@@ -155,7 +165,10 @@ def _params(chain: Chain, sample: Json) -> dict[str, Json]:
     """A value for every parameter that is declared, or that the config asks for."""
     declared = _parameter_schemas(chain)
     author = Config(chain, params={}, context=_context(chain, None), env={})
-    names = [*declared, *sorted(author.placeholder_names - declared.keys() - CONTEXT - EXECUTION_KEYS)]
+    names = [
+        *declared,
+        *sorted(author.placeholder_names - declared.keys() - CONTEXT - EXECUTION_KEYS),
+    ]
     return {name: _sample_value(declared.get(name), sample) for name in names}
 
 

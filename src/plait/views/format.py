@@ -77,7 +77,9 @@ def speed(rate: float) -> str:
     return f"{rate * 3600:.1f}/h"
 
 
-_SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_SEQUENCES: Final = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])"
+)
 
 
 def without_sequences(text: str) -> str:

@@ -44,7 +44,9 @@ NARROWEST_BAR: Final = 10
 WIDEST_NAME: Final = 16
 INDENT: Final = 6
 ECHO: Final = "^C^C"
-"""What a terminal shows of two Ctrl-C behind the last line: one that breaks is a row that nobody erases."""
+"""What a terminal shows of two Ctrl-C behind the last line: one that breaks is a row that nobody
+erases.
+"""
 MOST_ROWS: Final = 10
 """Steps that have ended and are still shown, of an agent, a graph or an ensemble."""
 
@@ -81,12 +83,15 @@ def signs_for(console: Console) -> Signs:
 class LiveView:
     """Draws a run on a terminal, and leaves the terminal as it was."""
 
-    def __init__(self, console: Console | None = None, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, console: Console | None = None, *, now: Callable[[], float] = time.time
+    ) -> None:
         self.progress = Progress()
         self.console = console or Console(highlight=False, markup=False, emoji=False)
         self._signs = signs_for(self.console)
         self._now = now
-        # Only ever held to look at `progress`, never while something is printed: rich has a lock of its own.
+        # Only ever held to look at `progress`, never while something is printed: rich has a lock of
+        # its own.
         self._lock = Lock()
         # Whoever begins, ends or prints; the thread that draws never needs it.
         self._printing = RLock()
@@ -173,13 +178,19 @@ class LiveView:
         width = size.width - len(ECHO)
         with self._lock:
             lines = frame(
-                self.progress, now=self._now(), width=width, height=size.height - 1, signs=self._signs
+                self.progress,
+                now=self._now(),
+                width=width,
+                height=size.height - 1,
+                signs=self._signs,
             )
         self._drawn_before = (size.width, [line.cell_len for line in lines])
         return Group(*lines)
 
     def _mind_the_width(self, columns: int) -> None:
-        """A terminal that became narrower has broken the lines of the last picture: more are to be erased."""
+        """A terminal that became narrower has broken the lines of the last picture: more are to be
+        erased.
+        """
         before, taken = self._drawn_before
         if self._live is None or not 0 < columns < before:
             return
@@ -199,7 +210,9 @@ def frame(
     lines = [picture.head()]
     room = height - 1 - len(parts)
     if room < 0:  # what is over makes room for what is not
-        parts = [part for part in parts if part.state not in ("done", "skipped")][: max(height - 1, 1)]
+        parts = [part for part in parts if part.state not in ("done", "skipped")][
+            : max(height - 1, 1)
+        ]
         room = height - 1 - len(parts)
     for part in parts:
         lines.append(picture.part(part))
@@ -334,7 +347,9 @@ class _Picture:
         return self._row(left, clock(self.now - step.since))
 
     def _doing(self, step: RunningStep) -> str:
-        """What a step or item is at: the step inside it, how far its items are, or that it waits."""
+        """What a step or item is at: the step inside it, how far its items are, or that it
+        waits.
+        """
         waiting = next((one for one in _active_steps(step) if one.again_at is not None), None)
         if waiting is not None and waiting.again_at is not None:
             wait = clock(max(0.0, waiting.again_at - self.now))
@@ -350,12 +365,18 @@ class _Picture:
         again = "" if tried is None else f"{nth_attempt(tried.attempt, tried.of)}  "
         if doing.kind in (TURN, CALL):
             return again + self._agent_at(step, doing)
-        title = "" if current is None or current.title == step.title else one_line(current.title, None)
+        title = (
+            "" if current is None or current.title == step.title else one_line(current.title, None)
+        )
         return f"{again}{one_line(doing.kind)}  {title}".rstrip()
 
     def _agent_at(self, step: RunningStep, doing: RunningStep) -> str:
         """What an agent is at: which turn it is, what it has taken, what it says or calls."""
-        saying = one_line(doing.said.rstrip("\n").rpartition("\n")[2], None) if doing.kind == TURN else ""
+        saying = (
+            one_line(doing.said.rstrip("\n").rpartition("\n")[2], None)
+            if doing.kind == TURN
+            else ""
+        )
         if doing is step:  # the agent is the part, which says the rest
             return saying
         agent = next(one for one in _active_steps(step) if doing.path in one.inner)

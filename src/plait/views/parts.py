@@ -1,4 +1,6 @@
-"""What is known of the parts of a run: what runs in them, what has ended, and how fast that goes."""
+"""What is known of the parts of a run: what runs in them, what has ended, and how fast that
+goes.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,12 @@ class StepGroup:
 
     def begin(self, event: StepStarted) -> None:
         """One of its items is worked on: however it ended before, that counts no more."""
-        if self.is_fan and self.is_open and event.kind != ISOLATION and event.order < len(self._marks):
+        if (
+            self.is_fan
+            and self.is_open
+            and event.kind != ISOLATION
+            and event.order < len(self._marks)
+        ):
             self._mark(event.order, "waiting")
 
     def finish(self, event: StepFinished, at: float) -> None:
@@ -211,7 +218,9 @@ class StepGroup:
                 self._mark(order, "done")
 
     def forget(self, path: str, order: int | None) -> None:
-        """One is to be done again; where it stands is known of steps, and of failures that are kept."""
+        """One is to be done again; where it stands is known of steps, and of failures that are
+        kept.
+        """
         order = self._orders.pop(path, order)
         if order is not None:
             self._mark(order, "waiting")

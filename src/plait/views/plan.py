@@ -18,7 +18,9 @@ REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails", "skip
 
 
 def show_plan(rehearsed: Iterable[PlannedStep], *, as_json: bool) -> int:
-    """What a dry run found, step by step: what would run or fail, and what is remembered; the exit code."""
+    """What a dry run found, step by step: what would run or fail, and what is remembered; the exit
+    code.
+    """
     paint = paint_for(sys.stdout)
     code = 0
     for one in rehearsed:

@@ -112,7 +112,9 @@ def _message_lines(message: str, kind: str) -> list[str]:
 
 
 def failure_line(failure: Failure) -> str:
-    """An error of ours says first what is wrong, then where and what to do; a program says it last."""
+    """An error of ours says first what is wrong, then where and what to do; a program says it
+    last.
+    """
     lines = describe_failure(replace(failure, message=_split(failure.message)[0]))[1]
     words = [line for line in lines if not line.startswith("fix: ")]
     if not words:
@@ -198,7 +200,11 @@ class Progress:
     def items(self) -> tuple[int, int] | None:
         """Items that have ended, and all; None if the flow has none that it knows of."""
         fans = [part.group for part in self.maps]
-        return (sum(fan.outcome_count for fan in fans), sum(fan.total or 0 for fan in fans)) if fans else None
+        return (
+            (sum(fan.outcome_count for fan in fans), sum(fan.total or 0 for fan in fans))
+            if fans
+            else None
+        )
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -233,7 +239,12 @@ class Progress:
     # ── the run ──────────────────────────────────────────────────────────
 
     def _open(self, event: RunStarted, at: float) -> Sequence[News]:
-        self.run, self.flow, self.file, self.project = event.run, event.flow, event.file, event.project
+        self.run, self.flow, self.file, self.project = (
+            event.run,
+            event.flow,
+            event.file,
+            event.project,
+        )
         self.lives += 1
         self.started = at if self.started is None else self.started
         self.since, self.ended, self.failure, self.status = at, None, None, "running"
@@ -334,14 +345,18 @@ class Progress:
 
     def _choose(self, fan: str) -> None:
         """Items are chosen: what became of those of an older choice counts no more."""
-        for failed in [one for one in self.failures if one.path != fan and is_at_or_below(one.path, fan)]:
+        for failed in [
+            one for one in self.failures if one.path != fan and is_at_or_below(one.path, fan)
+        ]:
             self._unlist(failed.path)
         if (group := self._group(fan)) is not None:
             group.forget_all()
             group.total = None
 
     def _agent_rows(self, event: StepFinished) -> Sequence[News]:
-        """A turn or call of an agent somewhere inside a part; those of items are too many to be told."""
+        """A turn or call of an agent somewhere inside a part; those of items are too many to be
+        told.
+        """
         above = _parent(event.path)
         part = self.parts.get(above.partition("/")[0])
         if part is None or part.group.is_fan or self._is_in_fan(above):
@@ -379,7 +394,9 @@ class Progress:
                 return
         self.asked.count(event)
 
-    def _add_failure(self, event: StepFinished, at: float, *, reported: bool) -> tuple[FailedStep, ...]:
+    def _add_failure(
+        self, event: StepFinished, at: float, *, reported: bool
+    ) -> tuple[FailedStep, ...]:
         if not reported or not isinstance(event.outcome, Failed):
             return ()
         how, lines = describe_failure(event.outcome.failure)
@@ -400,7 +417,9 @@ class Progress:
         return (failed,)
 
     def _unlist_inside(self, event: StepFinished) -> None:
-        """It fails because of one inside it, of which it tells: that one need not be listed, too."""
+        """It fails because of one inside it, of which it tells: that one need not be listed,
+        too.
+        """
         if not isinstance(event.outcome, Failed):
             return
         origin = event.outcome.failure.path
@@ -423,7 +442,9 @@ class Progress:
             return ()
         step.again_at, step.of = at + event.delay, event.of
         return (
-            Retrying(step.title, event.attempt, event.of, describe_failure(event.failure)[0], event.delay),
+            Retrying(
+                step.title, event.attempt, event.of, describe_failure(event.failure)[0], event.delay
+            ),
         )
 
     def _entitle(self, path: str, title: str) -> None:
@@ -495,7 +516,9 @@ def replay_events(events: Iterable[EventRecord]) -> Progress:
     return progress
 
 
-def make_row(event: StepFinished | StepRecord, asked: UsageTally | None = None, kind: str = "") -> Row:
+def make_row(
+    event: StepFinished | StepRecord, asked: UsageTally | None = None, kind: str = ""
+) -> Row:
     """What is told of a step when it has ended; `kind` of one that is read from a journal."""
     kind = event.kind if isinstance(event, StepFinished) else kind
     replayed = isinstance(event, StepFinished) and event.replayed

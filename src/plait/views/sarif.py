@@ -45,7 +45,9 @@ def _result(finding: Finding, index: int) -> Json:
     if problem.where is not None:
         result["locations"] = [{"physicalLocation": _location(problem.where)}]
     if problem.also:
-        result["relatedLocations"] = [{"physicalLocation": _location(span)} for span in problem.also]
+        result["relatedLocations"] = [
+            {"physicalLocation": _location(span)} for span in problem.also
+        ]
     return result
 
 
@@ -55,7 +57,12 @@ def _location(where: Span | str) -> Json:
     place = where.place
     line, column = place.position
     end_line, end_column = place.source.position(place.end)
-    region = {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
+    region = {
+        "startLine": line,
+        "startColumn": column,
+        "endLine": end_line,
+        "endColumn": end_column,
+    }
     return {"artifactLocation": {"uri": _uri(place.source.name)}, "region": region}
 
 

@@ -47,7 +47,9 @@ def _row_kind(step: StepRecord) -> str:
 
 
 def _table(rows: Sequence[tuple[Cells, str]]) -> Iterator[Line]:
-    for line, (_, colour) in zip(format_table([cells for cells, _ in rows], None), rows, strict=True):
+    for line, (_, colour) in zip(
+        format_table([cells for cells, _ in rows], None), rows, strict=True
+    ):
         yield f"{INDENT}{line}".rstrip(), colour
 
 
@@ -129,7 +131,9 @@ def _tasks(steps: Sequence[StepRecord]) -> Iterator[Line]:
     for step in steps:
         row, value = make_row(step), _value(step)
         inner = value.get("tasks")
-        rows.append((_task(row, value, f"{SIGNS[row.state][0]} {one_line(row.title)}"), SIGNS[row.state][1]))
+        rows.append(
+            (_task(row, value, f"{SIGNS[row.state][0]} {one_line(row.title)}"), SIGNS[row.state][1])
+        )
         if isinstance(inner, Mapping):  # of a loop, a map or a manager
             rows += [_inner_task(name, _map(one)) for name, one in inner.items()]
     if len(rows) > 1:

@@ -76,7 +76,8 @@ def printable(text: str) -> str:
 def fold_line(line: str, room: int | None) -> Iterator[str]:
     """One line in pieces that fit, all but the first indented.
 
-    A terminal would begin the rest of a long line at its left edge, where it looks like a line of ours.
+    A terminal would begin the rest of a long line at its left edge, where it looks like a line of
+    ours.
     """
     from unicodedata import east_asian_width
 
@@ -99,7 +100,9 @@ def format_table(table: Sequence[Sequence[str]], columns: int | None) -> Iterato
     clean = [[cut(cell, None) for cell in row] for row in table]
     widths = [max(map(len, cells)) for cells in zip(*clean, strict=True)][:-1]
     for *cells, last in clean:
-        line = "".join(f"{cell:<{size}}   " for cell, size in zip(cells, widths, strict=True)) + last
+        line = (
+            "".join(f"{cell:<{size}}   " for cell, size in zip(cells, widths, strict=True)) + last
+        )
         yield cut(line.rstrip(), columns)
 
 
@@ -125,15 +128,21 @@ def write_result(value: Json) -> None:
     else:
         data = json_line(value)
     if sys.stdout.isatty():
-        data = without_controls(data.decode("utf-8", "surrogateescape")).encode("utf-8", "backslashreplace")
+        data = without_controls(data.decode("utf-8", "surrogateescape")).encode(
+            "utf-8", "backslashreplace"
+        )
     write_bytes(data)
 
 
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]")
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
+)
 
 
 def without_controls(text: str) -> str:
-    """A text that cannot drive a terminal: controls, and marks that turn the writing round, are spelt out."""
+    """A text that cannot drive a terminal: controls, and marks that turn the writing round, are
+    spelt out.
+    """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

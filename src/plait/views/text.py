@@ -38,7 +38,16 @@ from plait.engine.events import (
     Note as Noted,
 )
 from plait.engine.limits import UsageTally
-from plait.engine.outcome import ABORTED, TOO_MANY, Failed, Failure, Outcome, Skipped, Succeeded, to_record
+from plait.engine.outcome import (
+    ABORTED,
+    TOO_MANY,
+    Failed,
+    Failure,
+    Outcome,
+    Skipped,
+    Succeeded,
+    to_record,
+)
 from plait.engine.paths import is_at_or_below
 from plait.views.format import (
     clock,
@@ -66,7 +75,19 @@ from plait.views.news import (
     StepBegan,
     StepEnded,
 )
-from plait.views.parts import AGENT, CALL, ENSEMBLE, GRAPH, HOOK, LISTED, TURN, FailedStep, Note, Part, Row
+from plait.views.parts import (
+    AGENT,
+    CALL,
+    ENSEMBLE,
+    GRAPH,
+    HOOK,
+    LISTED,
+    TURN,
+    FailedStep,
+    Note,
+    Part,
+    Row,
+)
 from plait.views.progress import Progress
 
 if TYPE_CHECKING:
@@ -215,7 +236,8 @@ def row_line(row: Row) -> str:
     asked = f", {usage_words(row.asked, turns=row.kind != TURN)}" if row.asked is not None else ""
     leads = f" → {one_line(row.to)}" if row.to else ""
     return (
-        f"{one_line(row.title)}: {row_state(row)}{_took(row.duration, replayed=row.replayed)}{asked}{leads}"
+        f"{one_line(row.title)}: "
+        f"{row_state(row)}{_took(row.duration, replayed=row.replayed)}{asked}{leads}"
     )
 
 
@@ -265,7 +287,9 @@ class JsonView:
 
     def watch(self, stamped: EventRecord) -> None:
         self._asked.count(stamped.event)
-        self._write({"number": stamped.number, "at": round(stamped.at, 6), **event_json(stamped.event)})
+        self._write(
+            {"number": stamped.number, "at": round(stamped.at, 6), **event_json(stamped.event)}
+        )
 
     def stopping(self, *, at_once: bool) -> None:
         self._write({"event": "stopping", "at_once": at_once})
@@ -292,7 +316,10 @@ def event_json(event: Event) -> dict[str, Json]:
                 "phases": [{"name": name, "steps": steps} for name, steps in event.phases],
             }
         case StepStarted():
-            return {"event": "step_started", **_fields(event, "path", "kind", "title", "attempt", "order")}
+            return {
+                "event": "step_started",
+                **_fields(event, "path", "kind", "title", "attempt", "order"),
+            }
         case StepRetrying():
             return {
                 "event": "step_retrying",
@@ -316,7 +343,10 @@ def event_json(event: Event) -> dict[str, Json]:
         case ItemsReplayed():
             return {"event": "items_remembered", "path": event.path, "count": event.done.count(1)}
         case EarlierUsage():
-            return {"event": "used_before", "parts": {name: dict(used) for name, used in event.parts.items()}}
+            return {
+                "event": "used_before",
+                "parts": {name: dict(used) for name, used in event.parts.items()},
+            }
         case StepInvalidated():
             return {"event": "step_forgotten", **_fields(event, "path", "why", "below")}
         case Noted():
@@ -394,7 +424,8 @@ def stopping_line(progress: Progress, *, at_once: bool) -> str:
     kind = "item" if progress.maps else "step"
     gets = "gets" if running == 1 else "get"
     return (
-        f"stopping: {pluralize(running, f'running {kind}')} {gets} {grace_seconds():g} s … (again: at once)"
+        f"stopping: {pluralize(running, f'running {kind}')} {gets} {grace_seconds():g} s … (again: "
+        "at once)"
     )
 
 
@@ -452,8 +483,12 @@ def end_reason(failure: Failure | None, listed: Iterable[FailedStep]) -> Iterato
 
 
 def _is_covered_by(failure: Failure, failed: FailedStep) -> bool:
-    """Is it this one, or inside of it?  That a hook ends all is no failure of the step that it is about."""
-    return is_at_or_below(failure.path, failed.path) and (failure.kind != ABORTED or failed.kind == HOOK)
+    """Is it this one, or inside of it?  That a hook ends all is no failure of the step that it is
+    about.
+    """
+    return is_at_or_below(failure.path, failed.path) and (
+        failure.kind != ABORTED or failed.kind == HOOK
+    )
 
 
 def tallies(progress: Progress) -> Iterator[str]:
@@ -486,7 +521,9 @@ def tallies(progress: Progress) -> Iterator[str]:
 
 def _went_on(progress: Progress) -> str:
     """Of a run that is done: steps that failed, and were allowed to."""
-    failed = sum(part.group.failure_count for part in progress.parts.values() if not part.group.is_fan)
+    failed = sum(
+        part.group.failure_count for part in progress.parts.values() if not part.group.is_fan
+    )
     return f", {failed} failed and the run went on" if failed and progress.status == "done" else ""
 
 
@@ -569,7 +606,9 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
     show = f"plait show {one_line(result.run)}{project_named(progress)}"
     if more := progress.failure_count - len(shown):
         yield f"  … and {more} more that failed: {show}", "red"
-    if not shown and _has_failed_items(progress):  # in an earlier life, of which nothing was told in this one
+    if not shown and _has_failed_items(
+        progress
+    ):  # in an earlier life, of which nothing was told in this one
         yield f"  look at it   {show}", "dim"
     # What failed behind the items is tried again without them.
     first = _before_all(result, project_named(progress))
@@ -586,17 +625,24 @@ def _before_all(result: Result, where: str) -> str:
 def suggested_commands(
     run: str, progress: Progress, *, retry: bool, resume: bool, first: str = ""
 ) -> Iterator[Line]:
-    """What to type about failures: to look at the last one, and, if it makes sense, to do them again.
+    """What to type about failures: to look at the last one, and, if it makes sense, to do them
+    again.
 
     `first`: what has to be typed before that.
     """
     run, where = one_line(run), project_named(progress)
     if progress.failures:
-        yield f"  look at it   plait logs {run} {step_argument(progress.failures[-1])}{where}", "dim"
+        yield (
+            f"  look at it   plait logs {run} {step_argument(progress.failures[-1])}{where}",
+            "dim",
+        )
     if retry and _has_failed_items(progress):
         yield f"  try again    {first}plait retry {run} --failed{where}", "dim"
     if resume:
-        yield f"  go on        {_before_going_on(progress.failure)}{first}plait resume {run}{where}", "dim"
+        yield (
+            f"  go on        {_before_going_on(progress.failure)}{first}plait resume {run}{where}",
+            "dim",
+        )
 
 
 def _has_failed_items(progress: Progress) -> bool:
@@ -604,11 +650,15 @@ def _has_failed_items(progress: Progress) -> bool:
 
 
 def project_named(progress: Progress) -> str:
-    """What stands at the end of a command about a run whose project is another one than where we are."""
+    """What stands at the end of a command about a run whose project is another one than where we
+    are.
+    """
     from plait.core.projects import current_project
 
     project = progress.project
-    if not os.path.isdir(project) or os.path.realpath(project) == os.path.realpath(current_project()):
+    if not os.path.isdir(project) or os.path.realpath(project) == os.path.realpath(
+        current_project()
+    ):
         return ""
     return f" --project {shlex.quote(one_line(os.path.relpath(project), None))}"
 
@@ -626,7 +676,8 @@ def step_argument(failed: FailedStep) -> str:
 
 
 def failure_line(failed: FailedStep) -> str:
-    # Where it is and what to do stand below the failure; in one line there is room for what is wrong.
+    # Where it is and what to do stand below the failure; in one line there is room for what is
+    # wrong.
     said = f"  {one_line(failed.line, None)}" if failed.line else ""
     return f"✗ {one_line(failed.title)}   {one_line(failed.cause)}{said}"
 
@@ -637,7 +688,9 @@ def note_line(note: Note) -> str:
     return f"{word}: {about}{one_line(first_line(note.message), None)}"
 
 
-def part_figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -> Iterator[str]:
+def part_figures(
+    progress: Progress, part: Part, now: float, *, alive: bool = True
+) -> Iterator[str]:
     """How far the items of a part are; and, if somebody works on the run, how fast it goes."""
     group = part.group
     yield f"{group.outcome_count}/{group.total if group.total is not None else '?'}"

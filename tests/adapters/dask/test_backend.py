@@ -146,17 +146,28 @@ class Scheduler:
         if self.losses:
             self.losses -= 1
             raise OSError
-        return {} if self.is_empty else dict.fromkeys([self.worker, *self.stuck, *self.silent], THREADS)
+        return (
+            {}
+            if self.is_empty
+            else dict.fromkeys([self.worker, *self.stuck, *self.silent], THREADS)
+        )
 
     def scheduler_info(self, n_workers: int) -> dict[str, dict[str, dict[str, int]]]:
         assert n_workers == -1
         self.beats += 1
         there = self.nthreads()
-        return {"workers": {one: {"last_seen": 0 if one in self.silent else self.beats} for one in there}}
+        return {
+            "workers": {
+                one: {"last_seen": 0 if one in self.silent else self.beats} for one in there
+            }
+        }
 
     def processing(self) -> dict[str, list[str]]:
         with self.lock:
-            return {worker: [key for key in self.at if self.at[key] == worker] for worker in self.at.values()}
+            return {
+                worker: [key for key in self.at if self.at[key] == worker]
+                for worker in self.at.values()
+            }
 
     @property
     def worker(self) -> str:
@@ -175,7 +186,11 @@ class Scheduler:
         told(Fetched(replies, missing))  # type: ignore[arg-type]
 
     def run(
-        self, function: Callable[..., object], *args: object, workers: list[str] | None, on_error: str
+        self,
+        function: Callable[..., object],
+        *args: object,
+        workers: list[str] | None,
+        on_error: str,
     ) -> dict[str, object]:
         assert on_error == "return"
         if self.never is not None and self.stuck & set(workers or ()):
@@ -203,7 +218,10 @@ class Scheduler:
                 for one in answers
                 if not isinstance(
                     one,
-                    travel.ItemCompleted | travel.ItemStopped | travel.RunLimitReached | travel.ItemRefused,
+                    travel.ItemCompleted
+                    | travel.ItemStopped
+                    | travel.RunLimitReached
+                    | travel.ItemRefused,
                 )
             ]
             if SILENCE in answers:
@@ -277,7 +295,9 @@ class Played:
         self.taken = 0
         fan = Map("map", None, step_list("each", []), "f")  # type: ignore[arg-type]
         deadline = None if seconds is None else time.monotonic() + seconds
-        fanned = remote_map_run(fan, StepContext(self.run, "map", Scope(), deadline=deadline), items)
+        fanned = remote_map_run(
+            fan, StepContext(self.run, "map", Scope(), deadline=deadline), items
+        )
         crew = DaskRun(
             self.scheduler, self.office, self.items(items),  # type: ignore[arg-type]
             lambda work, outcome: self.ended.append((work.key, outcome)), parallel, fanned,
@@ -303,12 +323,16 @@ class Played:
 
     @property
     def recorded(self) -> list[str]:
-        return [one.event.path for one in self.journal.events() if isinstance(one.event, StepFinished)]
+        return [
+            one.event.path for one in self.journal.events() if isinstance(one.event, StepFinished)
+        ]
 
 
 def done(key: str) -> travel.ItemCompleted:
     path = f"map/item:{key}"
-    return travel.ItemCompleted(Succeeded(key), (StepFinished(path, "item", key, "f", Succeeded(key), 0.0),))
+    return travel.ItemCompleted(
+        Succeeded(key), (StepFinished(path, "item", key, "f", Succeeded(key), 0.0),)
+    )
 
 
 def test_every_item_is_sent_recorded_and_told_once() -> None:
@@ -333,7 +357,9 @@ def test_a_reply_that_comes_twice_is_dropped() -> None:
 def test_a_message_that_is_heard_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(lambda key, _: done(key))
     drain = played.crew._drain_messages
-    monkeypatch.setattr(played.crew, "_drain_messages", lambda: [one for one in drain() for _ in range(2)])
+    monkeypatch.setattr(
+        played.crew, "_drain_messages", lambda: [one for one in drain() for _ in range(2)]
+    )
     played.go()
     assert len(played.recorded) == len(played.ended) == 20
 
@@ -366,7 +392,9 @@ def test_one_that_does_not_come_back_ends_the_run_with_what_resumes_it() -> None
 
 def test_what_was_with_a_scheduler_that_is_gone_is_not_waited_for() -> None:
     """Of what is lost between its end and the fetching of its reply, nobody tells us."""
-    played = Played(lambda key, tries: SILENCE if tries == 1 and key in "01" else done(key), items=2)
+    played = Played(
+        lambda key, tries: SILENCE if tries == 1 and key in "01" else done(key), items=2
+    )
     scheduler = played.scheduler
     renewed = threading.Timer(0.3, lambda: setattr(scheduler, "scheduler_comm", object()))
     renewed.start()
@@ -411,7 +439,9 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("reply", "error"), ERRORS)
-def test_what_is_no_outcome_ends_the_map_and_is_raised(reply: object, error: type[BaseException]) -> None:
+def test_what_is_no_outcome_ends_the_map_and_is_raised(
+    reply: object, error: type[BaseException]
+) -> None:
     played = Played(lambda key, _: reply if key == "3" else done(key), items=100)
     with pytest.raises(error):
         played.go()
@@ -428,7 +458,9 @@ def test_short_items_go_several_at_a_time_and_still_no_more_than_may_run() -> No
 
 
 def test_when_workers_die_of_a_task_its_items_go_alone_and_only_the_guilty_one_fails() -> None:
-    played = Played(lambda key, _: KilledWorker() if key == "250" else done(key), items=300, parallel=40)
+    played = Played(
+        lambda key, _: KilledWorker() if key == "250" else done(key), items=300, parallel=40
+    )
     played.scheduler.pace = 0.001
     played.go()
     assert [key for key, outcome in played.ended if isinstance(outcome, Failed)] == ["250"]
@@ -438,7 +470,9 @@ def test_when_workers_die_of_a_task_its_items_go_alone_and_only_the_guilty_one_f
 def test_what_is_recorded_is_not_sent() -> None:
     played = Played(lambda key, _: done(key))
     known = step_list("each", []).fingerprint
-    played.journal.append(StepFinished("map/item:5", "item", "5", known, Succeeded("before"), 0.0, 5))
+    played.journal.append(
+        StepFinished("map/item:5", "item", "5", known, Succeeded("before"), 0.0, 5)
+    )
     played.journal.reopen()
     played.run.is_first_run = False
     played.go()
@@ -488,7 +522,10 @@ def all_items(played: Played) -> bool:
     [
         (lambda key, asked: key != "3" or asked > 1, 1),  # a worker that was busy for a moment
         (lambda key, asked: key != "3" or asked >= FETCHES, 1),
-        (lambda key, _: key != "3" or played_again(key), 2),  # its reply is lost, and its item goes again
+        (
+            lambda key, _: key != "3" or played_again(key),
+            2,
+        ),  # its reply is lost, and its item goes again
     ],
 )
 def test_a_reply_that_is_not_handed_over_is_asked_for_again_and_keeps_back_no_other(
@@ -510,7 +547,9 @@ def played_again(key: str) -> bool:
 
 
 def test_a_task_that_no_worker_has_any_more_is_sent_again_and_that_is_said() -> None:
-    played = Played(lambda key, tries: LOSS if key == "7" and tries == 1 else done(key), patience=0.2)
+    played = Played(
+        lambda key, tries: LOSS if key == "7" and tries == 1 else done(key), patience=0.2
+    )
     TimedCall(played.go).answer(30)
     assert all_items(played)
     assert played.notes == ["1 items were lost on the cluster; they are sent again"]
@@ -545,7 +584,9 @@ def test_a_worker_that_never_hands_over_what_it_did_is_left_like_one_without_a_h
     )
 
 
-def test_a_task_that_takes_longer_than_any_patience_is_waited_for_as_long_as_its_worker_lives() -> None:
+def test_a_task_that_takes_longer_than_any_patience_is_waited_for_as_long_as_its_worker_lives() -> (
+    None
+):
     ended = threading.Event()
 
     def answer(key: str, _: int) -> object:
@@ -639,7 +680,9 @@ def test_a_worker_that_is_stuck_when_it_is_greeted_keeps_nobody_from_the_items(
     assert len(played.recorded) == 20
 
 
-def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(never: threading.Event) -> None:
+def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(
+    never: threading.Event,
+) -> None:
     def stops(_: str, __: int) -> object:
         played.run.stop.ask()
         return SILENCE

@@ -12,7 +12,15 @@ import pytest
 
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
-from plait.app.runs import FlowResult, Options, RunObservers, flow_store, resume_flow, retry_flow, run_flow
+from plait.app.runs import (
+    FlowResult,
+    Options,
+    RunObservers,
+    flow_store,
+    resume_flow,
+    retry_flow,
+    run_flow,
+)
 from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.events import EventRecord, Note
@@ -110,7 +118,8 @@ def test_an_example_gives_the_same_value_here_and_on_a_cluster(name: str, tmp_pa
 def test_what_is_shipped_is_there_and_what_is_not_is_not(tmp_path: Path, cluster: str) -> None:
     flow = (
         "map:\n  input: {items: [1]}\n  ship: ['data/*', run.sh]\n"
-        "  steps: [{shell: './run.sh; cat data/a.txt; ls; test \"$PWD\" = ${workflow.dir}'}]\n" + REPORT
+        "  steps: [{shell: './run.sh; cat data/a.txt; ls; test \"$PWD\" = ${workflow.dir}'}]\n"
+        + REPORT
     )
     folder = tmp_path / "p"
     (folder / "data").mkdir(parents=True)
@@ -178,7 +187,8 @@ def test_what_an_item_makes_of_a_secret_is_one_for_the_run(
         "  - write_file: {path: result.json, format: json, content: {r: '${r}'}}\n"
     )
     here, there = (
-        ran(tmp_path / name, flow, backend)[1] for name, backend in (("here", "local"), ("there", cluster))
+        ran(tmp_path / name, flow, backend)[1]
+        for name, backend in (("here", "local"), ("there", cluster))
     )
     assert there == here
     for file in (tmp_path / "there").rglob("*"):
@@ -271,7 +281,9 @@ def test_a_secret_that_is_written_like_a_name_changes_nothing(
             for name, backend in (("here", "local"), ("there", cluster))
         )
         assert len(here) == 3
-        others += [(secret, one, other) for one, other in zip(here, there, strict=True) if one != other]
+        others += [
+            (secret, one, other) for one, other in zip(here, there, strict=True) if one != other
+        ]
     assert others == []
 
 
@@ -283,7 +295,9 @@ def items_of(folder: Path, flow: str, backend: str) -> list[Json]:
     result = run_flow(str(folder / "flow.yaml"), Options(backend=backend))
     assert result.status == "done", result.failure
     with flow_store(str(folder)).open(result.run, write=False) as opened:
-        recorded = [one for one in opened.journal.steps_in("map") if one.path.startswith("map/item:")]
+        recorded = [
+            one for one in opened.journal.steps_in("map") if one.path.startswith("map/item:")
+        ]
     return [[one.path, timeless(to_record(one.outcome))] for one in recorded]
 
 
@@ -314,7 +328,9 @@ def test_a_failed_item_is_retried_from_the_step_that_failed(tmp_path: Path, clus
 
 
 def test_a_name_that_no_item_has_is_noted_by_each_worker_once(tmp_path: Path, cluster: str) -> None:
-    flow = "map: {input: {items: [1, 2, 3, 4, 5, 6, 7, 8]}, steps: [{shell: \"echo '${item.gone}'\"}]}"
+    flow = (
+        "map: {input: {items: [1, 2, 3, 4, 5, 6, 7, 8]}, steps: [{shell: \"echo '${item.gone}'\"}]}"
+    )
     notes: list[str] = []
 
     def hear(told: EventRecord) -> None:
@@ -348,7 +364,9 @@ def test_a_run_whose_cluster_is_gone_goes_on_elsewhere(tmp_path: Path, again: st
     project = tmp_path / "p"
     run = ran(project, flow, "local")[0].run
     with flow_store(str(project)).open(run, write=True) as opened:
-        opened.update_facts(options={**dict(opened.facts["options"]), "backend": "dask://127.0.0.1:9"})
+        opened.update_facts(
+            options={**dict(opened.facts["options"]), "backend": "dask://127.0.0.1:9"}
+        )
     go_on: Any = {"resume": resume_flow, "retry": retry_flow}[again]
     if is_installed():
         with pytest.raises(InputError, match="there is no Dask cluster"):
@@ -361,7 +379,9 @@ def test_a_run_whose_cluster_is_gone_goes_on_elsewhere(tmp_path: Path, again: st
 def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
-    with pytest.raises(InputError, match=r"at dask://no\.invalid:8786: nobody knows a host 'no\.invalid'"):
+    with pytest.raises(
+        InputError, match=r"at dask://no\.invalid:8786: nobody knows a host 'no\.invalid'"
+    ):
         ran(tmp_path / "p", "map: {input: [1], steps: [{shell: 'true'}]}", "dask://no.invalid:8786")
 
 
@@ -369,7 +389,11 @@ def test_an_address_without_a_port_is_said_to_need_one(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
     with pytest.raises(InputError) as raised:
-        ran(tmp_path / "p", "map: {input: {items: [1]}, steps: [{shell: 'true'}]}", "dask://127.0.0.1")
+        ran(
+            tmp_path / "p",
+            "map: {input: {items: [1]}, steps: [{shell: 'true'}]}",
+            "dask://127.0.0.1",
+        )
     assert (
         raised.value.fix
         == "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"

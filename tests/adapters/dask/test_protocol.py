@@ -50,7 +50,9 @@ def test_an_errand_arrives_as_it_was(item: Json) -> None:
 
 
 REPLIES: list[travel.Reply] = [
-    travel.ItemCompleted(Succeeded({"output": "x"}), (StepFinished("a", "k", "t", "f", Succeeded(1), 0.5),)),
+    travel.ItemCompleted(
+        Succeeded({"output": "x"}), (StepFinished("a", "k", "t", "f", Succeeded(1), 0.5),)
+    ),
     travel.ItemStopped(),
     travel.ItemStopped(out_of_time=True),
     travel.RunLimitReached(Failure("enough"), "map", ()),
@@ -87,7 +89,12 @@ map:
   steps: [{shell: 'curl -H "$TOKEN" ${env.CITY}'}]
 reduce: [{shell: 'echo "$OTHER" ${env.STREET}'}]
 """
-ENVIRON = {"MY_TOKEN": "needed-secret", "MY_OTHER": "other-secret", "CITY": "Ulm", "STREET": "Allee 7"}
+ENVIRON = {
+    "MY_TOKEN": "needed-secret",
+    "MY_OTHER": "other-secret",
+    "CITY": "Ulm",
+    "STREET": "Allee 7",
+}
 
 
 def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
@@ -107,7 +114,9 @@ def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
         run.close()
 
 
-def test_only_those_variables_are_sent_that_a_step_of_the_items_names_and_all_secrets(tmp_path: Path) -> None:
+def test_only_those_variables_are_sent_that_a_step_of_the_items_names_and_all_secrets(
+    tmp_path: Path,
+) -> None:
     sent = parcel_of(tmp_path, FLOW)
     assert b"needed-secret" in sent
     assert b"Ulm" in sent
@@ -185,7 +194,9 @@ def test_another_version_is_said_with_both_and_what_to_do() -> None:
 
 def test_a_worker_without_plait_is_named() -> None:
     with pytest.raises(InputError) as caught:
-        require_same_versions({"tcp://w": "3.11.1"}, {"tcp://w": raised(ModuleNotFoundError("plait"))}, str)
+        require_same_versions(
+            {"tcp://w": "3.11.1"}, {"tcp://w": raised(ModuleNotFoundError("plait"))}, str
+        )
     assert str(caught.value) == (
         "Plait is not installed on workers: tcp://w\n"
         f"fix: install Plait {travel.own_versions().plait} there, for the Python that runs the worker"
@@ -202,7 +213,9 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("said", "told"), BROKEN)
-def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(said: Exception, told: str) -> None:
+def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(
+    said: Exception, told: str
+) -> None:
     with pytest.raises(InputError) as caught:
         require_same_versions({"tcp://w": "3.11.1"}, {"tcp://w": raised(said)}, str)
     assert str(caught.value) == (
@@ -239,7 +252,9 @@ def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
     )
 
 
-def test_what_earlier_lives_used_in_an_item_is_known_where_it_is_performed_and_ends_nothing() -> None:
+def test_what_earlier_lives_used_in_an_item_is_known_where_it_is_performed_and_ends_nothing() -> (
+    None
+):
     from plait.app.remote.worker import _as_used
     from plait.engine.journal import MemoryJournal
     from plait.engine.limits import PriorUsage

@@ -42,7 +42,10 @@ def values(annotation: str) -> Iterator[Any]:
             yield SAID
         case "Json" | "dict[str, Json]" | "Mapping[str, Json]":
             yield {SECRET: [SAID, {"deep": SAID}]}
-            yield {"output": {SECRET: SAID}, "captures": {"a": {SECRET: SAID}, "a:facts": {"stderr": SAID}}}
+            yield {
+                "output": {SECRET: SAID},
+                "captures": {"a": {SECRET: SAID}, "a:facts": {"stderr": SAID}},
+            }
         case "int" | "float" | "bool":
             yield 1
         case "Usage":
@@ -67,7 +70,12 @@ def values(annotation: str) -> Iterator[Any]:
             yield tuple(every(Event))
         case "tuple[ItemCompleted | ItemStopped | RunLimitReached | ItemRefused, ...]":
             yield tuple(
-                every(travel.ItemCompleted | travel.ItemStopped | travel.RunLimitReached | travel.ItemRefused)
+                every(
+                    travel.ItemCompleted
+                    | travel.ItemStopped
+                    | travel.RunLimitReached
+                    | travel.ItemRefused
+                )
             )
         case _:
             raise AssertionError(f"what may be in a field that is {annotation}?")
@@ -112,7 +120,9 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("secret", [*NAMES, "turns", "name:facts", "a gate", "exit", "code", "signal", "127"])
+@pytest.mark.parametrize(
+    "secret", [*NAMES, "turns", "name:facts", "a gate", "exit", "code", "signal", "127"]
+)
 def test_names_that_plait_or_an_author_gave_are_as_they_were(secret: str) -> None:
     facts = {"stderr": "", "exit_code": 127, "success": False, "duration": 0.5}
     captures = {"name": [7], "name:facts": facts, "validation": {"status": 1, "gaps": {}}}
@@ -131,7 +141,11 @@ def test_names_that_plait_or_an_author_gave_are_as_they_were(secret: str) -> Non
 
 
 def test_names_in_data_are_masked_as_they_are_where_the_run_is() -> None:
-    value = {"output": {SECRET: 1, "output": 2}, "captures": {"a": {SECRET: [{SECRET: 1}]}}, SECRET: 3}
+    value = {
+        "output": {SECRET: 1, "output": 2},
+        "captures": {"a": {SECRET: [{SECRET: 1}]}},
+        SECRET: 3,
+    }
     assert mask_reply(Succeeded(value), mask) == Succeeded(
         {"output": {"***": 1, "output": 2}, "captures": {"a": {"***": [{"***": 1}]}}, "***": 3}
     )
@@ -143,7 +157,8 @@ def test_what_a_program_says_after_how_it_ended_is_masked() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(2, SAID, SAID), ImportError(SAID, name=SAID), RuntimeError(SAID), KeyError(SAID)]
+    "error",
+    [OSError(2, SAID, SAID), ImportError(SAID, name=SAID), RuntimeError(SAID), KeyError(SAID)],
 )
 def test_an_error_is_what_it_says_without_secrets(error: Exception) -> None:
     raised = mask_reply(error, mask)
@@ -154,7 +169,9 @@ def test_an_error_is_what_it_says_without_secrets(error: Exception) -> None:
 
 
 REPLIES = list(
-    every(travel.ItemCompleted | travel.RunLimitReached | travel.ItemRefused | travel.VersionMismatch)
+    every(
+        travel.ItemCompleted | travel.RunLimitReached | travel.ItemRefused | travel.VersionMismatch
+    )
 )
 
 
@@ -184,7 +201,9 @@ def test_a_worker_that_raises_when_it_is_greeted_is_told_without_secrets(error: 
         played.go()
 
 
-@pytest.mark.parametrize("secret", ["0", "1", "3", ".", sys.version.split()[0], "plait", __version__, "None"])
+@pytest.mark.parametrize(
+    "secret", ["0", "1", "3", ".", sys.version.split()[0], "plait", __version__, "None"]
+)
 def test_a_secret_in_a_version_stops_no_run(secret: str) -> None:
     played = Played(lambda key, _: done(key))
     played.run.mask = Masker([secret]).mask
@@ -195,6 +214,8 @@ def test_a_secret_in_a_version_stops_no_run(secret: str) -> None:
 def test_another_version_is_told_without_secrets() -> None:
     played = Played(lambda key, _: done(key))
     played.run.mask = Masker(["very.secret.4711"]).mask
-    played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(workers or ["w"], "very.secret.4711")  # type: ignore[method-assign]
+    played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(
+        workers or ["w"], "very.secret.4711"
+    )  # type: ignore[method-assign]
     with pytest.raises(PlaitError, match=r"has Plait \*\*\* with Python \*\*\*\n"):
         played.go()

@@ -106,7 +106,9 @@ def test_a_port_that_speaks_something_else_is_no_cluster_and_nothing_has_run(
     first, fix = str(raised.value).splitlines()
     # Who hangs up early enough was never there, for Dask.
     reason = first.removeprefix(f"there is no Dask cluster at {speaker.address}: ")
-    assert reason.startswith(("what listens there does not answer as a scheduler of Dask does", "Timed out"))
+    assert reason.startswith(
+        ("what listens there does not answer as a scheduler of Dask does", "Timed out")
+    )
     assert (
         fix
         == "fix: look whether its scheduler runs, and can be reached from this host; or run elsewhere: --backend"
@@ -138,7 +140,9 @@ def test_a_run_that_waits_for_who_never_answers_can_be_stopped(tmp_path: Path) -
         stopper.start()
         began = time.monotonic()
         result = run_flow(
-            str(tmp_path / "flow.yaml"), Options(backend=speaker.address), company=RunObservers(stop=stop)
+            str(tmp_path / "flow.yaml"),
+            Options(backend=speaker.address),
+            company=RunObservers(stop=stop),
         )
         stopper.join()
     assert result.status == "interrupted"
@@ -147,7 +151,10 @@ def test_a_run_that_waits_for_who_never_answers_can_be_stopped(tmp_path: Path) -
 
 
 REFUSED = [
-    ("map: {input: {items: [1]}, steps: [{id: pay, shell: 'true', once: true}]}", "may run only once"),
+    (
+        "map: {input: {items: [1]}, steps: [{id: pay, shell: 'true', once: true}]}",
+        "may run only once",
+    ),
     ("limits: {steps: 5}\nmap: {input: {items: [1]}, steps: [{shell: 'true'}]}", "hooks or limits"),
 ]
 
@@ -249,7 +256,9 @@ def registered(cluster: Cluster) -> int:
 def test_a_worker_removes_what_one_left_that_was_killed(tmp_path: Path) -> None:
     scene = ClusterScene(tmp_path / "s", items=2, parallel=2)
     flow = scene.project / "flow.yaml"
-    flow.write_text(flow.read_text().replace("  shared: true\n", "  ship: [ledger.sh, hold-work]\n"))
+    flow.write_text(
+        flow.read_text().replace("  shared: true\n", "  ship: [ledger.sh, hold-work]\n")
+    )
     (scene.project / "hold-work").touch()
     temporary = tmp_path / "temporary"
     temporary.mkdir()

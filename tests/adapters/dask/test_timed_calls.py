@@ -34,7 +34,9 @@ def test_what_a_call_raises_is_raised_where_its_answer_is_wanted() -> None:
         TimedCall(lambda: 1 // 0).answer(10)
 
 
-def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_was_said(never: threading.Event) -> None:
+def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_was_said(
+    never: threading.Event,
+) -> None:
     call = TimedCall(never.wait)
     with pytest.raises(NoAnswer):
         call.answer(0.01)
@@ -83,13 +85,17 @@ def test_workers_are_asked_until_they_are_through() -> None:
     assert (ways.through, ways.direct) == ([False] * 3, [])
 
 
-def test_workers_of_a_scheduler_that_does_not_answer_are_asked_without_it(never: threading.Event) -> None:
+def test_workers_of_a_scheduler_that_does_not_answer_are_asked_without_it(
+    never: threading.Event,
+) -> None:
     ways = Ways(never=never)
     assert stop_workers(["a", "b"], ways, StopSignal()) == []
     assert sorted(ways.direct) == [("a", False), ("b", False)]
 
 
-def test_an_answer_that_comes_late_counts_and_nobody_is_asked_twice_meanwhile(never: threading.Event) -> None:
+def test_an_answer_that_comes_late_counts_and_nobody_is_asked_twice_meanwhile(
+    never: threading.Event,
+) -> None:
     class Late(Ways):
         def directly(self, worker: str, at_once: bool) -> object:
             said = super().directly(worker, at_once)
@@ -138,7 +144,9 @@ class Clock:
         return self.now
 
 
-def looks(hearing: HeartbeatWatch, clock: Clock, seconds: float, answer: Callable[[], object]) -> bool:
+def looks(
+    hearing: HeartbeatWatch, clock: Clock, seconds: float, answer: Callable[[], object]
+) -> bool:
     """What is seen at the last look, after so many seconds with a look in each."""
     lost = False
     for _ in range(round(seconds)):
@@ -192,7 +200,9 @@ def test_a_task_is_wanted_as_long_as_its_worker_works_and_its_scheduler_says_so(
     status: str, state: str | None, unwanted: bool
 ) -> None:
     tasks = {} if state is None else {"key": SimpleNamespace(state=state)}
-    worker = SimpleNamespace(status=status, state=SimpleNamespace(tasks=tasks), scheduler_delay=1, latency=2)
+    worker = SimpleNamespace(
+        status=status, state=SimpleNamespace(tasks=tasks), scheduler_delay=1, latency=2
+    )
     assert make_cancel_check(worker, "key", HeartbeatWatch())() is unwanted
 
 

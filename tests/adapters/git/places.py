@@ -35,12 +35,19 @@ class Ended:
     stderr: bytes
 
 
-def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+def start_git(
+    args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+) -> Answer:
     """Real git, as the app starts it."""
     around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", *args], cwd=cwd, env={**around, **env}, input=stdin, capture_output=True, timeout=60
+            ["git", *args],
+            cwd=cwd,
+            env={**around, **env},
+            input=stdin,
+            capture_output=True,
+            timeout=60,
         )
     except OSError as error:
         raise ProcessError(f"git cannot be started: {error.strerror}", cwd) from error
@@ -158,7 +165,9 @@ class Place:
         found: list[str] = []
         for line in log.splitlines()[1:]:
             new, first, *others = line.split()
-            came = git(self.repository, "log", "--no-merges", "--reverse", "--format=%s", new, f"^{first}")
+            came = git(
+                self.repository, "log", "--no-merges", "--reverse", "--format=%s", new, f"^{first}"
+            )
             found += came.splitlines()
             assert others, "every item is merged by a merge of its own"
         return found

@@ -41,7 +41,9 @@ def retried(place: Place) -> None:
     place.life(retried=items)
 
 
-def test_copies_that_were_refused_half_way_do_not_stay_and_a_retry_adds_none(tmp_path: Path) -> None:
+def test_copies_that_were_refused_half_way_do_not_stay_and_a_retry_adds_none(
+    tmp_path: Path,
+) -> None:
     place = copying(tmp_path, "${item}.in", "missing")
     place.life()
     for _ in range(2):
@@ -78,7 +80,9 @@ class Killed(BaseException):
     """The process dies here."""
 
 
-@pytest.mark.parametrize("when", ["while copying", "before it is recorded", "before it is handed over"])
+@pytest.mark.parametrize(
+    "when", ["while copying", "before it is recorded", "before it is handed over"]
+)
 def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -89,7 +93,9 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
         def dies(*_: object) -> None:
             raise Killed
 
-        patched.setattr("plait.adapters.git.worktrees.remove_tree", lambda _: None)  # the dead do not tidy up
+        patched.setattr(
+            "plait.adapters.git.worktrees.remove_tree", lambda _: None
+        )  # the dead do not tidy up
         if when == "while copying":
             patched.setattr("shutil.copyfileobj", dies)
         elif when == "before it is recorded":

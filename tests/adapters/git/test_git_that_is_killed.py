@@ -28,8 +28,12 @@ Picks = Callable[[Sequence[str]], bool]
 def killing(picks: Picks, code: int = 137) -> StartGit:
     """git, but for calls that are killed before they say anything."""
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
-        return Ended(code, b"", b"") if picks(args) else start_git(args, cwd=cwd, env=env, stdin=stdin)
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
+        return (
+            Ended(code, b"", b"") if picks(args) else start_git(args, cwd=cwd, env=env, stdin=stdin)
+        )
 
     return start
 
@@ -49,7 +53,9 @@ def test_a_repository_about_which_git_was_killed_is_not_refused_for_what_it_lack
     place = Place(tmp_path)
     start = killing(lambda args: tuple(args[:2]) == asked, code)
     with pytest.raises(ProcessError) as raised:
-        GitWorktrees(start, str(place.project), str(tmp_path / "run"), "r").inspect("HEAD", needs_branch=True)
+        GitWorktrees(start, str(place.project), str(tmp_path / "run"), "r").inspect(
+            "HEAD", needs_branch=True
+        )
     assert raised.value.what == f"'git {asked[0]}' was killed"
 
 
@@ -76,7 +82,9 @@ def test_whichever_question_about_a_ref_is_killed_all_is_merged_in_the_end(
         said = str(error)
     assert "no commit" not in said
     place.start = start_git
-    failed = [f"map/item:{item}" for item in place.items if place.recorded(f"map/item:{item}") is None]
+    failed = [
+        f"map/item:{item}" for item in place.items if place.recorded(f"map/item:{item}") is None
+    ]
     for path in ("map", *failed):
         place.journal.append(StepInvalidated(path, "again", below=False))
     assert isinstance(place.life(retried=failed), Succeeded)
@@ -98,7 +106,11 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
     found = [
         one.why
         for one in find_leftovers(
-            start_git, str(place.project), str(tmp_path / "runs"), (), own=os.listdir(tmp_path / "runs")
+            start_git,
+            str(place.project),
+            str(tmp_path / "runs"),
+            (),
+            own=os.listdir(tmp_path / "runs"),
         )
         if one.path
     ]
@@ -116,8 +128,14 @@ def test_a_path_without_end_is_told_by_how_it_begins_and_ends() -> None:
 def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_follows_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
-        if tuple(args[:3]) == ("read-tree", "-m", "-u") and "-n" not in args and cwd == str(place.repository):
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
+        if (
+            tuple(args[:3]) == ("read-tree", "-m", "-u")
+            and "-n" not in args
+            and cwd == str(place.repository)
+        ):
             return Ended(128, b"", b"error: unable to write file a.txt\n")
         return start_git(args, cwd=cwd, env=env, stdin=stdin)
 
@@ -135,8 +153,14 @@ def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_foll
 
 
 def test_whoever_commits_all_the_same_is_told_what_that_has_undone(tmp_path: Path) -> None:
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
-        if tuple(args[:3]) == ("read-tree", "-m", "-u") and "-n" not in args and cwd == str(place.repository):
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
+        if (
+            tuple(args[:3]) == ("read-tree", "-m", "-u")
+            and "-n" not in args
+            and cwd == str(place.repository)
+        ):
             return Ended(128, b"", b"error: unable to write file a.txt\n")
         return start_git(args, cwd=cwd, env=env, stdin=stdin)
 

@@ -41,7 +41,12 @@ Acts = Callable[[Path, Trap], object]
 def included_by(condition: str) -> Arrange:
     def arrange(place: Place, trap: Trap) -> None:
         (place.folder / "evil.conf").write_text(trap.configuration)
-        git(place.repository, "config", f"includeIf.{condition}.path", str(place.folder / "evil.conf"))
+        git(
+            place.repository,
+            "config",
+            f"includeIf.{condition}.path",
+            str(place.folder / "evil.conf"),
+        )
 
     return arrange
 
@@ -126,7 +131,9 @@ ROADS: list[tuple[Arrange, Acts]] = [
 def lived(tmp_path: Path, arrange: Arrange, acts: Acts) -> tuple[Place, Outcome]:
     trap = Trap(tmp_path)
     place = Place(
-        tmp_path, items=("a", "b"), first={"base": LINES, ".gitattributes": "* filter=evil merge=evil\n"}
+        tmp_path,
+        items=("a", "b"),
+        first={"base": LINES, ".gitattributes": "* filter=evil merge=evil\n"},
     )
     arrange(place, trap)
     trap.canary.unlink(missing_ok=True)
@@ -142,9 +149,13 @@ def acted(acts: Acts, folder: Path, trap: Trap) -> None:
 
 
 @pytest.mark.parametrize(("arrange", "acts"), ROADS)
-def test_no_filter_runs_whoever_brings_it_and_when(tmp_path: Path, arrange: Arrange, acts: Acts) -> None:
+def test_no_filter_runs_whoever_brings_it_and_when(
+    tmp_path: Path, arrange: Arrange, acts: Acts
+) -> None:
     place, _ = lived(tmp_path, arrange, acts)
-    shown = git(place.repository, "show", "plait/r1/merged:base" if has_merged(place) else "main:base")
+    shown = git(
+        place.repository, "show", "plait/r1/merged:base" if has_merged(place) else "main:base"
+    )
     assert shown.startswith("work\n"), "the item did its work, and that is merged"
 
 

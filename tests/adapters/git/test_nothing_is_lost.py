@@ -95,7 +95,9 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_own_home")
 @pytest.mark.parametrize("exclude", EXCLUDED)
-def test_only_files_called_gitignore_say_what_of_an_item_is_dropped(tmp_path: Path, exclude: Exclude) -> None:
+def test_only_files_called_gitignore_say_what_of_an_item_is_dropped(
+    tmp_path: Path, exclude: Exclude
+) -> None:
     def does(folder: Path, item: str) -> None:
         (folder / f"{item}.txt").write_text("work\n")
         (folder / f"{item}.log").write_text("dropped\n")
@@ -160,7 +162,10 @@ def test_what_the_user_excludes_is_in_the_way_of_the_last_merge_and_stays(
     exclude(place, "*.txt\n")
     (place.repository / "a.txt").write_text("mine\n")
     (place.repository / "other.txt").write_text("mine\n")
-    assert "files of yours that are in no commit are in its way: a.txt" in failure_of(place.life()).message
+    assert (
+        "files of yours that are in no commit are in its way: a.txt"
+        in failure_of(place.life()).message
+    )
     assert (place.repository / "a.txt").read_text() == "mine\n"
     (place.repository / "a.txt").unlink()
     assert isinstance(place.life(), Succeeded)
@@ -215,7 +220,9 @@ WITH_STATE = {".gitignore": ".ai\n", "base": "base\n"}
 
 
 def test_an_item_without_its_git_file_commits_nothing_of_the_user(tmp_path: Path) -> None:
-    place = Place(tmp_path, items=("a",), does=leaves_its_repository, state=INSIDE, first=WITH_STATE)
+    place = Place(
+        tmp_path, items=("a",), does=leaves_its_repository, state=INSIDE, first=WITH_STATE
+    )
     (place.repository / "base").write_text("mine\n")
     (place.repository / "untracked").write_text("mine\n")
     assert isinstance(place.life(), Succeeded)
@@ -236,7 +243,9 @@ def test_an_attempt_without_its_git_file_commits_nothing_of_the_user(tmp_path: P
     assert git(place.repository, "log", "--format=%s", "main") == "first"
     assert place.status() == "M base"
     (kept,) = place.left()
-    (earlier,) = [name for name in place.branches() if name.startswith("plait/r1/0") and kept not in name]
+    (earlier,) = [
+        name for name in place.branches() if name.startswith("plait/r1/0") and kept not in name
+    ]
     assert git(place.repository, "show", f"{earlier}:work") == "work"
 
 
@@ -336,7 +345,9 @@ def test_a_repository_in_a_folder_that_git_ignores_goes_with_it(tmp_path: Path) 
         (folder / "cache" / "sub").mkdir(parents=True)
         git(folder / "cache" / "sub", "init", "-q")
 
-    place = Place(tmp_path, items=("a",), does=does, first={".gitignore": "cache/\n", "base": "base\n"})
+    place = Place(
+        tmp_path, items=("a",), does=does, first={".gitignore": "cache/\n", "base": "base\n"}
+    )
     assert isinstance(place.life(), Succeeded)
     assert place.left() == []
 
@@ -462,7 +473,9 @@ def test_what_cannot_be_cleaned_keeps_nothing_else_from_being_cleaned(tmp_path: 
 # ── sparse checkouts, copies, names ──────────────────────────────────────
 
 
-def test_what_an_item_writes_outside_the_cone_of_a_sparse_checkout_is_merged(tmp_path: Path) -> None:
+def test_what_an_item_writes_outside_the_cone_of_a_sparse_checkout_is_merged(
+    tmp_path: Path,
+) -> None:
     def does(folder: Path, _: str) -> None:
         (folder / "hidden").mkdir(exist_ok=True)
         (folder / "hidden" / "new").write_text("work\n")
@@ -544,7 +557,9 @@ MADE_BY = ["--object-format=sha256", "--separate-git-dir={}/administration"]
 
 
 @pytest.mark.parametrize("option", MADE_BY)
-def test_repositories_with_longer_ids_and_those_kept_elsewhere_work(tmp_path: Path, option: str) -> None:
+def test_repositories_with_longer_ids_and_those_kept_elsewhere_work(
+    tmp_path: Path, option: str
+) -> None:
     place = Place(tmp_path, items=("a", "b"), made_by=[option.format(tmp_path)])
     assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a", "b"]
@@ -562,7 +577,9 @@ class Killed(BaseException):
 def test_while_the_branch_moves_nobody_can_commit_in_the_working_tree(tmp_path: Path) -> None:
     said: list[bytes] = []
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         answer = start_git(args, cwd=cwd, env=env, stdin=stdin)
         if args[0] == "update-ref" and "refs/heads/main" in args:
             tried = subprocess.run(
@@ -607,7 +624,9 @@ def killed_in_the_last_merge(
 ) -> Place:
     """git was killed while it brought the working tree along, and had done what is said here."""
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         if args[0] == "read-tree" and "-n" not in args:
             afterwards(place.repository)
             raise Killed
@@ -626,7 +645,9 @@ def test_a_large_file_that_was_cut_short_is_finished(tmp_path: Path) -> None:
     def does(folder: Path, _: str) -> None:
         (folder / "large").write_text(line * 100_000)
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         answer = start_git(args, cwd=cwd, env=env, stdin=stdin)
         calls.append(len(answer.stdout))
         return answer
@@ -661,7 +682,9 @@ def test_what_the_user_did_to_a_merged_file_before_a_resume_stays(tmp_path: Path
     place = Place(tmp_path, items=("a",), does=does)
     tree_was_updated: list[bool] = []
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         if tree_was_updated and args[0] == "worktree":
             raise Killed  # the first call after the tree has gone along
         answer = start_git(args, cwd=cwd, env=env, stdin=stdin)
@@ -691,7 +714,9 @@ def test_a_lock_of_ours_is_known_whenever_we_died(tmp_path: Path) -> None:
     folder = place.repository / ".git"
     seen: list[bytes] = []
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         answer = start_git(args, cwd=cwd, env=env, stdin=stdin)
         if (folder / "index.lock").exists():
             seen.append((folder / "index.lock").read_bytes())
@@ -707,7 +732,9 @@ def test_a_lock_that_another_git_took_meanwhile_is_not_removed(tmp_path: Path) -
     place = Place(tmp_path, items=("a",))
     lock = place.repository / ".git" / "index.lock"
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         answer = start_git(args, cwd=cwd, env=env, stdin=stdin)
         if args[0] == "read-tree" and "-n" not in args:
             lock.unlink()
@@ -723,12 +750,16 @@ def test_an_item_that_does_nothing_costs_four_calls_of_git(tmp_path: Path) -> No
     def counted(items: int) -> int:
         calls: list[str] = []
 
-        def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+        def start(
+            args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+        ) -> Answer:
             calls.append(args[0])
             return start_git(args, cwd=cwd, env=env, stdin=stdin)
 
         names = tuple(f"i{number}" for number in range(items))
-        place = Place(tmp_path / str(items), items=names, does=lambda *_: None, start=start, parallel=1)
+        place = Place(
+            tmp_path / str(items), items=names, does=lambda *_: None, start=start, parallel=1
+        )
         assert isinstance(place.life(), Succeeded)
         return len(calls)
 

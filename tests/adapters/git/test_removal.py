@@ -29,11 +29,15 @@ def removable(tmp_path: Path) -> Iterator[None]:
 
 
 def left(place: Place) -> list[Leftover]:
-    return find_leftovers(start_git, str(place.project), runs_of(place), (), own=os.listdir(runs_of(place)))
+    return find_leftovers(
+        start_git, str(place.project), runs_of(place), (), own=os.listdir(runs_of(place))
+    )
 
 
 def cleaned(place: Place) -> list[Leftover]:
-    rest = [clean_leftover(start_git, str(place.project), runs_of(place), one) for one in left(place)]
+    rest = [
+        clean_leftover(start_git, str(place.project), runs_of(place), one) for one in left(place)
+    ]
     return [one for one in rest if one is not None]
 
 
@@ -105,7 +109,9 @@ def test_a_folder_that_cannot_be_read_keeps_its_place_and_the_run_goes_on(tmp_pa
     ]
     kept.chmod(0o700)
     (rest,) = [one for one in cleaned(place) if not one.path]
-    assert git(place.repository, "show", f"{rest.branch}:data/x") == "PASSWORD", "it was committed first"
+    assert git(place.repository, "show", f"{rest.branch}:data/x") == "PASSWORD", (
+        "it was committed first"
+    )
     assert place.left() == [second]
 
 
@@ -121,7 +127,9 @@ def closes_a_file(folder: Path, item: str) -> None:
 
 @pytest.mark.parametrize("does", [closes_itself, closes_a_file])
 @by_ordinary_user
-def test_a_place_that_cannot_be_looked_at_is_that_of_a_failed_item(tmp_path: Path, does: Does) -> None:
+def test_a_place_that_cannot_be_looked_at_is_that_of_a_failed_item(
+    tmp_path: Path, does: Does
+) -> None:
     place = Place(tmp_path, items=("a", "b"), does=does, first=IGNORING)
     assert isinstance(place.life(), Succeeded)
     assert isinstance(place.journal.step("map/item:a").outcome, Failed)  # type: ignore[union-attr]
@@ -146,7 +154,9 @@ def forgotten(*items: str) -> list[StepInvalidated]:
 
 @by_ordinary_user
 def test_a_copy_with_a_closed_folder_stays_and_the_run_goes_on(tmp_path: Path) -> None:
-    place = Place(tmp_path, items=("a",), does=closes(0o444, "data"), isolation=Isolation("directory"))
+    place = Place(
+        tmp_path, items=("a",), does=closes(0o444, "data"), isolation=Isolation("directory")
+    )
     assert isinstance(place.life(), Succeeded)
     (kept,) = place.left()
     (rest,) = cleaned(place)
@@ -233,7 +243,9 @@ def test_two_places_of_one_name_can_both_stay_aside(tmp_path: Path) -> None:
     assert all(name.startswith(".0-a-") for name in place.left())
 
 
-def test_a_folder_whose_git_file_is_gone_is_not_committed_by_those_who_tidy_up(tmp_path: Path) -> None:
+def test_a_folder_whose_git_file_is_gone_is_not_committed_by_those_who_tidy_up(
+    tmp_path: Path,
+) -> None:
     """As versions that put a half-removed place back have left it."""
 
     def does(folder: Path, item: str) -> None:

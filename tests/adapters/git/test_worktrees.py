@@ -31,21 +31,31 @@ from share import every
 # ── the road ─────────────────────────────────────────────────────────────
 
 
-def test_what_items_commit_is_merged_in_their_order_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_what_items_commit_is_merged_in_their_order_and_nothing_else_is_left(
+    tmp_path: Path,
+) -> None:
     place = Place(tmp_path)
     assert isinstance(place.life(), Succeeded)
     assert place.merged() == ["a", "b", "c"]
     assert place.branches() == ["main"]
     assert (place.left(), place.status()) == ([], "")
-    assert sorted(path.name for path in place.repository.glob("*.txt")) == ["a.txt", "b.txt", "c.txt"]
+    assert sorted(path.name for path in place.repository.glob("*.txt")) == [
+        "a.txt",
+        "b.txt",
+        "c.txt",
+    ]
 
 
-def test_an_item_that_is_quicker_waits_for_those_before_it_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_an_item_that_is_quicker_waits_for_those_before_it_and_holds_nobody_up(
+    tmp_path: Path,
+) -> None:
     last_has_worked = threading.Event()
 
     def does(folder: Path, item: str) -> None:
         if item == "a":
-            assert last_has_worked.wait(30), "the last item never came, since those that wait held its place"
+            assert last_has_worked.wait(30), (
+                "the last item never came, since those that wait held its place"
+            )
         commits_a_file(folder, item)
         if item == "f":
             last_has_worked.set()
@@ -132,7 +142,9 @@ def test_changes_that_were_not_committed_are_never_dropped(
         assert place.notes() == [f"changes that were not committed stay in {kept}"]
 
 
-def test_a_failed_item_keeps_its_worktree_and_goes_on_there_when_it_is_retried(tmp_path: Path) -> None:
+def test_a_failed_item_keeps_its_worktree_and_goes_on_there_when_it_is_retried(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "bad").touch()
 
     def does(folder: Path, item: str) -> None:
@@ -159,7 +171,9 @@ def forget(*paths: str, below: bool = False) -> list[StepInvalidated]:
     ]
 
 
-def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_commits(tmp_path: Path) -> None:
+def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_commits(
+    tmp_path: Path,
+) -> None:
     seen: list[Path] = []
 
     def does(folder: Path, item: str) -> None:
@@ -171,7 +185,10 @@ def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_co
             raise InputError("no", code="no")
 
     place = Place(
-        tmp_path, items=("a",), does=does, errors=ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
+        tmp_path,
+        items=("a",),
+        does=does,
+        errors=ErrorPolicy(retry=Retry(attempts=2, initial_delay=0)),
     )
     assert isinstance(place.life(), Succeeded)
     assert len(set(seen)) == 2
@@ -212,8 +229,12 @@ def test_branches_of_attempts_of_an_earlier_life_are_told_at_the_end(tmp_path: P
     errors = ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
     place = Place(tmp_path, does=does, errors=errors)
     place.life()
-    (attempt,) = (one for one in place.branches() if one not in ("main", "plait/r1/merged", *kept_by(place)))
-    assert [attempt in note for note in place.notes()] == [True], "the dead letter has its place, and is told"
+    (attempt,) = (
+        one for one in place.branches() if one not in ("main", "plait/r1/merged", *kept_by(place))
+    )
+    assert [attempt in note for note in place.notes()] == [True], (
+        "the dead letter has its place, and is told"
+    )
     (tmp_path / "bad").unlink()
     place.journal.append(*forget("map/item:b", below=True))
     assert isinstance(place.life(retried=["map/item:b"]), Succeeded)
@@ -235,7 +256,8 @@ def edits_base(folder: Path, item: str) -> None:
 
 def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_path: Path) -> None:
     place = Place(
-        tmp_path, does=lambda folder, item: (edits_base if item != "c" else commits_a_file)(folder, item)
+        tmp_path,
+        does=lambda folder, item: (edits_base if item != "c" else commits_a_file)(folder, item),
     )
     place.life()
     assert place.merged() == ["a", "c"]
@@ -261,11 +283,15 @@ def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_p
     assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
 
 
-def test_with_another_attempt_an_item_in_conflict_is_done_again_on_top_of_the_others(tmp_path: Path) -> None:
+def test_with_another_attempt_an_item_in_conflict_is_done_again_on_top_of_the_others(
+    tmp_path: Path,
+) -> None:
     place = Place(
         tmp_path,
         items=("a", "b"),
-        does=lambda folder, item: (folder / "base").write_text((folder / "base").read_text() + f"{item}\n"),
+        does=lambda folder, item: (folder / "base").write_text(
+            (folder / "base").read_text() + f"{item}\n"
+        ),
         errors=ErrorPolicy(retry=Retry(attempts=2, initial_delay=0)),
     )
     assert isinstance(place.life(), Succeeded)
@@ -285,7 +311,9 @@ def test_changes_of_the_user_that_are_not_in_the_way_stay(tmp_path: Path) -> Non
     assert place.merged() == ["a", "b", "c"]
 
 
-def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_gone(tmp_path: Path) -> None:
+def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_gone(
+    tmp_path: Path,
+) -> None:
     place = Place(tmp_path, items=("a",), does=edits_base)
     (place.repository / "base").write_text("mine\n")
     before = git(place.repository, "rev-parse", "main")
@@ -306,7 +334,9 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
 def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_by_what_is_said(
     tmp_path: Path,
 ) -> None:
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         if args[0] == "update-ref" and "refs/heads/main" in args:
             (place.repository / "base").write_text("mine\nbase\n")
         return start_git(args, cwd=cwd, env=env, stdin=stdin)
@@ -321,7 +351,9 @@ def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_
         f"main has what the items did; your working tree {place.repository} could not go along"
     )
     assert (place.repository / "base").read_text() == "mine\nbase\n"
-    detach, *others = re.findall(r"git [a-z]+(?: [^&;]+)?", message.partition("bring both together: ")[2])
+    detach, *others = re.findall(
+        r"git [a-z]+(?: [^&;]+)?", message.partition("bring both together: ")[2]
+    )
     git(place.repository, *shlex.split(detach)[1:])
     assert place.status() == "M base"
     assert not (place.repository / "a.txt").exists()
@@ -424,7 +456,9 @@ PARTIAL = (
 
 
 @pytest.mark.parametrize("lacking", ["blob:none", "tree:0"])
-def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(tmp_path: Path, lacking: str) -> None:
+def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(
+    tmp_path: Path, lacking: str
+) -> None:
     origin = new_repository(tmp_path / "origin", base="first\n")
     git(origin, "config", "uploadpack.allowFilter", "true")
     git(origin, "config", "uploadpack.allowAnySHA1InWant", "true")
@@ -433,11 +467,15 @@ def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(tmp_path: Path
     git(origin, "commit", "-q", "-a", "-m", "second")
     git(tmp_path, "clone", "-q", f"--filter={lacking}", origin.as_uri(), "repository")
 
-    place = Place(tmp_path, items=("a",), isolation=Isolation("worktree", base="HEAD~2", fingerprint="w"))
+    place = Place(
+        tmp_path, items=("a",), isolation=Isolation("worktree", base="HEAD~2", fingerprint="w")
+    )
     place.life()
     known = place.journal.step("map/item:a")
     assert known is not None
-    assert failure_of(known.outcome).message == PARTIAL.format(folder=place.repository, commit=first)
+    assert failure_of(known.outcome).message == PARTIAL.format(
+        folder=place.repository, commit=first
+    )
     assert place.left() == []
 
     git(place.repository, "checkout", "-q", first)
@@ -490,7 +528,9 @@ def test_other_repositories_work(tmp_path: Path, arrange: Callable[[Place], None
     arrange(place)
     before = git(place.repository, "rev-parse", "HEAD")
     assert isinstance(place.life(), Succeeded)
-    assert git(place.repository, "log", "--no-merges", "--format=%s", f"{before}..main").splitlines() in (
+    assert git(
+        place.repository, "log", "--no-merges", "--format=%s", f"{before}..main"
+    ).splitlines() in (
         ["b", "a"],
         ["a", "b"],
     )
@@ -503,7 +543,11 @@ def test_without_a_branch_items_can_keep_their_own(tmp_path: Path) -> None:
     detached(place)
     assert isinstance(place.life(), Succeeded)
     names = [name for name in place.branches() if name.startswith("plait/")]
-    assert [git(place.repository, "log", "-1", "--format=%s", name) for name in names] == ["a", "b", "c"]
+    assert [git(place.repository, "log", "-1", "--format=%s", name) for name in names] == [
+        "a",
+        "b",
+        "c",
+    ]
     assert (place.left(), place.merged()) == ([], [])
 
 
@@ -527,13 +571,17 @@ HOSTILE = [
 def test_what_an_item_holds_never_becomes_a_name_an_option_or_a_path(
     title: str, key: str, order: int, number: int
 ) -> None:
-    assert re.fullmatch(r"[0-9]+(-[a-z0-9]+)*-[0-9a-f]{8}", place_name("r1", order, title, key, number))
+    assert re.fullmatch(
+        r"[0-9]+(-[a-z0-9]+)*-[0-9a-f]{8}", place_name("r1", order, title, key, number)
+    )
 
 
 def test_git_is_given_only_names_of_our_own_making(tmp_path: Path) -> None:
     words: list[str] = []
 
-    def watched(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def watched(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         words.extend(args)
         words.append(cwd)
         return start_git(args, cwd=cwd, env=env, stdin=stdin)
@@ -548,7 +596,9 @@ def test_git_is_given_only_names_of_our_own_making(tmp_path: Path) -> None:
     assert isinstance(place.life(), Succeeded)
     assert len(place.merged()) == len(items)
     whole = {item for item in items if item not in ("HEAD", "-b", "..")}
-    assert [word for word in words if any(item and item in word for item in whole if len(item) > 2)] == []
+    assert [
+        word for word in words if any(item and item in word for item in whole if len(item) > 2)
+    ] == []
     assert sorted(os.listdir(tmp_path)) == ["repository", "run"]
 
 
@@ -621,7 +671,9 @@ def test_nothing_that_a_repository_names_is_run(tmp_path: Path) -> None:
     assert failure_of(known.outcome).kind == "conflict"
 
 
-def test_a_step_that_defines_a_filter_while_the_run_is_on_does_not_get_it_run(tmp_path: Path) -> None:
+def test_a_step_that_defines_a_filter_while_the_run_is_on_does_not_get_it_run(
+    tmp_path: Path,
+) -> None:
     canary = tmp_path / "canary"
 
     def does(folder: Path, item: str) -> None:
@@ -644,7 +696,9 @@ def dying(at: int, *, after: bool) -> tuple[Callable[..., Answer], Callable[[], 
     """git whose n-th call is the last thing that happens in this life, before it or after it has its effect."""
     numbers, dead = itertools.count(1), threading.Event()
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         if dead.is_set():
             raise Killed
         number = next(numbers)
@@ -689,7 +743,9 @@ def test_a_disk_that_is_full_at_any_call_loses_nothing(tmp_path: Path) -> None:
         numbers = itertools.count(1)
         failed = []
 
-        def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+        def start(
+            args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+        ) -> Answer:
             if next(numbers) == at:  # noqa: B023 - used up in this round
                 failed.append(args[0])  # noqa: B023
                 return Ended(128, b"", b"fatal: write error: No space left on device")
@@ -726,7 +782,9 @@ def test_a_working_tree_that_was_half_updated_is_finished(tmp_path: Path) -> Non
 
     place.items, place.does = ("a",), does
 
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         if args[0] == "read-tree" and "-n" not in args:
             # git was killed while it wrote: a part of one file, all of another, one not yet.
             (place.repository / "base").write_text("a much longer text than before\n" * 7)
@@ -737,7 +795,9 @@ def test_a_working_tree_that_was_half_updated_is_finished(tmp_path: Path) -> Non
     place.start = start
     with pytest.raises(Killed):
         place.life()
-    (place.repository / ".git" / "index.lock").write_text("plait r1\n")  # as a killed process leaves it
+    (place.repository / ".git" / "index.lock").write_text(
+        "plait r1\n"
+    )  # as a killed process leaves it
     place.start = start_git
     assert isinstance(place.life(), Succeeded)
     assert place.status() == ""
@@ -760,7 +820,9 @@ def test_the_lock_of_another_git_is_not_taken_away(tmp_path: Path) -> None:
 
 
 def test_a_branch_that_is_neither_before_nor_behind_a_merge_is_a_question(tmp_path: Path) -> None:
-    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+    def start(
+        args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> Answer:
         answer = start_git(args, cwd=cwd, env=env, stdin=stdin)
         if args[0] == "update-ref" and "refs/heads/main" in args:
             raise Killed
@@ -778,23 +840,31 @@ def test_a_branch_that_is_neither_before_nor_behind_a_merge_is_a_question(tmp_pa
     with pytest.raises(InputError) as asked:
         place.life()
     assert asked.value.code == "once"
-    assert "the branch main is neither where a merge (map/merge) began nor where it was to end" in str(
-        asked.value
+    assert (
+        "the branch main is neither where a merge (map/merge) began nor where it was to end"
+        in str(asked.value)
     )
     assert "--repeat map/merge" in str(asked.value)
     assert isinstance(place.life(repeat=["map/merge"]), Succeeded)
-    assert git(place.repository, "log", "--first-parent", "--format=%s", "main").splitlines()[1] == "mine"
+    assert (
+        git(place.repository, "log", "--first-parent", "--format=%s", "main").splitlines()[1]
+        == "mine"
+    )
     assert (place.repository / "a.txt").exists()
 
 
 # ── folders of copies ────────────────────────────────────────────────────
 
 
-def test_a_folder_of_copies_has_the_named_inputs_and_stays_if_something_came_to_it(tmp_path: Path) -> None:
+def test_a_folder_of_copies_has_the_named_inputs_and_stays_if_something_came_to_it(
+    tmp_path: Path,
+) -> None:
     seen: dict[str, list[str]] = {}
 
     def does(folder: Path, item: str) -> None:
-        seen[item] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        seen[item] = sorted(
+            str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+        )
         if item == "b":
             (folder / "made").write_text("x")
 

@@ -121,7 +121,9 @@ def sites() -> Iterator[Callable[[], Site]]:
     def another() -> Site:
         site = Site()
         opened.append(site)
-        threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=site.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         return site
 
     yield another
@@ -222,7 +224,8 @@ def test_a_body_is_json_text_or_base64_as_its_type_says(
     site: Site, client: Client, content_type: str, body: bytes, data: object, base64: bool
 ) -> None:
     url = site.on(
-        "/", lambda x: x.reply(200, body, **({"content_type": content_type} if content_type else {}))
+        "/",
+        lambda x: x.reply(200, body, **({"content_type": content_type} if content_type else {})),
     )
     returned = client.send(get(url))
     assert (returned.success, returned.data, returned.error) == (True, data, None)
@@ -268,7 +271,11 @@ def test_success_is_a_status_of_two_hundred_and_some(
 ) -> None:
     url = site.on("/", lambda x: x.reply(status, location=site.url("/never")))
     returned = client.send(get(url))
-    assert (returned.success, returned.error, returned.metadata["status"]) == (success, error, status)
+    assert (returned.success, returned.error, returned.metadata["status"]) == (
+        success,
+        error,
+        status,
+    )
     assert [seen.path for seen in site.seen] == ["/"]
 
 
@@ -280,7 +287,9 @@ def test_the_data_of_an_unwelcome_answer_is_kept(site: Site, client: Client) -> 
 def test_metadata_shows_no_credentials(site: Site, client: Client) -> None:
     secrets = {"set_cookie": f"sid={SECRET}", "x_api_key": SECRET, "x_auth_token": SECRET}
     location = f"https://u:{SECRET}@there.example/p?sig={SECRET}&{SECRET}"
-    url = site.on("/p", lambda x: x.reply(200, b"ok", location=location, x_remaining_tokens="7", **secrets))
+    url = site.on(
+        "/p", lambda x: x.reply(200, b"ok", location=location, x_remaining_tokens="7", **secrets)
+    )
     returned = client.send(get(f"{url}?key={SECRET}&{SECRET}#{SECRET}"))
     assert returned.metadata["url"] == f"{url}?key=***&***"
     assert returned.metadata["headers"] == {
@@ -361,7 +370,11 @@ def test_a_url_that_could_mean_something_else_is_refused(
     world: World, client: Client, url: str, why: str
 ) -> None:
     error = refused(client, get(url))
-    assert (error.what, error.where, error.code) == (f"the URL cannot be used: {why}", "GET", "bad-url")
+    assert (error.what, error.where, error.code) == (
+        f"the URL cannot be used: {why}",
+        "GET",
+        "bad-url",
+    )
     assert world.dialled == []
 
 
@@ -369,7 +382,9 @@ BAD_VALUES = ["a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b", "a\x1bb", "a\x7fb", "a\u
 
 
 @pytest.mark.parametrize("value", BAD_VALUES)
-def test_a_header_value_cannot_become_another_header(world: World, client: Client, value: str) -> None:
+def test_a_header_value_cannot_become_another_header(
+    world: World, client: Client, value: str
+) -> None:
     error = refused(client, get("http://h.example/", headers=(("X-A", value),)))
     assert str(error) == (
         "GET h.example: the value of the header 'X-A' holds a line break or control character\nfix: remove that"
@@ -395,7 +410,11 @@ def test_all_bad_headers_are_named_at_once_and_no_value_is(client: Client) -> No
 @pytest.mark.parametrize("method", ["", "GET /x", "GE\r\nT", "CONNECT"])
 def test_a_method_that_is_none_is_refused(client: Client, method: str) -> None:
     error = refused(client, RequestCall(method, "http://h.example/"))
-    assert (error.what, error.where, error.code) == ("the HTTP method cannot be used", None, "bad-method")
+    assert (error.what, error.where, error.code) == (
+        "the HTTP method cannot be used",
+        None,
+        "bad-method",
+    )
 
 
 @given(value=st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=30))
@@ -481,27 +500,35 @@ def test_a_url_from_data_reaches_no_inner_address_however_it_is_spelt(
 
 def test_one_inner_address_among_public_ones_refuses_the_name(world: World, client: Client) -> None:
     world.addresses = lambda _: [PUBLIC, "10.0.0.1", "127.0.0.1"]
-    error = refused(client, get("http://h.example/", url_from_data=True, retry=HttpRetry(attempts=3)))
+    error = refused(
+        client, get("http://h.example/", url_from_data=True, retry=HttpRetry(attempts=3))
+    )
     assert error.what == (
         "the host has a private and a loopback address, where a URL that comes from data may not lead"
     )
     assert (error.code, world.dialled, world.pauses) == ("address-refused", [], [])
 
 
-def test_a_url_from_data_may_lead_to_a_public_address(site: Site, world: World, client: Client) -> None:
+def test_a_url_from_data_may_lead_to_a_public_address(
+    site: Site, world: World, client: Client
+) -> None:
     url = site.on("/", lambda x: x.reply(200, b"ok"), "h.example")
     assert client.send(get(url, url_from_data=True)).data == "ok"
     assert site.seen[0].headers["host"] == f"h.example:{site.server_port}"
     assert world.dialled == [PUBLIC]
 
 
-def test_the_authors_own_url_may_lead_to_an_inner_address(site: Site, world: World, client: Client) -> None:
+def test_the_authors_own_url_may_lead_to_an_inner_address(
+    site: Site, world: World, client: Client
+) -> None:
     world.addresses = lambda _: ["10.0.0.1"]
     assert client.send(get(site.on("/", lambda x: x.reply(200, b"ok"), "intranet"))).data == "ok"
     assert world.dialled == ["10.0.0.1"]
 
 
-def test_a_name_that_changes_its_address_after_the_check_moves_nothing(site: Site, world: World) -> None:
+def test_a_name_that_changes_its_address_after_the_check_moves_nothing(
+    site: Site, world: World
+) -> None:
     answers = iter([[PUBLIC], ["127.0.0.1"]])
     world.addresses = lambda _: next(answers)
     url = site.on("/", lambda x: x.reply(200, b"ok", connection="close"), "rebind.example")
@@ -512,7 +539,9 @@ def test_a_name_that_changes_its_address_after_the_check_moves_nothing(site: Sit
     assert world.dialled == [PUBLIC]
 
 
-def test_a_connection_of_the_author_is_no_way_for_data(site: Site, world: World, client: Client) -> None:
+def test_a_connection_of_the_author_is_no_way_for_data(
+    site: Site, world: World, client: Client
+) -> None:
     world.addresses = lambda _: ["10.0.0.1"]
     url = site.on("/", lambda x: x.reply(200, b"ok"), "intranet")
     assert client.send(get(url)).success  # and the connection stays open
@@ -526,7 +555,9 @@ def test_the_next_address_is_tried_when_one_does_not_answer(site: Site) -> None:
         return dial("127.0.0.1", port, seconds)
 
     with closing(Client(resolve=lambda _: ["203.0.113.1", PUBLIC], dial=picky)) as client:
-        assert client.send(get(site.on("/", lambda x: x.reply(200, b"ok"), "h.example"))).data == "ok"
+        assert (
+            client.send(get(site.on("/", lambda x: x.reply(200, b"ok"), "h.example"))).data == "ok"
+        )
 
 
 # ── redirects ─────────────────────────────────────────────────────────────────────────────────────
@@ -556,7 +587,10 @@ def test_nothing_the_caller_wrote_crosses_origins_but_the_safelist(
 
     assert (returned.data, returned.metadata["url"]) == ("ok", first.url("/back", "a.example"))
     assert first.seen[0].headers["authorization"] == f"Bearer {SECRET}"
-    for seen, site, host in [(second.seen[0], second, "b.example"), (first.seen[1], first, "a.example")]:
+    for seen, site, host in [
+        (second.seen[0], second, "b.example"),
+        (first.seen[1], first, "a.example"),
+    ]:
         assert seen.headers == {
             "host": f"{host}:{site.server_port}",
             "accept": "text/plain",
@@ -566,7 +600,9 @@ def test_nothing_the_caller_wrote_crosses_origins_but_the_safelist(
         }  # also not on the way back: that was the other server's idea
 
 
-def test_another_port_of_the_same_host_is_another_origin(sites: Callable[[], Site], client: Client) -> None:
+def test_another_port_of_the_same_host_is_another_origin(
+    sites: Callable[[], Site], client: Client
+) -> None:
     first, second = sites(), sites()
     there = second.on("/", lambda x: x.reply(), "a.example")
     client.send(get(first.on("/", to(there), "a.example"), headers=CREDENTIALS, max_redirects=1))
@@ -620,7 +656,9 @@ BAD_REDIRECTS = [
 
 
 @pytest.mark.parametrize(("location", "what"), BAD_REDIRECTS)
-def test_a_redirect_is_judged_like_a_url(site: Site, client: Client, location: str, what: str) -> None:
+def test_a_redirect_is_judged_like_a_url(
+    site: Site, client: Client, location: str, what: str
+) -> None:
     error = refused(client, get(site.on("/", to(location), "a.example"), max_redirects=3))
     assert (error.what, error.code) == (what, "redirect")
     assert error.where == f"GET a.example:{site.server_port}"
@@ -693,7 +731,9 @@ def secured(sites: Callable[[], Site], tmp_path: Path) -> Secured:
     return Secured(site, names, trust)
 
 
-def test_the_pinned_address_is_asked_for_the_name_that_was_written(secured: Secured, world: World) -> None:
+def test_the_pinned_address_is_asked_for_the_name_that_was_written(
+    secured: Secured, world: World
+) -> None:
     client = world.client(tls=secured.trust)
     url = secured.site.on("/", lambda x: x.reply(200, b"ok"), "api.example")
     assert client.send(get(url, url_from_data=True)).data == "ok"
@@ -711,7 +751,9 @@ def test_a_certificate_for_another_name_is_refused(secured: Secured, world: Worl
     assert (secured.site.seen, world.pauses) == ([], [])
 
 
-def test_a_certificate_that_this_machine_does_not_know_is_refused(secured: Secured, world: World) -> None:
+def test_a_certificate_that_this_machine_does_not_know_is_refused(
+    secured: Secured, world: World
+) -> None:
     url = secured.site.on("/", lambda x: x.reply(), "api.example")
     assert refused(world.client(), get(url)).code == "tls"
 
@@ -722,7 +764,9 @@ def test_a_server_without_tls_is_not_spoken_to_in_clear(site: Site, client: Clie
     assert (error.what, error.code) == ("no secure connection could be agreed on", "tls")
 
 
-def test_a_redirect_from_https_to_http_is_refused(secured: Secured, site: Site, world: World) -> None:
+def test_a_redirect_from_https_to_http_is_refused(
+    secured: Secured, site: Site, world: World
+) -> None:
     url = secured.site.on("/", to(site.on("/", lambda x: x.reply(), "api.example")), "api.example")
     error = refused(world.client(tls=secured.trust), get(url, max_redirects=1))
     assert (error.code, site.seen) == ("redirect", [])
@@ -733,7 +777,11 @@ def test_https_of_the_same_host_is_still_the_authors_word(
     secured: Secured, site: Site, world: World, there: str, code: str | None
 ) -> None:
     world.addresses = lambda _: ["10.0.0.1"]
-    world.ports = {80: site.server_port, 443: secured.site.server_port, 8443: secured.site.server_port}
+    world.ports = {
+        80: site.server_port,
+        443: secured.site.server_port,
+        8443: secured.site.server_port,
+    }
     secured.site.on("/", lambda x: x.reply(200, b"ok"))
     site.on("/", to(f"https://api.example{there}/"))
     call = get("http://api.example/", headers=CREDENTIALS, max_redirects=1)
@@ -749,7 +797,9 @@ def test_https_of_the_same_host_is_still_the_authors_word(
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_of_the_size_allowed_is_kept_and_one_byte_more_is_not(site: Site, client: Client) -> None:
+def test_an_answer_of_the_size_allowed_is_kept_and_one_byte_more_is_not(
+    site: Site, client: Client
+) -> None:
     url = site.on("/", lambda x: x.reply(200, b"x" * 1000))
     assert len(client.send(get(url, limits=replace(LONG, max_output=1000))).data) == 1000
     assert str(refused(client, get(url, limits=replace(LONG, max_output=999)))) == (
@@ -875,7 +925,9 @@ def test_a_handshake_without_answer_ends_at_the_deadline(client: Client) -> None
         assert refused(client, get(url, limits=SOON)).code == "deadline"
 
 
-def test_a_connection_that_took_all_the_time_is_closed_before_the_handshake(site: Site, world: World) -> None:
+def test_a_connection_that_took_all_the_time_is_closed_before_the_handshake(
+    site: Site, world: World
+) -> None:
     client = world.client(clock=lambda: 100.0 * len(world.sockets))
     assert refused(client, get(site.url("/").replace("http:", "https:"))).code == "deadline"
     assert [sock.fileno() for sock in world.sockets] == [-1]
@@ -890,7 +942,10 @@ def test_a_name_server_without_answer_ends_at_the_deadline() -> None:
 
     with ending_in_time():
         try:
-            assert refused(Client(resolve=silent), get("http://h.example/", limits=SOON)).code == "deadline"
+            assert (
+                refused(Client(resolve=silent), get("http://h.example/", limits=SOON)).code
+                == "deadline"
+            )
         finally:
             over.set()
 
@@ -899,7 +954,10 @@ def test_redirects_share_the_deadline_of_the_call(site: Site, world: World) -> N
     moments = iter(range(0, 1000, 4))
     client = world.client(clock=lambda: float(next(moments)))
     url = site.on("/", to("/"))
-    assert refused(client, get(url, limits=CallLimits(timeout=60.0), max_redirects=100)).code == "deadline"
+    assert (
+        refused(client, get(url, limits=CallLimits(timeout=60.0), max_redirects=100)).code
+        == "deadline"
+    )
     assert 0 < len(site.seen) < 20
 
 
@@ -942,7 +1000,13 @@ BACKOFF = [
 
 @pytest.mark.parametrize(("backoff", "initial", "most", "pauses"), BACKOFF)
 def test_pauses_grow_as_the_policy_says(
-    site: Site, world: World, client: Client, backoff: Any, initial: float, most: float, pauses: list[float]
+    site: Site,
+    world: World,
+    client: Client,
+    backoff: Any,
+    initial: float,
+    most: float,
+    pauses: list[float],
 ) -> None:
     retry = HttpRetry(attempts=5, backoff=backoff, initial_delay=initial, max_delay=most)
     client.send(get(site.on("/", failing(9)), retry=retry, limits=CallLimits(timeout=600.0)))
@@ -982,7 +1046,9 @@ def test_the_server_is_given_the_time_it_asks_for(
 
 
 @pytest.mark.parametrize("written", ["31", "999999999", formatdate(2_000_000, usegmt=True)])
-def test_no_pause_goes_beyond_the_deadline(site: Site, world: World, client: Client, written: str) -> None:
+def test_no_pause_goes_beyond_the_deadline(
+    site: Site, world: World, client: Client, written: str
+) -> None:
     url = site.on("/", failing(1, 429, retry_after=written))
     returned = client.send(get(url, retry=THREE))
     assert (returned.success, returned.metadata["attempts"], world.pauses) == (False, 1, [])
@@ -1010,7 +1076,9 @@ def test_only_what_does_no_harm_twice_is_repeated(
     site: Site, client: Client, method: str, status: int, any_method: bool, calls: int
 ) -> None:
     retry = HttpRetry(attempts=2, any_method=any_method)
-    client.send(RequestCall(method, site.on("/", failing(9, status)), body=b"{}", limits=LONG, retry=retry))
+    client.send(
+        RequestCall(method, site.on("/", failing(9, status)), body=b"{}", limits=LONG, retry=retry)
+    )
     assert [seen.body for seen in site.seen] == [b"{}"] * calls
 
 
@@ -1025,7 +1093,9 @@ def test_a_refused_connection_is_tried_again_whatever_the_method(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    error = refused(client, RequestCall(method, f"http://127.0.0.1:{port}/", limits=LONG, retry=THREE))
+    error = refused(
+        client, RequestCall(method, f"http://127.0.0.1:{port}/", limits=LONG, retry=THREE)
+    )
     assert str(error) == (
         f"{method} 127.0.0.1:{port}: the host cannot be reached: the connection was refused (3 attempts)\n"
         "fix: check host and port, and that the server runs"
@@ -1079,7 +1149,9 @@ def test_an_answer_broken_off_is_no_answer(
 ) -> None:
     url = site.on("/", lambda x: x.raw(sent))
     retry = replace(THREE, any_method=any_method)
-    error = refused(client, RequestCall(method, url, body=SECRET.encode(), limits=LONG, retry=retry))
+    error = refused(
+        client, RequestCall(method, url, body=SECRET.encode(), limits=LONG, retry=retry)
+    )
     assert (error.code, len(site.seen)) == ("connection-lost", calls)
     assert SECRET not in str(error)
 
@@ -1153,7 +1225,8 @@ def test_a_failed_call_leaves_no_connection_open(
     site: Site, world: World, client: Client, route: Route
 ) -> None:
     refused(
-        client, get(site.on("/", route), limits=CallLimits(timeout=0.5, max_output=1000), max_redirects=2)
+        client,
+        get(site.on("/", route), limits=CallLimits(timeout=0.5, max_output=1000), max_redirects=2),
     )
     assert world.sockets
     assert [sock for sock in world.sockets if sock.fileno() >= 0] == []
@@ -1192,15 +1265,23 @@ def test_a_stream_hands_on_each_piece_before_the_next_is_sent(site: Site, client
         assert list(pieces) == [b"second"]
 
 
-def test_a_stream_is_tried_again_until_its_head_is_welcome(site: Site, world: World, client: Client) -> None:
+def test_a_stream_is_tried_again_until_its_head_is_welcome(
+    site: Site, world: World, client: Client
+) -> None:
     url = site.on("/", failing(2, 429, retry_after="3"))
     with client.stream(post(url, retry=THREE)) as answer:
         assert (answer.status, answer.attempts, b"".join(answer)) == (200, 3, b"yes")
     assert world.pauses == [3.0, 3.0]
-    assert [sock.fileno() >= 0 for sock in world.sockets] == [False, False, True]  # unread answers are closed
+    assert [sock.fileno() >= 0 for sock in world.sockets] == [
+        False,
+        False,
+        True,
+    ]  # unread answers are closed
 
 
-def test_a_stream_that_is_left_early_closes_its_connection(site: Site, world: World, client: Client) -> None:
+def test_a_stream_that_is_left_early_closes_its_connection(
+    site: Site, world: World, client: Client
+) -> None:
     url = site.on("/", lambda x: x.drip(*DRIPS[0]))
     with client.stream(get(url)) as answer:
         pieces = iter(answer)
@@ -1216,7 +1297,9 @@ STREAM_ERRORS: list[tuple[Route, str]] = [
 
 
 @pytest.mark.parametrize(("route", "code"), STREAM_ERRORS)
-def test_a_stream_is_held_to_the_same_limits(site: Site, client: Client, route: Route, code: str) -> None:
+def test_a_stream_is_held_to_the_same_limits(
+    site: Site, client: Client, route: Route, code: str
+) -> None:
     call = get(site.on("/", route), limits=CallLimits(timeout=0.5, max_output=1000))
     with client.stream(call) as answer, pytest.raises(RequestError) as caught:
         b"".join(answer)

@@ -37,8 +37,18 @@ CHANGES = [
     offer("s", "t", "run", "it", description="d", inputSchema={"type": "object"}),
     offer("s", "t", "run", "it", description="d", inputSchema={**SCHEMA, "required": ["x"]}),
     offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA, title="T"),
-    offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA, outputSchema={"type": "object"}),
-    offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA, annotations={"readOnlyHint": True}),
+    offer(
+        "s", "t", "run", "it", description="d", inputSchema=SCHEMA, outputSchema={"type": "object"}
+    ),
+    offer(
+        "s",
+        "t",
+        "run",
+        "it",
+        description="d",
+        inputSchema=SCHEMA,
+        annotations={"readOnlyHint": True},
+    ),
     offer("s", "t2", "run", "it", description="d", inputSchema=SCHEMA),
     offer("s", "t", "run", "it", "--all", description="d", inputSchema=SCHEMA),
     offer("s", "t", "run it", description="d", inputSchema=SCHEMA),
@@ -47,9 +57,13 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_a_digest_covers_how_a_server_is_reached_and_all_that_it_declares(changed: McpToolInfo) -> None:
+def test_a_digest_covers_how_a_server_is_reached_and_all_that_it_declares(
+    changed: McpToolInfo,
+) -> None:
     assert changed.digest != STANDING.digest
-    assert offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA).digest == STANDING.digest
+    assert (
+        offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA).digest == STANDING.digest
+    )
 
 
 APART = [
@@ -75,9 +89,12 @@ def test_the_key_of_a_tool_stays_when_its_description_changes() -> None:
 NASTY = st.one_of(
     st.text(max_size=30),
     st.text(
-        'ab \\"\n\r\t:{}|\x1b\x7f\x9b\u202e\u2066\u200b\ufeff\u00ad\u3164\ufe0f\U000e0041\u2028', max_size=30
+        'ab \\"\n\r\t:{}|\x1b\x7f\x9b\u202e\u2066\u200b\ufeff\u00ad\u3164\ufe0f\U000e0041\u2028',
+        max_size=30,
     ),
-    st.sampled_from(["x\n  inputSchema:\n    {}", "\\u202e", "\\n", " " * 200 + "approved", "日本語 ✓ é"]),
+    st.sampled_from(
+        ["x\n  inputSchema:\n    {}", "\\u202e", "\\n", " " * 200 + "approved", "日本語 ✓ é"]
+    ),
 )
 DATA = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), NASTY),
@@ -145,13 +162,17 @@ def test_two_declarations_have_one_digest_only_if_they_are_shown_alike(
 ) -> None:
     other = {**one, **{name: value for name, value in other.items() if name in changed}}
     first, second = offered_as(one), offered_as(other)
-    same = all(json.dumps(one.get(name)) == json.dumps(other.get(name)) for name in set(FIELDS) - UNUSED)
+    same = all(
+        json.dumps(one.get(name)) == json.dumps(other.get(name)) for name in set(FIELDS) - UNUSED
+    )
     assert (first.digest == second.digest) == same
     assert (list(first.lines("a")) == list(second.lines("a"))) == same
 
 
 @given(st.text("ab 日\u0301", max_size=300), st.integers(20, 90))
-def test_a_long_line_is_folded_so_that_nothing_begins_at_the_left_edge(text: str, room: int) -> None:
+def test_a_long_line_is_folded_so_that_nothing_begins_at_the_left_edge(
+    text: str, room: int
+) -> None:
     pieces = list(fold_line("    " + text, room))
     assert all(piece.startswith("    ") for piece in pieces)
     assert "".join([pieces[0], *(piece[6:] for piece in pieces[1:])]) == "    " + text
@@ -184,7 +205,9 @@ def test_a_damaged_file_of_approvals_approves_nothing(tmp_path: Path, text: str)
         ApprovalFile(str(path)).get("a/b")
 
 
-def test_a_file_of_approvals_that_others_can_write_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_approvals_that_others_can_write_or_that_is_a_link_is_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "mcp.json"
     path.write_text("{}")
     path.chmod(0o666)
@@ -213,7 +236,10 @@ def project(tmp_path: Path, small: str, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def write_tool(root: Path, name: str, *, args: list[str]) -> None:
     server = {"name": "small", "command": sys.executable, "args": args}
-    record = {"executor_id": "core/runtimes/mcp/stdio", "config": {"server": server, "tool_name": "add"}}
+    record = {
+        "executor_id": "core/runtimes/mcp/stdio",
+        "config": {"server": server, "tool_name": "add"},
+    }
     (root / ".ai" / "tools" / f"{name}.yaml").write_text(json.dumps(record))
 
 
@@ -279,7 +305,9 @@ def test_a_letter_that_hides_others_is_seen_before_a_tool_is_approved(
     assert old in text
     text = text.replace(old, new, 1)
     if place == "parameter":
-        text = text.replace("tools = {", "ADD['properties']['a']['description'] = NOTE\ntools = {", 1)
+        text = text.replace(
+            "tools = {", "ADD['properties']['a']['description'] = NOTE\ntools = {", 1
+        )
     server.write_text(text)
     write_tool(project, "add", args=[str(server)])
     assert main(["trust", "mcp", "small", "add"]) == 0

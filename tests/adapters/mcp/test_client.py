@@ -118,7 +118,9 @@ RESULTS: list[tuple[str, dict[str, Json], Json]] = [
 
 
 @pytest.mark.parametrize(("tool", "params", "data"), RESULTS)
-def test_content_becomes_data(clients: McpClients, tool: str, params: dict[str, Json], data: Json) -> None:
+def test_content_becomes_data(
+    clients: McpClients, tool: str, params: dict[str, Json], data: Json
+) -> None:
     result = clients.call(tiny(tool, **params))
     assert (result.success, result.data, result.error) == (True, data, None)
 
@@ -175,7 +177,9 @@ def test_a_server_that_dies_is_told_with_its_last_words_and_the_next_call_has_a_
     assert clients.call(asking("process", name="mortal")).data["pid"] != first
 
 
-def test_a_server_that_died_while_nobody_used_it_is_started_again(clients: McpClients, asking: Small) -> None:
+def test_a_server_that_died_while_nobody_used_it_is_started_again(
+    clients: McpClients, asking: Small
+) -> None:
     first = int(clients.call(asking("process", name="idle")).data["pid"])
     os.kill(first, 9)
     assert int(clients.call(asking("process", name="idle")).data["pid"]) != first
@@ -209,7 +213,9 @@ def test_a_server_that_cannot_be_reached_is_told_with_the_reason(
     assert (result.success, result.error) == (False, error)
 
 
-def test_a_server_that_cannot_be_asked_what_it_offers_is_an_error_with_where_and_what_to_do() -> None:
+def test_a_server_that_cannot_be_asked_what_it_offers_is_an_error_with_where_and_what_to_do() -> (
+    None
+):
     server = McpServer("gone", ("no-such-program",), ENV)
     with McpClients(Memory()) as clients, pytest.raises(McpServerError) as caught:
         clients.tool_info(McpCall(server, "x", {}, SLOW))
@@ -220,7 +226,9 @@ def test_a_server_that_cannot_be_asked_what_it_offers_is_an_error_with_where_and
     )
 
 
-def test_a_parameter_that_no_message_can_carry_is_refused(clients: McpClients, asking: Small) -> None:
+def test_a_parameter_that_no_message_can_carry_is_refused(
+    clients: McpClients, asking: Small
+) -> None:
     with pytest.raises(InputError) as caught:
         clients.call(asking("say", text="\ud800"))
     assert str(caught.value) == (
@@ -262,7 +270,9 @@ def test_a_definition_that_means_nothing_is_refused(
 @contextmanager
 def served_by(script: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The url of a server, and its process."""
-    with subprocess.Popen([sys.executable, script, "http"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, script, "http"], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp", process
         process.kill()
@@ -283,7 +293,9 @@ def test_a_server_is_called_over_http_and_its_death_is_told(clients: McpClients)
         assert (died.error or "").startswith("the MCP server 'web' ended before it answered")
         process.wait(20)
     gone = clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW))
-    assert gone.error == "the MCP server 'web' could not be connected: nobody answers at its address"
+    assert (
+        gone.error == "the MCP server 'web' could not be connected: nobody answers at its address"
+    )
 
 
 def test_a_tool_at_a_url_that_changes_is_refused_until_it_is_approved_again(small_url: str) -> None:
@@ -338,7 +350,10 @@ def test_a_tool_that_changes_is_refused_until_it_is_approved_again(asking: Small
         assert clients.call(asking("add", a=1, b=2)).success
 
 
-DEEP: Json = {"type": "object", "properties": {"a": {"type": "integer", "description": "first"}, "b": {}}}
+DEEP: Json = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "description": "first"}, "b": {}},
+}
 BASE: Json = {
     "name": "add",
     "title": "Sum",
@@ -369,7 +384,9 @@ DECLARED_ANEW: list[tuple[dict[str, Json], bool]] = [
 ]  # fmt: skip
 
 
-def test_whatever_a_server_declares_is_either_not_used_or_refused_when_it_changes(asking: Small) -> None:
+def test_whatever_a_server_declares_is_either_not_used_or_refused_when_it_changes(
+    asking: Small,
+) -> None:
     pins = Memory()
     add = asking("add", a=1, b=2)
     with McpClients(pins, approve=lambda _: True) as clients:
@@ -378,7 +395,9 @@ def test_whatever_a_server_declares_is_either_not_used_or_refused_when_it_change
             pins.pins.pop(clients.tool_info(add).key, None)
             before = clients.require_approved(add)
             assert clients.call(add).data == {"result": 3}
-            changed = {name: value for name, value in {**BASE, **changes}.items() if value is not None}
+            changed = {
+                name: value for name, value in {**BASE, **changes}.items() if value is not None
+            }
             assert clients.call(asking("declare", tools=[changed])).success
             if refused:
                 for use in (clients.call, clients.require_approved):
@@ -393,12 +412,16 @@ def test_whatever_a_server_declares_is_either_not_used_or_refused_when_it_change
 def test_a_tool_that_is_declared_twice_is_refused(asking: Small) -> None:
     add = asking("add", a=1, b=2)
     with McpClients(Memory(), approve=lambda _: True) as clients:
-        assert clients.call(asking("declare", tools=[BASE, {**BASE, "description": "another"}])).success
+        assert clients.call(
+            asking("declare", tools=[BASE, {**BASE, "description": "another"}])
+        ).success
         with pytest.raises(InputError, match="declares the tool 'add' more than once"):
             clients.call(add)
 
 
-def test_the_approval_of_a_server_is_none_for_another_of_its_name(asking: Small, small_url: str) -> None:
+def test_the_approval_of_a_server_is_none_for_another_of_its_name(
+    asking: Small, small_url: str
+) -> None:
     servers = [
         McpServer("small", asking.command, ENV, "/"),
         McpServer("small", (*asking.command, "another"), ENV, "/"),
@@ -480,7 +503,9 @@ atexit.register(clients.close)
 server = McpServer("small", (sys.executable, {small!r}), {ENV!r}, "/")
 print(clients.call(McpCall(server, "process", {{}})).data["pid"])
 """
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert (finished.returncode, finished.stderr) == (0, "")
     with pytest.raises(ProcessLookupError):
         os.kill(int(finished.stdout), 0)

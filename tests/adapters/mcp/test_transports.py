@@ -182,12 +182,17 @@ def test_a_server_that_never_speaks_is_given_up_and_has_ended_with_its_daemon(ra
     with McpClients(Memory()) as clients:
         result = clients.call(raw.call("mute", limits=CallLimits(2.0)))
         reading.join(LIMIT)
-    assert (result.success, result.error) == (False, "the MCP server 'raw' did not list its tools in time")
+    assert (result.success, result.error) == (
+        False,
+        "the MCP server 'raw' did not list its tools in time",
+    )
     assert len(handles) == 2
     expect_ended(handles, within=0)  # nobody is waited for after the connections are closed
 
 
-def test_a_server_that_never_speaks_ends_at_the_deadline_of_the_call_not_of_the_run(raw: Raw) -> None:
+def test_a_server_that_never_speaks_ends_at_the_deadline_of_the_call_not_of_the_run(
+    raw: Raw,
+) -> None:
     handles: list[int] = []
     reading = threading.Thread(target=lambda: handles.extend(watched(raw.pids("mute"))))
     reading.start()
@@ -197,7 +202,9 @@ def test_a_server_that_never_speaks_ends_at_the_deadline_of_the_call_not_of_the_
         expect_ended(handles, within=LIMIT)
 
 
-def test_a_server_that_ignores_the_end_of_its_input_and_sigterm_ends_when_it_is_closed(raw: Raw) -> None:
+def test_a_server_that_ignores_the_end_of_its_input_and_sigterm_ends_when_it_is_closed(
+    raw: Raw,
+) -> None:
     handles: list[int] = []
     reading = threading.Thread(target=lambda: handles.extend(watched(raw.pids("deaf"))))
     reading.start()
@@ -235,20 +242,27 @@ sys.stdin.read()
 def test_a_server_that_leaves_a_daemon_with_its_output_is_not_waited_for(raw: Raw) -> None:
     with McpClients(Memory(), approve=lambda _: True) as clients:
         result = clients.call(raw.call("leaves-a-daemon", limits=CallLimits(3600.0)))
-    assert (result.success, result.error) == (False, "the MCP server 'raw' ended before it answered")
+    assert (result.success, result.error) == (
+        False,
+        "the MCP server 'raw' ended before it answered",
+    )
 
 
 # ── endless servers ──────────────────────────────────────────────────────
 
 
-TOO_LONG = "the MCP server 'raw' was ended: it sent a message of more than 16,777,216 bytes (16 MiB)"
+TOO_LONG = (
+    "the MCP server 'raw' was ended: it sent a message of more than 16,777,216 bytes (16 MiB)"
+)
 
 
 def test_a_line_without_end_is_an_error_that_names_server_and_limit(raw: Raw) -> None:
     with McpClients(Memory(), approve=lambda _: True) as clients:
         result = clients.call(raw.call("endless-line"))
         assert (result.success, result.error) == (False, TOO_LONG)
-        assert not clients.call(raw.call("endless-line")).success  # and not the end of the connections
+        assert not clients.call(
+            raw.call("endless-line")
+        ).success  # and not the end of the connections
 
 
 def test_lines_that_are_no_messages_are_passed_over(raw: Raw) -> None:
@@ -288,21 +302,33 @@ def test_of_much_stderr_the_end_is_kept(raw: Raw) -> None:
 
 
 @given(
-    st.lists(st.binary(max_size=6).map(lambda line: line.replace(b"\n", b" "))), st.lists(st.integers(0, 40))
+    st.lists(st.binary(max_size=6).map(lambda line: line.replace(b"\n", b" "))),
+    st.lists(st.integers(0, 40)),
 )
-def test_lines_are_the_same_however_they_are_cut_into_pieces(lines: list[bytes], cuts: list[int]) -> None:
+def test_lines_are_the_same_however_they_are_cut_into_pieces(
+    lines: list[bytes], cuts: list[int]
+) -> None:
     whole = b"".join(line + b"\n" for line in lines)
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     cutter = _Lines(most=6)
-    found = [line for start, end in itertools.pairwise(places) for line in cutter.feed(whole[start:end])]
+    found = [
+        line for start, end in itertools.pairwise(places) for line in cutter.feed(whole[start:end])
+    ]
     assert found == lines
 
 
-TOO_LONG_PIECES = [(b"", b"1234567"), (b"1234", b"567"), (b"", b"a\n1234567\n"), (b"a\n123", b"4567\n")]
+TOO_LONG_PIECES = [
+    (b"", b"1234567"),
+    (b"1234", b"567"),
+    (b"", b"a\n1234567\n"),
+    (b"a\n123", b"4567\n"),
+]
 
 
 @pytest.mark.parametrize(("begun", "piece"), TOO_LONG_PIECES)
-def test_a_line_beyond_the_limit_is_refused_before_it_is_complete(begun: bytes, piece: bytes) -> None:
+def test_a_line_beyond_the_limit_is_refused_before_it_is_complete(
+    begun: bytes, piece: bytes
+) -> None:
     cutter = _Lines(most=6)
     cutter.feed(begun)
     with pytest.raises(_TooLongError):
@@ -350,7 +376,10 @@ def answering(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 ANSWERS = [
-    (Endless, "the MCP server 'web' was ended: it sent an answer of more than 16,777,216 bytes (16 MiB)"),
+    (
+        Endless,
+        "the MCP server 'web' was ended: it sent an answer of more than 16,777,216 bytes (16 MiB)",
+    ),
     (Packed, "the MCP server 'web' was ended: its answer is packed, which was not asked for"),
 ]
 
@@ -388,8 +417,12 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize(("host", "kind"), PRIVATE)
-def test_a_url_from_data_leads_to_no_private_address(listener: socket.socket, host: str, kind: str) -> None:
-    server = McpServer("web", url_from_data=True, url=f"http://{host}:{listener.getsockname()[1]}/mcp")
+def test_a_url_from_data_leads_to_no_private_address(
+    listener: socket.socket, host: str, kind: str
+) -> None:
+    server = McpServer(
+        "web", url_from_data=True, url=f"http://{host}:{listener.getsockname()[1]}/mcp"
+    )
     with McpClients(Memory()) as clients, pytest.raises(RequestError) as caught:
         clients.call(McpCall(server, "x", {}, SLOW))
     assert caught.value.code == "address-refused"
@@ -402,8 +435,12 @@ def test_a_url_from_data_leads_to_no_private_address(listener: socket.socket, ho
         listener.accept()  # nobody knocked
 
 
-def test_a_name_that_leads_to_a_private_address_among_others_is_refused(listener: socket.socket) -> None:
-    server = McpServer("web", url_from_data=True, url=f"http://two.example:{listener.getsockname()[1]}/mcp")
+def test_a_name_that_leads_to_a_private_address_among_others_is_refused(
+    listener: socket.socket,
+) -> None:
+    server = McpServer(
+        "web", url_from_data=True, url=f"http://two.example:{listener.getsockname()[1]}/mcp"
+    )
     asked: list[str] = []
 
     def resolve(host: str) -> list[str]:

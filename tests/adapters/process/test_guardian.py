@@ -50,7 +50,9 @@ def test_nobody_of_a_hostile_tree_is_left(way: str) -> None:
 
 def test_the_attack_would_find_survivors(token: str) -> None:
     tree = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", TREE, token], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-I", "-S", "-c", TREE, token],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     assert b"ready" in line_of(tree)
     assert len(tree_of(token, tree.pid)) == FORMS
@@ -108,7 +110,9 @@ def endless(token: str) -> jobs.Job:
     return job
 
 
-def started(script: str, token: str, *, awaited: bool = False, **more_env: str) -> tuple[jobs.Job, int]:
+def started(
+    script: str, token: str, *, awaited: bool = False, **more_env: str
+) -> tuple[jobs.Job, int]:
     """A job, and what it prints."""
     read, write = os.pipe()
     job = jobs.start(
@@ -152,14 +156,21 @@ def idle_lanes() -> list[jobs._Lane]:
 def test_a_lane_serves_one_job_after_the_other() -> None:
     run(["true"])
     before = idle_lanes()
-    assert [run(sh("exit 3")).exit_code, run(sh("kill -9 $$")).signal, run(["true"]).exit_code] == [3, 9, 0]
+    assert [run(sh("exit 3")).exit_code, run(sh("kill -9 $$")).signal, run(["true"]).exit_code] == [
+        3,
+        9,
+        0,
+    ]
     assert idle_lanes() == before != []
 
 
 def test_a_job_that_is_closed_twice_leaves_the_next_one_alone(token: str) -> None:
     job, printed = started("exit 0", token, awaited=True)
     assert os.read(printed, 1) == b""
-    until(lambda: [report.kind for report in job.reports()] == [guardian.EXITED], time.monotonic() + LIMIT)
+    until(
+        lambda: [report.kind for report in job.reports()] == [guardian.EXITED],
+        time.monotonic() + LIMIT,
+    )
     job.close()
     assert run(sh("echo; exit 3"), on_output=lambda *_: job.close()).exit_code == 3
     os.close(printed)
@@ -196,17 +207,23 @@ def test_a_lane_whose_job_did_not_end_by_itself_serves_no_other(
 
 def test_an_order_that_is_larger_than_the_lane_does_not_block_it(token: str) -> None:
     large = {f"V{n}": "x" * 100_000 for n in range(10)}
-    counted = [run(sh("env | wc -c"), env={**os.environ, **more}).stdout for more in (large, {}, large, {})]
+    counted = [
+        run(sh("env | wc -c"), env={**os.environ, **more}).stdout for more in (large, {}, large, {})
+    ]
     assert counted[0] == counted[2]
     assert counted[1] == counted[3]
-    assert int(counted[0]) - int(counted[1]) == sum(len(f"{n}={value}\n") for n, value in large.items())
+    assert int(counted[0]) - int(counted[1]) == sum(
+        len(f"{n}={value}\n") for n, value in large.items()
+    )
     job, printed = started("exec sleep 60", token, awaited=False, **large)
     assert job.reports() == []  # and does not wait for one
     job.close()
     os.close(printed)
 
 
-def test_output_that_is_held_ends_with_the_process_and_other_output_when_it_is_closed(token: str) -> None:
+def test_output_that_is_held_ends_with_the_process_and_other_output_when_it_is_closed(
+    token: str,
+) -> None:
     script = "exec >&- 2>&-; exec sh -c 'while :; do sleep 60; done' \"$0-closed\""
     job, printed = started(script, token)
     assert os.read(printed, 1) == b""  # it runs on
@@ -240,7 +257,10 @@ print("closed", flush=True)
 time.sleep(600)
 """
     with subprocess.Popen(
-        [sys.executable, "-c", code], env=ENVIRONMENT, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", code],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     ) as forked:
         try:
             assert line_of(forked) == b"closed\n"
@@ -254,8 +274,12 @@ time.sleep(600)
 
 names = st.text("AB_", min_size=1, max_size=2)
 values = st.text("=x\udcff ä", max_size=3)
-usual = st.sets(st.integers(0, 30)).map(lambda missing: {f"V{n}": "" for n in range(31) if n not in missing})
-environments = st.lists(st.builds(lambda *parts: parts[0] | parts[1], usual, st.dictionaries(names, values)))
+usual = st.sets(st.integers(0, 30)).map(
+    lambda missing: {f"V{n}": "" for n in range(31) if n not in missing}
+)
+environments = st.lists(
+    st.builds(lambda *parts: parts[0] | parts[1], usual, st.dictionaries(names, values))
+)
 
 
 @given(environments)
@@ -339,13 +363,22 @@ input()
 def test_a_plait_that_a_plait_runs_is_ended_with_all_its_processes(token: str) -> None:
     cancel = threading.Event()
     with pytest.raises(ProcessError, match="cancelled"):
-        run(engine_argv("never", token), env=ENVIRONMENT, cancel=cancel, on_output=lambda *_: cancel.set())
+        run(
+            engine_argv("never", token),
+            env=ENVIRONMENT,
+            cancel=cancel,
+            on_output=lambda *_: cancel.set(),
+        )
     assert nobody_left(token)
 
 
 def test_the_guardian_ends_with_plait() -> None:
-    code = "from plait.adapters.process import jobs; jobs.warm_up(); print(jobs._KEEPERS[False].pid)"
-    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True)
+    code = (
+        "from plait.adapters.process import jobs; jobs.warm_up(); print(jobs._KEEPERS[False].pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True
+    )
     pid = int(done.stdout)
     until(lambda: pid not in dict(command_lines()), time.monotonic() + LIMIT)
     assert pid not in dict(command_lines())
@@ -361,7 +394,9 @@ if os.fork() == 0:
     os._exit(0)
 os._exit(0)
 """
-    forked = subprocess.Popen([sys.executable, "-c", code, token], env=ENVIRONMENT, start_new_session=True)
+    forked = subprocess.Popen(
+        [sys.executable, "-c", code, token], env=ENVIRONMENT, start_new_session=True
+    )
     try:
         forked.wait(LIMIT)
         until(lambda: len(tree_of(token, 0)) == 1, time.monotonic() + LIMIT)
@@ -442,9 +477,7 @@ def test_the_guardian_is_not_asked_to_end(number: signal.Signals) -> None:
 
 # ── where there is no /proc ──────────────────────────────────────────────
 
-WITHOUT_PROC = (
-    "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian._LINUX = False; guardian.main()"
-)
+WITHOUT_PROC = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian._LINUX = False; guardian.main()"
 
 
 @pytest.fixture
@@ -519,6 +552,13 @@ def test_the_program_needs_nothing_that_is_slow_to_load() -> None:
         capture_output=True,
         check=True,
     ).stdout.split()
-    assert {b"enum", b"typing", b"dataclasses", b"ctypes", b"socket", b"signal", b"subprocess", b"plait"} & {
-        *loaded
-    } == set()
+    assert {
+        b"enum",
+        b"typing",
+        b"dataclasses",
+        b"ctypes",
+        b"socket",
+        b"signal",
+        b"subprocess",
+        b"plait",
+    } & {*loaded} == set()

@@ -75,7 +75,12 @@ def test_the_environment_is_our_own_unless_one_is_given() -> None:
 
 
 def test_a_child_has_three_descriptors_and_its_files() -> None:
-    assert run(["ls", "/proc/self/fd"]).stdout.split() == [b"0", b"1", b"2", b"3"]  # 3: the listing itself
+    assert run(["ls", "/proc/self/fd"]).stdout.split() == [
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+    ]  # 3: the listing itself
     shown = run(sh('cat "$ONE" "$TWO"; ls /proc/$$/fd'), files=[("ONE", b"1\n"), ("TWO", b"2\n")])
     assert shown.stdout.split() == [b"1", b"2", b"0", b"1", b"2", b"64", b"65"]
 
@@ -88,7 +93,10 @@ def test_a_child_ignores_and_blocks_no_signal() -> None:
         if line.startswith(("SigIgn", "SigBlk"))
     }
     of_the_c_library = 0b11 << 31  # 32 and 33, which no program can use
-    assert {name: mask & ~of_the_c_library for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}
+    assert {name: mask & ~of_the_c_library for name, mask in masks.items()} == {
+        "SigBlk": 0,
+        "SigIgn": 0,
+    }
 
 
 def test_a_child_leads_a_group_and_has_no_terminal() -> None:
@@ -121,7 +129,9 @@ def test_a_program_is_looked_for_along_its_own_path(tmp_path: Path) -> None:
 @given(st.lists(st.binary(max_size=40).map(lambda word: word.replace(b"\0", b"")), max_size=5))
 def test_an_argument_arrives_byte_for_byte(words: list[bytes]) -> None:
     argv = [word.decode("utf-8", "surrogateescape") for word in words]
-    assert run(["printf", "%s\\0", *argv]).stdout == b"".join(word + b"\0" for word in words or [b""])
+    assert run(["printf", "%s\\0", *argv]).stdout == b"".join(
+        word + b"\0" for word in words or [b""]
+    )
 
 
 # ── what cannot be started ───────────────────────────────────────────────
@@ -150,7 +160,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("argv", "code", "message"), REFUSED)
-def test_what_cannot_be_started_says_why(folder: Path, argv: list[str], code: str, message: str) -> None:
+def test_what_cannot_be_started_says_why(
+    folder: Path, argv: list[str], code: str, message: str
+) -> None:
     with pytest.raises(ProcessError) as caught:
         run(argv, cwd=folder, env=PATH)
     assert (caught.value.code, str(caught.value)) == (code, message)
@@ -177,7 +189,9 @@ def test_half_a_character_is_refused_and_not_shown() -> None:
 
 @pytest.mark.parametrize("name", ["", "A=B", "A\0"])
 def test_a_variable_whose_name_is_none_is_refused(name: str) -> None:
-    with pytest.raises(ProcessError, match="an argument or variable holds NUL, or a variable's name '='"):
+    with pytest.raises(
+        ProcessError, match="an argument or variable holds NUL, or a variable's name '='"
+    ):
         run(["true"], env={name: "x"})
 
 
@@ -284,7 +298,9 @@ def largest_file(limit: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_the_file_of_a_call_that_fails_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_a_call_that_fails_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -492,7 +508,10 @@ def test_a_process_for_which_there_are_no_descriptors_waits_for_them(
     soft: int, hard: int, afterwards: int
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", CROWD, str(soft), str(hard)], capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", CROWD, str(soft), str(hard)],
+        capture_output=True,
+        timeout=60,
+        check=True,
     )
     said, limits = json.loads(ended.stdout)
     # What we take for ourselves is not passed on: programs may take a high limit for an invitation.
@@ -519,8 +538,13 @@ try:
 except MachineError as error:
     print(error.what)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
-    assert ended.stdout.decode() == "in the reserve\n'true' cannot be started: too many files are open\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=True
+    )
+    assert (
+        ended.stdout.decode()
+        == "in the reserve\n'true' cannot be started: too many files are open\n"
+    )
 
 
 def test_a_fork_starts_processes_whatever_its_parent_was_just_starting() -> None:
@@ -535,7 +559,9 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=True
+    )
     assert ended.stdout == b"started\n"
 
 
@@ -578,18 +604,26 @@ TOOLS = [
 ]  # fmt: skip
 
 
-def tool(script: str, *, timeout: float = 60, max_output: int = 1 << 20, overflow: str = "") -> ProcessCall:
-    return ProcessCall(tuple(sh(script)), "/", PATH, limits=CallLimits(timeout, max_output, overflow))
+def tool(
+    script: str, *, timeout: float = 60, max_output: int = 1 << 20, overflow: str = ""
+) -> ProcessCall:
+    return ProcessCall(
+        tuple(sh(script)), "/", PATH, limits=CallLimits(timeout, max_output, overflow)
+    )
 
 
 @pytest.mark.parametrize(("script", "success", "data", "error"), TOOLS)
-def test_what_a_tool_prints_is_its_data(script: str, success: bool, data: object, error: str | None) -> None:
+def test_what_a_tool_prints_is_its_data(
+    script: str, success: bool, data: object, error: str | None
+) -> None:
     returned = call_process(tool(script))
     assert (returned.success, returned.data, returned.error) == (success, data, error)
 
 
 def test_a_tool_reads_its_parameters_and_works_where_it_is_told(tmp_path: Path) -> None:
-    returned = call_process(ProcessCall(("/bin/sh", "-c", "cat; pwd -P >&2"), str(tmp_path), {}, b'{"n": 1}'))
+    returned = call_process(
+        ProcessCall(("/bin/sh", "-c", "cat; pwd -P >&2"), str(tmp_path), {}, b'{"n": 1}')
+    )
     assert returned.data == {"n": 1}
     assert returned.stderr == f"{os.path.realpath(tmp_path)}\n"
     assert (returned.exit_code, returned.signal) == (0, None)
@@ -674,7 +708,9 @@ RESULTS = [
 
 
 @pytest.mark.parametrize(("stdout", "data", "log"), RESULTS)
-def test_a_last_line_that_says_success_is_the_result(stdout: str, data: Any, log: str | None) -> None:
+def test_a_last_line_that_says_success_is_the_result(
+    stdout: str, data: Any, log: str | None
+) -> None:
     returned = call_process(ProcessCall(("printf", "%s\n", stdout), "/", os.environ))
     assert returned.data == data
     assert returned.metadata.get("log") == log

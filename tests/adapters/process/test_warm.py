@@ -52,7 +52,9 @@ class Keeper:
         given = os.open("/etc/passwd", os.O_RDONLY)
         how = 0 if has_input else guardian.NO_INPUT
         streams = (given, write, write) if has_input else (write, write)
-        lane = self.keeper.send(jobs._order(argv, env, how, 0), (directory, *streams, *files), shared=False)
+        lane = self.keeper.send(
+            jobs._order(argv, env, how, 0), (directory, *streams, *files), shared=False
+        )
         for fd in (write, directory, given):
             os.close(fd)
         lane.socket.setblocking(True)
@@ -67,7 +69,11 @@ class Keeper:
 
     def waiting(self) -> list[int]:
         """The pids of shells that wait."""
-        return [pid for pid in children(self.keeper.pid) if b"libwarm.so" in contents(f"/proc/{pid}/environ")]
+        return [
+            pid
+            for pid in children(self.keeper.pid)
+            if b"libwarm.so" in contents(f"/proc/{pid}/environ")
+        ]
 
     def close(self) -> None:
         if not self.keeper.is_dead:
@@ -219,7 +225,11 @@ COLD_ONES = [
     (["sh", "-c", "echo $LD_LIBRARY_PATH"], {**ENV, "LD_LIBRARY_PATH": "/nowhere"}, b"/nowhere\n"),
     (["sh", "-c", "echo $MALLOC_ARENA_MAX"], {**ENV, "MALLOC_ARENA_MAX": "1"}, b"1\n"),
     (["sh", "-c", "echo $GLIBC_TUNABLES"], {**ENV, "GLIBC_TUNABLES": ""}, b"\n"),
-    (["sh", "-c", "echo ${#LONG}"], {**ENV, "LONG": "x" * warm.MOST_BYTES}, b"%d\n" % warm.MOST_BYTES),
+    (
+        ["sh", "-c", "echo ${#LONG}"],
+        {**ENV, "LONG": "x" * warm.MOST_BYTES},
+        b"%d\n" % warm.MOST_BYTES,
+    ),
     (["printf", "x"], ENV, b"x"),
 ]
 
@@ -234,7 +244,10 @@ def test_what_the_loader_would_have_read_is_executed(
 def test_more_files_than_an_order_takes_are_no_obstacle(keeper: Keeper) -> None:
     files = [os.open("/etc/hostname", os.O_RDONLY) for _ in range(warm.MOST_DESCRIPTORS)]
     said, _ = keeper.run(
-        "sh", "-c", f"[ -e /proc/$$/fd/{jobs.FIRST_FILE + len(files) - 1} ] && echo yes", files=files
+        "sh",
+        "-c",
+        f"[ -e /proc/$$/fd/{jobs.FIRST_FILE + len(files) - 1} ] && echo yes",
+        files=files,
     )
     assert said == b"yes\n"
     for fd in files:

@@ -77,7 +77,9 @@ def _spoil_row(folder: Path, chance: random.Random) -> str:
     with closing(_journal(folder)) as journal:
         table = chance.choice((*TABLES, "log", "log", "log"))
         columns = [row[1] for row in journal.execute(f"PRAGMA table_info({table})")]
-        rows = journal.execute(f"SELECT {'name' if table == 'about' else columns[0]} FROM {table}").fetchall()
+        rows = journal.execute(
+            f"SELECT {'name' if table == 'about' else columns[0]} FROM {table}"
+        ).fetchall()
         if not rows:
             return "nothing"
         column, (key,) = chance.choice(columns), chance.choice(rows)
@@ -85,7 +87,9 @@ def _spoil_row(folder: Path, chance: random.Random) -> str:
         if chance.random() < 0.1:
             journal.execute(f"DELETE FROM {table} {where}", (key,))
             return f"{table} without {key}"
-        value = _like(journal.execute(f"SELECT {column} FROM {table} {where}", (key,)).fetchone()[0], chance)
+        value = _like(
+            journal.execute(f"SELECT {column} FROM {table} {where}", (key,)).fetchone()[0], chance
+        )
         with suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
             journal.execute(f"UPDATE {table} SET {column} = ? {where}", (value, key))
         return f"{table}.{column} of {key} is {str(value)[:60]!r}"
@@ -102,7 +106,11 @@ def _like(known: object, chance: random.Random) -> object:
 def changed(value: Any, chance: random.Random) -> Any:
     """A JSON value with one part gone or of another type."""
     keys = (
-        list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+        list(value)
+        if isinstance(value, dict)
+        else list(range(len(value)))
+        if isinstance(value, list)
+        else []
     )
     if not keys or chance.random() < 0.2:
         return chance.choice((None, 1, -1, "x", [], {}, [1], {"a": 1}, True, 1.5))

@@ -86,7 +86,9 @@ def test_no_damage_to_a_run_is_taken_for_a_bug(
     monkeypatch.chdir(project)
     chance = random.Random(seed)
     run, other = chance.sample(sorted(os.listdir(project / ".ai/state/runs")), 2)
-    done = [spoil(project / ".ai/state/runs" / run, chance) for _ in range(chance.choice((1, 1, 2)))]
+    done = [
+        spoil(project / ".ai/state/runs" / run, chance) for _ in range(chance.choice((1, 1, 2)))
+    ]
     for command in COMMANDS:
         capsys.readouterr()
         code = main([run if word == "RUN" else word for word in command])
@@ -162,7 +164,10 @@ def test_a_damaged_run_is_unreadable_and_says_why(
 
 
 def test_a_run_that_does_not_say_its_file_is_refused_and_shown(
-    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stored: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     project = tmp_path / "project"
     copy(stored, project)

@@ -81,7 +81,9 @@ def test_after_a_kill_everything_that_was_acknowledged_is_there(tmp_path: Path, 
             recorded = again.journal.step
             assert [path for path in acknowledged if recorded(path) is None] == []
             found = [stamped.event for stamped in again.journal.events()]
-            pairs = list(zip(found[::2], found[1::2], strict=True))  # a start without its end would not pair
+            pairs = list(
+                zip(found[::2], found[1::2], strict=True)
+            )  # a start without its end would not pair
             assert all(isinstance(end, StepFinished) for _, end in pairs)
     check = sqlite3.connect(database(opened))
     assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -229,7 +231,9 @@ def test_a_journal_is_synced_once_for_all_that_was_appended_since(tmp_path: Path
     journal.close()
 
 
-def test_after_a_failed_sync_nothing_is_believed_until_the_journal_is_opened_again(tmp_path: Path) -> None:
+def test_after_a_failed_sync_nothing_is_believed_until_the_journal_is_opened_again(
+    tmp_path: Path,
+) -> None:
     disk = Disk()
     journal = SqliteJournal(str(tmp_path), write=True, create=True, sync_data=disk)
     journal.append(finished(1))
@@ -283,7 +287,11 @@ def test_a_file_that_may_not_grow_harms_nothing_and_a_later_life_continues(runs:
         "fix: raise the limit on file sizes (ulimit -f); "
         "what was recorded is safe, and plait resume continues from there"
     )
-    attempts: list[Callable[[], object]] = [fill, opened.journal.sync, lambda: opened.journal.step("a")]
+    attempts: list[Callable[[], object]] = [
+        fill,
+        opened.journal.sync,
+        lambda: opened.journal.step("a"),
+    ]
     for attempt in attempts:
         with pytest.raises(JournalError) as again:  # also now that there would be room
             attempt()
@@ -377,15 +385,15 @@ def test_a_full_disk_is_recorded_in_the_room_that_was_kept_for_it(tmp_path: Path
     script.write_text(FULL)
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = (
-        f'mount -t tmpfs -o size=6m,mode=700 tmpfs "{disk}" && exec "{sys.executable}" "{script}" "{disk}"'
+    mounted = f'mount -t tmpfs -o size=6m,mode=700 tmpfs "{disk}" && exec "{sys.executable}" "{script}" "{disk}"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mounted], capture_output=True, text=True, timeout=60
     )
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", mounted], capture_output=True, text=True, timeout=60)
     if done.returncode in (1, 32) and "plait" not in done.stderr:
         pytest.skip("no small disk can be made here")
-    assert done.stdout == "disk-full True interrupted the journal cannot be used: the disk is full\n", (
-        done.stderr
-    )
+    assert (
+        done.stdout == "disk-full True interrupted the journal cannot be used: the disk is full\n"
+    ), done.stderr
 
 
 READ_ONLY = """
@@ -416,7 +424,9 @@ except PlaitError as error:
 """
 
 
-@pytest.mark.parametrize(("state", "expected"), [("closed", 10), ("killed", 300), ("without shm", 300)])
+@pytest.mark.parametrize(
+    ("state", "expected"), [("closed", 10), ("killed", 300), ("without shm", 300)]
+)
 def test_a_journal_that_may_not_be_written_can_be_read(
     tmp_path: Path, left_by_a_kill: Path, state: str, expected: int
 ) -> None:
@@ -532,7 +542,9 @@ def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(r
 
 def test_people_can_look_into_the_file(runs: Runs) -> None:
     with runs.create({}) as opened:
-        opened.journal.append(RunStarted("r", "f", "f.yaml", "/p"), StepStarted("map/1", "item", "one"))
+        opened.journal.append(
+            RunStarted("r", "f", "f.yaml", "/p"), StepStarted("map/1", "item", "one")
+        )
         opened.journal.append(finished(1, {"a": 1}), finished(1, {"a": 2}), RunEnded("done"))
     with contextlib.closing(sqlite3.connect(database(opened))) as shell:
         events = shell.execute(

@@ -46,7 +46,9 @@ def each_kill(folder: Path, script: str) -> Iterator[Path]:
         number += 1
 
 
-def test_a_run_that_was_killed_while_it_was_made_is_there_wholly_or_not_at_all(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_while_it_was_made_is_there_wholly_or_not_at_all(
+    tmp_path: Path,
+) -> None:
     seen = []
     for project in each_kill(tmp_path, CREATE):
         seen.append([summary.file for summary in Runs(str(project)).list()])

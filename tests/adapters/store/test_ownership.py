@@ -92,7 +92,8 @@ def copy_over(scene: Scene) -> None:
 
 def take_journal_of_stranger(scene: Scene) -> None:
     shutil.copyfile(
-        scene.top / "theirs/.ai/state/runs" / scene.theirs / "journal.db", scene.folder() / "journal.db"
+        scene.top / "theirs/.ai/state/runs" / scene.theirs / "journal.db",
+        scene.folder() / "journal.db",
     )
 
 
@@ -129,7 +130,9 @@ def move_project(scene: Scene) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 names = st.sampled_from([*FACTS, "seal", "python", "kind", "withheld"])
@@ -138,7 +141,9 @@ others: st.SearchStrategy[Callable[[Scene], None]] = st.sampled_from([
     lambda scene: take_facts_of(scene, scene.root / ".ai/state/runs" / scene.other),
     lambda scene: take_facts_of(scene, scene.top / "theirs/.ai/state/runs" / scene.theirs),
 ])  # fmt: skip
-changes = st.builds(lambda name, value: lambda scene: change_facts(scene, name, value), names, json_values)
+changes = st.builds(
+    lambda name, value: lambda scene: change_facts(scene, name, value), names, json_values
+)
 links = st.sampled_from(
     [".ai", ".ai/state", ".ai/state/runs", ".ai/state/runs/RUN", ".ai/state/runs/RUN/journal.db"]
 )
@@ -178,7 +183,12 @@ def test_what_the_owner_amends_stays_the_owners(tmp_path: Path) -> None:
     runs = Runs(str(scene.root), seals=scene.seals)
     with runs.open_own(scene.run, write=True) as opened:
         opened.update_facts(file="/p/next.yaml", odd="\udcff\u2028", number=0.1)
-    assert scene.believed() == {**FACTS, "file": "/p/next.yaml", "odd": "\udcff\u2028", "number": 0.1}
+    assert scene.believed() == {
+        **FACTS,
+        "file": "/p/next.yaml",
+        "odd": "\udcff\u2028",
+        "number": 0.1,
+    }
 
 
 def test_runs_of_others_are_never_removed_and_push_none_of_ours_out(tmp_path: Path) -> None:
@@ -279,7 +289,9 @@ def test_a_seal_is_hmac_sha256(tmp_path: Path) -> None:
     assert seal == hmac.new(key, "ünï\udcff".encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
-def test_links_in_the_way_to_the_state_are_errors_and_nothing_is_made_behind_them(tmp_path: Path) -> None:
+def test_links_in_the_way_to_the_state_are_errors_and_nothing_is_made_behind_them(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "p").mkdir()
     (tmp_path / "p/.ai").symlink_to(tmp_path / "elsewhere")

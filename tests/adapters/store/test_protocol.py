@@ -38,13 +38,21 @@ from share import examples
 
 # ── what may come ────────────────────────────────────────────────────────
 
-texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=6)  # halves of characters, too
+texts = st.text(
+    st.characters(codec=None, exclude_categories=()), max_size=6
+)  # halves of characters, too
 values: st.SearchStrategy[Json] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
-names = st.sampled_from(["a", "b", "a0", "map", "a-", "item:\udc80", "item:1", "it\\em", "ü", "n\0l"])
+names = st.sampled_from(
+    ["a", "b", "a0", "map", "a-", "item:\udc80", "item:1", "it\\em", "ü", "n\0l"]
+)
 paths = st.lists(names, min_size=1, max_size=3).map("/".join)
 durations = st.floats(0, 1e6)
 orders = st.integers(0, 5)
@@ -122,7 +130,9 @@ def by_order_and_path(step: StepRecord) -> tuple[int, str]:
 
 
 @settings(
-    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(life=batches, next_life=batches, asked=st.lists(paths, max_size=3))
 def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
@@ -167,7 +177,9 @@ def test_any_text_can_be_stored_and_keeps_its_parts(before: str, name: str) -> N
     assert tuple(map(unescape_text, split(f"{before}/{name}"))) == (f"{before}/", name)
 
 
-def test_steps_below_a_path_come_by_their_order_also_if_there_are_many(journal: SqliteJournal) -> None:
+def test_steps_below_a_path_come_by_their_order_also_if_there_are_many(
+    journal: SqliteJournal,
+) -> None:
     expected = list(range(1000))
     for order in sorted(expected, key=lambda n: n * 7919 % 1000):
         journal.append(finished(f"map/item:{order}", order=order), finished(f"map/item:{order}/0"))
@@ -203,7 +215,10 @@ LONG_IN = [
 def test_a_long_text_comes_back_and_is_in_one_file_wherever_it_is(
     runs: Runs, value: Json, files: int
 ) -> None:
-    ends = [StepFinished(path, "shell", "t", "f", Succeeded(value), 0.0) for path in ("steps/0", "steps")]
+    ends = [
+        StepFinished(path, "shell", "t", "f", Succeeded(value), 0.0)
+        for path in ("steps/0", "steps")
+    ]
     with runs.create({}) as opened:
         opened.journal.append(*ends)
         assert [stamped.event for stamped in opened.journal.events()] == ends
@@ -214,7 +229,9 @@ def test_a_long_text_comes_back_and_is_in_one_file_wherever_it_is(
 
 
 @pytest.mark.parametrize("size", [0, LARGE - 100, LARGE, 3 * LARGE])
-def test_an_outcome_of_any_size_comes_back_and_a_large_one_lives_in_a_file(runs: Runs, size: int) -> None:
+def test_an_outcome_of_any_size_comes_back_and_a_large_one_lives_in_a_file(
+    runs: Runs, size: int
+) -> None:
     outcome = Succeeded({"output": "x" * size, "bytes": "\udcff"})
     with runs.create({}) as opened:
         opened.journal.append(finished("a", outcome))
@@ -229,7 +246,9 @@ def test_a_secret_is_masked_and_what_is_no_json_is_refused_before_anything_is_wr
     journal: SqliteJournal,
 ) -> None:
     journal.append(finished("a", Succeeded({"token": Secret("hunter2")})))
-    assert journal.step("a") == StepRecord("a", "print", Succeeded({"token": "***"}), 0, 0.5, "title")
+    assert journal.step("a") == StepRecord(
+        "a", "print", Succeeded({"token": "***"}), 0, 0.5, "title"
+    )
     for value in (float("nan"), object(), {"x": {1, 2}}):
         with pytest.raises(ValueRefusedError):
             journal.append(Note("", "not alone"), finished("b", Succeeded(value)))
@@ -255,8 +274,12 @@ def test_a_journal_that_was_opened_to_look_at_it_cannot_be_written(runs: Runs) -
             looked_at.journal.put_blob(b"x")
 
 
-def test_an_event_carries_the_clock_of_its_record_and_order_does_not_depend_on_it(tmp_path: Path) -> None:
-    clock = iter([500.0, 500.0, 400.0, 100.0, 300.0])  # made, locked, and three events; it goes back
+def test_an_event_carries_the_clock_of_its_record_and_order_does_not_depend_on_it(
+    tmp_path: Path,
+) -> None:
+    clock = iter(
+        [500.0, 500.0, 400.0, 100.0, 300.0]
+    )  # made, locked, and three events; it goes back
     with Runs(str(tmp_path), now=lambda: next(clock, 0.0)).create({}) as opened:
         for n in range(3):
             opened.journal.append(Note("", str(n)))
@@ -269,7 +292,9 @@ def test_an_event_carries_the_clock_of_its_record_and_order_does_not_depend_on_i
 # ── threads ──────────────────────────────────────────────────────────────
 
 
-def test_many_threads_lose_nothing_and_what_belongs_together_stays_together(journal: SqliteJournal) -> None:
+def test_many_threads_lose_nothing_and_what_belongs_together_stays_together(
+    journal: SqliteJournal,
+) -> None:
     threads, each = 8, 150
 
     def work(thread: int) -> None:
@@ -305,7 +330,9 @@ class Interruption(BaseException):
     """What Ctrl-C does, at any moment."""
 
 
-def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(journal: SqliteJournal) -> None:
+def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(
+    journal: SqliteJournal,
+) -> None:
     acknowledged: list[str] = []
     enough = threading.Event()
 
@@ -338,7 +365,11 @@ def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(jou
         enough.set()
         for worker in workers:
             worker.join(60)
-    recorded = [stamped.event.path for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
+    recorded = [
+        stamped.event.path
+        for stamped in journal.events()
+        if isinstance(stamped.event, StepFinished)
+    ]
     assert len(recorded) == len(set(recorded))
     assert set(acknowledged) <= set(recorded)
     assert len(recorded) - len(acknowledged) <= 150  # what was interrupted may be there or not
@@ -352,7 +383,11 @@ def test_whoever_is_interrupted_behind_any_call_of_a_record_stands_in_nobodys_wa
         calls = itertools.count(1)
 
         def interrupt(
-            _frame: object, what: str, _which: object, calls: Iterator[int] = calls, last: int = last
+            _frame: object,
+            what: str,
+            _which: object,
+            calls: Iterator[int] = calls,
+            last: int = last,
         ) -> None:
             if what == "c_return" and next(calls) == last:
                 raise Interruption
@@ -384,7 +419,9 @@ def test_a_word_that_two_threads_learn_has_one_number(journal: SqliteJournal) ->
 
 
 def finished(path: str, outcome: Outcome | None = None, *, order: int = 0) -> StepFinished:
-    return StepFinished(path, "item", "title", "print", outcome or Succeeded({"n": order}), 0.5, order)
+    return StepFinished(
+        path, "item", "title", "print", outcome or Succeeded({"n": order}), 0.5, order
+    )
 
 
 @pytest.mark.parametrize(

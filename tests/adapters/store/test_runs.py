@@ -58,15 +58,30 @@ def started(opened: OpenRun) -> RunStarted:
 # ── folders ──────────────────────────────────────────────────────────────
 
 
-def test_a_run_has_a_folder_of_its_own_that_nobody_else_can_look_into(tmp_path: Path, runs: Runs) -> None:
+def test_a_run_has_a_folder_of_its_own_that_nobody_else_can_look_into(
+    tmp_path: Path, runs: Runs
+) -> None:
     with runs.create({"flow": "fix"}) as opened:
         opened.journal.append(started(opened))
         state = tmp_path / ".ai/state"
         names = sorted(path.name for path in Path(opened.folder).iterdir())
     assert (state / ".gitignore").read_text() == "*\n"
-    assert {path.stat().st_mode & 0o777 for path in (state, state / "runs", Path(opened.folder))} == {0o700}
-    assert names == ["journal.db", "journal.db-shm", "journal.db-wal", "lock", "reserve", "run.json"]
-    assert sorted(path.name for path in Path(opened.folder).iterdir()) == ["journal.db", "lock", "run.json"]
+    assert {
+        path.stat().st_mode & 0o777 for path in (state, state / "runs", Path(opened.folder))
+    } == {0o700}
+    assert names == [
+        "journal.db",
+        "journal.db-shm",
+        "journal.db-wal",
+        "lock",
+        "reserve",
+        "run.json",
+    ]
+    assert sorted(path.name for path in Path(opened.folder).iterdir()) == [
+        "journal.db",
+        "lock",
+        "run.json",
+    ]
 
 
 def test_a_state_folder_that_leads_elsewhere_or_is_open_to_others_is_refused(
@@ -159,14 +174,20 @@ def test_a_run_is_running_while_its_engine_lives_and_interrupted_when_it_died_wi
     opened.journal.append(started(opened))
     assert [summary.status for summary in runs.list()] == ["running"]
     opened.close()
-    assert [(summary.status, summary.end_time) for summary in runs.list()] == [("interrupted", None)]
+    assert [(summary.status, summary.end_time) for summary in runs.list()] == [
+        ("interrupted", None)
+    ]
     with runs.open(opened.id, write=True) as again:
         again.journal.append(started(again))
         clock.now += 60
         again.journal.append(RunEnded("done"))
     (summary,) = runs.list()
     assert (summary.id, summary.flow, summary.file) == (opened.id, "fix", "fix.yaml")
-    assert (summary.status, summary.start_time, summary.end_time) == ("done", clock.now - 60, clock.now)
+    assert (summary.status, summary.start_time, summary.end_time) == (
+        "done",
+        clock.now - 60,
+        clock.now,
+    )
     with runs.open(opened.id, write=True) as third:
         third.journal.append(started(third))
         assert runs.list()[0].status == "running"
@@ -180,7 +201,11 @@ def test_a_summary_counts_items_as_they_ended_last(runs: Runs) -> None:
 
     opened = runs.create({})
     opened.journal.append(
-        started(opened), item(0, Succeeded()), item(1, failed), item(2, failed), item(3, Skipped("x"))
+        started(opened),
+        item(0, Succeeded()),
+        item(1, failed),
+        item(2, failed),
+        item(3, Skipped("x")),
     )
     opened.journal.append(
         item(1, Succeeded()),
@@ -271,11 +296,15 @@ sys.stdin.read()
 """
 
 
-def test_a_second_engine_is_refused_and_a_dead_one_holds_nothing(tmp_path: Path, runs: Runs) -> None:
+def test_a_second_engine_is_refused_and_a_dead_one_holds_nothing(
+    tmp_path: Path, runs: Runs
+) -> None:
     opened = runs.create({})
     opened.close()
     command = [sys.executable, "-c", HOLDER, str(tmp_path), opened.id]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         lock = Path(opened.folder, "lock")
@@ -294,7 +323,9 @@ def test_a_second_engine_is_refused_and_a_dead_one_holds_nothing(tmp_path: Path,
     runs.open(opened.id, write=True).close()
 
 
-def test_the_number_of_a_living_process_in_a_lock_that_nobody_holds_means_nothing(runs: Runs) -> None:
+def test_the_number_of_a_living_process_in_a_lock_that_nobody_holds_means_nothing(
+    runs: Runs,
+) -> None:
     opened = runs.create({})
     opened.close()
     lock = Path(opened.folder, "lock")
@@ -337,7 +368,9 @@ def test_the_oldest_runs_are_removed_if_the_newest_all_began_so_long_after_them(
     made = made_each_day(runs, clock, *["done", "failed"] * 4)
     assert runs.remove_old(keep=8, days=0) == ()
     assert runs.remove_old(keep=3, days=30) == ()
-    assert runs.remove_old(keep=3, days=2.5) == tuple(made[:3])  # the oldest of the newest began on day 6
+    assert runs.remove_old(keep=3, days=2.5) == tuple(
+        made[:3]
+    )  # the oldest of the newest began on day 6
     assert [summary.id for summary in runs.list()] == made[:2:-1]
     assert os.listdir(os.path.join(os.path.dirname(runs.folder), "removed")) == []
 
@@ -351,7 +384,12 @@ def test_what_has_not_ended_is_never_removed_nor_what_runs(runs: Runs, clock: Cl
     clock.now += 400 * DAY
     made += made_each_day(runs, clock, "done")
     assert runs.remove_old(keep=1, days=30) == (made[1], made[3], made[4])
-    assert [summary.status for summary in runs.list()] == ["done", "interrupted", "interrupted", "running"]
+    assert [summary.status for summary in runs.list()] == [
+        "done",
+        "interrupted",
+        "interrupted",
+        "running",
+    ]
     running.close()
     with runs.open(made[0], write=True) as again:
         again.journal.append(RunEnded("done"))
@@ -372,7 +410,9 @@ def test_one_wrong_clock_removes_nothing(runs: Runs, clock: Clock) -> None:
     assert runs.remove_old(keep=3, days=30) == tuple(made[:10])  # but now three say so
 
 
-def test_what_is_removed_is_asked_of_the_journal_and_not_of_the_index(runs: Runs, clock: Clock) -> None:
+def test_what_is_removed_is_asked_of_the_journal_and_not_of_the_index(
+    runs: Runs, clock: Clock
+) -> None:
     made = made_each_day(runs, clock, "open", "done")
     clock.now += 100 * DAY
     made_each_day(runs, clock, "done")
@@ -503,7 +543,9 @@ def test_a_number_that_leaves_no_room_takes_none_from_other_runs(runs: Runs, clo
         index_of(runs).unlink()
 
 
-def test_a_run_that_could_not_be_made_leaves_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_could_not_be_made_leaves_nothing(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise MachineError("too many files are open", code="open-files")
 
@@ -558,7 +600,9 @@ def test_of_a_journal_that_is_gone_it_is_said_what_is_lost(runs: Runs, clock: Cl
         runs.open("empty", write=False)
 
 
-def test_runs_that_came_or_went_by_hand_are_noticed(tmp_path: Path, runs: Runs, clock: Clock) -> None:
+def test_runs_that_came_or_went_by_hand_are_noticed(
+    tmp_path: Path, runs: Runs, clock: Clock
+) -> None:
     made = made_each_day(runs, clock, "done", "failed", "done")
     aside = tmp_path / "aside"
     os.rename(Path(runs.folder, made[1]), aside)
@@ -609,7 +653,9 @@ def test_a_start_and_the_newest_run_open_no_journal_of_another(
 ) -> None:
     made_each_day(runs, clock, *["done"] * 5)
     read = watch_reading(monkeypatch)
-    monkeypatch.setattr("plait.adapters.store.index.run_names", None)  # nor is the folder gone through
+    monkeypatch.setattr(
+        "plait.adapters.store.index.run_names", None
+    )  # nor is the folder gone through
     assert runs.remove_old(keep=3, days=30) == ()
     with runs.create({}) as opened:
         pass
@@ -624,7 +670,10 @@ def test_a_start_and_the_newest_run_open_no_journal_of_another(
 
 def test_short_output_makes_no_file_and_long_output_is_kept_whole(runs: Runs) -> None:
     with runs.create({}) as opened:
-        short, long = opened.logs.open("map/item:a/0"), opened.logs.open("map/item:../../b/0", "stderr")
+        short, long = (
+            opened.logs.open("map/item:a/0"),
+            opened.logs.open("map/item:../../b/0", "stderr"),
+        )
         short.add(b"x" * SHORT)
         for _ in range(3):
             long.add(b"y" * SHORT)

@@ -93,7 +93,9 @@ def test_a_tail_that_is_gone_or_changed_is_refused_with_the_truth(
             "fix: restore the folder of the run from a backup, with journal.db-wal, which belongs to it; "
             "or remove the folder and run the flow again"
         )
-    assert [(one.status, one.problem) for one in runs.list()] == [("unreadable", refused.value.what)]
+    assert [(one.status, one.problem) for one in runs.list()] == [
+        ("unreadable", refused.value.what)
+    ]
 
 
 def test_what_is_restored_is_whole_again(cut_off: tuple[Runs, Path], tmp_path: Path) -> None:
@@ -126,7 +128,9 @@ def test_a_record_that_is_another_is_noticed(statement: str, cut_off: tuple[Runs
     assert refused.value.code == "altered-records"
 
 
-def test_at_every_moment_a_kill_leaves_a_run_that_can_be_gone_on_with(runs: Runs, tmp_path: Path) -> None:
+def test_at_every_moment_a_kill_leaves_a_run_that_can_be_gone_on_with(
+    runs: Runs, tmp_path: Path
+) -> None:
     """Also where the last claim is older than the last record, by whatever was not synced."""
     with runs.create({"file": "f.yaml", "project": "/p"}) as opened:
         for n in range(24):

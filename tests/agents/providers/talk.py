@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from plait.adapters.http.client import stream_request
-from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, ToolOffer, ToolRequest
+from plait.agents.messages import (
+    Message,
+    ModelRequest,
+    ModelResponse,
+    OnText,
+    ToolOffer,
+    ToolRequest,
+)
 from plait.agents.providers.client import HttpModel
 from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import StructuredProvider
@@ -28,7 +35,9 @@ FAMILIES = ("chat_completions", "anthropic_messages")
 FILES = {"chat_completions": "openai", "anthropic_messages": "anthropic"}
 PATHS = {"chat_completions": "/chat/completions", "anthropic_messages": "/v1/messages"}
 
-READ = ToolOffer("read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
+READ = ToolOffer(
+    "read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}}
+)
 LIST = ToolOffer("list_files", "Lists files.", {"type": "object", "properties": {}})
 SCHEMA: dict[str, Json] = {
     "type": "object",
@@ -108,7 +117,9 @@ class Server(ThreadingHTTPServer):
 @contextmanager
 def serving(*replies: Reply) -> Iterator[Server]:
     server = Server(*replies)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     try:
         yield server
     finally:
@@ -117,7 +128,9 @@ def serving(*replies: Reply) -> Iterator[Server]:
         server.server_close()
 
 
-def reply(body: bytes | Json, status: int = 200, kind: str = "application/json", **headers: str) -> Reply:
+def reply(
+    body: bytes | Json, status: int = 200, kind: str = "application/json", **headers: str
+) -> Reply:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def send(to: Handler) -> None:
@@ -170,13 +183,21 @@ QUICK = "retry: {attempts: 3, initial_delay: 1ms, max_delay: 2ms}\n"
 
 
 def provider(
-    family: str, url: str, more: str = "", *, body: str = "", environ: Mapping[str, str] | None = None
+    family: str,
+    url: str,
+    more: str = "",
+    *,
+    body: str = "",
+    environ: Mapping[str, str] | None = None,
 ) -> StructuredProvider:
     """The provider of the system space for a family, at another address; perhaps with another body."""
     name = FILES[family]
     texts = [(SYSTEM / f"{name}.yaml").read_text("utf-8"), QUICK, more]
     if body:
-        texts = [texts[0].partition("\nbody:")[0] + f"\nbody: {body}\ndefault_model: m\n", *texts[1:]]
+        texts = [
+            texts[0].partition("\nbody:")[0] + f"\nbody: {body}\ndefault_model: m\n",
+            *texts[1:],
+        ]
     nodes = [documents.parse(text, f"{name}.yaml") for text in texts if text]
     assert [problem for node in nodes for problem in file_problems(node)] == []
     variable = name.upper()
@@ -193,7 +214,9 @@ def ask(
     return asking.ask(question or hi(), timeout=timeout, stop=stop or StopSignal(), on_text=on_text)
 
 
-def failure(asking: StructuredProvider, question: ModelRequest | None = None, **fields: Any) -> Failure:
+def failure(
+    asking: StructuredProvider, question: ModelRequest | None = None, **fields: Any
+) -> Failure:
     try:
         answer = ask(asking, question, **fields)
     except StepError as error:

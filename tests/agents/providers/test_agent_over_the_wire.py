@@ -27,11 +27,17 @@ def test_an_agent_calls_tools_and_hears_their_results_letter_by_letter(family: s
     with serving(
         events(fixture(family, "stream_tools.sse")), events(fixture(family, "stream.sse"))
     ) as server:
-        hands = ToolHands(provider(family, server.url), {"read_file": read, "list_files": lambda _: HOSTILE})  # type: ignore[arg-type]
+        hands = ToolHands(
+            provider(family, server.url), {"read_file": read, "list_files": lambda _: HOSTILE}
+        )  # type: ignore[arg-type]
         talk = AgentStep("agent", "look", f"look at {HOSTILE}", tools=("*",))
         outcome = performed(talk, new_run(hands))
     assert isinstance(outcome, Succeeded), outcome
-    assert (outcome.value["output"], outcome.value["turns"], asked) == (GREETING, 2, [{"path": "a.txt"}])
+    assert (outcome.value["output"], outcome.value["turns"], asked) == (
+        GREETING,
+        2,
+        [{"path": "a.txt"}],
+    )
     assert outcome.value["usage"]["input"] == 90 + 1200
     first, second = server.asked(0)["messages"], server.asked(1)["messages"]
     assert len(second) == len(first) + (3 if family == "chat_completions" else 2)

@@ -79,10 +79,14 @@ def test_the_key_goes_into_one_header_and_the_question_to_the_path_of_the_file(f
         ask(provider(family, server.url))
     assert server.paths == [PATHS[family]]
     (headers,) = server.headers
-    name, value = ("authorization", f"Bearer {KEY}") if family == "chat_completions" else ("x-api-key", KEY)
+    name, value = (
+        ("authorization", f"Bearer {KEY}") if family == "chat_completions" else ("x-api-key", KEY)
+    )
     assert headers[name] == value
     assert [one for one in headers if KEY in headers[one]] == [name]
-    assert headers.get("anthropic-version") == ("2023-06-01" if family == "anthropic_messages" else None)
+    assert headers.get("anthropic-version") == (
+        "2023-06-01" if family == "anthropic_messages" else None
+    )
 
 
 def test_a_model_is_named_as_the_server_calls_it() -> None:
@@ -186,7 +190,9 @@ def test_what_is_said_reaches_the_server_letter_by_letter() -> None:
                 result,
             )
             assert sent["tools"][0]["function"]["description"] == described
-            assert sent["messages"][1]["tool_calls"][0]["function"]["arguments"] == json_text({"x": text})
+            assert sent["messages"][1]["tool_calls"][0]["function"]["arguments"] == json_text(
+                {"x": text}
+            )
 
         arrives()
 
@@ -274,9 +280,13 @@ def test_what_a_server_says_about_an_error_is_told_on_one_line(body: Any, told: 
     )
 
 
-@pytest.mark.parametrize("body", [{"error": {"message": "x" * 1990 + KEY}}, b"x" * 1990 + KEY.encode()])
+@pytest.mark.parametrize(
+    "body", [{"error": {"message": "x" * 1990 + KEY}}, b"x" * 1990 + KEY.encode()]
+)
 @pytest.mark.parametrize("status", [200, 400])
-def test_no_part_of_a_secret_is_left_where_the_words_of_a_server_are_cut(body: Any, status: int) -> None:
+def test_no_part_of_a_secret_is_left_where_the_words_of_a_server_are_cut(
+    body: Any, status: int
+) -> None:
     with serving(reply(body, status)) as server:
         failed = failure(provider("chat_completions", server.url))
     assert failed.output is not None
@@ -293,7 +303,9 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("status", "message"), WAITS)
-def test_a_longer_wait_than_there_is_time_ends_at_once_and_is_told(status: int, message: str) -> None:
+def test_a_longer_wait_than_there_is_time_ends_at_once_and_is_told(
+    status: int, message: str
+) -> None:
     with serving(refusal(status, retry_after="3600")) as server:
         failed = failure(provider("chat_completions", server.url))
     assert (failed.message, len(server.bodies)) == (message, 1)
@@ -363,7 +375,9 @@ def test_what_a_server_does_not_count_is_reckoned_and_paid(
     assert usage.record().get("estimated", 0) == estimated
 
 
-@pytest.mark.parametrize(("family", "counted"), [("chat_completions", 5), ("anthropic_messages", 1200)])
+@pytest.mark.parametrize(
+    ("family", "counted"), [("chat_completions", 5), ("anthropic_messages", 1200)]
+)
 def test_half_an_answer_is_paid_by_its_length(family: str, counted: int) -> None:
     data = fixture(family, "stream.sse")
     until = data.rindex(b"\n\n", 0, data.index(b"${HOME}")) + 2
@@ -460,7 +474,9 @@ NO_ANSWER = [
 
 
 @pytest.mark.parametrize(("answer", "expected"), NO_ANSWER)
-def test_what_is_no_answer_of_the_family_is_a_fault_of_the_server(answer: Any, expected: str) -> None:
+def test_what_is_no_answer_of_the_family_is_a_fault_of_the_server(
+    answer: Any, expected: str
+) -> None:
     with serving(answer) as server:
         failed = failure(provider("chat_completions", server.url))
     assert (failed.kind, failed.message) == (
@@ -528,7 +544,12 @@ def test_without_a_usable_key_nothing_is_sent(environ: dict[str, str], message: 
 def test_a_key_that_may_be_missing_is() -> None:
     with serving(saying("chat_completions", "ok")) as server:
         ask(
-            provider("chat_completions", server.url, "auth: {optional: true}", environ={"OPENAI_API_KEY": ""})
+            provider(
+                "chat_completions",
+                server.url,
+                "auth: {optional: true}",
+                environ={"OPENAI_API_KEY": ""},
+            )
         )
     assert "authorization" not in server.headers[0]
 
@@ -547,7 +568,9 @@ def test_a_server_that_repeats_the_key_does_not_give_it_away(streamed: bool) -> 
     last = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
     data = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in [*event, last])
     heard: list[str] = []
-    with serving(events(data) if streamed else saying("chat_completions", "".join(chunks))) as server:
+    with serving(
+        events(data) if streamed else saying("chat_completions", "".join(chunks))
+    ) as server:
         answer = ask(provider("chat_completions", server.url), on_text=heard.append)
     assert answer.text == "".join(heard) == "a *** b sk-x"
 
@@ -557,7 +580,9 @@ def test_a_key_in_another_header_is_one_too() -> None:
     with serving(saying("chat_completions", f"{KEY} and t0ken-of-gate")) as server:
         more = "headers: {x-gate: 'gate ${GATE_TOKEN}', x-region: '${REGION}'}"
         environ = {"GATE_TOKEN": "t0ken-of-gate", "REGION": "and"}
-        answer = ask(provider("chat_completions", server.url, more, environ=environ), on_text=heard.append)
+        answer = ask(
+            provider("chat_completions", server.url, more, environ=environ), on_text=heard.append
+        )
     assert server.headers[0]["x-gate"] == "gate t0ken-of-gate"
     assert answer.text == "".join(heard) == "*** and ***"
 
@@ -611,10 +636,21 @@ def test_a_bad_answer_goes_back_with_the_schema_and_both_are_paid(family: str) -
 def test_an_answer_by_a_tool_is_an_answer(family: str) -> None:
     body = json.loads(fixture(family, "tools.json"))
     if family == "chat_completions":
-        call = {"id": "1", "type": "function", "function": {"name": "give_answer", "arguments": '{"n":4}'}}
+        call = {
+            "id": "1",
+            "type": "function",
+            "function": {"name": "give_answer", "arguments": '{"n":4}'},
+        }
         body["choices"][0]["message"]["tool_calls"] = [call]
     else:
-        body["content"] = [{"type": "tool_use", "id": "1", "name": "give_answer", "input": {"n": 4}}]
+        body["content"] = [
+            {"type": "tool_use", "id": "1", "name": "give_answer", "input": {"n": 4}}
+        ]
     with serving(reply(body)) as server:
         answer = ask(provider(family, server.url, "structured: tool"), hi(schema=SCHEMA))
-    assert (answer.data, answer.text, answer.uses, answer.ending) == ({"n": 4}, '{"n":4}', (), "end")
+    assert (answer.data, answer.text, answer.uses, answer.ending) == (
+        {"n": 4},
+        '{"n":4}',
+        (),
+        "end",
+    )

@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from agents.providers.talk import FAMILIES, FILES, GREETING, SCHEMA, SYSTEM, fixture, hi, talk
 from plait.agents.messages import Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
 from plait.agents.providers import sse
-from plait.agents.providers.families import MissingStopReason, RequestShape, ServerFault, UnreadableError
+from plait.agents.providers.families import (
+    MissingStopReason,
+    RequestShape,
+    ServerFault,
+    UnreadableError,
+)
 from plait.agents.providers.families.anthropic_messages import AnthropicMessages
 from plait.agents.providers.families.chat_completions import ChatCompletions
 from plait.agents.providers.spec import read_spec
 from plait.core import documents
 from plait.template.sinks import render_json
 
-SPOKEN: dict[str, Any] = {"chat_completions": ChatCompletions(), "anthropic_messages": AnthropicMessages()}
+SPOKEN: dict[str, Any] = {
+    "chat_completions": ChatCompletions(),
+    "anthropic_messages": AnthropicMessages(),
+}
 VERSION = {"chat_completions": "gpt-5.4-mini-2026-03-17", "anthropic_messages": "claude-sonnet-5"}
 THOUGHT = json.loads(fixture("anthropic_messages", "tools.json"))["content"]
 GREETED = {
@@ -31,14 +39,20 @@ GREETED = {
 CALLED = {
     "chat_completions": ModelResponse(
         "",
-        (ToolRequest("call_a1", "read_file", {"path": "a.txt"}), ToolRequest("call_b2", "list_files", {})),
+        (
+            ToolRequest("call_a1", "read_file", {"path": "a.txt"}),
+            ToolRequest("call_b2", "list_files", {}),
+        ),
         TokenUsage(90, 30),
         VERSION["chat_completions"],
         "tools",
     ),
     "anthropic_messages": ModelResponse(
         "I look.",
-        (ToolRequest("toolu_a1", "read_file", {"path": "a.txt"}), ToolRequest("toolu_b2", "list_files", {})),
+        (
+            ToolRequest("toolu_a1", "read_file", {"path": "a.txt"}),
+            ToolRequest("toolu_b2", "list_files", {}),
+        ),
         TokenUsage(90, 30),
         VERSION["anthropic_messages"],
         "tools",
@@ -58,7 +72,9 @@ def bodies(family: str, ask: ModelRequest, shape: RequestShape | None = None) ->
     """The body that the file of the system space makes of a question."""
     text = (SYSTEM / f"{FILES[family]}.yaml").read_text("utf-8")
     spec = read_spec("x", documents.parse(text, "x.yaml"), {})
-    return json.loads(render_json(spec.body, SPOKEN[family].values(ask, shape or RequestShape("m"))))
+    return json.loads(
+        render_json(spec.body, SPOKEN[family].values(ask, shape or RequestShape("m")))
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -79,7 +95,9 @@ def test_a_stream_is_the_same_answer_piece_by_piece(family: str) -> None:
 @pytest.mark.parametrize("name", ["stream.sse", "stream_tools.sse"])
 def test_a_stream_without_its_last_events_is_not_whole(family: str, name: str) -> None:
     data = fixture(family, name)
-    end = data.index(b'"finish_reason":"' if family == "chat_completions" else b"event: message_delta")
+    end = data.index(
+        b'"finish_reason":"' if family == "chat_completions" else b"event: message_delta"
+    )
     assert read(family, data[:end])[2] is False
 
 
@@ -108,7 +126,10 @@ def test_an_answer_that_does_not_say_why_it_ends_is_half_of_one(family: str, nul
     body = without_reason(json.loads(fixture(family, "answer.json")), family, null=null)
     with pytest.raises(MissingStopReason) as caught:
         SPOKEN[family].answer(body)
-    assert (caught.value.half.text, caught.value.half.usage) == (GREETED[family].text, GREETED[family].usage)
+    assert (caught.value.half.text, caught.value.half.usage) == (
+        GREETED[family].text,
+        GREETED[family].usage,
+    )
 
 
 def anthropic_end(*deltas: str) -> bytes:
@@ -118,7 +139,9 @@ def anthropic_end(*deltas: str) -> bytes:
         f'event: message_delta\ndata: {{"type":"message_delta","delta":{delta},"usage":{{"output_tokens":3}}}}\n\n'
         for delta in deltas
     )
-    return start + "".join(events).encode() + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+    return (
+        start + "".join(events).encode() + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+    )
 
 
 ANTHROPIC_ENDS = [
@@ -203,7 +226,9 @@ def test_an_error_inside_a_stream_is_one(family: str, event: str, said: str) -> 
     assert caught.value.word == said
 
 
-@pytest.mark.parametrize("event", ["not JSON", "[1]", '{"type": "content_block_delta", "index": 7}'])
+@pytest.mark.parametrize(
+    "event", ["not JSON", "[1]", '{"type": "content_block_delta", "index": 7}']
+)
 def test_an_event_of_another_form_is_unreadable(event: str) -> None:
     with pytest.raises(UnreadableError):
         SPOKEN["anthropic_messages"].reading().take(event)
@@ -222,7 +247,10 @@ def test_calls_without_numbers_are_told_apart_by_their_names() -> None:
 
 
 RAW = [
-    ("chat_completions", lambda body: body["messages"][0]["tool_calls"][0]["function"]["arguments"]),
+    (
+        "chat_completions",
+        lambda body: body["messages"][0]["tool_calls"][0]["function"]["arguments"],
+    ),
     ("anthropic_messages", lambda body: body["messages"][0]["content"][0]["input"]["not_a_map"]),
 ]
 
@@ -231,7 +259,8 @@ RAW = [
 def test_arguments_that_are_no_json_go_back_as_they_were_written(family: str, place: Any) -> None:
     use = ToolRequest("1", "a", '{"x":')
     body = bodies(
-        family, ModelRequest((Message("assistant", "", (use,)), Message("tool", "what?", answers="1")))
+        family,
+        ModelRequest((Message("assistant", "", (use,)), Message("tool", "what?", answers="1"))),
     )
     assert place(body) == '{"x":'
 
@@ -263,7 +292,11 @@ def test_a_conversation_as_chat_completions() -> None:
                         "type": "function",
                         "function": {"name": "read_file", "arguments": '{"path":"a.txt"}'},
                     },
-                    {"id": "b2", "type": "function", "function": {"name": "list_files", "arguments": "{}"}},
+                    {
+                        "id": "b2",
+                        "type": "function",
+                        "function": {"name": "list_files", "arguments": "{}"},
+                    },
                 ],
             },
             {"role": "tool", "tool_call_id": "a1", "content": "it says {model}"},
@@ -292,7 +325,12 @@ def test_a_conversation_as_anthropic_messages() -> None:
                 "role": "assistant",
                 "content": [
                     {"type": "text", "text": "I look."},
-                    {"type": "tool_use", "id": "a1", "name": "read_file", "input": {"path": "a.txt"}},
+                    {
+                        "type": "tool_use",
+                        "id": "a1",
+                        "name": "read_file",
+                        "input": {"path": "a.txt"},
+                    },
                     {"type": "tool_use", "id": "b2", "name": "list_files", "input": {}},
                 ],
             },
@@ -338,9 +376,13 @@ STRUCTURED = [
 
 
 @pytest.mark.parametrize(("family", "how", "more"), STRUCTURED)
-def test_an_answer_of_a_given_form_is_asked_for(family: str, how: Any, more: dict[str, Any]) -> None:
+def test_an_answer_of_a_given_form_is_asked_for(
+    family: str, how: Any, more: dict[str, Any]
+) -> None:
     body = bodies(family, hi(schema=SCHEMA), RequestShape("m", how))
-    assert {name: value for name, value in body.items() if name not in ("model", "messages", "tools")} == more
+    assert {
+        name: value for name, value in body.items() if name not in ("model", "messages", "tools")
+    } == more
     assert ("tools" in body) == (how == "tool")
 
 
@@ -392,7 +434,11 @@ def test_whatever_is_said_arrives_letter_by_letter(
     messages = bodies("anthropic_messages", ask)
     assert messages.get("system", "") == system
     turns = [turn["content"][0] for turn in messages["messages"]]
-    assert (turns[0]["text"], turns[1]["input"], turns[2]["content"]) == (text, {"path": argument}, result)
+    assert (turns[0]["text"], turns[1]["input"], turns[2]["content"]) == (
+        text,
+        {"path": argument},
+        result,
+    )
 
 
 # ── events ───────────────────────────────────────────────────────────────
@@ -430,5 +476,6 @@ def test_every_file_of_the_data_folder_is_read_by_a_test() -> None:
     names = {"answer.json", "tools.json", "stream.sse", "stream_tools.sse"}
     for family in FAMILIES:
         assert {
-            path.name for path in Path(SYSTEM.parents[3], "tests", "data", "providers", family).iterdir()
+            path.name
+            for path in Path(SYSTEM.parents[3], "tests", "data", "providers", family).iterdir()
         } == names

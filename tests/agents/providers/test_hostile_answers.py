@@ -20,7 +20,10 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Succeeded
 from program.fakes import new_run, performed
 
-SPOKEN: dict[str, Any] = {"chat_completions": ChatCompletions(), "anthropic_messages": AnthropicMessages()}
+SPOKEN: dict[str, Any] = {
+    "chat_completions": ChatCompletions(),
+    "anthropic_messages": AnthropicMessages(),
+}
 
 
 def completion(message: Json, **more: Json) -> Json:
@@ -140,9 +143,16 @@ def test_half_a_character_is_replaced_and_two_halves_are_one(family: str) -> Non
     if family == "chat_completions":
         said: list[Json] = [{"choices": [{"delta": {"content": one}}]} for one in pieces]
     else:
-        begin = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        begin = {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "text", "text": ""},
+        }
         deltas = [{"type": "text_delta", "text": one} for one in pieces]
-        said = [begin, *({"type": "content_block_delta", "index": 0, "delta": one} for one in deltas)]
+        said = [
+            begin,
+            *({"type": "content_block_delta", "index": 0, "delta": one} for one in deltas),
+        ]
     reading = SPOKEN[family].reading()
     for one in said:
         reading.take(json.dumps(one))
@@ -170,7 +180,10 @@ def with_arguments(family: str, written: str) -> bytes:
         use = {"index": 0, "id": "c1", "function": {"name": "read_file", "arguments": written}}
         said: list[Json] = [
             {"choices": [{"delta": {"tool_calls": [use]}}]},
-            {"choices": [{"delta": {}, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 9}},
+            {
+                "choices": [{"delta": {}, "finish_reason": "tool_calls"}],
+                "usage": {"prompt_tokens": 9},
+            },
         ]
     else:
         block = {"type": "tool_use", "id": "c1", "name": "read_file", "input": {}}
@@ -197,9 +210,13 @@ def test_arguments_that_nobody_can_write_down_are_told_and_paid_once(
 ) -> None:
     journal = MemoryJournal()
     talk = AgentStep("agent", "look", "look", tools=("*",))
-    with serving(events(with_arguments(family, written)), events(fixture(family, "stream.sse"))) as server:
+    with serving(
+        events(with_arguments(family, written)), events(fixture(family, "stream.sse"))
+    ) as server:
         hands = ToolHands(provider(family, server.url), {"read_file": lambda _: "never"})  # type: ignore[arg-type]
-        outcome = performed(talk, new_run(hands, journal, mask=lambda text: text.replace("hunter2", "***")))
+        outcome = performed(
+            talk, new_run(hands, journal, mask=lambda text: text.replace("hunter2", "***"))
+        )
         assert isinstance(outcome, Succeeded), outcome
         assert hands.calls == []
         told = server.asked(1)["messages"][-1]
@@ -284,7 +301,9 @@ def test_a_stream_that_is_one_endless_event_is_a_failure_of_the_server(family: s
     with serving(events(b"data: " + b"x" * (9 << 20))) as server:
         failed = failure(provider(family, server.url))
     assert failed.kind == "server_error"
-    assert failed.message.endswith("expected events of at most 8,388,608 bytes; nothing of it counts")
+    assert failed.message.endswith(
+        "expected events of at most 8,388,608 bytes; nothing of it counts"
+    )
 
 
 def test_an_answer_without_end_says_where_to_look_and_names_no_field_that_is_not_there() -> None:

@@ -34,7 +34,9 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Interrupted
 
 
-def playing(tmp_path: Path, text: str, match: Any = "exact", name: str = "talk.yaml") -> StructuredProvider:
+def playing(
+    tmp_path: Path, text: str, match: Any = "exact", name: str = "talk.yaml"
+) -> StructuredProvider:
     (tmp_path / name).write_text(text)
     return StructuredProvider(RecordedModel("replay", str(tmp_path / name), match))
 
@@ -84,7 +86,9 @@ def test_in_order_the_question_does_not_matter_unless_it_is_written_down(tmp_pat
     )
 
 
-def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_no_value(tmp_path: Path) -> None:
+def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_no_value(
+    tmp_path: Path,
+) -> None:
     known = [hi("first"), hi("hunter2", system="same", tools=(READ,))]
     lines = [json.dumps({"ask": request_key(one), "answer": "x"}) for one in known]
     asking = playing(tmp_path, "\n".join(lines), name="talk.jsonl")
@@ -168,7 +172,9 @@ def test_retries_for_a_schema_are_recorded_one_by_one_and_play_the_same(tmp_path
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError) as caught:
-        ask(StructuredProvider(RecordingModel("rec", str(tmp_path / "link.jsonl"), Scripted(["x"]))))
+        ask(
+            StructuredProvider(RecordingModel("rec", str(tmp_path / "link.jsonl"), Scripted(["x"])))
+        )
     assert caught.value.what.startswith("the exchange cannot be written down: ")
     assert not (tmp_path / "elsewhere").exists()
 
@@ -182,7 +188,11 @@ def test_any_question_finds_its_own_answer(
         os.unlink(path)
     use = ToolRequest("1", "read_file", {"path": text})
     asked = ModelRequest(
-        (Message("user", text), Message("assistant", "", (use,)), Message("tool", result, answers="1")),
+        (
+            Message("user", text),
+            Message("assistant", "", (use,)),
+            Message("tool", result, answers="1"),
+        ),
         system,
     )
     said = ModelResponse(
@@ -199,7 +209,9 @@ def test_any_question_finds_its_own_answer(
 
 def test_a_digest_is_of_what_the_model_hears() -> None:
     one = hi("a", tools=(READ,), model="m", system="s")
-    same = hi("a", tools=(READ,), model="m", system="s", options={"temperature": 1}, schema_retries=0)
+    same = hi(
+        "a", tools=(READ,), model="m", system="s", options={"temperature": 1}, schema_retries=0
+    )
     others = [
         hi("b", tools=(READ,), model="m", system="s"),
         hi("a", model="m", system="s"),

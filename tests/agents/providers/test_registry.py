@@ -62,7 +62,9 @@ def elsewhere(url: str, more: str = "") -> str:
 # ── the files of the system space ────────────────────────────────────────
 
 
-def test_the_system_space_has_a_provider_for_each_family_and_for_local_servers(project: Project) -> None:
+def test_the_system_space_has_a_provider_for_each_family_and_for_local_servers(
+    project: Project,
+) -> None:
     assert names(toolbox(project.root).spaces) == ["anthropic", "local", "openai", "replay"]
 
 
@@ -91,7 +93,9 @@ def test_every_tier_has_a_price_and_the_default_is_a_tier(name: str) -> None:
 
 def test_the_page_has_the_tables_of_the_format() -> None:
     page = (ROOT / "docs" / "providers.md").read_text("utf-8")
-    assert page.partition("## All maps and their fields\n\n")[2].rstrip() == render_reference(PROVIDER)
+    assert page.partition("## All maps and their fields\n\n")[2].rstrip() == render_reference(
+        PROVIDER
+    )
 
 
 # ── names ────────────────────────────────────────────────────────────────
@@ -145,7 +149,8 @@ def test_a_name_leads_nowhere_else(project: Project, name: str) -> None:
 def test_a_file_extends_the_one_that_it_hides(project: Project) -> None:
     with serving(saying("chat_completions", "mine")) as server:
         project.write_own(
-            "config/providers/local.yaml", f"extends: local\nbase_url: {server.url}\ndefault_model: own\n"
+            "config/providers/local.yaml",
+            f"extends: local\nbase_url: {server.url}\ndefault_model: own\n",
         )
         assert ask(found(project, "local")).text == "mine"
     assert server.asked()["model"] == "own"
@@ -161,7 +166,9 @@ CIRCLES = [
 
 
 @pytest.mark.parametrize(("files", "what"), CIRCLES)
-def test_files_that_lead_in_a_circle_are_refused(project: Project, files: dict[str, str], what: str) -> None:
+def test_files_that_lead_in_a_circle_are_refused(
+    project: Project, files: dict[str, str], what: str
+) -> None:
     for name, text in files.items():
         project.write_own(f"config/providers/{name}.yaml", text)
     with pytest.raises(InputError) as caught:
@@ -191,7 +198,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "what"), WRONG)
-def test_what_is_wrong_with_a_file_is_said_at_its_place(project: Project, text: str, what: str) -> None:
+def test_what_is_wrong_with_a_file_is_said_at_its_place(
+    project: Project, text: str, what: str
+) -> None:
     path = project.write_own("config/providers/mine.yaml", text)
     with pytest.raises(InputError) as caught:
         found(project, "mine")
@@ -208,7 +217,9 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("text", "what"), MISSING)
-def test_all_that_a_file_lacks_is_said_at_once(project: Project, text: str, what: list[str]) -> None:
+def test_all_that_a_file_lacks_is_said_at_once(
+    project: Project, text: str, what: list[str]
+) -> None:
     project.write_own("config/providers/mine.yaml", text)
     with pytest.raises(InputError) as caught:
         found(project, "mine")
@@ -256,7 +267,9 @@ def test_variables_of_a_flow_do_not_move_a_provider(
     ):
         monkeypatch.setenv("LOCAL_BASE_URL", right.url)
         monkeypatch.setenv("LOCAL_MODEL", "m")
-        answer = ask(found(project, "local", env={"LOCAL_BASE_URL": wrong.url, "LOCAL_API_KEY": KEY}))
+        answer = ask(
+            found(project, "local", env={"LOCAL_BASE_URL": wrong.url, "LOCAL_API_KEY": KEY})
+        )
     assert (answer.text, wrong.bodies) == ("right", [])
 
 
@@ -294,13 +307,17 @@ steps:
 def run(project: Project, flow: str) -> Ran:
     path = project.write("flow.yaml", flow)
     told: list[Event] = []
-    result = run_flow(str(path), Options(), company=RunObservers([lambda one: told.append(one.event)]))
+    result = run_flow(
+        str(path), Options(), company=RunObservers([lambda one: told.append(one.event)])
+    )
     return Ran(result, told)
 
 
 def kept(project: Project) -> bytes:
     """All that a run left behind."""
-    return b"".join(path.read_bytes() for path in (project.space / "state").rglob("*") if path.is_file())
+    return b"".join(
+        path.read_bytes() for path in (project.space / "state").rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -315,7 +332,9 @@ def test_a_prompt_step_asks_a_server_and_the_key_is_nowhere_afterwards(
         ran = run(project, SAYING)
     assert ran.result.status == "done", ran.message
     assert "say {model} ${HOME}" in json.dumps(server.asked()["messages"], ensure_ascii=False)
-    first = next(event for event in ran.events if isinstance(event, StepFinished) and event.kind == "prompt")
+    first = next(
+        event for event in ran.events if isinstance(event, StepFinished) and event.kind == "prompt"
+    )
     assert isinstance(first.outcome, Succeeded)
     assert first.outcome.value["facts"]["usage"]["input"] == 1200
     assert "Grüße aus ${HOME} und {model}." in [
@@ -327,7 +346,9 @@ def test_a_prompt_step_asks_a_server_and_the_key_is_nowhere_afterwards(
 def test_a_server_that_repeats_the_key_in_an_error_puts_it_nowhere(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(reply({"error": {"message": f"bad key {KEY}", "code": "invalid_api_key"}}, 401)) as server:
+    with serving(
+        reply({"error": {"message": f"bad key {KEY}", "code": "invalid_api_key"}}, 401)
+    ) as server:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         ran = run(project, "- prompt: {prompt: hi, provider: openai}\n")
@@ -355,7 +376,9 @@ def test_recording_asks_another_provider_and_writes_it_down(
     with serving(events(fixture("chat_completions", "stream.sse"))) as server:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        project.write_own("config/providers/taped.yaml", "family: replay\nfile: talk.jsonl\nrecord: openai\n")
+        project.write_own(
+            "config/providers/taped.yaml", "family: replay\nfile: talk.jsonl\nrecord: openai\n"
+        )
         live = ask(found(project, "taped"), hi("one"))
     project.write_own("config/providers/played.yaml", "family: replay\nfile: talk.jsonl\n")
     played: StructuredProvider = found(project, "played")

@@ -19,14 +19,19 @@ from plait.agents.messages import Message, ModelRequest
 from plait.agents.providers import sse
 from plait.agents.providers.families import RequestShape
 
-pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed: pip install -e '.[dev]'")
+pydantic = pytest.importorskip(
+    "pydantic", reason="pydantic is not installed: pip install -e '.[dev]'"
+)
 
 ASKS = [
     ("a word", hi()),
     ("all kinds of messages", talk()),
     ("options", hi(options={"max_tokens": 5, "stop": ["x"]})),
     ("a schema", hi(schema=SCHEMA)),
-    ("a schema and tools", ModelRequest(talk().messages, "s", None, talk().tools, SCHEMA, {"max_tokens": 5})),
+    (
+        "a schema and tools",
+        ModelRequest(talk().messages, "s", None, talk().tools, SCHEMA, {"max_tokens": 5}),
+    ),
 ]
 HOW = ["json_schema", "tool", "prompt"]
 
@@ -45,7 +50,11 @@ def test_openai_takes_our_requests(what: str, ask: ModelRequest, how: Any, strea
     params = pytest.importorskip(
         "openai.types.chat.completion_create_params", reason="openai is not installed"
     )
-    kind = params.CompletionCreateParamsStreaming if stream else params.CompletionCreateParamsNonStreaming
+    kind = (
+        params.CompletionCreateParamsStreaming
+        if stream
+        else params.CompletionCreateParamsNonStreaming
+    )
     strictly(kind, asked("chat_completions", ask, how, stream))
 
 
@@ -53,13 +62,17 @@ def test_openai_takes_our_requests(what: str, ask: ModelRequest, how: Any, strea
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(("what", "ask"), ASKS)
 def test_anthropic_takes_our_requests(what: str, ask: ModelRequest, how: Any, stream: bool) -> None:  # noqa: ARG001
-    params = pytest.importorskip("anthropic.types.message_create_params", reason="anthropic is not installed")
+    params = pytest.importorskip(
+        "anthropic.types.message_create_params", reason="anthropic is not installed"
+    )
     kind = params.MessageCreateParamsStreaming if stream else params.MessageCreateParamsNonStreaming
     strictly(kind, asked("anthropic_messages", ask, how, stream))
 
 
 def test_anthropic_takes_thoughts_that_go_back() -> None:
-    params = pytest.importorskip("anthropic.types.message_create_params", reason="anthropic is not installed")
+    params = pytest.importorskip(
+        "anthropic.types.message_create_params", reason="anthropic is not installed"
+    )
     answer = CALLED["anthropic_messages"]
     results = [Message("tool", "x", answers=use.id) for use in answer.uses]
     body = asked(

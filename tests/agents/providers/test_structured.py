@@ -58,7 +58,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "ending", "why"), BAD)
-def test_an_answer_that_does_not_fit_fails_loudly_and_is_kept(text: str, ending: Any, why: str) -> None:
+def test_an_answer_that_does_not_fit_fails_loudly_and_is_kept(
+    text: str, ending: Any, why: str
+) -> None:
     failed = failure(scripted([said(text, ending=ending)]), hi(schema=SCHEMA, schema_retries=0))
     assert (failed.message, failed.kind) == (f"the answer of 'scripted' {why}", "bad_answer")
     assert failed.output == {"text": text, "usage": PAID.record(), "model": "m-1", "ending": ending}
@@ -99,7 +101,9 @@ def test_the_model_hears_what_does_not_fit_where() -> None:
 
 def test_calls_of_tools_come_before_the_answer() -> None:
     use = ToolRequest("1", "read_file", {"path": "a"})
-    model = scripted([said("", uses=(use, ToolRequest("2", "give_answer", {"n": 1})), ending="tools")])
+    model = scripted(
+        [said("", uses=(use, ToolRequest("2", "give_answer", {"n": 1})), ending="tools")]
+    )
     answer = ask(model, hi(schema=SCHEMA, tools=(READ,)))
     assert (answer.uses, answer.data) == ((use,), None)
 
@@ -108,7 +112,9 @@ def test_what_was_paid_before_a_failure_is_in_it() -> None:
     def answer(question: ModelRequest) -> ModelResponse:
         if len(question.messages) == 1:
             return said("four")
-        raise StepError(Failure("gone", "network", output={"text": "{", "usage": TokenUsage(1, 1).record()}))
+        raise StepError(
+            Failure("gone", "network", output={"text": "{", "usage": TokenUsage(1, 1).record()})
+        )
 
     failed = failure(scripted(answer), hi(schema=SCHEMA))
     assert (failed.kind, failed.output["text"]) == ("network", "{")
@@ -153,7 +159,9 @@ def test_a_list_is_said_in_turn_and_then_nothing_is_left() -> None:
 def test_a_function_hears_the_question() -> None:
     heard: list[str] = []
     answer = ask(
-        scripted(lambda question: question.messages[0].text.upper()), hi("abc"), on_text=heard.append
+        scripted(lambda question: question.messages[0].text.upper()),
+        hi("abc"),
+        on_text=heard.append,
     )
     assert (answer.text, heard) == ("ABC", ["ABC"])
 

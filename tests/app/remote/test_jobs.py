@@ -12,7 +12,14 @@ import pytest
 
 from plait.adapters.dask import protocol as travel
 from plait.app.remote import worker as errands
-from plait.app.remote.jobs import KEPT, MOST_PARCELS, WorkerJob, WorkerJobs, claim_folder, remove_stale
+from plait.app.remote.jobs import (
+    KEPT,
+    MOST_PARCELS,
+    WorkerJob,
+    WorkerJobs,
+    claim_folder,
+    remove_stale,
+)
 from plait.engine.event_bus import StopSignal
 
 
@@ -120,10 +127,14 @@ def test_of_a_parcel_that_is_not_there_nothing_runs() -> None:
 CLAIM = "import sys; from plait.app.remote.jobs import claim_folder; print(claim_folder(sys.argv[1])[0], flush=True); "
 
 
-def test_the_folder_of_one_who_was_killed_is_removed_and_that_of_one_who_lives_is_not(tmp_path: Path) -> None:
+def test_the_folder_of_one_who_was_killed_is_removed_and_that_of_one_who_lives_is_not(
+    tmp_path: Path,
+) -> None:
     mine, handle = claim_folder(str(tmp_path))
     command = [sys.executable, "-c", CLAIM + "sys.stdin.read()", str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         its = other.stdout.readline().strip()
         Path(its, "files").mkdir()

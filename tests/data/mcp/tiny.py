@@ -69,6 +69,8 @@ def change() -> str:
 if sys.argv[1:] == ["http"]:
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[listener])
+    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(
+        sockets=[listener]
+    )
 else:
     server.run()

@@ -19,7 +19,9 @@ from plait.template.shell.lexer import MAX_SHELL_TEXT
 from share import examples
 
 
-def findings(text: str, *, profile: str | None = None, names: tuple[str, ...] = ()) -> list[Finding]:
+def findings(
+    text: str, *, profile: str | None = None, names: tuple[str, ...] = ()
+) -> list[Finding]:
     return check_document(parse(text, "flow.yaml"), "flow.yaml", profile=profile, names=names)
 
 
@@ -109,7 +111,9 @@ HEADS = [
 @pytest.mark.parametrize(("head", "early"), HEADS)
 def test_a_value_of_the_head_knows_only_what_stands_above_it(head: str, early: list[str]) -> None:
     rows = found(f"{head}\nsteps: [{{shell: ls}}]\n")
-    assert [row.partition(" ")[2] for row in rows] == [f"error unknown-name {name}" for name in early]
+    assert [row.partition(" ")[2] for row in rows] == [
+        f"error unknown-name {name}" for name in early
+    ]
 
 
 TOO_EARLY = [
@@ -164,7 +168,9 @@ BEHIND_NOTHING = [
 
 
 @pytest.mark.parametrize(("flow", "expected"), BEHIND_NOTHING)
-def test_the_output_of_the_step_before_is_known_only_behind_a_step(flow: str, expected: list[str]) -> None:
+def test_the_output_of_the_step_before_is_known_only_behind_a_step(
+    flow: str, expected: list[str]
+) -> None:
     unknown = [one.problem.what for one in findings(flow) if one.problem.code == "unknown-name"]
     assert unknown == [f"nothing here is named '{name}'" for name in expected]
 
@@ -241,7 +247,9 @@ HIDDEN = [
 @pytest.mark.parametrize(("head", "expected"), HIDDEN)
 def test_a_name_that_steps_hide_is_warned_of(head: str, expected: list[str]) -> None:
     found = [
-        one for one in findings(f"{head}steps: [{{shell: ls}}]\n") if one.problem.code == "shadowed-name"
+        one
+        for one in findings(f"{head}steps: [{{shell: ls}}]\n")
+        if one.problem.code == "shadowed-name"
     ]
     places = [one.problem.where.source.position(one.problem.where.start) for one in found]  # type: ignore[union-attr]
     assert [f"{line}:{column}" for line, column in places] == expected
@@ -481,14 +489,18 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("step", "lines"), PATHS)
-def test_a_path_that_leads_out_of_the_project_is_found(tmp_path: Path, step: str, lines: list[int]) -> None:
+def test_a_path_that_leads_out_of_the_project_is_found(
+    tmp_path: Path, step: str, lines: list[int]
+) -> None:
     (tmp_path / ".ai/tools").mkdir(parents=True)
     (tmp_path / "flows").mkdir()
     file = tmp_path / "flows/flow.yaml"
     step = step.replace("PROJECT", str(tmp_path))
     file.write_text(f"parameters: {{required: [p]}}\nsteps:\n  - {step}\n")
     outside = check_file(str(file))
-    assert [(one.code, one.problem.place[1]) for one in outside] == [("file-outside", line) for line in lines]
+    assert [(one.code, one.problem.place[1]) for one in outside] == [
+        ("file-outside", line) for line in lines
+    ]
 
 
 EMPTY = ["steps: []", "agent_template: []", "commands: []", "agent_template: {commands: []}"]
@@ -554,9 +566,7 @@ def test_a_prompt_is_checked_against_its_declared_inputs_if_it_has_any() -> None
 
 
 def test_a_directive_is_checked_when_it_is_said_to_be_one() -> None:
-    text = (
-        "inputs: {name: text}\nbody: '{input:nmae} {input:b?} {input:c:d} {input:name}'\ntitle: '{input:x}'\n"
-    )
+    text = "inputs: {name: text}\nbody: '{input:nmae} {input:b?} {input:c:d} {input:name}'\ntitle: '{input:x}'\n"
     assert found(text, profile="directive") == ["2 error unknown-input nmae"]
 
 
@@ -617,7 +627,9 @@ HEAD = [
 
 
 @pytest.mark.parametrize(("text", "wanted"), HEAD)
-def test_what_is_filled_before_anything_runs_knows_what_the_head_says(text: str, wanted: list[str]) -> None:
+def test_what_is_filled_before_anything_runs_knows_what_the_head_says(
+    text: str, wanted: list[str]
+) -> None:
     assert found(text) == wanted
 
 
@@ -672,7 +684,9 @@ def in_file(folder: Path, text: str, **others: str) -> list[str]:
     rows = []
     for finding in check_file(str(folder / "flow.yaml")):
         name = finding.problem.what.partition("'")[2].partition("'")[0]
-        rows.append(f"{finding.problem.place[1]} {finding.code} {name.removeprefix(beside)}".rstrip())
+        rows.append(
+            f"{finding.problem.place[1]} {finding.code} {name.removeprefix(beside)}".rstrip()
+        )
     return rows
 
 
@@ -741,7 +755,9 @@ NEVER = [
 
 
 @pytest.mark.parametrize(("when", "expected"), NEVER)
-def test_a_condition_that_never_holds_or_cannot_be_read_is_found_once(when: str, expected: list[str]) -> None:
+def test_a_condition_that_never_holds_or_cannot_be_read_is_found_once(
+    when: str, expected: list[str]
+) -> None:
     rows = findings(f"- {{shell: ls}}\n- {{shell: ls, when: {json.dumps(when)}}}\n")
     assert [f"{one.severity} {one.code}" for one in rows] == expected
 
@@ -771,7 +787,10 @@ CASCADES = [
 def test_what_cannot_be_read_hides_nothing_else_and_is_not_reported_twice(
     tmp_path: Path, flow: str, expected: list[str]
 ) -> None:
-    assert in_file(tmp_path, flow + "\n", twice="blocks: {b: [{shell: ls}], b: [{shell: pwd}]}\n") == expected
+    assert (
+        in_file(tmp_path, flow + "\n", twice="blocks: {b: [{shell: ls}], b: [{shell: pwd}]}\n")
+        == expected
+    )
 
 
 @pytest.mark.parametrize("lines", range(1, FLOW.count("\n")))
@@ -782,7 +801,9 @@ def test_a_file_that_ends_early_has_no_findings_that_its_rest_could_refute(
     assert in_file(tmp_path, whole + '"never closed\n') == [f"{lines + 1} syntax"]
 
 
-def test_variables_of_an_env_file_are_known_and_those_of_a_missing_one_may_be(tmp_path: Path) -> None:
+def test_variables_of_an_env_file_are_known_and_those_of_a_missing_one_may_be(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.env").write_text("REGION=eu\n")
     steps = "steps: [{claude: '${REGION} ${REGOIN}'}]"
     assert in_file(tmp_path, f"env_files: a.env\n{steps}\n") == ["2 unknown-name REGOIN"]

@@ -33,7 +33,10 @@ from runs.stories import Place
 from share import WHOLE
 
 SHELL = {
-    "properties": {"command": {"x-code": "shell", "x-code-values": "values"}, "values": {"type": "object"}}
+    "properties": {
+        "command": {"x-code": "shell", "x-code-values": "values"},
+        "values": {"type": "object"},
+    }
 }
 DEEP = {
     "properties": {
@@ -80,7 +83,10 @@ def test_a_placeholder_in_code_that_binds_becomes_a_reference(
 def test_values_of_the_author_keep_their_names() -> None:
     written = {"command": "echo $${value_1} ${x}", "values": {"value_1": "${y}"}}
     filled = CodeParams("core/shell", [SHELL]).fill(compile(written), {"x": "1", "y": "2"})
-    assert filled == {"command": "echo ${value_1} ${value_2}", "values": {"value_1": "2", "value_2": "1"}}
+    assert filled == {
+        "command": "echo ${value_1} ${value_2}",
+        "values": {"value_1": "2", "value_2": "1"},
+    }
 
 
 REFUSED = [
@@ -117,7 +123,10 @@ def test_a_placeholder_in_code_that_does_not_bind_is_refused(params: Any, what: 
 
 def test_raw_text_is_refused_where_values_are_bound() -> None:
     [problem] = CodeParams("core/shell", [SHELL]).refusals(compile({"command": "echo ${x:raw}"}))
-    assert problem.what == "'command' of 'core/shell' is shell code, and ':raw' would make a value part of it"
+    assert (
+        problem.what
+        == "'command' of 'core/shell' is shell code, and ':raw' would make a value part of it"
+    )
 
 
 def test_a_dollar_before_a_value_is_refused() -> None:
@@ -133,7 +142,10 @@ SLIPS = [
     ({"properties": {"c": {"x-code": ""}}}, ["'x-code' names a language"]),
     ({"properties": {"c": {"x_code": "sql"}}}, ["'x_code' is no mark of a parameter"]),
     ({"properties": {"c": {"items": {"x-Code": "sql"}}}}, ["'x-Code' is no mark of a parameter"]),
-    ({"properties": {"c": {"x-code-values": "v"}, "v": {}}}, ["'x-code-values' stands beside 'x-code'"]),
+    (
+        {"properties": {"c": {"x-code-values": "v"}, "v": {}}},
+        ["'x-code-values' stands beside 'x-code'"],
+    ),
     (
         {"properties": {"c": {"x-code": "sql", "x-code-values": "v"}}},
         ["'x-code-values' names a parameter that is an object"],
@@ -148,7 +160,11 @@ SLIPS = [
 @pytest.mark.parametrize(("schema", "slips"), SLIPS)
 def test_marks_are_checked_when_a_tool_is_read(schema: Any, slips: list[str], place: Place) -> None:
     assert [what for what, _ in schema_slips(schema)] == slips
-    tool(place, "team/marked", f"CONFIG_SCHEMA = {schema!r}\n" + "def execute(params, project_path): pass\n")
+    tool(
+        place,
+        "team/marked",
+        f"CONFIG_SCHEMA = {schema!r}\n" + "def execute(params, project_path): pass\n",
+    )
     if slips:
         with pytest.raises(DocumentError, match=re.escape(slips[0])):
             toolbox(place.root).chains.get("team/marked")
@@ -190,13 +206,19 @@ FILES = {
 @pytest.mark.parametrize("host", FILES)
 def test_every_host_refuses_at_load_what_check_refuses(host: str, place: Place) -> None:
     hole = (
-        "${run.id}" if "hook" in host else "${workflow.name}" if "steps" in str(FILES[host]) else "{input:x}"
+        "${run.id}"
+        if "hook" in host
+        else "${workflow.name}"
+        if "steps" in str(FILES[host])
+        else "{input:x}"
     )
     hole = "${inputs.x}" if host == "task" else hole
     written = json.dumps(FILES[host]).replace("'@'", f"'{hole}'")
     file = place.write("flow.yaml", written)
     found = [
-        one.problem for one in check_file(str(file), around=findings_around) if one.code == "value-as-code"
+        one.problem
+        for one in check_file(str(file), around=findings_around)
+        if one.code == "value-as-code"
     ]
     assert len(found) == 1, found
     with pytest.raises(InputError) as caught:
@@ -265,12 +287,18 @@ def test_no_value_reaches_an_interpreter(tmp_path: Path, monkeypatch: pytest.Mon
 CONFIGS = [
     # config                                                           refused
     ({"command": "sh", "input_data": "echo {x}"}, "'sh' reads its standard input as code"),
-    ({"command": "bash", "args": ["-s"], "input_data": "{x}"}, "'bash' reads its standard input as code"),
+    (
+        {"command": "bash", "args": ["-s"], "input_data": "{x}"},
+        "'bash' reads its standard input as code",
+    ),
     (
         {"command": "python3", "args": ["-"], "input_data": "{params_json}"},
         "'python' reads its standard input",
     ),
-    ({"command": "env", "args": ["A=1", "sh"], "input_data": "{x}"}, "'sh' reads its standard input as code"),
+    (
+        {"command": "env", "args": ["A=1", "sh"], "input_data": "{x}"},
+        "'sh' reads its standard input as code",
+    ),
     ({"command": "sh", "args": ["-c", "cat"], "input_data": "{x}"}, None),
     ({"command": "sh", "input_data": "echo fixed"}, None),
     ({"command": "cat", "input_data": "{x}"}, None),
@@ -287,7 +315,9 @@ def test_what_an_interpreter_reads_from_its_input_holds_no_value(
     place.write(".ai/tools/team/input.yaml", json.dumps(header))
     trusted(place)
     if what is None:
-        assert plait.call("team/input", {"x": "; echo ran"}, project=place.root)["status"] == "success"
+        assert (
+            plait.call("team/input", {"x": "; echo ran"}, project=place.root)["status"] == "success"
+        )
         return
     with pytest.raises(ShellRefusedError, match=re.escape(what)):
         plait.call("team/input", {"x": "; echo ran"}, project=place.root)
@@ -308,7 +338,10 @@ FLOWS = {
     "workflow": {"steps": [{"tool": "core/shell", "params": {"command": LOOP}}]},
     "graph": {"start": "a", "nodes": {"a": {"tool": "core/shell", "params": {"command": LOOP}}}},
     "older name": {"steps": [{"tool": "rye/bash/bash", "params": {"command": LOOP}}]},
-    "item_id": {"start": "a", "nodes": {"a": {"item_id": "tool:rye/bash", "params": {"command": LOOP}}}},
+    "item_id": {
+        "start": "a",
+        "nodes": {"a": {"item_id": "tool:rye/bash", "params": {"command": LOOP}}},
+    },
     "action": {
         "start": "a",
         "nodes": {"a": {"action": {"item_id": "core/shell", "params": {"command": LOOP}}}},

@@ -71,7 +71,9 @@ def test_each_phase_has_its_names(phase: str, names: str) -> None:
 
 def test_the_tables_refer_only_to_what_exists() -> None:
     assert {phase for name in NAMES for phase in name.phases} <= PHASES.keys()
-    shapes = {"workflow" if form.name == "flow" else form.name for form in format.all_forms()} | {"config"}
+    shapes = {"workflow" if form.name == "flow" else form.name for form in format.all_forms()} | {
+        "config"
+    }
     reads = [read for name in shapes for read in template_fields(name).values()]
     inner = [read.reads if isinstance(read, Each) else read for read in reads]
     assert {read.name for read in inner if isinstance(read, Shape)} <= shapes
@@ -103,7 +105,9 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("where", "text"), SPELLINGS)
-def test_every_spelling_of_the_interpolation_document_is_known_where_it_says(where: str, text: str) -> None:
+def test_every_spelling_of_the_interpolation_document_is_known_where_it_says(
+    where: str, text: str
+) -> None:
     step = [{"claude": text}]
     first = [{"shell": "pwd", "capture_output": "workspace_root"}]
     flow: dict[str, Any] = {"env": {"MAX": "3"}, "setup": first}
@@ -124,6 +128,9 @@ def test_a_field_that_git_has_not_is_refused_with_the_nearest() -> None:
     flow = parse("- shell: echo ${git.brnch} ${git.nonsense:-x}\n", "flow.yaml")
     found = [one.problem for one in check_document(flow, "flow.yaml")]
     assert [(one.what, one.fix) for one in found] == [
-        ("nothing here is named 'git.brnch'", "did you mean 'git.branch'? git has: branch, commit, root"),
+        (
+            "nothing here is named 'git.brnch'",
+            "did you mean 'git.branch'? git has: branch, commit, root",
+        ),
         ("nothing here is named 'git.nonsense'", "git has: branch, commit, root"),
     ]

@@ -19,7 +19,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def flow(*steps: str) -> str:
-    return "steps:\n  - shell: echo hi\n    capture_output: f\n" + "".join(f"  - {step}\n" for step in steps)
+    return "steps:\n  - shell: echo hi\n    capture_output: f\n" + "".join(
+        f"  - {step}\n" for step in steps
+    )
 
 
 SCRIPTS = [
@@ -52,7 +54,9 @@ SCRIPTS = [
 def test_a_name_that_the_script_sets_is_the_scripts_in_both_forms(
     place: Place, script: str, printed: str
 ) -> None:
-    place.write("flow.yaml", {"steps": [{"shell": "echo hi", "capture_output": "f"}, {"shell": script}]})
+    place.write(
+        "flow.yaml", {"steps": [{"shell": "echo hi", "capture_output": "f"}, {"shell": script}]}
+    )
     assert place.done().outputs["steps/1"] == printed
 
 
@@ -85,15 +89,25 @@ def test_a_command_in_a_template_has_names_of_its_own_as_well(place: Place) -> N
 
 NAMES = st.sampled_from(["f", "item_name", "X", "last"])
 SETTING = st.sampled_from(
-    ["{n}=1", "for {n} in a b; do :; done", "read {n} < /dev/null || :", "export {n}=2", ": ${{{n}:=3}}"]
+    [
+        "{n}=1",
+        "for {n} in a b; do :; done",
+        "read {n} < /dev/null || :",
+        "export {n}=2",
+        ": ${{{n}:=3}}",
+    ]
 )
 
 
 @settings(deadline=None, max_examples=40)
 @given(name=NAMES, setting=SETTING, known=st.booleans())
-def test_both_forms_print_the_same_whoever_has_the_name(name: str, setting: str, known: bool) -> None:
+def test_both_forms_print_the_same_whoever_has_the_name(
+    name: str, setting: str, known: bool
+) -> None:
     script = f'{setting.format(n=name)}; echo "[${name}]"; echo "[${{{name}}}]"'
-    one, other = plait.sh(script, {name: "of the flow"} if known else {}, env={}).stdout.splitlines()
+    one, other = plait.sh(
+        script, {name: "of the flow"} if known else {}, env={}
+    ).stdout.splitlines()
     assert one == other
     assert one != "[of the flow]"
 
@@ -131,7 +145,9 @@ def test_it_says_the_same_of_a_script_that_a_tool_is_given(
     place: Place, script: str, said: list[str]
 ) -> None:
     found = told(place, flow(f"tool: core/shell\n    params: {{command: '{script}'}}"))
-    assert [(severity, code) for severity, code, *_ in found] == [("warning", code) for code in said]
+    assert [(severity, code) for severity, code, *_ in found] == [
+        ("warning", code) for code in said
+    ]
     assert [code for _, code, *_ in told(place, flow(f"shell: {script}"))] == said
 
 
@@ -165,7 +181,9 @@ def test_check_says_that_a_path_leads_out_of_a_value_of_the_file(
         f'  - {{write_file: {{path: out, content: "{content}"}}}}\n'
     )
     found = told(place, text)
-    assert [(severity, code) for severity, code, *_ in found] == [("warning", "unknown-name")] * said
+    assert [(severity, code) for severity, code, *_ in found] == [
+        ("warning", "unknown-name")
+    ] * said
     place.write("flow.yaml", text)
     place.done()
     assert (place.text("out") == content) == (said > 0)
@@ -191,16 +209,25 @@ def test_an_alias_of_the_item_is_refused_where_there_is_none(
     assert {(one.severity, one.code) for one in looped} == {("warning", "deprecated-alias")}
 
 
-def test_an_alias_in_shell_text_is_a_variable_of_the_shell_where_there_is_no_item(place: Place) -> None:
+def test_an_alias_in_shell_text_is_a_variable_of_the_shell_where_there_is_no_item(
+    place: Place,
+) -> None:
     assert place.outputs("steps: [{shell: 'ARG=1; echo $ARG ${ARG}'}]\n") == ["1 1"]
     assert told(place, "steps: [{shell: 'echo $FILE'}]\n") == []
 
 
 @pytest.mark.parametrize(
     ("item", "printed"),
-    [({"path": "p"}, "p of-env"), ({"value": "v"}, "of-env v"), ("plain", "plain plain"), (3, "3 3")],
+    [
+        ({"path": "p"}, "p of-env"),
+        ({"value": "v"}, "of-env v"),
+        ("plain", "plain plain"),
+        (3, "3 3"),
+    ],
 )
-def test_an_alias_of_the_item_goes_before_the_env_block(place: Place, item: object, printed: str) -> None:
+def test_an_alias_of_the_item_goes_before_the_env_block(
+    place: Place, item: object, printed: str
+) -> None:
     step = {"shell": "echo ${FILE} $ARG"}
     head = {"env": {"FILE": "of-env", "ARG": "of-env"}}
     place.write("flow.yaml", {**head, "map": {"input": [item], "steps": [step]}, "reduce": [step]})
@@ -219,9 +246,7 @@ def test_a_capture_and_the_env_of_a_step_go_before_an_alias(place: Place) -> Non
 
 
 def test_a_file_that_a_step_writes_is_seen_behind_it(place: Place) -> None:
-    text = (
-        "steps: [{shell: 'echo ${file:x:-none}'}, {shell: printf new > x}, {shell: 'echo ${file:x:-none}'}]\n"
-    )
+    text = "steps: [{shell: 'echo ${file:x:-none}'}, {shell: printf new > x}, {shell: 'echo ${file:x:-none}'}]\n"
     assert [one for one in place.outputs(text) if one] == ["none", "new"]
 
 
@@ -273,7 +298,9 @@ def test_a_name_that_is_taken_is_not_that_of_a_step(place: Place) -> None:
     ],
 )
 def test_what_is_no_name_stays_the_shells(place: Place, text: str, printed: str) -> None:
-    place.write("flow.yaml", {"steps": [{"shell": "echo hi", "capture_output": "f"}, {"shell": text}]})
+    place.write(
+        "flow.yaml", {"steps": [{"shell": "echo hi", "capture_output": "f"}, {"shell": text}]}
+    )
     assert place.done().outputs["steps/1"] == printed
 
 

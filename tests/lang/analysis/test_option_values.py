@@ -82,7 +82,9 @@ def test_check_says_what_the_file_itself_tells(tmp_path: Path, flow: str, said: 
     assert all((one.code, one.severity) == ("option-like", "warning") for one in found)
 
 
-@pytest.mark.parametrize(("command", "said"), [("cat ${p}", 1), ("cat -- ${p}", 0), ("echo ${p}", 0)])
+@pytest.mark.parametrize(
+    ("command", "said"), [("cat ${p}", 1), ("cat -- ${p}", 0), ("echo ${p}", 0)]
+)
 def test_check_says_it_of_shell_text_that_a_tool_is_given_and_a_run_begins(
     place: Place, command: str, said: int
 ) -> None:

@@ -130,7 +130,11 @@ GROWN = [
     f"{LARGE_VARS}\nsteps: [{{shell: 'echo {'${B}' * 10}', env: {{B: '${{v5}}${{v5}}'}}}}]",
     f"{LARGE_VARS}\nblocks: {{b: {{steps: [{{shell: 'echo {'${q}' * 20}'}}]}}}}\n"
     "steps: [{use: b, with: {q: '${v5:json}'}}]",
-    *(f"{LARGE_VARS}\n{flow.replace('X', many)}" for flow in PLACES.values() for many in MANY.values()),
+    *(
+        f"{LARGE_VARS}\n{flow.replace('X', many)}"
+        for flow in PLACES.values()
+        for many in MANY.values()
+    ),
     # graphs
     "start: one\nstate: {x: '\"'}\nnodes:\n  one: {assign: {y: '${state.x"
     + " | json" * 40
@@ -158,7 +162,9 @@ PLAIN = [flow for flow in GROWN if not any(word in flow for word in WITH_MORE)]
 
 
 @pytest.mark.parametrize("flow", PLAIN)
-def test_a_run_refuses_it_without_the_check(place: Place, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_refuses_it_without_the_check(
+    place: Place, flow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workflow, "check_workflow", lambda *_, **__: [])
     place.write("flow.yaml", flow)
     try:
@@ -176,7 +182,9 @@ def doubled(form: str) -> str:
 
 @pytest.mark.parametrize("where", ["vars", "env"])
 @pytest.mark.parametrize("form", [":json", " | json", ":csv"])
-def test_variables_that_double_by_their_form_end_at_the_budget(place: Place, where: str, form: str) -> None:
+def test_variables_that_double_by_their_form_end_at_the_budget(
+    place: Place, where: str, form: str
+) -> None:
     place.write("flow.yaml", f"{where}:\n{doubled(form)}\nsteps: [{{shell: 'true'}}]")
     tracemalloc.start()
     with pytest.raises((InputError, LimitError)) as caught:
@@ -314,9 +322,13 @@ def test_check_says_too_long_exactly_when_a_run_refuses(document: dict[str, Any]
 @SAME_BUDGET
 @given(
     document=heads(known=("p",)),
-    values=st.lists(st.one_of(LETTERS, st.integers(), st.none(), st.lists(LETTERS, max_size=3)), max_size=5),
+    values=st.lists(
+        st.one_of(LETTERS, st.integers(), st.none(), st.lists(LETTERS, max_size=3)), max_size=5
+    ),
 )
-def test_what_check_says_holds_for_every_parameter(document: dict[str, Any], values: list[Any]) -> None:
+def test_what_check_says_holds_for_every_parameter(
+    document: dict[str, Any], values: list[Any]
+) -> None:
     if says({"parameters": {"p": "any"}, **document}):
         for value in ("", 0, None, [], *values):
             assert refuses(document, {"p": value})
@@ -398,11 +410,11 @@ CONFIGS = [
 @pytest.mark.parametrize(("first", "said"), CONFIGS)
 def test_check_says_where_the_config_of_a_tool_grows(place: Place, first: str, said: bool) -> None:
     rows = [f"  a{level}: '{f'{{a{level - 1}}}' * 10}'" for level in range(1, 9)]
-    head = (
-        "executor_id: core/primitives/subprocess\nversion: 1.0.0\ndescription: d\nconfig:\n  command: echo\n"
-    )
+    head = "executor_id: core/primitives/subprocess\nversion: 1.0.0\ndescription: d\nconfig:\n  command: echo\n"
     text = head + "\n".join(["  args: ['{a8}']", f"  a0: {first}", *rows])
     place.write(".ai/tools/bomb.yaml", text)
     done = place.plait("check", ".ai/tools/bomb.yaml")
-    assert ("bomb.yaml:14:7: the rendered text is longer than 16,777,216 characters" in done.stdout) is said
+    assert (
+        "bomb.yaml:14:7: the rendered text is longer than 16,777,216 characters" in done.stdout
+    ) is said
     assert done.returncode == (2 if said else 0)

@@ -55,7 +55,9 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("step", "said"), CALLS)
-def test_a_call_is_held_against_the_schema_of_its_tool(project: Path, step: str, said: list[str]) -> None:
+def test_a_call_is_held_against_the_schema_of_its_tool(
+    project: Path, step: str, said: list[str]
+) -> None:
     (project / ".ai" / "tools" / "greet.yaml").write_text(GREET)
     (project / ".ai" / "tools" / "strict.yaml").write_text(STRICT)
     steps = [line.split(": ", 2)[2] for line in findings(project, "flow.yaml", f"steps: [{step}]")]
@@ -80,9 +82,9 @@ BOUND = [
 def test_what_the_call_itself_would_refuse_is_said(project: Path, params: str, said: bool) -> None:
     (project / ".ai" / "tools" / "search.yaml").write_text(SEARCH)
     found = findings(project, "flow.yaml", f"steps: [{{tool: search, params: {params}}}]")
-    assert [line.startswith("1: error: 'search' cannot be called like this: ") for line in found] == [
-        True
-    ] * said
+    assert [
+        line.startswith("1: error: 'search' cannot be called like this: ") for line in found
+    ] == [True] * said
 
 
 def test_a_call_in_a_graph_and_in_a_hook_is_held_against_it_too(project: Path) -> None:
@@ -97,7 +99,9 @@ def test_a_call_in_a_graph_and_in_a_hook_is_held_against_it_too(project: Path) -
     assert "2: error: 'strict': 'name' is required" in said
 
 
-def test_a_call_in_a_block_in_a_handler_and_in_an_ensemble_is_held_against_it_too(project: Path) -> None:
+def test_a_call_in_a_block_in_a_handler_and_in_an_ensemble_is_held_against_it_too(
+    project: Path,
+) -> None:
     (project / ".ai" / "tools" / "strict.yaml").write_text(STRICT)
     flow = """
         blocks: {say: {steps: [{tool: strict, params: {name: 3}}]}}
@@ -159,7 +163,9 @@ TOOLS = [
 
 
 @pytest.mark.parametrize(("name", "text", "said"), TOOLS)
-def test_the_file_of_a_tool_is_checked(project: Path, name: str, text: str, said: list[str]) -> None:
+def test_the_file_of_a_tool_is_checked(
+    project: Path, name: str, text: str, said: list[str]
+) -> None:
     assert findings(project, f".ai/tools/{name}", text) == said
 
 

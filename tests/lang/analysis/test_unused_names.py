@@ -15,9 +15,7 @@ from program.fakes import new_run
 from runs.attempts import Hands, life, said
 from runs.test_replayed_names import chatty
 
-GUARD = (
-    "hooks: [{id: g, event: turn_finished, condition: '${used.tokens} >= 15', verb: abort, why: enough}]\n"
-)
+GUARD = "hooks: [{id: g, event: turn_finished, condition: '${used.tokens} >= 15', verb: abort, why: enough}]\n"
 GUARDED = [
     ("d.md", f"---\npermissions: [log]\n{GUARD}---\ntalk\n"),
     ("f.yaml", GUARD + "steps: [{prompt: {prompt: talk, tools: [log]}}]\n"),
@@ -27,15 +25,21 @@ GUARDED = [
 
 
 @pytest.mark.parametrize(("file", "text"), GUARDED)
-def test_a_guard_by_tokens_acts_on_the_answer_that_used_them(tmp_path: Path, file: str, text: str) -> None:
+def test_a_guard_by_tokens_acts_on_the_answer_that_used_them(
+    tmp_path: Path, file: str, text: str
+) -> None:
     hands = Hands(tmp_path, chatty)
-    assert "the hook 'g' says abort: enough" in said(life(tmp_path, file, text, hands, MemoryJournal()))
+    assert "the hook 'g' says abort: enough" in said(
+        life(tmp_path, file, text, hands, MemoryJournal())
+    )
     assert (hands.questions, hands.logged) == (1, [])
 
 
 def test_what_an_answer_took_is_in_both_names(tmp_path: Path) -> None:
     told = "${turn} ${used.turns} ${used.tokens} ${used.spend} ${cost.tokens} ${model}"
-    hooks = f"hooks: [{{id: h, event: turn_finished, action: {{tool: tell, params: {{x: '{told}'}}}}}}]"
+    hooks = (
+        f"hooks: [{{id: h, event: turn_finished, action: {{tool: tell, params: {{x: '{told}'}}}}}}]"
+    )
     hands = Hands(tmp_path, chatty)
     hands.tools["tell"] = lambda _: None
     text = f"---\npermissions: [log]\n{hooks}\n---\ntalk\n"
@@ -63,7 +67,9 @@ FLAKY = [
 
 
 @pytest.mark.parametrize(("event", "text"), FLAKY)
-def test_the_attempt_that_is_told_is_the_one_that_ended_it(tmp_path: Path, event: str, text: str) -> None:
+def test_the_attempt_that_is_told_is_the_one_that_ended_it(
+    tmp_path: Path, event: str, text: str
+) -> None:
     hands, told = Hands(tmp_path, chatty), list[Json]()
     hands.tools["tell"] = lambda params: told.append(params["x"])
     hands.tools["flaky"] = lambda _: failed("flaky", "no") if tries() < 3 else "yes"
@@ -82,7 +88,9 @@ def test_the_attempt_that_is_told_is_the_one_that_ended_it(tmp_path: Path, event
 
 
 @pytest.mark.parametrize("model", ["", ", model: m"])
-def test_the_model_of_an_answer_is_known_though_nobody_names_one(tmp_path: Path, model: str) -> None:
+def test_the_model_of_an_answer_is_known_though_nobody_names_one(
+    tmp_path: Path, model: str
+) -> None:
     hands, told = Hands(tmp_path, chatty), list[Json]()
     hands.tools["tell"] = lambda params: told.append(params["x"])
     steps = f"steps: [{{prompt: {{prompt: hi{model}}}}}, {{prompt: {{prompt: talk, tools: [log]{model}}}}}]\n"
@@ -101,7 +109,9 @@ def test_the_end_of_a_prompt_knows_who_answered(tmp_path: Path, prompt: str) -> 
     assert set(told[:-1]) == {"m-1"}
 
 
-def test_what_is_told_of_the_run_of_a_directive_knows_the_model_that_its_file_names(tmp_path: Path) -> None:
+def test_what_is_told_of_the_run_of_a_directive_knows_the_model_that_its_file_names(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "d.md").write_text(
         "---\nmodel: m\nhooks: [{id: h, event: run_failed, verb: abort}]\n---\ntalk\n"
     )
@@ -117,7 +127,15 @@ def test_a_node_that_is_told_of_as_done_is_counted(tmp_path: Path) -> None:
     hands.tools["tell"] = lambda params: told.append(params["x"])
     graph = "start: a\nnodes: {a: {tool: log, next: b}, b: {tool: log}}\n"
     assert (
-        said(life(tmp_path, "g.yaml", hook("after_step", "${node} ${steps}") + graph, hands, MemoryJournal()))
+        said(
+            life(
+                tmp_path,
+                "g.yaml",
+                hook("after_step", "${node} ${steps}") + graph,
+                hands,
+                MemoryJournal(),
+            )
+        )
         == "done"
     )
     assert told == ["a 1", "b 2"]

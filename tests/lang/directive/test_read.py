@@ -71,7 +71,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("body", "given", "expected"), TABLE)
-def test_an_input_is_put_where_it_is_named(body: str, given: dict[str, Json], expected: str) -> None:
+def test_an_input_is_put_where_it_is_named(
+    body: str, given: dict[str, Json], expected: str
+) -> None:
     assert prompt(body, **given) == expected
 
 
@@ -101,7 +103,9 @@ def test_there_are_rows_of_the_language() -> None:
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row["about"]) for row in ROWS])
-def test_a_row_of_the_language_holds_for_the_prompt_that_a_model_hears(row: Any, tmp_path: Path) -> None:
+def test_a_row_of_the_language_holds_for_the_prompt_that_a_model_hears(
+    row: Any, tmp_path: Path
+) -> None:
     given = row.get("values", {}).get("inputs", {})
     head = json.dumps({"inputs": dict.fromkeys(given, "any"), "system": row["template"]})
     file = tmp_path / "d.md"
@@ -189,7 +193,10 @@ def test_outputs_are_a_schema_that_the_answer_has_to_meet(tmp_path: Path) -> Non
     }
     with pytest.raises(StepError) as caught:
         value_of(program, ToolHands(Scripted(lambda _: says("sure"))))
-    assert (caught.value.failure.kind, caught.value.failure.output["text"]) == ("bad_answer", "sure")
+    assert (caught.value.failure.kind, caught.value.failure.output["text"]) == (
+        "bad_answer",
+        "sure",
+    )
 
 
 # ── what a head says ─────────────────────────────────────────────────────
@@ -209,7 +216,11 @@ def test_a_head_says_who_is_asked_and_what_is_allowed() -> None:
         "fast",
         {"temperature": 0},
     )
-    assert (talk.tools, talk.once, talk.max_output_retries) == (("core/file/*", "team/pay"), ("team/*",), 0)
+    assert (talk.tools, talk.once, talk.max_output_retries) == (
+        ("core/file/*", "team/pay"),
+        ("team/*",),
+        0,
+    )
     assert talk.limits == Limits(3, 1000, 0.5, 90, 4, 1)
     assert list(made.uses) == ["team/pay"]
 
@@ -254,9 +265,9 @@ def test_all_problems_of_a_head_are_said_together() -> None:
 
 def test_a_signature_is_no_part_of_the_prompt() -> None:
     line = "<!-- plait:signed:2026-01-01T00:00:00Z:x:y:z -->\n"
-    made = read_directive(f"{line}---\ninputs: {{a: string}}\n---\nGo {{input:a}}", "review.md").fill(
-        {"a": "1"}
-    )
+    made = read_directive(
+        f"{line}---\ninputs: {{a: string}}\n---\nGo {{input:a}}", "review.md"
+    ).fill({"a": "1"})
     assert (made.body, made.raw.splitlines()[0]) == ("Go 1", "---")
 
 
@@ -326,7 +337,10 @@ def test_the_head_may_be_xml() -> None:
     assert (made.name, made.description, talk.model) == ("review", "Look at a file", "m-1")
     assert talk.tools == ("core/file/*", "team/report", "directive:team/other")
     assert talk.limits == Limits(turns=6, tokens=4096, spend=0.5, seconds=60)
-    assert (made.inputs["file"].description, made.inputs["depth"].required) == ("The file & its path", False)
+    assert (made.inputs["file"].description, made.inputs["depth"].required) == (
+        "The file & its path",
+        False,
+    )
     assert made.inputs["depth"].default == "2"
     assert talk.schema is not None
     assert talk.schema["required"] == ["ok"]
@@ -353,7 +367,9 @@ def test_a_head_in_xml_may_stand_behind_a_declaration_and_comments(prolog: str) 
 
 def test_a_document_type_before_a_head_is_refused_at_its_place() -> None:
     for written in ("<!DOCTYPE directive>", '<!DOCTYPE d [<!ENTITY a "<directive/>">]>'):
-        told = problems(f'```xml\n<?xml version="1.0"?>\n{written}\n<directive name="x"/>\n```\nGo\n')
+        told = problems(
+            f'```xml\n<?xml version="1.0"?>\n{written}\n<directive name="x"/>\n```\nGo\n'
+        )
         assert told.splitlines()[0] == "review.md:3:1: a document type is not read here"
 
 
@@ -405,7 +421,8 @@ def test_a_document_type_is_refused_so_that_nothing_grows_or_is_fetched() -> Non
 
 
 @pytest.mark.parametrize(
-    "inside", ["<a>" * 40 + "</a>" * 40, "<a/>" * 6000, "<!--" * 50_000, "<raw>" * 40_000, "x" * 300_000]
+    "inside",
+    ["<a>" * 40 + "</a>" * 40, "<a/>" * 6000, "<!--" * 50_000, "<raw>" * 40_000, "x" * 300_000],
 )
 def test_xml_has_bounds(inside: str) -> None:
     assert problems(xml(inside)).startswith("review.md:")

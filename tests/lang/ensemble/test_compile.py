@@ -253,7 +253,8 @@ def test_declared_inputs_are_checked_and_what_is_needed_has_to_be_given(place: P
 def test_a_secret_input_of_a_file_is_nowhere(place: Place) -> None:
     said(place, "fine")
     place.done(
-        "secrets: [key]\ntasks: [{description: 'use {key}'}]\n", inputs={"key": "s3cr3t-value-of-mine"}
+        "secrets: [key]\ntasks: [{description: 'use {key}'}]\n",
+        inputs={"key": "s3cr3t-value-of-mine"},
     )
     assert b"s3cr3t-value-of-mine" not in place.state
 
@@ -262,7 +263,10 @@ def test_limits_and_hooks_of_a_file_hold(place: Place) -> None:
     said(place, "one", "two")
     flow = "limits: {turns: 1}\ntasks: [{description: a}, {description: b}]\n"
     ran = place.run(flow)
-    assert (ran.result.status, ran.result.failure and ran.result.failure.kind) == ("failed", "limit")
+    assert (ran.result.status, ran.result.failure and ran.result.failure.kind) == (
+        "failed",
+        "limit",
+    )
     assert ran.result.failure is not None
     assert ran.result.failure.output["tasks"]["task-1"]["raw"] == "one"
     hook = "{id: no, event: step_started, condition: \"${step.name} == 'task:b'\", verb: fail, why: not b}"
@@ -294,7 +298,9 @@ def test_a_hierarchical_ensemble_of_a_file_delegates(place: Place) -> None:
     assert ran.value["tasks"]["delegation-1"]["description"] == "write {topic}"
 
 
-def test_workers_of_a_file_are_named_by_role_or_by_name_also_if_the_role_is_a_template(place: Place) -> None:
+def test_workers_of_a_file_are_named_by_role_or_by_name_also_if_the_role_is_a_template(
+    place: Place,
+) -> None:
     said(
         place,
         {"uses": [{"name": "delegate", "arguments": {"worker": "tides writer", "task": "go"}}]},
@@ -311,7 +317,9 @@ def test_workers_of_a_file_are_named_by_role_or_by_name_also_if_the_role_is_a_te
         place.done(flow % ("writer", "'{topic} writer'"), inputs={"topic": "tides"}).value["output"]
         == "all of it"
     )
-    assert found(place, flow % ("wirter", "writer"))[0].endswith("'workers' names no worker: 'wirter'")
+    assert found(place, flow % ("wirter", "writer"))[0].endswith(
+        "'workers' names no worker: 'wirter'"
+    )
 
 
 def test_an_ensemble_has_a_schema_that_accepts_its_files() -> None:
@@ -329,7 +337,15 @@ def test_the_page_has_the_tables_of_the_format() -> None:
     page = (Path(__file__).parents[3] / "docs" / "ensembles.md").read_text("utf-8")
     tables = page.partition("## All maps and their fields\n\n")[2]
     wanted = {part.split("\n", 1)[0]: part for part in render_reference(ENSEMBLE).split("\n\n### ")}
-    for name in ("ensemble", "member", "task", "ensemble_loop", "ensemble_map", "ensemble_items", "manager"):
+    for name in (
+        "ensemble",
+        "member",
+        "task",
+        "ensemble_loop",
+        "ensemble_map",
+        "ensemble_items",
+        "manager",
+    ):
         assert wanted[name] in tables
 
 
@@ -366,7 +382,9 @@ DIES_ONCE = (
 )
 
 
-def test_after_a_kill_in_the_middle_of_a_map_nothing_that_was_recorded_is_done_again(place: Place) -> None:
+def test_after_a_kill_in_the_middle_of_a_map_nothing_that_was_recorded_is_done_again(
+    place: Place,
+) -> None:
     tool(place, "demo/dies", DIES_ONCE)
     place.write(
         "flow.yaml",
@@ -394,7 +412,9 @@ def test_a_changed_or_renamed_task_is_not_taken_for_the_one_that_was_done(place:
     assert caught.value.code == "changed"
     place.write("flow.yaml", flow.replace("id: a", "id: z"))
     again = place.resume(ran.result.run)
-    assert again.message.startswith("the file has changed since these steps were done: tasks/task:a (a)")
+    assert again.message.startswith(
+        "the file has changed since these steps were done: tasks/task:a (a)"
+    )
 
 
 # ── Python in a project ──────────────────────────────────────────────────
@@ -414,7 +434,9 @@ class Counted:
         return f"{task.description}{len(context)}"
 
 
-def test_a_run_in_python_is_recorded_shown_and_resumed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_python_is_recorded_shown_and_resumed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place.root)
     counted = Counted()
     first = Task("first {x}", "", handler=counted.do, name="first")
@@ -466,7 +488,9 @@ def test_other_inputs_are_another_task(place: Place, monkeypatch: pytest.MonkeyP
     assert ensemble.run({"x": 2}, resume=run, accept_changes=True).raw == "a 2"
 
 
-def test_a_secret_has_to_be_given_again_and_is_nowhere(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_has_to_be_given_again_and_is_nowhere(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place.root)
     ensemble = Ensemble([Task("a {key}", "", handler=lambda task, _: task.inputs["key"].reveal())])
     output = ensemble.run({"key": Secret("s3cr3t-value-of-mine")})
@@ -511,7 +535,9 @@ def test_a_manager_that_goes_on_repeats_no_delegation_and_keeps_to_its_caps(
     assert done.raw == "refused: 'w' may be asked 1 times, and that is used up"
 
 
-def test_without_a_project_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_project_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.chdir(empty)
@@ -533,7 +559,8 @@ def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
 
     said(place, "no")
     place.write(
-        "flow.yaml", "tasks: [{id: a, description: 'A {x}'}, {id: b, description: b, tool: demo/give}]\n"
+        "flow.yaml",
+        "tasks: [{id: a, description: 'A {x}'}, {id: b, description: b, tool: demo/give}]\n",
     )
     steps: list[Any] = plan_run(str(place.file), Options({"x": 1}))
     assert [(step.path, step.kind, step.shown) for step in steps] == [
@@ -557,7 +584,9 @@ tasks:
     place.write("flow.yaml", flow)
     with pytest.raises(plait.PromptTemplateError) as caught:
         place.run(inputs={"extra": 1})
-    assert [f"{one.place[1]}:{one.place[2]} {one.what.split('. ')[0]}" for one in caught.value.problems] == [
+    assert [
+        f"{one.place[1]}:{one.place[2]} {one.what.split('. ')[0]}" for one in caught.value.problems
+    ] == [
         "3:33 Missing template variables: [topic], in the description of task 'a'",
         "4:64 Missing template variables: [n], in the params of task 'b'",
         "4:86 Missing template variables: [topic], in the params of task 'b'",
@@ -593,7 +622,8 @@ def test_what_parameters_of_tools_ask_for_has_to_be_given(
     place: Place, written: str, inputs: dict[str, Json], missing: list[str]
 ) -> None:
     place.write(
-        "flow.yaml", {"tasks": [{"description": "a", "tool": "demo/give", "params": {"value": written}}]}
+        "flow.yaml",
+        {"tasks": [{"description": "a", "tool": "demo/give", "params": {"value": written}}]},
     )
     if not missing:
         assert place.run(inputs=inputs).result.status == "done"
@@ -624,7 +654,9 @@ def test_a_task_makes_the_items_of_a_map(place: Place) -> None:
 
 
 def test_a_run_whose_items_were_made_goes_on_where_it_was_and_sees_changes(place: Place) -> None:
-    broken = PLANNED.replace("tool: demo/give, params: {value: done}", "tool: demo/flaky, params: {good: 2}")
+    broken = PLANNED.replace(
+        "tool: demo/give, params: {value: done}", "tool: demo/flaky, params: {good: 2}"
+    )
     ran = place.run(broken, inputs={"topic": "t"})
     assert ran.result.status == "failed"
     place.write("flow.yaml", broken.replace("{point_name} {topic}", "{point_name}: {topic}"))
@@ -640,14 +672,20 @@ def test_a_run_whose_items_were_made_goes_on_where_it_was_and_sees_changes(place
 
 def test_items_that_are_no_list_or_lack_a_field_fail_the_map(place: Place) -> None:
     none = place.run(PLANNED.replace("path: points", "path: pointz"), inputs={"topic": "t"})
-    assert "the items of a map are a list, and 'pointz' in its data is none: task 'plan'" in none.message
+    assert (
+        "the items of a map are a list, and 'pointz' in its data is none: task 'plan'"
+        in none.message
+    )
     lacks = place.run(PLANNED.replace("{name: b}", "{nam: b}"), inputs={"topic": "t"})
     assert "item 1 of task 'each' has no 'point_name'" in lacks.message
     assert not (place.root / "ledger").exists()
 
 
 ITEMS_WRONG = [
-    ("{task: each}", ["4:7 the items of the map of task 'each' come from 'each', which stands in it"]),
+    (
+        "{task: each}",
+        ["4:7 the items of the map of task 'each' come from 'each', which stands in it"],
+    ),
     ("{task: plam}", ["4:21 there is no task 'plam'"]),
     ("{task: plan, path: 'a b'}", ["4:7 'a b' is not a path"]),
     (
@@ -691,12 +729,19 @@ def test_an_ensemble_is_called_by_id_from_a_workflow_a_graph_python_and_the_comm
     place: Place,
 ) -> None:
     team(place)
-    ran = place.done("- tool: my/team\n  params: {topic: '{x} $${y}'}\n- shell: echo ${last.output.said}\n")
+    ran = place.done(
+        "- tool: my/team\n  params: {topic: '{x} $${y}'}\n- shell: echo ${last.output.said}\n"
+    )
     assert ran.outputs["steps/1"] == "{x} ${y}"
     assert "steps/0/tasks/task:find" in ran.finished
-    graph = "start: a\nnodes: {a: {tool: my/team, params: {topic: g}, assign: {s: '${result.said}'}}}\n"
+    graph = (
+        "start: a\nnodes: {a: {tool: my/team, params: {topic: g}, assign: {s: '${result.said}'}}}\n"
+    )
     ran = place.done(graph)
-    assert (ran.value["output"], "nodes/a/call/tasks/task:say" in ran.finished) == ({"s": "g"}, True)
+    assert (ran.value["output"], "nodes/a/call/tasks/task:say" in ran.finished) == (
+        {"s": "g"},
+        True,
+    )
     ran = place.done(
         "tasks: [{description: a, tool: my/team, params: {topic: e}}, {description: b, tool: my/team, params: {topic: f}}]\n"
     )
@@ -767,7 +812,9 @@ def skipping(name: str, event: str = "step_started") -> str:
 
 
 @pytest.mark.parametrize("on_error", ["fail_fast", "continue_on_error"])
-def test_a_task_that_a_hook_skips_is_skipped_and_so_is_what_needs_it(place: Place, on_error: str) -> None:
+def test_a_task_that_a_hook_skips_is_skipped_and_so_is_what_needs_it(
+    place: Place, on_error: str
+) -> None:
     ran = place.done(
         skipping("task:b")
         + f"on_error: {on_error}\ntasks:\n"
@@ -822,7 +869,9 @@ def test_what_is_skipped_in_a_map_is_left_out_and_nothing_at_all_is_skipped(plac
     assert (told["a"]["status"], told["b"]["status"]) == ("done", "skipped")
 
 
-def test_a_dry_run_of_a_map_whose_items_are_made_shows_one_that_stands_for_all(place: Place) -> None:
+def test_a_dry_run_of_a_map_whose_items_are_made_shows_one_that_stands_for_all(
+    place: Place,
+) -> None:
     from plait.app.runs import Options, plan_run
 
     place.write("flow.yaml", PLANNED)
@@ -862,8 +911,12 @@ def test_a_run_in_python_has_the_hooks_of_the_user_and_of_a_project_that_is_trus
     place = new_place(tmp_path, monkeypatch)
     monkeypatch.chdir(place.root)
     done: list[str] = []
-    ensemble = Ensemble([Task("one", "", handler=lambda task, _: done.append(str(task.description)))])
-    place.write(".ai/config/hooks.yaml", "- {id: no, event: step_started, verb: fail, why: project}\n")
+    ensemble = Ensemble(
+        [Task("one", "", handler=lambda task, _: done.append(str(task.description)))]
+    )
+    place.write(
+        ".ai/config/hooks.yaml", "- {id: no, event: step_started, verb: fail, why: project}\n"
+    )
     with pytest.raises(TrustError, match="nobody you trust has signed"):
         ensemble.run()
     trusted(place)

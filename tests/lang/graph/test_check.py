@@ -118,7 +118,10 @@ def test_the_page_of_graphs_has_the_tables_of_the_format() -> None:
     for name in named:
         assert name in {form.name for form in record_types_in(GRAPH)}
     wanted = {part.split("\n", 1)[0]: part for part in render_reference(GRAPH).split("\n\n### ")}
-    shown = {part.split("\n", 1)[0].removeprefix("### "): part for part in tables.rstrip().split("\n\n### ")}
+    shown = {
+        part.split("\n", 1)[0].removeprefix("### "): part
+        for part in tables.rstrip().split("\n\n### ")
+    }
     assert list(shown) == named
     assert {name: shown[name].removeprefix("### ") for name in named} == {
         name: wanted[name].removeprefix("### ") for name in named

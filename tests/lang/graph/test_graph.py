@@ -53,7 +53,9 @@ nodes:
 """
 
 
-def test_the_first_edge_that_is_open_is_followed_and_one_without_a_condition_always_is(place: Place) -> None:
+def test_the_first_edge_that_is_open_is_followed_and_one_without_a_condition_always_is(
+    place: Place,
+) -> None:
     ran = place.done(COUNTING)
     assert path_of(ran) == ["add", "add@2", "add@3", "done"]
     assert ran.value == {"output": {"n": 3, "text": "n=3"}, "state": {"n": 3}, "steps": 4}
@@ -93,9 +95,9 @@ nodes:
 
 
 def test_a_visit_records_what_it_added_and_never_the_whole_state(place: Place) -> None:
-    nodes = {f"n{at}": {"assign": {f"k{at}": "x" * 100}, "next": f"n{at + 1}"} for at in range(200)} | {
-        "n200": {}
-    }
+    nodes = {
+        f"n{at}": {"assign": {f"k{at}": "x" * 100}, "next": f"n{at + 1}"} for at in range(200)
+    } | {"n200": {}}
     ran = place.done(json.dumps({"start": "n0", "nodes": nodes}))
     values = [
         e.outcome.value
@@ -182,7 +184,13 @@ def test_a_result_is_unwrapped_without_losing_fields_of_the_tools_own(
 ) -> None:
     flow = {
         "start": "a",
-        "nodes": {"a": {"tool": "demo/give", "params": {"value": "${inputs.v}"}, "assign": {"r": template}}},
+        "nodes": {
+            "a": {
+                "tool": "demo/give",
+                "params": {"value": "${inputs.v}"},
+                "assign": {"r": template},
+            }
+        },
     }
     tool(place, "demo/give", "def execute(params, project_path):\n    return params.get('value')\n")
     ran = place.done(json.dumps(flow), inputs={"v": given_back})
@@ -204,7 +212,12 @@ nodes:
     next: [{to: a, when: "${state.got.again}"}]
 """
     ran = place.done(flow)
-    assert ran.value["state"]["got"] == {"in": {"stays": 1}, "list": [None], "miss": "", "mixed": "<>"}
+    assert ran.value["state"]["got"] == {
+        "in": {"stays": 1},
+        "list": [None],
+        "miss": "",
+        "mixed": "<>",
+    }
     assert [note.partition("flow.yaml:")[2] for note in ran.notes] == [
         "7:21: nothing is named 'state.deep.c', and it stays empty; did you mean 'state.deep.b'?",
         "7:48: nothing is named 'state.deep.c', and it stays empty; did you mean 'state.deep.b'?",
@@ -212,7 +225,9 @@ nodes:
 
 
 def test_strictly_a_missing_name_is_a_failure_of_its_node(place: Place) -> None:
-    ran = place.run("start: a\nstate: {x: {}}\nnodes: {a: {assign: {y: '${state.x.z}'}}}\n", strict=True)
+    ran = place.run(
+        "start: a\nstate: {x: {}}\nnodes: {a: {assign: {y: '${state.x.z}'}}}\n", strict=True
+    )
     assert "nothing here is named 'state.x.z'" in ran.message
 
 
@@ -233,7 +248,9 @@ nodes: {a: {return: ["${inputs.n}", "${inputs.mode}", "${inputs.tags}"]}}
 
 
 @pytest.mark.parametrize("flow", [TYPED, SCHEMA])
-def test_inputs_have_types_and_defaults_and_are_checked_before_anything_runs(flow: str, place: Place) -> None:
+def test_inputs_have_types_and_defaults_and_are_checked_before_anything_runs(
+    flow: str, place: Place
+) -> None:
     assert place.done(flow, inputs={"n": "3"}).value["output"] == [3, "fast", []]
     for folder in (place.root / ".ai" / "state" / "runs").iterdir():
         for file in sorted(folder.rglob("*"), reverse=True):
@@ -268,7 +285,9 @@ nodes:
 
 
 @pytest.mark.parametrize("parallel", ["false", "true"])
-def test_items_see_the_state_also_in_parallel_and_are_collected_in_order(parallel: str, place: Place) -> None:
+def test_items_see_the_state_also_in_parallel_and_are_collected_in_order(
+    parallel: str, place: Place
+) -> None:
     ran = place.done(EACH.format(parallel=parallel))
     assert ran.value["state"]["sums"] == [{"n": 11}, {"n": 12}, {"n": 13}, {"n": 14}]
     assert (ran.value["state"]["count"], ran.value["state"]["bad"]) == (4, 0)
@@ -281,8 +300,12 @@ def test_an_item_that_fails_is_a_failure_of_the_node(place: Place) -> None:
     assert ran.message.startswith("node 'each': 1 of 3 items failed; item 1: demo/add: ")
 
 
-def test_where_the_graph_goes_on_a_failing_item_stays_in_its_place_and_is_told(place: Place) -> None:
-    flow = "on_error: continue\n" + EACH.format(parallel="false").replace("[1, 2, 3, 4]", "[1, bad, 3]")
+def test_where_the_graph_goes_on_a_failing_item_stays_in_its_place_and_is_told(
+    place: Place,
+) -> None:
+    flow = "on_error: continue\n" + EACH.format(parallel="false").replace(
+        "[1, 2, 3, 4]", "[1, bad, 3]"
+    )
     ran = place.done(flow)
     first, failed, last = ran.value["state"]["sums"]
     assert (first, last) == ({"n": 11}, {"n": 13})
@@ -309,7 +332,10 @@ nodes:
   mend: {return: "${state._last_error}"}
 """
     ran = place.done(flow)
-    assert {name: ran.value["output"][name] for name in ("node", "kind")} == {"node": "a", "kind": "failed"}
+    assert {name: ran.value["output"][name] for name in ("node", "kind")} == {
+        "node": "a",
+        "kind": "failed",
+    }
     assert "no luck" in ran.value["output"]["error"]
     assert ran.value["errors"] == [ran.value["output"]]
 
@@ -385,14 +411,14 @@ nodes:
 
 
 def test_a_node_is_tried_as_often_as_its_retry_says(place: Place) -> None:
-    flow = (
-        "start: a\nnodes: {a: {tool: demo/flaky, params: {good: 3}, assign: {t: '${result.tries}'}, RETRY}}\n"
-    )
+    flow = "start: a\nnodes: {a: {tool: demo/flaky, params: {good: 3}, assign: {t: '${result.tries}'}, RETRY}}\n"
     retry = "retry: {attempts: 3, initial_delay: 0}"
     assert place.done(flow.replace("RETRY", retry)).value["state"] == {"t": 3}
 
 
-def test_a_condition_that_cannot_compare_is_a_failure_of_its_node_with_a_place(place: Place) -> None:
+def test_a_condition_that_cannot_compare_is_a_failure_of_its_node_with_a_place(
+    place: Place,
+) -> None:
     flow = """\
 start: a
 state: {x: text}
@@ -407,14 +433,21 @@ nodes:
 # ── limits ───────────────────────────────────────────────────────────────
 
 
-def test_max_steps_ends_it_with_what_it_has_made_and_more_of_them_let_it_go_on(place: Place) -> None:
+def test_max_steps_ends_it_with_what_it_has_made_and_more_of_them_let_it_go_on(
+    place: Place,
+) -> None:
     ran = place.run("max_steps: 2\n" + COUNTING)
     assert ran.result.failure is not None
     assert (ran.result.failure.kind, ran.message) == (
         "limit",
         "graph 'flow' has reached its limit of 2 steps (2 used)",
     )
-    assert ran.result.failure.output == {"output": None, "state": {"n": 2}, "steps": 2, "ended": "limit"}
+    assert ran.result.failure.output == {
+        "output": None,
+        "state": {"n": 2},
+        "steps": 2,
+        "ended": "limit",
+    }
     place.write("flow.yaml", "max_steps: 9\n" + COUNTING)
     again = place.resume(ran.result.run)
     assert again.value["output"]["n"] == 3
@@ -479,7 +512,9 @@ SHELL_NODES = [
 
 
 @pytest.mark.parametrize(("nodes", "got"), SHELL_NODES)
-def test_a_node_runs_shell_text_as_a_step_does_with_values_bound(nodes: str, got: Any, place: Place) -> None:
+def test_a_node_runs_shell_text_as_a_step_does_with_values_bound(
+    nodes: str, got: Any, place: Place
+) -> None:
     flow = {"start": "a", "inputs": {"n": {"default": 3}}, "state": {"v": HOSTILE}}
     place.write("flow.yaml", f"{json.dumps(flow)[:-1]}, nodes: {nodes}}}")
     assert place.check() == []
@@ -647,7 +682,9 @@ def test_a_node_that_was_not_reached_may_be_edited(place: Place) -> None:
 # ── hooks ────────────────────────────────────────────────────────────────
 
 
-def test_a_hook_has_a_failed_node_tried_again_and_one_that_says_continue_goes_on(place: Place) -> None:
+def test_a_hook_has_a_failed_node_tried_again_and_one_that_says_continue_goes_on(
+    place: Place,
+) -> None:
     flow = """\
 start: a
 hooks: [{id: again, event: error, verb: VERB, max_retries: 5}]
@@ -675,7 +712,9 @@ nodes: {a: {tool: demo/flaky, params: {good: 3}, next: b}, b: {tool: demo/flaky,
     assert [step["attempts"] for part in shown["phases"] for step in part["steps"]] == [3, 1]
 
 
-def test_hooks_are_called_behind_each_node_and_by_a_resume_only_for_those_that_it_does(place: Place) -> None:
+def test_hooks_are_called_behind_each_node_and_by_a_resume_only_for_those_that_it_does(
+    place: Place,
+) -> None:
     flow = """\
 start: a
 hooks:
@@ -786,20 +825,27 @@ def test_a_graph_goes_on_from_a_failure_that_a_hook_swallows(
 
 def test_a_condition_that_cannot_be_decided_is_no_failure_to_go_on_from(place: Place) -> None:
     wrong = "a: {next: [{to: b, when: {path: state.n, op: gt, value: 3}}]}, b: {return: the end}"
-    ran = place.run(f"{SWALLOWS.replace('EVENT', 'step_failed')}state: {{n: text}}\nnodes: {{{wrong}}}\n")
+    ran = place.run(
+        f"{SWALLOWS.replace('EVENT', 'step_failed')}state: {{n: text}}\nnodes: {{{wrong}}}\n"
+    )
     assert (ran.result.status, ran.failed) == ("failed", ["nodes/a", "nodes"])
 
 
-def test_a_hook_that_tries_a_node_again_does_not_call_it_because_of_what_follows(place: Place) -> None:
-    flow = "hooks: [{id: h, event: step_failed, verb: retry, max_retries: 2}]\n" + WRONG_BEHIND.replace(
-        "retry: {attempts: 3, initial_delay: 0s}, ", ""
+def test_a_hook_that_tries_a_node_again_does_not_call_it_because_of_what_follows(
+    place: Place,
+) -> None:
+    flow = (
+        "hooks: [{id: h, event: step_failed, verb: retry, max_retries: 2}]\n"
+        + WRONG_BEHIND.replace("retry: {attempts: 3, initial_delay: 0s}, ", "")
     )
     run = place.run(flow).result.run
     place.resume(run)
     assert place.text("tries") == "x"
 
 
-def test_a_dry_run_of_a_resumed_graph_says_what_is_kept_and_why_something_is_not(place: Place) -> None:
+def test_a_dry_run_of_a_resumed_graph_says_what_is_kept_and_why_something_is_not(
+    place: Place,
+) -> None:
     flow = """\
 start: a
 nodes:

@@ -50,7 +50,11 @@ def test_maps_are_merged_and_lists_and_values_replaced(tmp_path: Path) -> None:
 def test_a_mistake_is_placed_in_the_file_that_it_stands_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path, flow="extends: base.yaml\nname: x\n", base="\nsteps:\n  - {shell: ls, tmeout: 3}\n")
+    put(
+        tmp_path,
+        flow="extends: base.yaml\nname: x\n",
+        base="\nsteps:\n  - {shell: ls, tmeout: 3}\n",
+    )
     monkeypatch.chdir(tmp_path)
     [finding] = check_file("flow.yaml")
     assert str(finding.problem) == (
@@ -117,7 +121,9 @@ def test_files_that_do_not_fit_together_are_refused(
 
 
 def test_a_missing_file_is_said_where_it_is_named_with_the_nearest(tmp_path: Path) -> None:
-    [problem] = composed(put(tmp_path, flow="name: x\nextends: bsae.yaml\n", base="steps: []")).problems
+    [problem] = composed(
+        put(tmp_path, flow="name: x\nextends: bsae.yaml\n", base="steps: []")
+    ).problems
     assert problem.what.startswith("there is no file '")
     assert problem.place[1:] == (2, 10)
     assert problem.fix == "did you mean 'base.yaml'?"
@@ -151,14 +157,17 @@ def test_blocks_that_go_too_deep_end_in_an_error(tmp_path: Path) -> None:
 
 
 def test_a_block_by_itself_is_checked_but_for_the_names_that_its_user_gives(tmp_path: Path) -> None:
-    file = put(tmp_path, flow="blocks: {a: [{shell: 'eval ${anything}'}, {shell: 'ls ${given:jsn}'}]}\n")
-    assert [finding.code for finding in check_file(str(file))] == ["value-as-code", "unknown-format"]
+    file = put(
+        tmp_path, flow="blocks: {a: [{shell: 'eval ${anything}'}, {shell: 'ls ${given:jsn}'}]}\n"
+    )
+    assert [finding.code for finding in check_file(str(file))] == [
+        "value-as-code",
+        "unknown-format",
+    ]
 
 
 def test_the_names_of_a_block_are_those_of_the_place_where_it_is_used(tmp_path: Path) -> None:
-    flow = (
-        "blocks: {a: [{shell: 'ls ${item.x}'}]}\nreduce: [{use: a}]\nmap: {input: [1], steps: [{use: a}]}\n"
-    )
+    flow = "blocks: {a: [{shell: 'ls ${item.x}'}]}\nreduce: [{use: a}]\nmap: {input: [1], steps: [{use: a}]}\n"
     [finding] = check_file(str(put(tmp_path, flow=flow)))
     assert finding.problem.what == "nothing here is named 'item.x'"
     assert (finding.problem.fix or "").startswith("'item' exists in map; known in reduce")

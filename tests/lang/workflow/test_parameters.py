@@ -61,7 +61,9 @@ GIVEN = [
 
 
 @pytest.mark.parametrize(("kind", "value", "expected"), GIVEN)
-def test_text_becomes_what_the_type_says_and_nothing_is_guessed(kind: str, value: Any, expected: Any) -> None:
+def test_text_becomes_what_the_type_says_and_nothing_is_guessed(
+    kind: str, value: Any, expected: Any
+) -> None:
     text = f"parameters: {{p: {kind}}}"
     if expected is None and kind != "any":
         assert "and what is given is not" in refusal(text, p=value)
@@ -134,7 +136,10 @@ def test_a_declaration_that_contradicts_itself_is_refused(said: str, message: st
 
 
 def test_a_flow_without_parameters_takes_none() -> None:
-    assert refusal("steps: []", a=1) == "this flow has no parameter 'a'\nfix: declare it under parameters"
+    assert (
+        refusal("steps: []", a=1)
+        == "this flow has no parameter 'a'\nfix: declare it under parameters"
+    )
 
 
 @given(
@@ -158,10 +163,14 @@ def test_any_text_is_taken_or_refused_without_being_shown(value: str, kind: str)
 
 def read(folder: Path, text: str, *, profile: str | None = None, **environ: str) -> FlowEnvironment:
     node = parse(text, str(folder / "flow.yaml"))
-    return load_environment(Fields("flow", node, Scope()), {"p": "given"}, profile=profile, environ=environ)  # type: ignore[arg-type]
+    return load_environment(
+        Fields("flow", node, Scope()), {"p": "given"}, profile=profile, environ=environ
+    )  # type: ignore[arg-type]
 
 
-def test_values_may_hold_parameters_what_stands_above_them_and_the_environment(tmp_path: Path) -> None:
+def test_values_may_hold_parameters_what_stands_above_them_and_the_environment(
+    tmp_path: Path,
+) -> None:
     text = "vars: {list: [1, '${p}']}\nenv: {A: '${p}', B: '${A}-${env.HOST}', N: 3, L: '${list[1]}'}\n"
     around = read(tmp_path, text, HOST="h")
     assert around.vars == {"list": [1, "given"]}
@@ -173,7 +182,12 @@ def test_layers_of_variables_and_secrets_last(tmp_path: Path) -> None:
     (tmp_path / "a.env").write_text("A=file\nB=file\nTOKEN=from-file\nLD_PRELOAD=x\n")
     text = "env_files: a.env\nenv: {B: block, S: block}\nprofiles: {x: {B: profile, description: d}}\nsecrets: {S: TOKEN}\n"
     around = read(tmp_path, text, profile="x")
-    assert around.process_env() == {"A": "file", "B": "profile", "TOKEN": "from-file", "S": "from-file"}
+    assert around.process_env() == {
+        "A": "file",
+        "B": "profile",
+        "TOKEN": "from-file",
+        "S": "from-file",
+    }
     assert around.names()["S"] == Secret("from-file")
     assert around.refused == ("LD_PRELOAD",)
 
@@ -197,7 +211,9 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("text", "message"), MISSING)
-def test_what_cannot_be_had_is_an_error_with_a_place(tmp_path: Path, text: str, message: str) -> None:
+def test_what_cannot_be_had_is_an_error_with_a_place(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, text)
     assert caught.value.what.startswith(message)

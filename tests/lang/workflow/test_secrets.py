@@ -29,7 +29,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def forms(secret: str) -> list[str]:
     data = secret.encode()
-    return [secret, quote(secret, safe=""), data.hex(), base64.b64encode(data).decode().rstrip("=")[:-1]]
+    return [
+        secret,
+        quote(secret, safe=""),
+        data.hex(),
+        base64.b64encode(data).decode().rstrip("=")[:-1],
+    ]
 
 
 MADE = [
@@ -63,7 +68,9 @@ steps:
 def test_what_is_made_of_a_secret_is_in_nothing_that_a_run_leaves_or_shows(
     place: Place, head: str, held: str
 ) -> None:
-    place.write("some.env", f"API_KEY={OTHER}\nNAMED={OTHER}\nDATABASE=postgres://me:{OTHER}@host/db\n")
+    place.write(
+        "some.env", f"API_KEY={OTHER}\nNAMED={OTHER}\nDATABASE=postgres://me:{OTHER}@host/db\n"
+    )
     steps = STEPS
     if "X: step" in head:
         head = head.replace("\nX: step", "")
@@ -102,7 +109,9 @@ LEFT = [
 
 
 @pytest.mark.parametrize("step", LEFT)
-def test_a_resumed_run_masks_what_remembered_steps_have_made_of_a_secret(place: Place, step: str) -> None:
+def test_a_resumed_run_masks_what_remembered_steps_have_made_of_a_secret(
+    place: Place, step: str
+) -> None:
     flow = f"secrets: {{T: TOKEN}}\nsteps: [{step}, {{shell: test -e go}}, {{shell: cat out}}]\n"
     failed = place.run(flow)
     place.write("go", "")
@@ -175,7 +184,9 @@ def test_an_input_that_holds_a_secret_is_not_kept_and_given_again(
     )
     place.write("go", "")
     done = place.plait("resume", run, "-i", f"p:={json.dumps(given)}")
-    assert (done.returncode, "steps: done, 2 steps" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "steps: done, 2 steps" in done.stdout) == (0, True), (
+        done.stdout + done.stderr
+    )
     assert [one for one in forms(TOKEN) if one.encode() in place.state] == []
 
 

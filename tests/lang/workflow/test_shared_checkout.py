@@ -23,7 +23,8 @@ def told(place: Place, flow: str | dict[str, object]) -> list[str]:
     place.write("flow.yaml", flow)
     found = [one for one in place.check() if one.code == "shared-checkout"]
     assert all(
-        one.severity == "warning" and "isolation: worktree" in (one.problem.fix or "") for one in found
+        one.severity == "warning" and "isolation: worktree" in (one.problem.fix or "")
+        for one in found
     )
     return [one.problem.what for one in found]
 
@@ -54,8 +55,14 @@ TOLD = [
     ({"shell": "echo ${item}", "output_file": "out.txt"}, writes("out.txt")),
     ({"tool": "core/shell", "params": {"command": "git commit -am ${item}"}}, COMMITS),
     ({"tool": "rye/bash/bash", "params": {"command": "make ${item} > log"}}, writes("log")),
-    ({"tool": "core/file/write", "params": {"path": "o.txt", "content": "${item}"}}, writes("o.txt")),
-    ({"tool": "core/file/edit", "params": {"path": "o", "old": "a", "new": "${item}"}}, writes("o")),
+    (
+        {"tool": "core/file/write", "params": {"path": "o.txt", "content": "${item}"}},
+        writes("o.txt"),
+    ),
+    (
+        {"tool": "core/file/edit", "params": {"path": "o", "old": "a", "new": "${item}"}},
+        writes("o"),
+    ),
 ]
 
 
@@ -133,6 +140,8 @@ def test_the_steps_of_a_block_are_told_where_they_are_used(place: Place) -> None
 def test_the_examples_and_the_documentation_are_free_of_it() -> None:
     found = [one for path in flow_files([str(ROOT / "examples")]) for one in check_file(path)]
     for page in sorted((ROOT / "docs").glob("*.md")):
-        for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        for text in re.findall(
+            r"^```yaml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        ):
             found += check_document(parse(text, page.name), page.name)
     assert [str(one.problem) for one in found if one.code == "shared-checkout"] == []

@@ -42,7 +42,10 @@ def test_a_workflow_has_its_phases_and_knows_the_names_of_its_caller(place: Plac
     place.write("sub/other.yaml", OTHER)
     assert place.check(MAIN) == []
     ran = place.done(MAIN)
-    assert ran.outputs["steps/2"] == "2 1 hi base base 22 fast other 2 hi base base 22 fast other 0 [none]"
+    assert (
+        ran.outputs["steps/2"]
+        == "2 1 hi base base 22 fast other 2 hi base base 22 fast other 0 [none]"
+    )
     assert {path for path in ran.finished if path.startswith("steps/child/")} == {
         "steps/child/setup/0",
         "steps/child/setup",
@@ -74,12 +77,16 @@ def test_each_item_of_a_map_calls_it_for_itself(place: Place) -> None:
     assert ran.outputs["reduce/0"] == "a1 a2 b1 b2 c1 c2"
 
 
-def test_items_that_fail_fail_the_step_and_are_tried_again_when_the_run_goes_on(place: Place) -> None:
+def test_items_that_fail_fail_the_step_and_are_tried_again_when_the_run_goes_on(
+    place: Place,
+) -> None:
     place.write("fail.yaml", "setup: [{shell: echo s >> ledger}]\n"
                 "map: {input: [x, y, z], max_parallel: 1,"
                 " steps: [{shell: 'echo ${item} >> ledger; test -e go || test ${item} != y'}]}\n"
                 "reduce: [{shell: echo r >> ledger}]\n")  # fmt: skip
-    ran = place.run("steps: [{shell: echo 1 >> ledger}, {workflow: fail.yaml}, {shell: echo 2 >> ledger}]\n")
+    ran = place.run(
+        "steps: [{shell: echo 1 >> ledger}, {workflow: fail.yaml}, {shell: echo 2 >> ledger}]\n"
+    )
     assert (ran.result.status, ran.message) == ("failed", "1 of 3 items failed")
     assert ledger(place) == ["1", "s", "x", "y", "z"]
     place.write("go", "")
@@ -93,7 +100,9 @@ def test_a_change_in_the_called_file_is_a_change(place: Place) -> None:
     ran = place.run("steps: [{workflow: other.yaml}]\n")
     place.write("other.yaml", "steps: [{shell: echo b}, {shell: 'test -e go'}]\n")
     place.write("go", "")
-    with pytest.raises(Exception, match="the file has changed since these steps were done: steps/0/steps/0"):
+    with pytest.raises(
+        Exception, match="the file has changed since these steps were done: steps/0/steps/0"
+    ):
         place.resume(ran.result.run)
     assert place.resume(ran.result.run, accept_changes=True).result.status == "done"
 
@@ -110,7 +119,9 @@ def test_a_dry_run_shows_its_steps(place: Place) -> None:
 
 def test_its_failure_is_handled_like_any_other(place: Place) -> None:
     place.write("other.yaml", "timeout: 1h\nsteps: [{shell: exit 3}]\n")
-    flow = "steps: [{workflow: other.yaml, on_failure: {shell: 'echo mended ${error.exit_code}'}}]\n"
+    flow = (
+        "steps: [{workflow: other.yaml, on_failure: {shell: 'echo mended ${error.exit_code}'}}]\n"
+    )
     assert "mended 3" in place.done(flow).outputs.values()
 
 
@@ -118,22 +129,33 @@ REFUSED = [
     ("{workflow: nope.yaml}", "flow.yaml:1:20: there is no workflow 'nope.yaml'"),
     ("{workflow: ../x.yaml}", "flow.yaml:1:20: this workflow is outside the project"),
     ("{workflow: flow.yaml}", "flow.yaml:1:20: these workflows call each other without end"),
-    ("{workflow: '${x}.yaml'}", "flow.yaml:1:20: a workflow is called by a path that is written out"),
+    (
+        "{workflow: '${x}.yaml'}",
+        "flow.yaml:1:20: a workflow is called by a path that is written out",
+    ),
     ("{workflow: graph.yaml}", "flow.yaml:1:20: 'graph.yaml' is no workflow"),
     ("{workflow: needs.yaml}", "flow.yaml:1:10: that workflow needs the parameter 'n'"),
-    ("{workflow: needs.yaml, params: {n: 1, m: 2}}", "flow.yaml:1:47: that workflow has no parameter 'm'"),
+    (
+        "{workflow: needs.yaml, params: {n: 1, m: 2}}",
+        "flow.yaml:1:47: that workflow has no parameter 'm'",
+    ),
     ("{workflow: needs.yaml, params: {n: x}}", "flow.yaml:1:41: parameter 'n' is a whole number"),
     ("{workflow: hooks.yaml}", "hooks.yaml:1:1: 'limits' counts for a whole run"),
     ("{workflow: apart.yaml}", "apart.yaml:1:19: items have places of their own only in the map"),
     ("{workflow: wrong.yaml}", "wrong.yaml:1:15: nothing here is named 'nope.a'"),
     ("{workflow: ping.yaml}", "pong.yaml:1:20: these workflows call each other without end"),
     ("{workflow: needs.yaml, params: [1]}", "flow.yaml:1:40: the params of a workflow are no map"),
-    ("{workflow: away.yaml}", "away.yaml:1:19: 'backend' counts for the map of the file that is run"),
+    (
+        "{workflow: away.yaml}",
+        "away.yaml:1:19: 'backend' counts for the map of the file that is run",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("step", "what"), REFUSED)
-def test_what_cannot_be_called_is_refused_with_its_place(place: Place, step: str, what: str) -> None:
+def test_what_cannot_be_called_is_refused_with_its_place(
+    place: Place, step: str, what: str
+) -> None:
     place.write("graph.yaml", "start: a\nnodes: {a: {type: return}}\n")
     place.write("needs.yaml", "parameters: {n: {type: integer}}\nsteps: [{shell: 'echo ${n}'}]\n")
     place.write("hooks.yaml", "limits: {steps: 3}\nsteps: [{shell: ls}]\n")
@@ -178,7 +200,9 @@ FORMS = ["ls ${x}", "ls ${v}", "ls $E", "ls ${E}", "ls $x"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_a_run_found_is_no_option_in_a_file_that_it_is_given_to(place: Place, form: str) -> None:
+def test_what_a_run_found_is_no_option_in_a_file_that_it_is_given_to(
+    place: Place, form: str
+) -> None:
     place.write("takes.yaml", TAKES + f"  - shell: {form}\n")
     call = "{workflow: takes.yaml, params: {x: '%s'}}"
     items = f"steps: [{{foreach: ['--version'], do: [{call % '${item}'}]}}]\n"
@@ -189,19 +213,29 @@ def test_what_a_run_found_is_no_option_in_a_file_that_it_is_given_to(place: Plac
 
 
 def test_a_host_that_a_run_found_is_refused_in_a_file_that_it_is_given_to(place: Place) -> None:
-    place.write("ask.yaml", "parameters: {base: {}}\nvars: {u: '${base}/a'}\nsteps: [{http: '${u}'}]\n")
+    place.write(
+        "ask.yaml", "parameters: {base: {}}\nvars: {u: '${base}/a'}\nsteps: [{http: '${u}'}]\n"
+    )
     flow = "steps: [{shell: 'echo http://127.0.0.1:9', capture: c}, {workflow: ask.yaml, params: {base: '%s'}}]\n"
     assert "the scheme and host of a URL" in place.run(flow % "${c}").message
-    assert "refused" in place.run(flow % "http://127.0.0.1:9").message.lower()  # nobody listens there
+    assert (
+        "refused" in place.run(flow % "http://127.0.0.1:9").message.lower()
+    )  # nobody listens there
 
 
 def test_its_head_knows_the_names_of_its_caller(place: Place) -> None:
-    place.write("head.yaml", "vars: {n: 'n-${M}'}\nenv: {C: '${c}-${n}'}\nsteps: [{shell: 'echo $C ${n}'}]\n")
+    place.write(
+        "head.yaml",
+        "vars: {n: 'n-${M}'}\nenv: {C: '${c}-${n}'}\nsteps: [{shell: 'echo $C ${n}'}]\n",
+    )
     flow = "env: {M: dev}\nsteps: [{shell: echo cap, capture: c}, {id: h, workflow: head.yaml}]\n"
     assert place.check(flow) == []
     assert place.done(flow).outputs["steps/h/steps/0"] == "cap-n-dev n-dev"
     place.write("flow.yaml", flow)
-    assert "steps/h/steps/0   shell   echo $C n-dev\n" in place.plait("run", "--dry-run", "flow.yaml").stdout
+    assert (
+        "steps/h/steps/0   shell   echo $C n-dev\n"
+        in place.plait("run", "--dry-run", "flow.yaml").stdout
+    )
 
 
 def test_its_secrets_are_masked_before_it_is_called_and_when_it_is_remembered(
@@ -209,9 +243,7 @@ def test_its_secrets_are_masked_before_it_is_called_and_when_it_is_remembered(
 ) -> None:
     monkeypatch.setenv("INNER", "inner-secret-text")
     place.write("secret.yaml", "secrets: {S: INNER}\nsteps: [{shell: 'echo ${S | upper}'}]\n")
-    flow = (
-        "steps: [{shell: printenv INNER}, {workflow: secret.yaml}, {shell: 'printenv INNER; test -e go'}]\n"
-    )
+    flow = "steps: [{shell: printenv INNER}, {workflow: secret.yaml}, {shell: 'printenv INNER; test -e go'}]\n"
     ran = place.run(flow)
     assert ran.outputs["steps/0"] == "***"
     place.write("go", "")
@@ -220,16 +252,22 @@ def test_its_secrets_are_masked_before_it_is_called_and_when_it_is_remembered(
 
 def test_a_parameter_that_does_not_fit_is_told_where_it_is_given(place: Place) -> None:
     place.write("needs.yaml", "parameters: {n: {type: integer}}\nsteps: [{shell: 'echo ${n}'}]\n")
-    ran = place.run("steps: [{shell: echo x, capture: c}, {workflow: needs.yaml, params: {n: '${c}'}}]\n")
+    ran = place.run(
+        "steps: [{shell: echo x, capture: c}, {workflow: needs.yaml, params: {n: '${c}'}}]\n"
+    )
     assert "flow.yaml:1:" in ran.message
     assert "-i n" not in ran.message
 
 
 def test_check_knows_the_tools_and_models_of_a_called_file(place: Place) -> None:
-    place.write("tools.yaml", "steps: [{tool: core/file/read, params: {pth: x}}, {prompt: hello}]\n")
+    place.write(
+        "tools.yaml", "steps: [{tool: core/file/read, params: {pth: x}}, {prompt: hello}]\n"
+    )
     place.write("flow.yaml", "steps: [{workflow: tools.yaml}]\n")
     told = place.plait("check", "flow.yaml")
-    assert "tools.yaml:1:41: 'core/file/read': 'pth' is not a parameter" in told.stdout + told.stderr
+    assert (
+        "tools.yaml:1:41: 'core/file/read': 'pth' is not a parameter" in told.stdout + told.stderr
+    )
     assert "no model provider is configured" in told.stdout + told.stderr
 
 

@@ -284,7 +284,9 @@ RETRIES = [
 
 
 @pytest.mark.parametrize(("said", "retry"), RETRIES)
-def test_retry_counts_attempts_and_takes_every_way_to_wait(tmp_path: Path, said: str, retry: Retry) -> None:
+def test_retry_counts_attempts_and_takes_every_way_to_wait(
+    tmp_path: Path, said: str, retry: Retry
+) -> None:
     assert one_step(tmp_path, f"{{shell: ls, {said}}}").policy.retry == retry
 
 
@@ -321,7 +323,9 @@ def test_on_failure_in_all_its_forms(
 
 def test_on_failure_false_is_no_handler_and_test_is_shell_with_one(tmp_path: Path) -> None:
     assert one_step(tmp_path, "{shell: ls, on_failure: false}").on_failure is None
-    work = one_step(tmp_path, "{test: {command: make test, timeout: 5, on_failure: {claude: /fix}}}")
+    work = one_step(
+        tmp_path, "{test: {command: make test, timeout: 5, on_failure: {claude: /fix}}}"
+    )
     assert work.kind == "shell"
     assert work.attempts is not None
     assert work.attempts.timeout == 5.0
@@ -352,7 +356,9 @@ POLICIES = [
 def test_an_error_policy_stands_in_the_map_or_the_flow(
     tmp_path: Path, of_map: str, of_flow: str, expected: tuple[Any, ...]
 ) -> None:
-    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").program.fan
+    fan = load(
+        tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n"
+    ).program.fan
     assert fan is not None
     errors = fan.errors
     assert (errors.on_item_failure, errors.max_failures, errors.failure_threshold) == expected
@@ -375,7 +381,9 @@ TRIES = [
 def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
     tmp_path: Path, of_map: str, of_flow: str, attempts: int
 ) -> None:
-    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").program.fan
+    fan = load(
+        tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n"
+    ).program.fan
     assert fan is not None
     assert MapItem(fan, "k", "t", "f").policy.retry.attempts == attempts
 
@@ -401,10 +409,10 @@ def test_a_map_that_contradicts_itself_is_refused(tmp_path: Path, of_map: str, w
     assert caught.value.where is not None
 
 
-def test_the_command_line_has_the_last_word_on_parallel_items_and_strictness(tmp_path: Path) -> None:
-    flow = (
-        "strict: true\nmap: {input: [1], max_parallel: 3, steps: [{shell: ls}, {shell: ls, strict: false}]}\n"
-    )
+def test_the_command_line_has_the_last_word_on_parallel_items_and_strictness(
+    tmp_path: Path,
+) -> None:
+    flow = "strict: true\nmap: {input: [1], max_parallel: 3, steps: [{shell: ls}, {shell: ls, strict: false}]}\n"
     loaded = load(tmp_path, flow)
     assert loaded.program.fan is not None
     assert loaded.program.fan.parallel == 3
@@ -455,9 +463,7 @@ def test_changes_are_watched_only_in_a_flow_that_asks_for_them(
 
 
 def test_the_tools_that_a_flow_names_are_known_before_it_runs(tmp_path: Path) -> None:
-    flow = (
-        "[{tool: team/a, params: {x: 1}}, {tool: '${last.output}'}, {agent: {prompt: p, tool: team/b}}, /do]"
-    )
+    flow = "[{tool: team/a, params: {x: 1}}, {tool: '${last.output}'}, {agent: {prompt: p, tool: team/b}}, /do]"
     assert tuple(load(tmp_path, flow).tool_uses) == ("team/a", "team/b", "core/agents/claude")
 
 
@@ -486,7 +492,9 @@ def fingerprint(folder: Path, step: str, head: str = "") -> str:
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_what_only_tells_people_something_is_no_change(tmp_path: Path, one: str, other: str) -> None:
+def test_what_only_tells_people_something_is_no_change(
+    tmp_path: Path, one: str, other: str
+) -> None:
     assert fingerprint(tmp_path, one) == fingerprint(tmp_path, other)
 
 
@@ -608,7 +616,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)
-def test_a_mistake_is_said_with_its_place_and_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_is_said_with_its_place_and_what_to_do(
+    tmp_path: Path, text: str, message: str
+) -> None:
     assert refusal(tmp_path, text) == message
 
 
@@ -664,8 +674,12 @@ WARNED = [
 
 
 @pytest.mark.parametrize(("step", "code"), WARNED)
-def test_what_works_and_should_be_looked_at_is_a_warning(tmp_path: Path, step: str, code: str) -> None:
-    assert [finding.code for finding in load(tmp_path, f"- {{shell: ls}}\n- {step}\n").warnings] == [code]
+def test_what_works_and_should_be_looked_at_is_a_warning(
+    tmp_path: Path, step: str, code: str
+) -> None:
+    assert [
+        finding.code for finding in load(tmp_path, f"- {{shell: ls}}\n- {step}\n").warnings
+    ] == [code]
 
 
 def test_an_id_that_all_items_share_is_a_warning(tmp_path: Path) -> None:
@@ -715,7 +729,9 @@ json_like = st.recursive(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(document=json_like)
-def test_any_document_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, document: Any) -> None:
+def test_any_document_loads_or_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, document: Any
+) -> None:
     import json
 
     folder = tmp_path_factory.mktemp("any")
@@ -731,7 +747,9 @@ def test_any_document_loads_or_is_refused(tmp_path_factory: pytest.TempPathFacto
 # ── runs ─────────────────────────────────────────────────────────────────
 
 
-def test_what_setup_captured_reaches_items_and_reduce_and_results_come_in_order(tmp_path: Path) -> None:
+def test_what_setup_captured_reaches_items_and_reduce_and_results_come_in_order(
+    tmp_path: Path,
+) -> None:
     loaded = load(
         tmp_path,
         """\
@@ -793,7 +811,9 @@ reduce:
 """,
     )
     hands = FakeHands(
-        on_shell=lambda c: printed({"version": "v12.3\n", "report": '{"a": {"b": [42]}}'}.get(c, ""))
+        on_shell=lambda c: printed(
+            {"version": "v12.3\n", "report": '{"a": {"b": [42]}}'}.get(c, "")
+        )
     )
     finished(loaded, tmp_path, hands)
     assert commands(hands)[-1] == "echo v12.3 12 42 7"
@@ -823,14 +843,18 @@ reduce:
     assert commands(hands)[2:] == ["echo 0 true 0.25 own careful", "echo null 3 false no"]
 
 
-def test_a_handler_map_runs_its_commands_in_order_and_the_step_is_tried_again(tmp_path: Path) -> None:
+def test_a_handler_map_runs_its_commands_in_order_and_the_step_is_tried_again(
+    tmp_path: Path,
+) -> None:
     loaded = load(
         tmp_path,
         "- shell: make\n  on_failure: {shell: 'log ${error.exit_code} ${shell.stderr}', max_attempts: 2}\n",
     )
     codes = iter([2, 0, 0])
     hands = FakeHands(
-        on_shell=lambda command: Finished(exit_code=next(codes), stderr=b"bad" if command == "make" else b"")
+        on_shell=lambda command: Finished(
+            exit_code=next(codes), stderr=b"bad" if command == "make" else b""
+        )
     )
     finished(loaded, tmp_path, hands)
     assert commands(hands) == ["make", "log 2 bad", "make"]
@@ -847,13 +871,17 @@ def test_a_validation_completes_the_gaps_and_checks_again(tmp_path: Path) -> Non
     on_incomplete: {shell: "fill ${validation.missing}", max_attempts: 3}
 """,
     )
-    results = iter(['{"completion_percentage": 50, "missing": ["a b"]}', '{"completion_percentage": 95}'])
+    results = iter(
+        ['{"completion_percentage": 50, "missing": ["a b"]}', '{"completion_percentage": 95}']
+    )
     hands = FakeHands(on_shell=lambda command: printed(next(results) if command == "check" else ""))
     finished(loaded, tmp_path, hands)
     assert commands(hands) == ["build", "check", "fill 'a b'", "check"]
 
 
-def test_a_block_is_run_with_the_names_that_it_is_given_and_its_captures_are_known(tmp_path: Path) -> None:
+def test_a_block_is_run_with_the_names_that_it_is_given_and_its_captures_are_known(
+    tmp_path: Path,
+) -> None:
     loaded = load(
         tmp_path,
         """\
@@ -871,7 +899,9 @@ steps:
 
 def test_a_secret_reaches_processes_and_nothing_that_is_shown(tmp_path: Path) -> None:
     loaded = load(
-        tmp_path, "secrets: {KEY: TOKEN}\nsteps: [{shell: 'use ${KEY}'}]\n", environ={"TOKEN": "hunter2"}
+        tmp_path,
+        "secrets: {KEY: TOKEN}\nsteps: [{shell: 'use ${KEY}'}]\n",
+        environ={"TOKEN": "hunter2"},
     )
     assert loaded.process_env() == {"KEY": "hunter2"}
     assert loaded.secret_texts() == ["hunter2"]
@@ -932,7 +962,10 @@ def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
     assert run.rehearsal is not None
-    assert [(one.kind, one.shown) for one in run.rehearsal] == [("items", "ls"), ("shell", "cat ${item}")]
+    assert [(one.kind, one.shown) for one in run.rehearsal] == [
+        ("items", "ls"),
+        ("shell", "cat ${item}"),
+    ]
     assert hands.asked == []
     assert list(tmp_path.iterdir()) == [tmp_path / "flow.yaml"]
 

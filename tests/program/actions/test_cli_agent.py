@@ -38,7 +38,13 @@ class RealTools(FakeHands):
     project: Project | None = None
     called: list[str] = field(default_factory=list)
 
-    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:  # noqa: ARG002
+    def call(
+        self,
+        tool_id: str,
+        params: Mapping[str, Json],
+        *,
+        timeout: float | None,  # noqa: ARG002
+    ) -> ToolResult:
         assert self.project is not None
         self.called.append(tool_id)
         return call_tool(self.project.toolbox, tool_id, params)
@@ -72,7 +78,9 @@ def asked(
     return json.loads(outcome.value["output"])
 
 
-def test_the_prompt_comes_on_standard_input_and_only_declared_variables_pass(project: Project) -> None:
+def test_the_prompt_comes_on_standard_input_and_only_declared_variables_pass(
+    project: Project,
+) -> None:
     argv, prompt, folder, key, other = asked(
         project, CliAgentAction(text_of("Fix ${f}; $(rm -rf /)\n'\"")), {"f": "a b"}
     )
@@ -115,14 +123,17 @@ OPTIONS: list[dict[str, Json]] = [
 @pytest.mark.parametrize("options", OPTIONS)
 def test_no_option_can_be_smuggled_in(project: Project, options: dict[str, Json]) -> None:
     made = step("a", CliAgentAction(text_of("x"), options=text_of(options)))
-    failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
+    failure = failure_of(
+        performed(made, new_run(RealTools(project=project)), directory=str(project.root))
+    )
     assert failure.kind == "refused"
     assert "core/agents/claude" in failure.message
 
 
 def test_a_slash_command_is_passed_on_as_it_is(project: Project) -> None:
     assert (
-        asked(project, CliAgentAction(text_of("/fix-files ${n} --all")), {"n": 3})[1] == "/fix-files 3 --all"
+        asked(project, CliAgentAction(text_of("/fix-files ${n} --all")), {"n": 3})[1]
+        == "/fix-files 3 --all"
     )
 
 
@@ -150,14 +161,20 @@ def test_what_an_agent_says_is_text_whatever_it_looks_like(project: Project) -> 
 
 def test_an_agent_that_fails_fails_its_step(project: Project) -> None:
     made = step("a", CliAgentAction(text_of("fail")))
-    failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
+    failure = failure_of(
+        performed(made, new_run(RealTools(project=project)), directory=str(project.root))
+    )
     assert (failure.message, failure.kind) == ("core/agents/claude: I cannot do that", "exit")
 
 
-def test_a_missing_agent_is_said_with_what_to_do(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_agent_is_said_with_what_to_do(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PLAIT_CLAUDE", "no-such-agent")
     made = step("a", CliAgentAction(text_of("x")))
-    failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
+    failure = failure_of(
+        performed(made, new_run(RealTools(project=project)), directory=str(project.root))
+    )
     assert failure.message == (
         "core/agents/claude: the agent 'no-such-agent' cannot be started (No such file or directory): install it "
         "(https://code.claude.com, or npm install -g @anthropic-ai/claude-code), "
@@ -168,7 +185,9 @@ def test_a_missing_agent_is_said_with_what_to_do(project: Project, monkeypatch: 
 
 def test_any_command_of_a_trusted_project_can_be_the_agent(project: Project) -> None:
     project.config(
-        "agents/mine", executor_id="core/agents/command", config={"command": "mine", "args": ["--yes", "-"]}
+        "agents/mine",
+        executor_id="core/agents/command",
+        config={"command": "mine", "args": ["--yes", "-"]},
     )
     agent = CliAgentAction(text_of("do it"), tool="agents/mine")
     with pytest.raises(TrustError):
@@ -179,10 +198,14 @@ def test_any_command_of_a_trusted_project_can_be_the_agent(project: Project) -> 
 
 
 def test_a_command_that_is_not_there_is_said_with_what_to_do(project: Project) -> None:
-    project.config("agents/gone", executor_id="core/agents/command", config={"command": "no-such-agent"})
+    project.config(
+        "agents/gone", executor_id="core/agents/command", config={"command": "no-such-agent"}
+    )
     project.trust()
     made = step("a", CliAgentAction(text_of("x"), tool="agents/gone"))
-    failure = failure_of(performed(made, new_run(RealTools(project=project)), directory=str(project.root)))
+    failure = failure_of(
+        performed(made, new_run(RealTools(project=project)), directory=str(project.root))
+    )
     assert failure.kind == "refused"
     assert failure.message.startswith("the program 'no-such-agent' was not found\nfix: install it")
     assert failure.message.endswith(
@@ -194,14 +217,18 @@ def test_other_errors_of_a_process_stay_what_they_are() -> None:
     def call(_: str, __: Mapping[str, Json]) -> ToolResult:
         raise ProcessError("too slow", code="timeout")
 
-    failure = failure_of(performed(step("a", CliAgentAction(text_of("x"))), new_run(FakeHands(on_call=call))))
+    failure = failure_of(
+        performed(step("a", CliAgentAction(text_of("x"))), new_run(FakeHands(on_call=call)))
+    )
     assert (failure.message, failure.kind) == ("too slow", "timeout")
 
 
 def test_secrets_do_not_reach_a_prompt() -> None:
     hands = FakeHands(on_call=lambda *_: ToolResult(CLAUDE, True, "fine", None, (), {}))
     run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
-    performed(step("a", CliAgentAction(text_of("${s} ${v}"))), run, {"s": Secret("other"), "v": "hunter2"})
+    performed(
+        step("a", CliAgentAction(text_of("${s} ${v}"))), run, {"s": Secret("other"), "v": "hunter2"}
+    )
     assert hands.asked[0]["params"]["prompt"] == "*** ***"
 
 

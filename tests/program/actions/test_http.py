@@ -118,9 +118,15 @@ LEFT_OUT = [
 def test_what_is_one_placeholder_that_nothing_answers_is_left_out_of_a_request(
     body: Json, values: dict[str, Json], expected: bytes | None
 ) -> None:
-    http = HttpAction(text_of(URL), headers={"X-Opt": text_of("${h}"), "X": text_of("1")}, body=text_of(body))
+    http = HttpAction(
+        text_of(URL), headers={"X-Opt": text_of("${h}"), "X": text_of("1")}, body=text_of(body)
+    )
     call = sent(http, values)
-    assert (call.body, dict(call.headers).get("X-Opt"), dict(call.headers)["X"]) == (expected, None, "1")
+    assert (call.body, dict(call.headers).get("X-Opt"), dict(call.headers)["X"]) == (
+        expected,
+        None,
+        "1",
+    )
     assert dict(sent(http, {**values, "h": "y"}).headers)["X-Opt"] == "y"
 
 
@@ -136,7 +142,9 @@ def test_a_line_break_in_a_header_is_refused_before_anything_is_sent() -> None:
 def test_a_hole_that_nobody_fills_is_never_a_part_of_an_address() -> None:
     hands = answering()
     assert (
-        failure_of(performed(step("a", HttpAction(text_of(f"{URL}/${{gone}}"))), new_run(hands))).kind
+        failure_of(
+            performed(step("a", HttpAction(text_of(f"{URL}/${{gone}}"))), new_run(hands))
+        ).kind
         == "refused"
     )
     assert hands.asked == []
@@ -164,7 +172,9 @@ AUTHORS: list[tuple[str, Callable[[Scope], Scope]]] = [
 
 
 @pytest.mark.parametrize(("url", "placed"), AUTHORS)
-def test_a_host_of_the_author_may_be_a_private_one(url: str, placed: Callable[[Scope], Scope]) -> None:
+def test_a_host_of_the_author_may_be_a_private_one(
+    url: str, placed: Callable[[Scope], Scope]
+) -> None:
     _, call = sent_from(url, placed)
     assert call is not None
     assert not call.url_from_data
@@ -235,7 +245,9 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("url", "hosts", "entry"), ALLOWED)
-def test_a_host_is_allowed_by_its_scheme_name_and_port(url: str, hosts: list[str], entry: str | None) -> None:
+def test_a_host_is_allowed_by_its_scheme_name_and_port(
+    url: str, hosts: list[str], entry: str | None
+) -> None:
     assert matching_host_rule(url, hosts) == entry
 
 
@@ -248,7 +260,9 @@ FROM_DATA = [
 
 
 @pytest.mark.parametrize(("hosts", "public"), FROM_DATA)
-def test_only_a_host_that_is_named_may_be_a_private_one(hosts: tuple[str, ...], public: bool) -> None:
+def test_only_a_host_that_is_named_may_be_a_private_one(
+    hosts: tuple[str, ...], public: bool
+) -> None:
     _, call = sent_from("${base}/x", from_item, allow_hosts=hosts)
     assert call is not None
     assert (call.url, call.url_from_data) == ("https://api.example/x", public)
@@ -311,7 +325,11 @@ def test_a_status_is_welcome_or_fails_the_step_with_its_kind(
         assert isinstance(outcome, Succeeded)
         return
     failure = failure_of(outcome)
-    assert (failure.kind, failure.exit_code, failure.as_result()["output"]) == (kind, status, "body")
+    assert (failure.kind, failure.exit_code, failure.as_result()["output"]) == (
+        kind,
+        status,
+        "body",
+    )
 
 
 ERRORS = [
@@ -342,7 +360,9 @@ def test_only_failures_that_retry_on_names_are_tried_again() -> None:
     hands = FakeHands(on_request=answer)
     again = Policy(Retry(9, "fixed", 0.0, retry_on=("server_error", "rate_limit")))
     assert (
-        failure_of(performed(step("a", HttpAction(text_of(URL)), policy=again), new_run(hands))).exit_code
+        failure_of(
+            performed(step("a", HttpAction(text_of(URL)), policy=again), new_run(hands))
+        ).exit_code
         == 404
     )
     assert len(hands.asked) == 3

@@ -37,7 +37,11 @@ def test_the_answer_is_the_output_and_secrets_stay_here() -> None:
         "cost": 0.5,
     }
     (call,) = model.calls
-    assert (call.messages, call.system, call.model) == ((Message("user", "look at *** ***"),), "be ***", "m")
+    assert (call.messages, call.system, call.model) == (
+        (Message("user", "look at *** ***"),),
+        "be ***",
+        "m",
+    )
 
 
 HALF = [
@@ -67,14 +71,19 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
 EARLY = [
     ("length", "the model had no room left for its answer: raise max_tokens in options"),
     ("refused", "the model declined to answer"),
-    ("tools", "the model called a tool instead of answering, and a prompt has none: let an agent ask"),
+    (
+        "tools",
+        "the model called a tool instead of answering, and a prompt has none: let an agent ask",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("ending", "message"), EARLY)
 def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
     model = scripted([ModelResponse("Once", usage=TokenUsage(1, 1, cost=0.2), ending=ending)])
-    failure = failure_of(performed(step("a", PromptAction(text_of("hi"))), new_run(FakeHands(model=model))))
+    failure = failure_of(
+        performed(step("a", PromptAction(text_of("hi"))), new_run(FakeHands(model=model)))
+    )
     assert (failure.message, failure.kind, failure.output["output"]) == (message, ending, "Once")
 
 

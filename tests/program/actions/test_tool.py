@@ -15,7 +15,17 @@ from plait.engine.step import Policy, Retry
 from plait.program.action_step import FailureHandler
 from plait.program.actions.tool import ToolAction
 from plait.tools.call import ToolResult
-from program.fakes import Acting, FakeHands, failure_of, new_run, performed, saying, step, steps, text_of
+from program.fakes import (
+    Acting,
+    FakeHands,
+    failure_of,
+    new_run,
+    performed,
+    saying,
+    step,
+    steps,
+    text_of,
+)
 
 
 def result(data: Json = None, *, error: str | None = None, **facts: Json) -> ToolResult:
@@ -35,12 +45,15 @@ def test_the_data_of_a_tool_is_the_output_of_its_step() -> None:
     outcome = performed(
         step("a", ToolAction("t/x")), new_run(giving(result({"n": [1]}, exit_code=0, stderr="hm")))
     )
-    assert outcome == Succeeded({"output": {"n": [1]}, "stderr": "hm", "exit_code": 0, "duration": 1.5})
+    assert outcome == Succeeded(
+        {"output": {"n": [1]}, "stderr": "hm", "exit_code": 0, "duration": 1.5}
+    )
 
 
 def test_a_captured_result_keeps_its_types() -> None:
     flow = steps(
-        step("a", ToolAction("t/x"), capture="r", kind="tool"), step("b", saying("${r.n[0]} ${r.success}"))
+        step("a", ToolAction("t/x"), capture="r", kind="tool"),
+        step("b", saying("${r.n[0]} ${r.success}")),
     )
     outcome = performed(flow, new_run(giving(result({"n": [1]}))))
     assert isinstance(outcome, Succeeded)
@@ -49,12 +62,19 @@ def test_a_captured_result_keeps_its_types() -> None:
 
 def test_parameters_keep_their_types_and_secrets_stay_sealed() -> None:
     hands = giving(result())
-    params = text_of({"n": "${n}", "list": ["${n}", "a${n}"], "key": "Bearer ${secret}", "plain": True})
+    params = text_of(
+        {"n": "${n}", "list": ["${n}", "a${n}"], "key": "Bearer ${secret}", "plain": True}
+    )
     made = step("a", ToolAction(text_of("t/${kind}"), params), policy=Policy(timeout=9))
     performed(made, new_run(hands), {"n": 3, "kind": "x", "secret": Secret("hunter2")})
     asked = hands.asked[0]
     assert asked["tool"] == "t/x"
-    assert asked["params"] == {"n": 3, "list": [3, "a3"], "key": Secret("Bearer hunter2"), "plain": True}
+    assert asked["params"] == {
+        "n": 3,
+        "list": [3, "a3"],
+        "key": Secret("Bearer hunter2"),
+        "plain": True,
+    }
     assert 5 < asked["timeout"] <= 9
 
 
@@ -74,7 +94,9 @@ FAILURES: list[tuple[dict[str, Any], str, int]] = [
 @pytest.mark.parametrize(("facts", "kind", "code"), FAILURES)
 def test_a_tool_that_fails_fails_its_step(facts: dict[str, Any], kind: str, code: int) -> None:
     failure = failure_of(
-        performed(step("a", ToolAction("t/x")), new_run(giving(result("half", error="broken", **facts))))
+        performed(
+            step("a", ToolAction("t/x")), new_run(giving(result("half", error="broken", **facts)))
+        )
     )
     assert (failure.message, failure.kind, failure.exit_code) == ("t/x: broken", kind, code)
     assert failure.as_result()["output"] == "half"
@@ -85,7 +107,9 @@ def test_a_tool_that_fails_fails_its_step(facts: dict[str, Any], kind: str, code
 )
 def test_a_request_without_an_answer_fails_with_its_kind(code: str, kind: str) -> None:
     made = step("a", ToolAction("t/x"))
-    assert failure_of(performed(made, new_run(giving(RequestError("gone", code=code))))).kind == kind
+    assert (
+        failure_of(performed(made, new_run(giving(RequestError("gone", code=code))))).kind == kind
+    )
 
 
 def test_a_tool_nobody_trusts_ends_the_run_and_no_handler_sees_it() -> None:

@@ -17,7 +17,9 @@ from program.fakes import FakeHands, failure_of, new_run, performed, step, text_
 from share import examples
 
 
-def written(content: Json, values: dict[str, Json], format: FileFormat = "text", **fields: Any) -> str:
+def written(
+    content: Json, values: dict[str, Json], format: FileFormat = "text", **fields: Any
+) -> str:
     hands = FakeHands()
     made = WriteFileAction(text_of("out.txt"), text_of(content), format, **fields)
     outcome = performed(step("a", made), new_run(hands), values)
@@ -53,7 +55,8 @@ def test_a_content_is_written_in_its_format(
 
 
 hostile = st.text(
-    st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\{}[]:,#\n- &*!|>%@`"), max_size=30
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\{}[]:,#\n- &*!|>%@`"),
+    max_size=30,
 )
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 data = st.recursive(
@@ -143,7 +146,11 @@ def test_a_secret_in_plain_text_is_masked_too() -> None:
 
 def test_bytes_that_are_no_text_are_written_back_as_they_were() -> None:
     hands = FakeHands()
-    performed(step("a", WriteFileAction(text_of("f"), text_of("${v}"))), new_run(hands), {"v": "caf\udce9"})
+    performed(
+        step("a", WriteFileAction(text_of("f"), text_of("${v}"))),
+        new_run(hands),
+        {"v": "caf\udce9"},
+    )
     assert hands.files == {"f": b"caf\xe9"}
 
 

@@ -85,7 +85,12 @@ def test_replay_equals_live_and_no_recorded_call_is_repeated(
     value = walked(file, journal, last)
     made += last.calls
     output = value["output"]
-    assert {**output, "at": 0} == {"n": 3, "before": 2, "seen": [{"n": 2}, {"n": 3}, {"n": 4}], "at": 0}
+    assert {**output, "at": 0} == {
+        "n": 3,
+        "before": 2,
+        "seen": [{"n": 2}, {"n": 3}, {"n": 4}],
+        "at": 0,
+    }
     recorded = journal.step("nodes/add@3")
     assert recorded is not None
     assert output["at"] == recorded.outcome.value["assign"]["at"]  # type: ignore[union-attr]

@@ -36,12 +36,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = new_place(tmp_path, monkeypatch)
     monkeypatch.setattr(fan, "MANY", MANY)
     bad = {5, MANY - 1, ITEMS - 2}
-    lines = (f'{{"n": {n}, "bad": {str(n in bad).lower()}, "where": "gone-{n}"}}\n' for n in range(ITEMS))
+    lines = (
+        f'{{"n": {n}, "bad": {str(n in bad).lower()}, "where": "gone-{n}"}}\n' for n in range(ITEMS)
+    )
     made.write("items.jsonl", "".join(lines))
     return made
 
 
-def test_a_resumed_run_tells_of_those_that_are_done_at_once_and_does_only_the_others(place: Place) -> None:
+def test_a_resumed_run_tells_of_those_that_are_done_at_once_and_does_only_the_others(
+    place: Place,
+) -> None:
     stopped = place.run(FLOW)
     assert "3 items failed" in stopped.message
     before = {path for path in stopped.finished if path.count("/") == 1}
@@ -49,8 +53,12 @@ def test_a_resumed_run_tells_of_those_that_are_done_at_once_and_does_only_the_ot
     place.write("flow.yaml", FLOW.replace("max_failures: 3", "max_failures: 30"))
     ran = place.resume(stopped.result.run)
     told = [event for event in ran.events if isinstance(event, ItemsReplayed)]
-    assert [event.done.count(1) for event in told] == [len(before) - 1 - 3]  # not map/items, nor what failed
-    again = [event for event in ran.events if isinstance(event, StepFinished) and not event.replayed]
+    assert [event.done.count(1) for event in told] == [
+        len(before) - 1 - 3
+    ]  # not map/items, nor what failed
+    again = [
+        event for event in ran.events if isinstance(event, StepFinished) and not event.replayed
+    ]
     items = [event.path for event in again if event.kind == "item"]
     assert not before.intersection(items)
     assert place.text("counts") == f"{ITEMS - 3} 3 {ITEMS}"
@@ -95,12 +103,16 @@ def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
 
     monkeypatch.setattr(Reader, "_extend", extended)
     monkeypatch.setattr(fan.Map, "run", begun)
-    monkeypatch.setattr(Reader.__init__, "__kwdefaults__", {"many": 1})  # every journal is a long one
+    monkeypatch.setattr(
+        Reader.__init__, "__kwdefaults__", {"many": 1}
+    )  # every journal is a long one
     # Retried by another text, by that again, and by a third one.
     for number in (1, 1, 2):
         (place.root / f"gone-{number}").mkdir(exist_ok=True)
         place.write("flow.yaml", FLOW.replace("max_failures: 3", f"max_failures: {30 + number}"))
-        place.write("flow.yaml", place.text("flow.yaml").replace("content: x", f"content: x{number}"))
+        place.write(
+            "flow.yaml", place.text("flow.yaml").replace("content: x", f"content: x{number}")
+        )
         told.clear()
         place.retry(run)
         assert told[0] == "map"
@@ -116,10 +128,10 @@ print(result.counts["total"], re.search("VmHWM:[ \\t]*([0-9]+) kB", status)[1])
 """Not by getrusage: that counts what the process was before it executed Python."""
 
 
-def test_d26_neither_the_input_nor_the_items_nor_their_results_are_held_in_memory(place: Place) -> None:
-    flow = (
-        "map: {input: NAME, id: '${item.n}', max_parallel: 2, steps: [{shell: ls, when: '${item.n} < 0'}]}\n"
-    )
+def test_d26_neither_the_input_nor_the_items_nor_their_results_are_held_in_memory(
+    place: Place,
+) -> None:
+    flow = "map: {input: NAME, id: '${item.n}', max_parallel: 2, steps: [{shell: ls, when: '${item.n} < 0'}]}\n"
     peaks = {}
     for count in (100, 6000):
         lines = (f'{{"n": {n}, "text": "{n:05}{"x" * 5000}"}}\n' for n in range(count))

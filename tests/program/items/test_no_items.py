@@ -81,7 +81,9 @@ def test_what_is_written_like_a_command_is_refused_with_the_form_that_runs_it(
         ("it's.txt", ["mine"]),
     ],
 )
-def test_files_and_folders_that_exist_are_what_they_are(place: Place, input: str, items: list[str]) -> None:
+def test_files_and_folders_that_exist_are_what_they_are(
+    place: Place, input: str, items: list[str]
+) -> None:
     place.write("cat items.txt", "in a file\n")
     place.write("a; b.txt", "strange\n")
     place.write("My report - final.txt", "final\n")
@@ -168,18 +170,29 @@ def test_a_foreach_without_items_does_the_same(place: Place, items: str, why: st
     assert f"foreach has no items: {why}, and on_empty is fail" in failed.message
 
 
-def test_a_foreach_of_a_graph_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreach_of_a_graph_does_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = graph_place(tmp_path, monkeypatch)
     flow = "start: a\nnodes: {a: {type: foreach, over: [], tool: demo/echo}}\n"
-    assert warnings(place.done(flow)) == [f"node 'a' has no items: the list of 'over' is empty{ADVICE}"]
+    assert warnings(place.done(flow)) == [
+        f"node 'a' has no items: the list of 'over' is empty{ADVICE}"
+    ]
     assert warnings(place.done(flow.replace("tool:", "on_empty: ok, tool:"))) == []
     failed = place.run(flow.replace("tool:", "on_empty: fail, tool:"))
     assert failed.result.exit_code == 1
-    assert "node 'a' has no items: the list of 'over' is empty, and on_empty is fail" in failed.message
-    assert "on_empty" in place.check(flow.replace("type: foreach, over: []", "on_empty: ok"))[0].problem.what
+    assert (
+        "node 'a' has no items: the list of 'over' is empty, and on_empty is fail" in failed.message
+    )
+    assert (
+        "on_empty"
+        in place.check(flow.replace("type: foreach, over: []", "on_empty: ok"))[0].problem.what
+    )
 
 
-def test_the_map_of_an_ensemble_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_of_an_ensemble_does_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = graph_place(tmp_path, monkeypatch)
     flow = "tasks: {look: {description: look, tool: demo/echo}}\nmap: {items: [], task: look}\n"
     told = "the map has no items: the list is empty"

@@ -11,7 +11,8 @@ from plait.core.errors import InputError
 from runs.stories import Place, new_place
 
 ITEMS = "".join(
-    json.dumps({"n": name, "g": group}) + "\n" for name, group in zip("abcde", (0, 0, 1, 1, 1), strict=True)
+    json.dumps({"n": name, "g": group}) + "\n"
+    for name, group in zip("abcde", (0, 0, 1, 1, 1), strict=True)
 )
 C = '{"n":"c","g":1}'
 """What an item is shown as."""

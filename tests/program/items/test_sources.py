@@ -142,7 +142,10 @@ def test_a_command_prints_items_in_pieces_of_any_size(
     tmp_path: Path, output: bytes, beside: str, expected: list[Json], size: int
 ) -> None:
     pieces = [output[at : at + size] for at in range(0, len(output), size)]
-    assert items(f"input: {{command: make list}}\n{beside}", tmp_path, run=printing(*pieces)) == expected
+    assert (
+        items(f"input: {{command: make list}}\n{beside}", tmp_path, run=printing(*pieces))
+        == expected
+    )
 
 
 def test_a_command_is_handed_on_as_a_template_so_that_its_values_are_bound(tmp_path: Path) -> None:
@@ -227,7 +230,9 @@ def test_a_glob_gives_sorted_paths_as_text(tree: Path, pattern: str, expected: l
 
 def test_a_value_in_a_glob_is_no_pattern(tree: Path) -> None:
     assert items("input: '${dir}/*.py'", tree, values={"dir": "x[1]"}) == ["x[1]/h.py"]
-    assert items("input: {glob: '${p}'}", tree, values={"p": "x[1]/*.py"}) == ["x1/h.py"]  # said to be one
+    assert items("input: {glob: '${p}'}", tree, values={"p": "x[1]/*.py"}) == [
+        "x1/h.py"
+    ]  # said to be one
     assert (
         wrong("input: ${p}", tree, values={"p": "*.py"}).what
         == "'${p}' gives text here, and that is not the name of a file"
@@ -269,9 +274,9 @@ def test_a_file_outside_the_project_is_refused_however_it_is_named(tmp_path: Pat
     for name in ("../data.json", str(outside), "link.json"):
         assert wrong(f"input: {name}", project).code == "file-outside"
         spec = read_input(parse(name, "flow.yaml"))
-        assert list(read_items(spec, directory=str(project), run_command=no_command, allow_outside=True)) == [
-            1
-        ]
+        assert list(
+            read_items(spec, directory=str(project), run_command=no_command, allow_outside=True)
+        ) == [1]
 
 
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
@@ -359,7 +364,10 @@ def test_output_that_cannot_be_read_is_drawn_where_the_command_stands(tmp_path: 
 
 def test_the_fix_names_the_list_that_may_be_meant(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 2, "rows": [1]}')
-    assert wrong("input: a.json", tmp_path).fix == "say where the list is, for example json_path: $.rows[*]"
+    assert (
+        wrong("input: a.json", tmp_path).fix
+        == "say where the list is, for example json_path: $.rows[*]"
+    )
 
 
 def test_bytes_that_are_no_text_are_an_error_with_their_line(tmp_path: Path) -> None:
@@ -415,7 +423,9 @@ def test_all_that_is_wrong_with_a_selection_is_said_at_once() -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["items", "$.", "$[", "$.a[?@.b >]", "$[?nope(@)]", "$" + "[0]" * 400, ""])
+@pytest.mark.parametrize(
+    "path", ["items", "$.", "$[", "$.a[?@.b >]", "$[?nope(@)]", "$" + "[0]" * 400, ""]
+)
 def test_a_json_path_that_is_none_is_refused_when_the_file_is_loaded(path: str) -> None:
     with pytest.raises((InputError, LimitError)) as caught:
         compile_json_path(path)
@@ -435,7 +445,8 @@ def test_a_json_path_that_is_none_is_refused_when_the_file_is_loaded(path: str) 
             | st.floats(allow_nan=False, allow_infinity=False)
             | st.text(max_size=8),
             lambda inner: (
-                st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.text(max_size=3), inner, max_size=3)
             ),
             max_leaves=5,
         ),
@@ -449,7 +460,9 @@ def test_a_list_is_streamed_as_it_would_be_loaded(
     found: list[Json], size: int, ascii_only: bool, indent: int | None
 ) -> None:
     text = json.dumps(
-        {"before": [1, {"a": found}], "a": {"b": found}, "after": "x"}, ensure_ascii=ascii_only, indent=indent
+        {"before": [1, {"a": found}], "a": {"b": found}, "after": "x"},
+        ensure_ascii=ascii_only,
+        indent=indent,
     )
     pieces = iter([text[at : at + size] for at in range(0, len(text), size)])
     assert list(stream_elements(pieces, compile_json_path("$.a.b[*]"), "x")) == found
@@ -524,7 +537,10 @@ def test_items_are_chosen_in_the_documented_order(said: str, expected: str) -> N
     node = parse(said, "flow.yaml")
     assert isinstance(node, Mapping)
     chosen = select(iter(ROWS), read_selection(node))
-    assert " ".join(f"{'-' if row.get('n') is None else row['n']}{row['k']}" for row in chosen) == expected
+    assert (
+        " ".join(f"{'-' if row.get('n') is None else row['n']}{row['k']}" for row in chosen)
+        == expected
+    )
 
 
 def test_distinct_may_look_at_the_whole_item() -> None:
@@ -574,7 +590,8 @@ def test_text_that_spells_a_number_is_sorted_as_one() -> None:
 
 rows = st.lists(
     st.fixed_dictionaries(
-        {"i": st.integers(0, 3)}, optional={"s": st.none() | st.text(max_size=2) | st.integers(0, 2)}
+        {"i": st.integers(0, 3)},
+        optional={"s": st.none() | st.text(max_size=2) | st.integers(0, 2)},
     ),
     max_size=30,
 )
@@ -602,9 +619,9 @@ def test_a_filter_compares_the_numbers_of_a_csv_as_numbers(tmp_path: Path) -> No
 
 
 def test_a_filter_is_one_of_the_language_of_expressions() -> None:
-    assert list(select(["a.rs", "b.py"], Selection(filter=compile_filter("path matches '[.]rs$'")))) == [
-        "a.rs"
-    ]
+    assert list(
+        select(["a.rs", "b.py"], Selection(filter=compile_filter("path matches '[.]rs$'")))
+    ) == ["a.rs"]
 
 
 # Facts and keys.

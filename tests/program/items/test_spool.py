@@ -13,11 +13,21 @@ from hypothesis import strategies as st
 from plait.core.errors import InputError
 from plait.core.values import Json, Secret
 from plait.program.items import with_keys
-from plait.program.items.spool import SpoolInfo, inspect_spool, read_spool, require_spool, write_spool
+from plait.program.items.spool import (
+    SpoolInfo,
+    inspect_spool,
+    read_spool,
+    require_spool,
+    write_spool,
+)
 from share import examples
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
@@ -25,7 +35,9 @@ json_values = st.recursive(
 
 @settings(max_examples=examples(50))
 @given(items=st.lists(json_values, max_size=6))
-def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, items: list[Json]) -> None:
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, items: list[Json]
+) -> None:
     file = str(tmp_path_factory.mktemp("spool") / "items")
     pairs = list(with_keys(items))
     written = write_spool(iter(pairs), file)

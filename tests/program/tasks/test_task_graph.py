@@ -60,7 +60,9 @@ def failing(description: str = "fail", **fields: Any) -> Task:
 class Model:
     """Says what it is told to, or what a function makes of the question; keeps every question."""
 
-    def __init__(self, *answers: str | ModelResponse | Callable[[ModelRequest], str | ModelResponse]) -> None:
+    def __init__(
+        self, *answers: str | ModelResponse | Callable[[ModelRequest], str | ModelResponse]
+    ) -> None:
         self.asks: list[ModelRequest] = []
         self._answers = answers
 
@@ -68,7 +70,11 @@ class Model:
         said = self._answers[min(len(self.asks), len(self._answers) - 1)]
         self.asks.append(ask)
         answer = said(ask) if callable(said) else said
-        return answer if isinstance(answer, ModelResponse) else ModelResponse(answer, usage=USED, model="m-1")
+        return (
+            answer
+            if isinstance(answer, ModelResponse)
+            else ModelResponse(answer, usage=USED, model="m-1")
+        )
 
     @property
     def prompts(self) -> list[str]:
@@ -241,7 +247,9 @@ def test_parallel_tasks_run_at_the_same_time_and_contexts_come_in_declared_order
 
 
 @given(edges=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
-def test_whatever_the_contexts_a_task_comes_after_all_that_it_needs(edges: list[tuple[int, int]]) -> None:
+def test_whatever_the_contexts_a_task_comes_after_all_that_it_needs(
+    edges: list[tuple[int, int]],
+) -> None:
     tasks: list[Task] = []
     for number in range(8):
         needs = [tasks[first] for first, second in edges if second == number and first < number]
@@ -297,7 +305,9 @@ def test_fail_fast_begins_nothing_more() -> None:
         return ""
 
     with pytest.raises(EnsembleError):
-        Ensemble([failing(), doing("later", handler=handler)], workflow="parallel", max_parallel=1).run()
+        Ensemble(
+            [failing(), doing("later", handler=handler)], workflow="parallel", max_parallel=1
+        ).run()
     assert ran == []
 
 
@@ -357,7 +367,12 @@ def test_usage_is_kept_by_task_and_summed_up_also_beside_tasks_without_a_model()
     assert Ensemble([doing("b")]).run().cost is None
 
 
-SCHEMA = {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["a"], "title": "{5} {x}"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "object"}},
+    "required": ["a"],
+    "title": "{5} {x}",
+}
 
 
 def test_an_answer_of_a_schema_is_asked_for_again_and_every_question_counts() -> None:
@@ -392,7 +407,10 @@ def test_an_answer_that_never_fits_fails_the_task_with_what_was_said() -> None:
 
 def test_a_limit_ends_the_ensemble_before_the_question_that_would_exceed_it() -> None:
     model = Model("x")
-    tasks = [Task("a", "", agent=Agent("r", provider=model)), Task("b", "", agent=Agent("s", provider=model))]
+    tasks = [
+        Task("a", "", agent=Agent("r", provider=model)),
+        Task("b", "", agent=Agent("s", provider=model)),
+    ]
     with pytest.raises(EnsembleError) as caught:
         Ensemble(tasks, limits={"turns": 1}).run()
     assert caught.value.code == "limit"
@@ -501,10 +519,14 @@ CHUNKS = [
 
 
 @pytest.mark.parametrize(("items", "size", "result"), CHUNKS)
-def test_a_map_is_put_together_level_by_level(items: list[str], size: int | None, result: str) -> None:
+def test_a_map_is_put_together_level_by_level(
+    items: list[str], size: int | None, result: str
+) -> None:
     each = doing("{item}", name="each")
     reduce = doing("together", handler=joined, name="reduce")
-    output = Ensemble([each, reduce], map=MapReduce("all", each, reduce, chunk_size=size)).run({"all": items})
+    output = Ensemble([each, reduce], map=MapReduce("all", each, reduce, chunk_size=size)).run(
+        {"all": items}
+    )
     assert output["reduce"].raw == result
     assert output["each"].data == items
 
@@ -513,7 +535,10 @@ def test_the_text_of_a_map_knows_the_item_its_fields_and_its_place() -> None:
     each = doing("{file} {file_path} {file_index}/{file_total} {topic}", name="each")
     items = [{"path": "{topic}"}, {"path": "b"}]
     output = Ensemble([each], map=MapReduce(items, each, item="file")).run({"topic": "t"})
-    assert output.task_outputs[0].data == ['{"path":"{topic}"} {topic} 0/2 t', '{"path":"b"} b 1/2 t']
+    assert output.task_outputs[0].data == [
+        '{"path":"{topic}"} {topic} 0/2 t',
+        '{"path":"b"} b 1/2 t',
+    ]
 
 
 def test_an_item_that_lacks_a_field_is_told_before_anything_runs() -> None:
@@ -549,7 +574,11 @@ def team(*roles: str, model: Model | None = None) -> list[Task]:
 def test_a_manager_delegates_and_hears_refusals_as_text() -> None:
     manager = Model(
         delegating(
-            ("writer", "w1 {x}"), ("wirter", "w2"), ("writer", "w3"), ("artist", "a1"), ("writer", "w4")
+            ("writer", "w1 {x}"),
+            ("wirter", "w2"),
+            ("writer", "w3"),
+            ("artist", "a1"),
+            ("writer", "w4"),
         ),
         delegating(("writer", "w5")),
         lambda ask: " | ".join(message.text for message in ask.messages if message.role == "tool"),
@@ -712,16 +741,27 @@ def test_more_that_is_refused() -> None:
             {"loops": [Loop([late]), Loop([late, b])]},
             ["task 'late' stands in two loops or maps"],
         ),
-        ([late, a], {"loops": [Loop([late, a])]}, ["task 'late' needs 'a', which comes later in a loop"]),
+        (
+            [late, a],
+            {"loops": [Loop([late, a])]},
+            ["task 'late' needs 'a', which comes later in a loop"],
+        ),
         (
             [asked, a],
             {"workflow": "hierarchical"},
             ["task 'a' is done by no agent, and a manager delegates to agents"],
         ),
-        ([asked], {"manager": Manager("m")}, ["an ensemble has a manager only if it is hierarchical"]),
         (
             [asked],
-            {"workflow": "hierarchical", "manager": Manager("m", required=("q",), max_per_worker=0)},
+            {"manager": Manager("m")},
+            ["an ensemble has a manager only if it is hierarchical"],
+        ),
+        (
+            [asked],
+            {
+                "workflow": "hierarchical",
+                "manager": Manager("m", required=("q",), max_per_worker=0),
+            },
             ["'required' names no worker: 'q'", "'max_per_worker' is at least 1"],
         ),
         (
@@ -730,7 +770,11 @@ def test_more_that_is_refused() -> None:
             ["two agents have the role 'R', and a manager could not tell them apart"],
         ),
         ([doing("p", params={"a": 1}, name="p")], {}, ["task 'p' has params, and no tool"]),
-        ([a], {"loops": [Loop([a], {"path": "output", "op": "equals"})]}, ["there is no operator 'equals'"]),
+        (
+            [a],
+            {"loops": [Loop([a], {"path": "output", "op": "equals"})]},
+            ["there is no operator 'equals'"],
+        ),
     ]
     for tasks, fields, said in rows:
         assert refused(*tasks, **fields) == said
@@ -740,13 +784,18 @@ def test_tasks_that_need_each_other_through_loops_are_named() -> None:
     a = doing("a", name="a")
     b = doing("b", context=[a], name="b")
     c = doing("c", context=[b], name="c")
-    assert refused(a, b, c, loops=[Loop([a, c])]) == ["tasks need each other in a circle: 'a' → 'b' → 'a'"]
+    assert refused(a, b, c, loops=[Loop([a, c])]) == [
+        "tasks need each other in a circle: 'a' → 'b' → 'a'"
+    ]
 
 
 def test_a_limit_that_there_is_not_is_refused_by_name() -> None:
     with pytest.raises(InputError) as caught:
         Agent("r", limits={"turnz": 1})
-    assert (caught.value.what, caught.value.fix) == ("there is no limit 'turnz'", "did you mean 'turns'?")
+    assert (caught.value.what, caught.value.fix) == (
+        "there is no limit 'turnz'",
+        "did you mean 'turns'?",
+    )
 
 
 def test_a_tool_that_is_not_there_is_told_before_anything_runs() -> None:
@@ -814,7 +863,9 @@ def distinct() -> list[Handler]:
 def test_handlers_that_differ_in_code_or_in_what_they_hold_have_different_fingerprints() -> None:
     prints = [function_fingerprint(one) for one in distinct()]
     assert len(set(prints)) == len(prints)
-    assert prints == [function_fingerprint(one) for one in distinct()], "made again they are the same"
+    assert prints == [function_fingerprint(one) for one in distinct()], (
+        "made again they are the same"
+    )
     assert not any(map(is_process_local, distinct()))
 
 
@@ -822,7 +873,9 @@ def test_a_handler_with_an_object_that_may_change_is_itself_and_no_other() -> No
     one, other = Changing(1), Changing(1)
     assert function_fingerprint(one.do) == function_fingerprint(one.do)
     assert function_fingerprint(one.do) != function_fingerprint(other.do)
-    assert function_fingerprint(partial(plain, by=one)) != function_fingerprint(partial(plain, by=other))
+    assert function_fingerprint(partial(plain, by=one)) != function_fingerprint(
+        partial(plain, by=other)
+    )
     assert is_process_local(one.do)
     one.by = 2
     assert function_fingerprint(one.do) == function_fingerprint(one.do)
@@ -861,7 +914,11 @@ def test_in_another_process_a_run_goes_on_with_the_same_handler_and_asks_about_o
 
     def ran(*args: str) -> str:
         done = subprocess.run(
-            [sys.executable, "program.py", *args], cwd=tmp_path, capture_output=True, text=True, check=True
+            [sys.executable, "program.py", *args],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.strip()
 
@@ -953,7 +1010,9 @@ def test_whatever_the_budget_every_output_is_put_together_once_and_in_order(
     items: list[str], tokens: int
 ) -> None:
     each = doing("{item}", name="each")
-    reduce = doing("together", handler=lambda _, context: "".join(one.raw for one in context), name="reduce")
+    reduce = doing(
+        "together", handler=lambda _, context: "".join(one.raw for one in context), name="reduce"
+    )
     output = Ensemble([each, reduce], map=MapReduce("all", each, reduce, target_tokens=tokens)).run(
         {"all": items}
     )
@@ -970,8 +1029,12 @@ def test_if_all_items_fail_the_map_has_failed_also_where_errors_are_no_end() -> 
 PIECES = st.text("{}ab_ \\$", max_size=12)
 
 
-@given(PIECES, st.dictionaries(st.sampled_from(["a", "b", "ab"]), PIECES | st.none() | st.integers()))
-def test_a_text_is_filled_as_the_template_engine_fills_it(written: str, inputs: dict[str, Any]) -> None:
+@given(
+    PIECES, st.dictionaries(st.sampled_from(["a", "b", "ab"]), PIECES | st.none() | st.integers())
+)
+def test_a_text_is_filled_as_the_template_engine_fills_it(
+    written: str, inputs: dict[str, Any]
+) -> None:
     template = compile_template(written, "prompt")
     if set(template.placeholders) <= set(inputs):
         [task] = Ensemble([doing(written, written)]).resolve(inputs)
@@ -1027,7 +1090,9 @@ def test_an_output_is_found_by_its_task_or_by_its_id() -> None:
     first, second = doing("same"), doing("same")
     output = Ensemble([first, second]).run()
     assert (
-        [output[first], output[second]] == [output["task-1"], output["task-2"]] == list(output.task_outputs)
+        [output[first], output[second]]
+        == [output["task-1"], output["task-2"]]
+        == list(output.task_outputs)
     )
     with pytest.raises(KeyError):
         output[doing("same")]

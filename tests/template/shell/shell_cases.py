@@ -17,7 +17,9 @@ def pieces(template: str) -> list[Piece]:
     at = 0
     for index, found in enumerate(_HOLE.finditer(template)):
         made.append(template[at : found.start()])
-        made.append(ValueSlot(index, *found.span(), raw=found[1] == ":raw", option=found[1] == ":opt"))
+        made.append(
+            ValueSlot(index, *found.span(), raw=found[1] == ":raw", option=found[1] == ":opt")
+        )
         at = found.end()
     return [*made, template[at:]]
 
@@ -26,5 +28,7 @@ def planned(template: str, dialect: Dialect = "sh") -> Plan:
     return plan(pieces(template), dialect, Source("flow.yaml", template))
 
 
-def bound(template: str, *values: Json, dialect: Dialect = "sh", trusted: bool = False) -> BoundScript:
+def bound(
+    template: str, *values: Json, dialect: Dialect = "sh", trusted: bool = False
+) -> BoundScript:
     return bind(planned(template, dialect), values, trusted=[trusted] * len(values))

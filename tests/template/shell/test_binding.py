@@ -79,7 +79,10 @@ def test_a_list_becomes_one_word_per_element() -> None:
     assert script.script.rpartition("; ")[2] == 'cp "${__p1_1}" "${__p1_2}" dir'
     assert script.env == {"PLAIT_1_1": "a b", "PLAIT_1_2": "c"}
     assert bound("cp ${x} dir", []).script == "cp  dir"
-    assert bound('cp "${x}" a${y}', ["a", 1], ["b"]).env == {"PLAIT_1": '["a",1]', "PLAIT_2": '["b"]'}
+    assert bound('cp "${x}" a${y}', ["a", 1], ["b"]).env == {
+        "PLAIT_1": '["a",1]',
+        "PLAIT_2": '["b"]',
+    }
 
 
 def test_generated_names_keep_clear_of_the_scripts_own() -> None:
@@ -117,7 +120,9 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("template", "value", "shown"), SHOWN)
-def test_people_see_the_command_with_its_values_quoted(template: str, value: Json, shown: str) -> None:
+def test_people_see_the_command_with_its_values_quoted(
+    template: str, value: Json, shown: str
+) -> None:
     assert bound(template, value, dialect="bash").shown == shown
 
 
@@ -192,7 +197,9 @@ def test_a_value_that_cannot_be_passed(template: str, value: Json, code: str) ->
 
 
 @pytest.mark.parametrize("value", ["a[$(id)]", "n", "", "010", True, [1]])
-@pytest.mark.parametrize("template", ["(( ${x} ))", "for ((;${x};)); do :; done", "[[ 1 -eq '${x}' ]]"])
+@pytest.mark.parametrize(
+    "template", ["(( ${x} ))", "for ((;${x};)); do :; done", "[[ 1 -eq '${x}' ]]"]
+)
 def test_bash_evaluates_integers_only(template: str, value: Json) -> None:
     with pytest.raises(ValueRefusedError) as refused:
         bound(template, value, dialect="bash")
@@ -330,7 +337,9 @@ def test_a_value_of_any_size_arrives_with_its_newlines(shell: str, size: int) ->
 @pytest.mark.parametrize("shell", SHELLS)
 def test_many_values_that_are_large_together_arrive(shell: str) -> None:
     values = [f"{number}\n" + "y" * 90_000 + "\n" for number in range(12)]
-    script = bound("cat <<E\n${x}\nE\nfor i in ${y}; do printf '%s\\n' \"$i\"; done", values[0], values[1:])
+    script = bound(
+        "cat <<E\n${x}\nE\nfor i in ${y}; do printf '%s\\n' \"$i\"; done", values[0], values[1:]
+    )
     assert sum(map(len, script.env.values())) <= 512 * 1024
     assert prints(script, shell) == "".join(value + "\n" for value in values)
 
@@ -346,7 +355,9 @@ def test_children_find_the_descriptor_of_large_values_empty(shell: str) -> None:
 
 def test_a_large_value_that_cannot_be_read_ends_the_script() -> None:
     script = bound("echo ran ${x}", "v" * 200_000)
-    without_file = BoundScript(script.script, {**script.env, "PLAIT_FILE": "/nonexistent"}, (), script.shown)
+    without_file = BoundScript(
+        script.script, {**script.env, "PLAIT_FILE": "/nonexistent"}, (), script.shown
+    )
     finished = run_shell(without_file, timeout=30)
     assert (finished.exit_code, finished.stdout) == (125, b"")
     assert finished.stderr.endswith(b"plait: cannot read a large value\n")
@@ -354,17 +365,40 @@ def test_a_large_value_that_cannot_be_read_ends_the_script() -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_test_means_what_its_author_wrote_whatever_the_values_are(shell: str) -> None:
-    hostile = ["", "!", "(", ")", "-a", "-o", "=", "-n", "-f", "]", "-z", "x", "1", "-eq", "!=", "a b", "-t"]
+    hostile = [
+        "",
+        "!",
+        "(",
+        ")",
+        "-a",
+        "-o",
+        "=",
+        "-n",
+        "-f",
+        "]",
+        "-z",
+        "x",
+        "1",
+        "-eq",
+        "!=",
+        "a b",
+        "-t",
+    ]
     lines, expected = [], []
     for first in hostile:
         for second in hostile:
-            lines.append("[ ${x} = ${y} ] && printf 1 || printf 0; [ ! ${x} = ${y} ] && printf 1 || printf 0")
+            lines.append(
+                "[ ${x} = ${y} ] && printf 1 || printf 0; [ ! ${x} = ${y} ] && printf 1 || printf 0"
+            )
             expected.append("10" if first == second else "01")
         lines.append("[ ${x} ] && printf 1 || printf 0; [ ! -z ${x} ] && printf 1 || printf 0")
         expected.append("11" if first else "00")
     values = []
     for first in hostile:
-        values += [value for second in hostile for value in (first, second, first, second)] + [first, first]
+        values += [value for second in hostile for value in (first, second, first, second)] + [
+            first,
+            first,
+        ]
     assert prints(bound("\n".join(lines), *values), shell) == "".join(expected)
 
 
@@ -374,16 +408,25 @@ def test_a_test_means_what_its_author_wrote_whatever_the_values_are(shell: str) 
 def test_a_shell_passes_a_value_on_unchanged(shell: str, value: str) -> None:
     template = "printf '%s\\0' -- ${x} 'a${x}' \"${x}b\" ${N:-${x}} \"${N:-${x}}\" \"$(printf '%s.' ${x})\""
     printed = prints(bound(template, *[value] * 6, dialect=DIALECTS[shell], trusted=True), shell)
-    assert printed.split("\0") == ["--", value, "a" + value, value + "b", value, value, value + ".", ""]
+    assert printed.split("\0") == [
+        "--",
+        value,
+        "a" + value,
+        value + "b",
+        value,
+        value,
+        value + ".",
+        "",
+    ]
 
 
 @pytest.mark.skipif("bash" not in SHELLS, reason="needs bash")
 @pytest.mark.parametrize("value", [-5, "4", 2**63 - 1])
 def test_bash_calculates_with_integers(value: int | str) -> None:
-    template = (
-        "(( n = 0 - ${x} )); [[ ${y} -eq '${z}' ]] && for ((i=${v}; i==${w}; i--)); do echo $n $i; done"
+    template = "(( n = 0 - ${x} )); [[ ${y} -eq '${z}' ]] && for ((i=${v}; i==${w}; i--)); do echo $n $i; done"
+    assert (
+        prints(bound(template, *[value] * 5, dialect="bash"), "bash") == f"{-int(value)} {value}\n"
     )
-    assert prints(bound(template, *[value] * 5, dialect="bash"), "bash") == f"{-int(value)} {value}\n"
 
 
 @pytest.mark.skipif("bash" not in SHELLS, reason="needs bash")
@@ -413,7 +456,9 @@ SHELLS_TO_FUZZ = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 @pytest.mark.parametrize("shell", SHELLS_TO_FUZZ)
 def test_random_scripts_see_their_values_unchanged_and_run_none(shell: str) -> None:
     tally = fuzz(shell, runs=600, seed=20, wrong_lexer=False)
-    assert (tally.wrong, tally.canaries, tally.refused, tally.stopped) == (0, 0, 0, 0), tally.first_failure
+    assert (tally.wrong, tally.canaries, tally.refused, tally.stopped) == (0, 0, 0, 0), (
+        tally.first_failure
+    )
     assert tally.values >= 600
 
 
@@ -435,7 +480,9 @@ def test_no_value_runs_in_syntax_thrown_together() -> None:
 def test_the_wrong_lexer_is_wrong_everywhere() -> None:
     template = pieces("echo ${x} '${y}' \"${z}\"")
     wrong = forced_wrong(Random(1))(template, "sh").places
-    assert all(a.state != b.state for a, b in zip(wrong, analyse(template, "sh").places, strict=True))
+    assert all(
+        a.state != b.state for a, b in zip(wrong, analyse(template, "sh").places, strict=True)
+    )
 
 
 @pytest.mark.parametrize("shell", SHELLS_TO_FUZZ)
@@ -447,7 +494,11 @@ def test_the_canary_sings_when_values_are_pasted(shell: str, tmp_path: Path) -> 
 
 
 def test_a_tally_fails_on_wrong_arguments_and_on_canaries() -> None:
-    assert [Tally("sh", wrong=1).failed, Tally("sh", canaries=1).failed, Tally("sh", refused=1).failed] == [
+    assert [
+        Tally("sh", wrong=1).failed,
+        Tally("sh", canaries=1).failed,
+        Tally("sh", refused=1).failed,
+    ] == [
         True,
         True,
         False,
@@ -468,7 +519,10 @@ def test_bash_counts_with_integers_and_with_nothing_else(template: str, tmp_path
 
 @pytest.mark.parametrize(
     "template",
-    ['declare -A m=([k]="${x}"); echo "${m[k]}"', 'declare -A m; f() { local z="${x}"; echo "$z"; }; f'],
+    [
+        'declare -A m=([k]="${x}"); echo "${m[k]}"',
+        'declare -A m; f() { local z="${x}"; echo "$z"; }; f',
+    ],
 )
 def test_an_array_of_bash_may_be_given_values(template: str, tmp_path: Path) -> None:
     for value in ("$(touch canary)", "a b", "]=x", "* '\""):
@@ -482,7 +536,10 @@ def test_a_script_does_not_run_without_its_values(shell: str, tmp_path: Path) ->
     script = bound("rm -rf data/${x}", "a")
     # As behind `sudo`, `env -i` or in a container.
     done = subprocess.run(
-        [shell, "-c", script.script], env={"PATH": os.environ["PATH"]}, cwd=tmp_path, capture_output=True
+        [shell, "-c", script.script],
+        env={"PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
     )
     assert done.returncode != 0
     assert (tmp_path / "data").exists()
@@ -492,6 +549,9 @@ def test_a_script_does_not_run_without_its_values(shell: str, tmp_path: Path) ->
 def test_a_value_that_is_empty_arrives() -> None:
     script = bound("printf '[%s]' ${x}", "")
     done = subprocess.run(
-        ["sh", "-c", script.script], env={**os.environ, **script.env}, capture_output=True, check=True
+        ["sh", "-c", script.script],
+        env={**os.environ, **script.env},
+        capture_output=True,
+        check=True,
     )
     assert done.stdout == b"[]"

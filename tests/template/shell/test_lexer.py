@@ -496,16 +496,25 @@ def test_a_refusal_says_what_where_and_what_to_write_instead() -> None:
 
 def test_a_place_in_the_text_is_found_behind_holes() -> None:
     template = "echo ${x} 'open"
-    assert [(r.code, template[r.start]) for r in lexed(template, "sh").refusals] == [("unbalanced", "'")]
+    assert [(r.code, template[r.start]) for r in lexed(template, "sh").refusals] == [
+        ("unbalanced", "'")
+    ]
 
 
 def test_raw_values_may_stand_anywhere() -> None:
-    for template in ("${x:raw} a", "eval ${x:raw}", "echo \\${x:raw}", "[ ${x:raw} a ]", "sh -c '${x:raw}'"):
+    for template in (
+        "${x:raw} a",
+        "eval ${x:raw}",
+        "echo \\${x:raw}",
+        "[ ${x:raw} a ]",
+        "sh -c '${x:raw}'",
+    ):
         assert codes(template, "sh") == []
 
 
 @pytest.mark.parametrize(
-    "template", ["echo 'open", "eval $x", "cat <<E", "a(b", "alias a=b", "$(" * 500, "alias a=${x:raw}"]
+    "template",
+    ["echo 'open", "eval $x", "cat <<E", "a(b", "alias a=b", "$(" * 500, "alias a=${x:raw}"],
 )
 def test_a_script_without_holes_is_its_authors_own(template: str) -> None:
     assert codes(template, "sh") == []
@@ -589,7 +598,8 @@ TOKENS = [
 ]
 
 soup = st.lists(
-    st.sampled_from([*TOKENS, ValueSlot(0, 0, 4)]) | st.text(string.printable, max_size=3), max_size=30
+    st.sampled_from([*TOKENS, ValueSlot(0, 0, 4)]) | st.text(string.printable, max_size=3),
+    max_size=30,
 )
 
 

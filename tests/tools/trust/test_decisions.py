@@ -34,7 +34,13 @@ from plait.tools.trust.decisions import (
     TrustStore,
 )
 from plait.tools.trust.keys import Rotated, rotate
-from plait.tools.trust.signatures import PrivateKey, sign_bytes, sign_detached, sign_rotation, time_text
+from plait.tools.trust.signatures import (
+    PrivateKey,
+    sign_bytes,
+    sign_detached,
+    sign_rotation,
+    time_text,
+)
 
 KEY = PrivateKey(bytes(range(32)))
 OTHER = PrivateKey(bytes(range(1, 33)))
@@ -72,13 +78,19 @@ class World:
 
     @property
     def store(self) -> TrustStore:
-        return TrustStore(str(self.user), now=self.now, machine=str(self.machine), administrator=os.getuid())
+        return TrustStore(
+            str(self.user), now=self.now, machine=str(self.machine), administrator=os.getuid()
+        )
 
     def now(self) -> float:
         return self.clock
 
     def trust(
-        self, *, ask: AskTrust | None = None, allow_downgrade: tuple[str, ...] = (), user: Path | None = None
+        self,
+        *,
+        ask: AskTrust | None = None,
+        allow_downgrade: tuple[str, ...] = (),
+        user: Path | None = None,
     ) -> Trust:
         return Trust(
             str(user or self.user),
@@ -92,7 +104,13 @@ class World:
         )
 
     def write(
-        self, space: SpaceName, item_id: str, data: bytes, *, kind: str = "tool", extension: str = ".sh"
+        self,
+        space: SpaceName,
+        item_id: str,
+        data: bytes,
+        *,
+        kind: str = "tool",
+        extension: str = ".sh",
     ) -> ToolFile:
         """A file of a space, as it is read to be run."""
         root = {"project": self.project / ".ai", "user": self.user, "system": self.system}[space]
@@ -100,7 +118,9 @@ class World:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         path.write_bytes(data)
         path.chmod(0o644)
-        return ToolFile(kind, item_id, Space(space, str(root)), str(path), data, file_digest(data), Header())
+        return ToolFile(
+            kind, item_id, Space(space, str(root)), str(path), data, file_digest(data), Header()
+        )
 
     def signed(
         self,
@@ -112,7 +132,9 @@ class World:
         space: SpaceName = "project",
         signed_as: str | None = None,
     ) -> ToolFile:
-        made = sign_bytes(data, kind="tool", item_id=signed_as or item_id, extension=".sh", key=key, now=at)
+        made = sign_bytes(
+            data, kind="tool", item_id=signed_as or item_id, extension=".sh", key=key, now=at
+        )
         return self.write(space, item_id, made)
 
     def trust_key(self, key: PrivateKey = KEY, **scope: object) -> TrustedKey:
@@ -187,7 +209,9 @@ def test_another_folder_in_the_place_of_a_trusted_one_is_not_trusted(world: Worl
 def test_a_project_is_known_by_its_real_path(world: World) -> None:
     (world.top / "link").symlink_to(world.project)
     world.store.trust_project(str(world.top / "link"), origin="plait trust")
-    assert world.trust().require([world.write("project", "team/report", PROGRAM)])[0].by == "project"
+    assert (
+        world.trust().require([world.write("project", "team/report", PROGRAM)])[0].by == "project"
+    )
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
@@ -217,7 +241,9 @@ def test_json_is_signed_beside_itself(world: World) -> None:
     world.trust_key()
     item = world.write("project", "team/data", b"{}", extension=".json")
     assert world.trust().decide(item).code == "unsigned"
-    beside = sign_detached(item.data, kind="tool", item_id="team/data", extension=".json", key=KEY, now=NOW)
+    beside = sign_detached(
+        item.data, kind="tool", item_id="team/data", extension=".json", key=KEY, now=NOW
+    )
     Path(f"{item.path}.sig").write_bytes(beside)
     judging = world.trust()
     assert judging.decide(item).by == "signature"
@@ -239,7 +265,9 @@ DEMANDS = [
 
 
 @pytest.mark.parametrize(("settings", "signed_only"), DEMANDS)
-def test_a_project_can_demand_signatures(world: World, settings: str | None, signed_only: bool) -> None:
+def test_a_project_can_demand_signatures(
+    world: World, settings: str | None, signed_only: bool
+) -> None:
     world.trust_key()
     world.store.trust_project(str(world.project), origin="plait trust")
     if settings is not None:
@@ -510,7 +538,12 @@ SCOPES = [
 
 @pytest.mark.parametrize(("spaces", "ids", "item_id", "space", "runs"), SCOPES)
 def test_a_key_is_trusted_for_some_ids_in_some_spaces(
-    world: World, spaces: tuple[str, ...], ids: tuple[str, ...], item_id: str, space: SpaceName, runs: bool
+    world: World,
+    spaces: tuple[str, ...],
+    ids: tuple[str, ...],
+    item_id: str,
+    space: SpaceName,
+    runs: bool,
 ) -> None:
     world.trust_key(spaces=spaces, ids=ids)
     verdict = world.trust().decide(world.signed(item_id, space=space))
@@ -617,7 +650,9 @@ def test_an_older_version_is_refused_after_a_newer_one_ran(world: World) -> None
 
 def may_run(world: World, item: ToolFile) -> bool:
     """It is let through, and on a verdict of its own."""
-    return [verdict.item.id for verdict in world.trust().require([item]) if verdict.allowed] == [item.id]
+    return [verdict.item.id for verdict in world.trust().require([item]) if verdict.allowed] == [
+        item.id
+    ]
 
 
 def test_judging_alone_remembers_nothing(world: World) -> None:
@@ -808,7 +843,10 @@ def test_the_environment_is_not_even_read(module: object) -> None:
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))  # type: ignore[attr-defined]
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    assert names & {"environ", "environb", "getenv", "getenvb", "expanduser", "expandvars", "Path"} == set()
+    assert (
+        names & {"environ", "environb", "getenv", "getenvb", "expanduser", "expandvars", "Path"}
+        == set()
+    )
 
 
 # ── your own files ───────────────────────────────────────────────────────
@@ -821,7 +859,9 @@ def test_your_own_files_run(world: World) -> None:
 
 @pytest.mark.parametrize("place", ["tools/team/own.sh", "tools/team", "tools", "."])
 @pytest.mark.parametrize("right", [0o020, 0o002])
-def test_a_file_of_yours_that_others_can_write_is_refused(world: World, place: str, right: int) -> None:
+def test_a_file_of_yours_that_others_can_write_is_refused(
+    world: World, place: str, right: int
+) -> None:
     item = world.write("user", "team/own", PROGRAM)
     path = Path(os.path.normpath(world.user / place))
     path.chmod(stat.S_IMODE(path.stat().st_mode) | right)
@@ -877,7 +917,10 @@ def test_a_system_file_runs_as_it_was_installed_and_not_otherwise(world: World) 
 
 def test_a_trusted_project_does_not_vouch_for_system_files(world: World) -> None:
     world.trust().trust_project(origin="plait trust")
-    assert refused(world.trust(), world.write("system", "core/list", PROGRAM)).code == "changed-system-file"
+    assert (
+        refused(world.trust(), world.write("system", "core/list", PROGRAM)).code
+        == "changed-system-file"
+    )
 
 
 def test_a_check_says_what_has_changed(world: World) -> None:
@@ -929,7 +972,9 @@ def test_a_store_that_others_can_write_is_not_believed(world: World, name: str, 
     world.trust().trust_project(origin="plait trust")
     path = Path(os.path.normpath(world.user / "trust" / name))
     path.chmod(stat.S_IMODE(path.stat().st_mode) | right)
-    assert refused(world.trust(), world.write("project", "team/plain", PROGRAM)).code == "unsafe-store"
+    assert (
+        refused(world.trust(), world.write("project", "team/plain", PROGRAM)).code == "unsafe-store"
+    )
 
 
 def test_a_link_in_the_store_is_not_followed(world: World) -> None:
@@ -937,7 +982,10 @@ def test_a_link_in_the_store_is_not_followed(world: World) -> None:
     path = world.user / "trust" / "projects.json"
     path.rename(world.top / "elsewhere.json")
     path.symlink_to(world.top / "elsewhere.json")
-    assert refused(world.trust(), world.write("project", "team/plain", PROGRAM)).code == "unusable-store"
+    assert (
+        refused(world.trust(), world.write("project", "team/plain", PROGRAM)).code
+        == "unusable-store"
+    )
 
 
 def test_a_user_space_that_is_a_file_trusts_nothing_and_keeps_nothing(world: World) -> None:
@@ -966,7 +1014,8 @@ def test_a_damaged_store_lets_nothing_run(world: World, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"public_key": OTHER.public.hex()}, {"public_key": "x"}, {"ids": [1]}, {"revoked": True}]
+    "change",
+    [{"public_key": OTHER.public.hex()}, {"public_key": "x"}, {"ids": [1]}, {"revoked": True}],
 )
 def test_a_key_file_holds_the_key_of_its_name(world: World, change: dict[str, object]) -> None:
     world.trust_key()
@@ -1088,7 +1137,9 @@ def of_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [elsewhere, as_pipe, damaged, of_another])
-def test_what_is_not_a_plain_key_file_is_refused(world: World, spoil: Callable[[Path], None]) -> None:
+def test_what_is_not_a_plain_key_file_is_refused(
+    world: World, spoil: Callable[[Path], None]
+) -> None:
     folder = KeyFolder(str(world.user))
     folder.create()
     spoil(world.user / "keys" / "signing.key")
@@ -1166,20 +1217,29 @@ def test_a_rotation_that_was_interrupted_leaves_a_key_that_signs_and_is_ended_by
         rotated(world, until=step)
     standing = keys.open()
     meanwhile = world.signed("team/meanwhile", key=standing, at=NOW)
-    assert [world.trust().decide(item).by for item in (before, meanwhile)] == ["signature", "signature"]
+    assert [world.trust().decide(item).by for item in (before, meanwhile)] == [
+        "signature",
+        "signature",
+    ]
 
     world.clock += 60
     done = rotated(world)
     keys.end_rotation("signing")
     new = keys.open()
     assert (new.fingerprint, keys.open(done.kept)) == (done.fingerprint, old)
-    assert {key.fingerprint: (key.version, key.not_after, key.origin) for key in trusted_keys(world)} == {
+    assert {
+        key.fingerprint: (key.version, key.not_after, key.origin) for key in trusted_keys(world)
+    } == {
         old.fingerprint: (2, time_text(NOW), "your own key"),
         new.fingerprint: (2, None, "your own key"),
     }
     assert world.trust().decide(before).by == "signature"
-    assert world.trust().decide(world.signed("team/after", key=new, at=world.clock)).by == "signature"
-    assert world.trust().decide(world.signed("team/late", key=old, at=world.clock)).code == "key-ended"
+    assert (
+        world.trust().decide(world.signed("team/after", key=new, at=world.clock)).by == "signature"
+    )
+    assert (
+        world.trust().decide(world.signed("team/late", key=old, at=world.clock)).code == "key-ended"
+    )
     assert sorted(os.listdir(keys.root)) == sorted(["lock", "signing.key", f"{done.kept}.key"])
 
 
@@ -1279,7 +1339,9 @@ def test_a_user_space_around_the_project_is_believed_only_if_it_is_the_home_of_t
     )
     with pytest.raises(TrustError, match="lies around this project, which cannot vouch for itself"):
         judging.trust_project(origin="test")
-    at_home = Trust(str(around), str(world.project), now=world.now, home=str(world.top), machine="/nowhere")
+    at_home = Trust(
+        str(around), str(world.project), now=world.now, home=str(world.top), machine="/nowhere"
+    )
     assert at_home.project_trusted
 
 
@@ -1303,7 +1365,9 @@ def test_what_is_only_looked_at_has_not_run_here(world: World) -> None:
     assert refused(world.trust(), older).code == "rolled-back"
 
 
-def test_a_user_space_inside_the_project_does_not_take_the_keys_of_the_machine_away(world: World) -> None:
+def test_a_user_space_inside_the_project_does_not_take_the_keys_of_the_machine_away(
+    world: World,
+) -> None:
     machine_key(world)
     inside = world.project / "home" / ".ai"
     inside.mkdir(parents=True)
@@ -1324,7 +1388,9 @@ def test_a_store_of_the_machine_that_others_can_write_is_refused(
 ) -> None:
     path = machine_key(world)
     spoil(path)
-    with pytest.raises(TrustError, match="could be changed by others than the administrator") as caught:
+    with pytest.raises(
+        TrustError, match="could be changed by others than the administrator"
+    ) as caught:
         world.trust().decide(world.signed())
     assert caught.value.code == "unsafe-store"
 

@@ -30,11 +30,16 @@ def test_a_header_from_the_manifest_is_the_header_in_the_file(relative: str) -> 
     as_told = read_item(found(manifest.SYSTEM, relative))
     as_read = read_item(found(manifest.SYSTEM, relative, "user"))  # where the manifest has no say
     assert as_told.header == as_read.header
-    assert manifest.manifest_header(manifest.SYSTEM, relative, as_told.digest) == header_values(as_read.path)
+    assert manifest.manifest_header(manifest.SYSTEM, relative, as_told.digest) == header_values(
+        as_read.path
+    )
 
 
 def test_every_runtime_is_told_and_nothing_that_is_no_tool() -> None:
-    assert {"tools/core/runtimes/python/script.yaml", "extractors/tools.yaml"} <= BUILT.contents.keys()
+    assert {
+        "tools/core/runtimes/python/script.yaml",
+        "extractors/tools.yaml",
+    } <= BUILT.contents.keys()
     assert "tools/core/file/_tree.py" not in BUILT.contents
 
 

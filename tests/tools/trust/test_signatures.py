@@ -33,7 +33,9 @@ PROGRAM = b"#!/usr/bin/env python3\nimport sys\n\nprint(sys.argv)\n"
 
 
 def signed(data: bytes = PROGRAM, extension: str = ".py") -> bytes:
-    return sign_bytes(data, kind="tool", item_id="team/report", extension=extension, key=KEY, now=NOW)
+    return sign_bytes(
+        data, kind="tool", item_id="team/report", extension=extension, key=KEY, now=NOW
+    )
 
 
 def check(
@@ -101,7 +103,9 @@ def test_a_rye_line_may_name_an_account() -> None:
 
 
 def test_signing_again_replaces_the_line() -> None:
-    later = sign_bytes(signed(), kind="tool", item_id="team/report", extension=".py", key=OTHER, now=NOW + 60)
+    later = sign_bytes(
+        signed(), kind="tool", item_id="team/report", extension=".py", key=OTHER, now=NOW + 60
+    )
     check(later, public_key=OTHER.public)
     assert later.count(b":signed:") == 1
     assert field(later).hash == field(signed()).hash
@@ -127,19 +131,26 @@ def test_a_file_without_comments_is_signed_beside_itself() -> None:
     data = b'{"rows": [1, 2]}'
     with pytest.raises(InputError, match=r"a \.json file cannot hold a signature"):
         signed(data, ".json")
-    beside = sign_detached(data, kind="tool", item_id="team/data", extension=".json", key=KEY, now=NOW)
+    beside = sign_detached(
+        data, kind="tool", item_id="team/data", extension=".json", key=KEY, now=NOW
+    )
     signature = read_detached(beside)
     verify(data, signature, KEY.public, kind="tool", item_id="team/data", extension=".json")
     with pytest.raises(TrustError, match="its bytes are not those that were signed"):
-        verify(data + b" ", signature, KEY.public, kind="tool", item_id="team/data", extension=".json")
+        verify(
+            data + b" ", signature, KEY.public, kind="tool", item_id="team/data", extension=".json"
+        )
     with pytest.raises(TrustError, match=r"its signature is not for the tool team/other\.json"):
         verify(data, signature, KEY.public, kind="tool", item_id="team/other", extension=".json")
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda b: b[:-1], lambda b: b + b"\n", lambda b: b + b"x", lambda b: b" " + b, lambda _: b""]
+    "spoil",
+    [lambda b: b[:-1], lambda b: b + b"\n", lambda b: b + b"x", lambda b: b" " + b, lambda _: b""],
 )
-def test_a_signature_file_holds_the_signature_and_nothing_else(spoil: Callable[[bytes], bytes]) -> None:
+def test_a_signature_file_holds_the_signature_and_nothing_else(
+    spoil: Callable[[bytes], bytes],
+) -> None:
     beside = sign_detached(b"{}", kind="tool", item_id="a", extension=".json", key=KEY, now=NOW)
     with pytest.raises(TrustError) as caught:
         read_detached(spoil(beside))
@@ -178,7 +189,9 @@ def uncanonical(data: bytes) -> bytes:
     letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     value = field(data).value.encode()
     last = letters[letters.index(value[-1]) + 1 :][:1]
-    assert base64.urlsafe_b64decode(value + b"==") == base64.urlsafe_b64decode(value[:-1] + last + b"==")
+    assert base64.urlsafe_b64decode(value + b"==") == base64.urlsafe_b64decode(
+        value[:-1] + last + b"=="
+    )
     return data.replace(value, value[:-1] + last)
 
 
@@ -235,7 +248,9 @@ TAMPERED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "code"), [row[1:] for row in TAMPERED], ids=[row[0] for row in TAMPERED])
+@pytest.mark.parametrize(
+    ("how", "code"), [row[1:] for row in TAMPERED], ids=[row[0] for row in TAMPERED]
+)
 def test_a_tampered_file_does_not_verify(how: Callable[[bytes], bytes], code: str) -> None:
     data = signed()
     check(data)
@@ -296,7 +311,9 @@ def test_no_single_bit_can_be_changed() -> None:
     assert survived == []
 
 
-@given(body=st.binary(max_size=300), item_id=st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8})?", fullmatch=True))
+@given(
+    body=st.binary(max_size=300), item_id=st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8})?", fullmatch=True)
+)
 def test_what_was_signed_verifies_and_one_more_byte_does_not(body: bytes, item_id: str) -> None:
     body = body.removeprefix(b"\xef\xbb\xbf")
     made = sign_bytes(body, kind="tool", item_id=item_id, extension=".py", key=KEY, now=NOW)
@@ -307,14 +324,21 @@ def test_what_was_signed_verifies_and_one_more_byte_does_not(body: bytes, item_i
         check(made, item_id=item_id + "x")
 
 
-@given(data=st.binary(max_size=400) | st.binary(max_size=40).map(lambda tail: b"# plait:signed:" + tail))
+@given(
+    data=st.binary(max_size=400)
+    | st.binary(max_size=40).map(lambda tail: b"# plait:signed:" + tail)
+)
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
         signature = read_signature(data)
     except TrustError as error:
         said = error.code
     else:
-        said = None if signature is None or signature.text.encode() in data else "read what is not there"
+        said = (
+            None
+            if signature is None or signature.text.encode() in data
+            else "read what is not there"
+        )
     assert said in (None, "malformed-signature")
 
 
@@ -374,9 +398,15 @@ def test_a_private_key_does_not_show_itself() -> None:
 
 
 def test_the_public_key_is_that_of_rfc_8032() -> None:
-    key = PrivateKey(bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
+    key = PrivateKey(
+        bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
+    )
     assert key.public.hex() == "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
-    assert key.sign(b"").hex().startswith("e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155")
+    assert (
+        key.sign(b"")
+        .hex()
+        .startswith("e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155")
+    )
 
 
 # ── rotation ─────────────────────────────────────────────────────────────

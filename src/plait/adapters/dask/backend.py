@@ -1,18 +1,22 @@
 """Items on the workers of a Dask cluster; the journal stays here.
 
-    items → errands → tasks, few at a time → scheduler → workers → replies → journal, a task a transaction
+    items → errands → tasks, few at a time → scheduler → workers → replies → journal, a task a
+    transaction
 
 Never more items are with the scheduler than may run at a time, and never more tasks than twice what
-its workers can take, so a million items do not fill it and a death repeats no more than it may.  A task
-costs milliseconds: where items are shorter, several of them are one, as far as all threads stay busy.
+its workers can take, so a million items do not fill it and a death repeats no more than it may.  A
+task costs milliseconds: where items are shorter, several of them are one, as far as all threads
+stay busy.
 
-Replies are fetched for each worker by itself, so one that is stuck or gone keeps back nothing but its own.
-What makes no progress is noticed here: others do what a worker has that had no heartbeat for `stall_timeout`,
-a task that no worker has is sent again, and a cluster without workers ends the run after `wait_for_workers`.
+Replies are fetched for each worker by itself, so one that is stuck or gone keeps back nothing but
+its own. What makes no progress is noticed here: others do what a worker has that had no heartbeat
+for `stall_timeout`, a task that no worker has is sent again, and a cluster without workers ends the
+run after `wait_for_workers`.
 
-Each task is for one worker.  Dask does again what a dead worker had done as long as anybody may want it, also
-if that is recorded here meanwhile; for a task that no other worker may take it cannot.  So what is done
-again is decided here, by what is recorded.  A reply that comes twice is dropped.
+Each task is for one worker.  Dask does again what a dead worker had done as long as anybody may
+want it, also if that is recorded here meanwhile; for a task that no other worker may take it
+cannot.  So what is done again is decided here, by what is recorded.  A reply that comes twice is
+dropped.
 
 The graph that the scheduler gets names functions of Python alone, so only workers need Plait.
 """
@@ -75,7 +79,9 @@ TASK: Final = 0.2
 MOST_ITEMS: Final = 64
 """Of one task."""
 STALL: Final = 60.0
-"""Seconds that a scheduler may be gone, or that it or a worker may say nothing, unless the flow says more."""
+"""Seconds that a scheduler may be gone, or that it or a worker may say nothing, unless the flow
+says more.
+"""
 WAIT: Final = 600.0
 """Seconds that a cluster may have no worker that takes items, unless the flow says more."""
 REVIEW: Final = 5.0
@@ -85,7 +91,9 @@ FETCHES: Final = 3
 QUIET: Final = 5.0
 """Seconds without an answer, after which we say that we wait for it."""
 GREETING: Final = 1 / 6
-"""Of our patience, until workers that were greeted together are greeted one by one: one may be stuck."""
+"""Of our patience, until workers that were greeted together are greeted one by one: one may be
+stuck.
+"""
 FIRST: Final = 1.0
 """Seconds that we do nothing but wait for the first workers."""
 CLOSING: Final = 2.0
@@ -103,7 +111,9 @@ TOO_MANY: Final = 4
 
 
 class DaskBackend:
-    """The workers of a cluster: of one at an address, or of our own, which lives as long as the map."""
+    """The workers of a cluster: of one at an address, or of our own, which lives as long as the
+    map.
+    """
 
     takes_address: Final = True
 
@@ -202,8 +212,8 @@ class DaskRun:
         patience: float = STALL,
         wait: float = WAIT,
     ) -> None:
-        """`patience`: seconds that the scheduler may be gone, or that it or a worker may say nothing;
-        `wait`: seconds that there may be no worker that takes items."""
+        """`patience`: seconds that the scheduler may be gone, or that it or a worker may say
+        nothing; `wait`: seconds that there may be no worker that takes items."""
         self._patience = patience
         self._wait = wait
         self._cluster = cluster
@@ -239,7 +249,9 @@ class DaskRun:
         self._hushed: set[str] = set()
         """Workers that we have said to be silent."""
         self._stuck: set[str] = set()
-        """Workers that were silent for too long: nothing is sent to them until they are heard again."""
+        """Workers that were silent for too long: nothing is sent to them until they are heard
+        again.
+        """
         self._workers: dict[str, int] = {}
         """Threads of those that have the parcel."""
         self._greetings: list[_Greeting] = []
@@ -248,7 +260,9 @@ class DaskRun:
         """Since when no worker takes items …"""
         self._has_said_empty = False
         self._is_silent = False
-        """The scheduler has not answered when workers were to halt, so nobody waits for it at last words."""
+        """The scheduler has not answered when workers were to halt, so nobody waits for it at last
+        words.
+        """
         self._error: BaseException | None = None
         self._exhausted = False
 
@@ -265,7 +279,9 @@ class DaskRun:
             raise self._error
 
     def _is_connected(self) -> bool:
-        """It was there before anything ran: if it is not now, it is one that is gone, and may come back."""
+        """It was there before anything ran: if it is not now, it is one that is gone, and may come
+        back.
+        """
         try:
             self._connect(CONNECT)
         except Preempted:
@@ -300,13 +316,17 @@ class DaskRun:
     # ── asking ───────────────────────────────────────────────────────────
 
     def _ask(self, function: Callable[[], Any]) -> Any:
-        """What the scheduler says.  It may take its time, but no longer than one that is gone may."""
+        """What the scheduler says.  It may take its time, but no longer than one that is gone
+        may.
+        """
         call = TimedCall(function)
         try:
             quiet = min(QUIET, self._patience / 2)
             if not call.is_over(quiet, gives_way=self._has_to_look_up):
                 self._require_nothing_urgent()
-                self._note(f"the scheduler at {self._cluster.display_name} does not answer; waiting for it")
+                self._note(
+                    f"the scheduler at {self._cluster.display_name} does not answer; waiting for it"
+                )
             return call.answer(self._patience - quiet, gives_way=self._has_to_look_up)
         except NoAnswer:
             raise ProcessError(
@@ -339,7 +359,9 @@ class DaskRun:
         said = self._client.run(function, *args, workers=workers, on_error="return")
         return {worker: self._mask_reply(one) for worker, one in said.items()}
 
-    def _run_unmasked(self, workers: list[str], function: Callable[..., object], *args: object) -> Any:
+    def _run_unmasked(
+        self, workers: list[str], function: Callable[..., object], *args: object
+    ) -> Any:
         """The same as it is, secrets and all: to be compared, and not to be shown."""
         said = self._client.run(function, *args, workers=workers, on_error="return")
         return {worker: mask_reply(one, str) for worker, one in said.items()}
@@ -371,9 +393,13 @@ class DaskRun:
         for worker in (self._workers.keys() | flown_to) - there.keys():
             self._lose(worker)
         self._stuck &= there.keys()
-        self._greet_new({worker: count for worker, count in there.items() if worker not in self._stuck})
+        self._greet_new(
+            {worker: count for worker, count in there.items() if worker not in self._stuck}
+        )
         self._welcome()
-        self._workers |= {worker: threads for worker, threads in there.items() if worker in self._workers}
+        self._workers |= {
+            worker: threads for worker, threads in there.items() if worker in self._workers
+        }
         self._ask_later()
         self._require_workers(there)
 
@@ -389,8 +415,10 @@ class DaskRun:
         if not self._has_said_empty and (not there or without > min(QUIET, self._wait / 2)):
             self._has_said_empty = True
             self._note(
-                f"the cluster at {self._cluster.display_name} has no workers{' that answer' * bool(there)}; "
-                f"items go on when one is there, and the run ends after {self._wait:g} seconds without one"
+                f"the cluster at {self._cluster.display_name} has no "
+                f"workers{' that answer' * bool(there)}; "
+                f"items go on when one is there, and the run ends after {self._wait:g} seconds "
+                "without one"
             )
         if without > self._wait:
             raise ProcessError(
@@ -452,7 +480,8 @@ class DaskRun:
         doubted = {
             key
             for key in old
-            if key not in processing and self._flying[key].future.status not in ("finished", "error")
+            if key not in processing
+            and self._flying[key].future.status not in ("finished", "error")
         }
         lost = doubted & self._doubted
         self._doubted = doubted - lost
@@ -464,9 +493,13 @@ class DaskRun:
 
     def _greet_new(self, there: Mapping[str, int]) -> None:
         """While others work: one that is stuck keeps nobody from it."""
-        self._greetings = [one for one in self._greetings if not there.keys().isdisjoint(one.workers)]
+        self._greetings = [
+            one for one in self._greetings if not there.keys().isdisjoint(one.workers)
+        ]
         greeted = {worker for one in self._greetings for worker in one.workers}
-        new = tuple(worker for worker in there if worker not in self._workers and worker not in greeted)
+        new = tuple(
+            worker for worker in there if worker not in self._workers and worker not in greeted
+        )
         if not new:
             return
         self._greet(new)
@@ -518,7 +551,9 @@ class DaskRun:
                 raise unloadable({worker: reply})
 
     def _lose(self, worker: str) -> None:
-        """It is gone: what it had goes again; an item of which workers die, one after the other, does not."""
+        """It is gone: what it had goes again; an item of which workers die, one after the other,
+        does not.
+        """
         threads = self._workers.pop(worker, 1)  # it may have been waiting for another parcel
         self._ready.pop(worker, None)
         self._asked.pop(worker, None)
@@ -575,8 +610,12 @@ class DaskRun:
         ):
             raise DeadlineExceeded
 
-    def _take_worker(self, free: dict[str, int], works: list[WorkItem], sent: Set[str]) -> str | None:
-        """The worker that has most room, or has nothing else if this is an item of which workers died."""
+    def _take_worker(
+        self, free: dict[str, int], works: list[WorkItem], sent: Set[str]
+    ) -> str | None:
+        """The worker that has most room, or has nothing else if this is an item of which workers
+        died.
+        """
         if self._is_suspect(works):
             busy = {flight.worker for flight in self._flying.values()} | sent
             idle = next((one for one in free if one not in busy), None)
@@ -597,9 +636,15 @@ class DaskRun:
         is_short = self._pace is not None and self._pace * self._together() < SHORT
         ahead = AHEAD if is_short else 1
         flying = Counter(flight.worker for flight in self._flying.values())
-        free = {worker: ahead * threads - flying[worker] for worker, threads in self._workers.items()}
-        alone = {flight.worker for flight in self._flying.values() if self._is_suspect(flight.works)}
-        return {worker: tasks for worker, tasks in free.items() if tasks > 0 and worker not in alone}
+        free = {
+            worker: ahead * threads - flying[worker] for worker, threads in self._workers.items()
+        }
+        alone = {
+            flight.worker for flight in self._flying.values() if self._is_suspect(flight.works)
+        }
+        return {
+            worker: tasks for worker, tasks in free.items() if tasks > 0 and worker not in alone
+        }
 
     def _together(self) -> int:
         """How many items are to be one task."""
@@ -691,7 +736,9 @@ class DaskRun:
                 self._again += flight.works
 
     def _fetch(self) -> None:
-        """Each worker is asked by itself, for all that it has: one that is stuck keeps back nobody else's."""
+        """Each worker is asked by itself, for all that it has: one that is stuck keeps back nobody
+        else's.
+        """
         for worker in [one for one in self._ready if one not in self._asked]:
             # A task may say twice that it has ended.
             keys = [key for key in dict.fromkeys(self._ready.pop(worker)) if key in self._flying]
@@ -773,7 +820,9 @@ class DaskRun:
             "worker",
             path=turn.path,
         )
-        outcome: Outcome = Skipped(failure.message) if step.policy.skip_on_failure else Failed(failure)
+        outcome: Outcome = (
+            Skipped(failure.message) if step.policy.skip_on_failure else Failed(failure)
+        )
         self._run.append_remote((_end(step, turn, outcome),))
         self._finished(work, outcome)
 
@@ -784,13 +833,17 @@ class DaskRun:
         self._comm = self._client.scheduler_comm
 
     def _close(self, seconds: float) -> None:
-        TimedCall(partial(self._client.close, timeout=seconds)).is_over(seconds, gives_way=self._is_hurried)
+        TimedCall(partial(self._client.close, timeout=seconds)).is_over(
+            seconds, gives_way=self._is_hurried
+        )
 
     def _is_hurried(self) -> bool:
         return self._run.stop.at_once
 
     def _reconnect(self) -> None:
-        """The scheduler is gone, and with it all that it had: what is not recorded is sent again."""
+        """The scheduler is gone, and with it all that it had: what is not recorded is sent
+        again.
+        """
         for flight in self._flying.values():
             self._again += flight.works
         self._flying.clear()
@@ -819,7 +872,8 @@ class DaskRun:
                     raise
                 if time.monotonic() > until:
                     raise ProcessError(
-                        f"the scheduler at {self._cluster.display_name} is gone, and did not come back",
+                        f"the scheduler at {self._cluster.display_name} is gone, and did not come "
+                        "back",
                         fix=f"start it again, then: plait resume {self._run.id}",
                         code="no-cluster",
                     ) from None
@@ -827,7 +881,9 @@ class DaskRun:
         return False
 
     def _cancel(self) -> None:
-        """Nobody wants them any more; their processes are gone when this returns, or the grace is over."""
+        """Nobody wants them any more; their processes are gone when this returns, or the grace is
+        over.
+        """
         flying = list(self._flying.values())
         self._flying.clear()
         if not flying:
@@ -839,18 +895,24 @@ class DaskRun:
         left = stop_workers({flight.worker for flight in flying}, self, self._run.stop)
         if left:
             self._note(
-                f"items may still be running on {format_names(left[:5])}{' and others' * (len(left) > 5)}: "
-                "not reached. They are ended there when that is noticed, at the latest after a minute"
+                "items may still be running on "
+                f"{format_names(left[:5])}{' and others' * (len(left) > 5)}: "
+                "not reached. They are ended there when that is noticed, at the latest after a "
+                "minute"
             )
 
     def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:
         self._is_silent = True
-        said: Mapping[str, object] = self._run_on_workers(workers, self._office.halt, self._digest, at_once)
+        said: Mapping[str, object] = self._run_on_workers(
+            workers, self._office.halt, self._digest, at_once
+        )
         self._is_silent = False
         return said
 
     def directly(self, worker: str, at_once: bool) -> object:
-        said = self._cluster.directly(self._client, worker, self._office.halt, self._digest, at_once)
+        said = self._cluster.directly(
+            self._client, worker, self._office.halt, self._digest, at_once
+        )
         return self._mask_reply(said)
 
     def _say_goodbye(self) -> None:

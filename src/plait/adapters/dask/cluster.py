@@ -1,7 +1,7 @@
 """A Dask cluster: of our own, or at an address; whether one is there, and ways to its workers.
 
-Nothing here waits for ever: who listens at an address is asked first whether it speaks as Dask does, since
-a client of Dask waits without end for what is accepted and never answered.
+Nothing here waits for ever: who listens at an address is asked first whether it speaks as Dask
+does, since a client of Dask waits without end for what is accepted and never answered.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class TimedCall:
     def _make(self) -> None:
         try:
             self.value = self._function()
-        except BaseException as error:  # `answer` raises it, in the thread that can do something about it
+        except (
+            BaseException
+        ) as error:  # `answer` raises it, in the thread that can do something about it
             self.error = error
         self._over.set()
 
@@ -63,7 +65,9 @@ class TimedCall:
         return self._over.is_set()
 
     def answer(self, seconds: float, *, gives_way: Callable[[], bool] = _never) -> Any:
-        """What came back, or it raises what was raised; to be asked again if nothing was there yet."""
+        """What came back, or it raises what was raised; to be asked again if nothing was there
+        yet.
+        """
         if not self.is_over(seconds, gives_way=gives_way):
             raise Preempted if gives_way() else NoAnswer
         if self.error is not None:
@@ -79,9 +83,12 @@ LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
 """A level above all that is logged."""
 NOBODY_THERE: Final = (
-    "look whether its scheduler runs, and can be reached from this host; or run elsewhere: --backend"
+    "look whether its scheduler runs, and can be reached from this host; or run elsewhere: "
+    "--backend"
 )
-NO_ADDRESS: Final = "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
+NO_ADDRESS: Final = (
+    "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
+)
 
 GivesWay = Callable[[], bool]
 
@@ -132,9 +139,11 @@ class Cluster:
         )
 
     def fetch(self, client: Any, keys: list[str], told: Callable[[Fetched], None]) -> None:
-        """Have the scheduler fetch the results of tasks; `told` is called by a thread of Dask's, if at all.
+        """Have the scheduler fetch the results of tasks; `told` is called by a thread of Dask's, if
+        at all.
 
-        Not by `client.gather`: that waits for ever for a result that was lost, and keeps back the others.
+        Not by `client.gather`: that waits for ever for a result that was lost, and keeps back the
+        others.
         """
         from tornado.gen import convert_yielded
 
@@ -148,12 +157,21 @@ class Cluster:
 
         client.loop.add_callback(begin)
 
-    def directly(self, client: Any, worker: str, function: Callable[..., Any], *args: object) -> Any:
-        """What a worker says without its scheduler, which may be stuck; not every network lets us."""
+    def directly(
+        self, client: Any, worker: str, function: Callable[..., Any], *args: object
+    ) -> Any:
+        """What a worker says without its scheduler, which may be stuck; not every network lets
+        us.
+        """
         from distributed.protocol import pickle
 
         dumps: Any = pickle.dumps
-        message = {"function": dumps(function), "args": dumps(args), "kwargs": dumps({}), "wait": True}
+        message = {
+            "function": dumps(function),
+            "args": dumps(args),
+            "kwargs": dumps({}),
+            "wait": True,
+        }
         reply = client.sync(client.rpc(worker).run, callback_timeout=DIRECT, **message)
         return reply["result"]
 
@@ -161,7 +179,9 @@ class Cluster:
 def _fetch_result(over: Any) -> Fetched:
     try:
         answer = over.result()
-    except BaseException as error:  # a broken connection, or a call that was cancelled, which is no Exception
+    except (
+        BaseException
+    ) as error:  # a broken connection, or a call that was cancelled, which is no Exception
         return Fetched(error=error)
     if answer["status"] == "OK":
         return Fetched(answer["data"])
@@ -189,7 +209,9 @@ def _find_speaker(address: str, seconds: float) -> None:
 
 
 def _require_host(address: str) -> None:
-    """Dask asks again for a name that nobody knows until its time is over, and then speaks of that."""
+    """Dask asks again for a name that nobody knows until its time is over, and then speaks of
+    that.
+    """
     from socket import gaierror, getaddrinfo
 
     from distributed.comm import addressing
@@ -311,7 +333,8 @@ class _Halting:
         self._hurried = stop.at_once
         self._ask: Callable[[], Mapping[str, object]] = self._through_scheduler
         self._asked: dict[tuple[str, bool], TimedCall] = {}
-        """By worker, and whether it was hurried: calls under way, of which an answer may come late."""
+        """By worker, and whether it was hurried: calls under way, of which an answer may come late.
+        """
 
     def wait_for_stop(self) -> list[str]:
         until = time.monotonic() + (AT_ONCE if self._hurried else seconds_to_stop())

@@ -29,7 +29,9 @@ from plait.engine.outcome import Failure, Outcome
 from plait.engine.replay import RetriedItems
 
 VERSION: Final = "plait:__version__"
-"""Where a worker finds its version, by `pkgutil.resolve_name`: it may have no function of ours to call."""
+"""Where a worker finds its version, by `pkgutil.resolve_name`: it may have no function of ours to
+call.
+"""
 WIRE: Final = 2
 """Of these messages; to be raised when they change."""
 
@@ -58,8 +60,9 @@ def python_minor(version: str) -> str:
 
 
 def unpickle(data: bytes) -> Any:
-    """What is in a message whose versions are ours.  Whoever can send one to a worker can have Dask call any
-    function there; so this opens no door that is not open, and messages come from nowhere else."""
+    """What is in a message whose versions are ours.  Whoever can send one to a worker can have Dask
+    call any function there; so this opens no door that is not open, and messages come from
+    nowhere else."""
     return pickle.loads(data)
 
 
@@ -169,7 +172,9 @@ class ItemTask:
 
 
 class SecretBytes(bytes):
-    """A message that holds secrets: where a worker writes down what it was called with, it says nothing."""
+    """A message that holds secrets: where a worker writes down what it was called with, it says
+    nothing.
+    """
 
     def __repr__(self) -> str:
         return "***"
@@ -188,7 +193,9 @@ def pack_items(digest: str, errands: Sequence[ItemTask]) -> bytes:
 
 def _message(digest: str, data: bytes) -> bytes:
     mine = own_versions()
-    return pickle.dumps(((mine.plait, mine.python, mine.wire), digest, data), pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(
+        ((mine.plait, mine.python, mine.wire), digest, data), pickle.HIGHEST_PROTOCOL
+    )
 
 
 def unpack_message(message: bytes) -> tuple[Versions, str, bytes]:
@@ -262,7 +269,13 @@ class BatchReply:
 
 
 Reply: TypeAlias = (
-    ItemCompleted | ItemStopped | RunLimitReached | ItemRefused | JobMissing | VersionMismatch | BatchReply
+    ItemCompleted
+    | ItemStopped
+    | RunLimitReached
+    | ItemRefused
+    | JobMissing
+    | VersionMismatch
+    | BatchReply
 )
 
 
@@ -285,7 +298,9 @@ def unpack_reply(data: bytes) -> Reply:
 
 
 def worth_recording(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Without starts of steps that ended: an end says all that the start of a first attempt would."""
+    """Without starts of steps that ended: an end says all that the start of a first attempt
+    would.
+    """
     ended = {event.path for event in events if isinstance(event, StepFinished)}
     return tuple(
         event
@@ -307,7 +322,8 @@ class JobPacker(Protocol):
     forget: Callable[[str], None]
     """Of a worker: it needs the parcel with this digest no longer."""
     halt: Callable[[str, bool], int]
-    """Of a worker: it ends the errands of a parcel, at once or with grace; how many it is still at."""
+    """Of a worker: it ends the errands of a parcel, at once or with grace; how many it is still at.
+    """
 
     def takes(self, fanned: MapRun) -> bool:
         """Is this the fan whose items may travel?  An InputError if they cannot."""

@@ -1,10 +1,11 @@
 """All that comes back from workers comes through here, and has no secret in it afterwards.
 
-A worker masks all secrets before a step sees them.  What is made there by Dask, or by a part of a worker that
-knows nothing of the run, is masked here; so is a secret that the run has learnt since it sent the parcel.
+A worker masks all secrets before a step sees them.  What is made there by Dask, or by a part of a
+worker that knows nothing of the run, is masked here; so is a secret that the run has learnt since
+it sent the parcel.
 
-What is masked is what would be where the run is: texts, and the keys of data that a program gave.  Names
-that Plait or the author gave stay as they are, even if a secret is written like one.
+What is masked is what would be where the run is: texts, and the keys of data that a program gave.
+Names that Plait or the author gave stay as they are, even if a secret is written like one.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def mask_reply(value: Any, mask: Mask) -> Any:
 
 
 def _mask_tree(value: Any, mask: Mask) -> Any:
-    # By what it is made of and not by what it is: so no kind of reply, event or outcome can be forgotten.
+    # By what it is made of and not by what it is: so no kind of reply, event or outcome can be
+    # forgotten.
     match value:
         case Succeeded(ended):
             return Succeeded(_ending(ended, mask))
@@ -118,7 +120,9 @@ def _ours(
     value: Mapping[str, Json], mask: Mask, part: Callable[[str, Json, Mask], Json] = _data
 ) -> dict[str, Json]:
     """A map whose keys we know; `part` masks what is at each."""
-    return {(name if name in OURS else mask(name)): part(name, one, mask) for name, one in value.items()}
+    return {
+        (name if name in OURS else mask(name)): part(name, one, mask) for name, one in value.items()
+    }
 
 
 _HOW: Final = re.compile(r"(?:exit code -?\d{1,3}|ended by signal \d{1,2})(?=: |$)")
@@ -130,10 +134,13 @@ def _message(text: str, mask: Mask) -> str:
     return mask(text) if how is None else how[0] + mask(text[how.end() :])
 
 
-def require_same_versions(pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask) -> None:
+def require_same_versions(
+    pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask
+) -> None:
     """Every worker has the Plait and the Python that we have.
 
-    Both are as workers said them, and only what is told of them is masked: a secret may be in a version.
+    Both are as workers said them, and only what is told of them is masked: a secret may be in a
+    version.
     """
     mine = travel.own_versions()
     without = [worker for worker, said in plaits.items() if _is_missing(said)]
@@ -172,12 +179,16 @@ def no_plait(workers: list[str]) -> InputError:
 
 
 def _is_missing(said: object) -> bool:
-    return isinstance(said, RemoteError) and said.is_a(ImportError) and said.module in (None, "plait")
+    return (
+        isinstance(said, RemoteError) and said.is_a(ImportError) and said.module in (None, "plait")
+    )
 
 
 def unloadable(workers: Mapping[str, object]) -> InputError:
     """Plait is there, and fails before it could say anything itself."""
-    told = "; ".join(f"{worker}: {_format_error(said)}" for worker, said in list(workers.items())[:5])
+    told = "; ".join(
+        f"{worker}: {_format_error(said)}" for worker, said in list(workers.items())[:5]
+    )
     return InputError(
         f"Plait cannot be loaded on workers: {told}",
         fix="python -c 'import plait' there, with the Python that runs the worker, says more",
@@ -191,7 +202,9 @@ def _format_error(said: object) -> str:
 
 
 def mismatch(workers: Mapping[str, str]) -> InputError:
-    said = "; ".join(f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5])
+    said = "; ".join(
+        f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5]
+    )
     mine = travel.own_versions()
     return InputError(
         f"here is {mine}, and on the cluster it is another: {said}",
@@ -202,7 +215,8 @@ def mismatch(workers: Mapping[str, str]) -> InputError:
 
 def to_error(reply: travel.ItemRefused) -> PlaitError:
     kinds: dict[str, type[PlaitError]] = {
-        one.__name__: one for one in (InputError, ProcessError, GuardianError, MachineError, InternalError)
+        one.__name__: one
+        for one in (InputError, ProcessError, GuardianError, MachineError, InternalError)
     }
     if reply.kind == TrustError.__name__:  # it may well be trusted here
         fix = f"there, as the user who runs the worker: {reply.fix}" if reply.fix else reply.fix

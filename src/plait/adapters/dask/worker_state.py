@@ -1,8 +1,10 @@
-"""What a worker of a Dask cluster knows of itself: its name, and whether its tasks are still wanted.
+"""What a worker of a Dask cluster knows of itself: its name, and whether its tasks are still
+wanted.
 
 A cancelled task stays with its worker until its thread ends, in a state that says so; so does one
-whose client has died, since the scheduler then forgets all that only this client wanted.  A scheduler
-that is stuck tells nothing of either, so one that answers no heartbeat for long counts as gone.
+whose client has died, since the scheduler then forgets all that only this client wanted.  A
+scheduler that is stuck tells nothing of either, so one that answers no heartbeat for long counts as
+gone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""A working tree of the user's, brought from one commit to another; local changes stay, or nothing happens.
+"""A working tree of the user's, brought from one commit to another; local changes stay, or nothing
+happens.
 
-git does the same when it fast-forwards, but takes files that it ignores for worthless; here they stay, too.
-`index.lock` is held from before the branch moves until the tree has gone along, so nobody commits in between.
-It is a file that says whose it is, from its first moment to its last: a run that was killed in the middle
-knows its own lock, and the files that it had put in place or only begun to write, and goes on.
+git does the same when it fast-forwards, but takes files that it ignores for worthless; here they
+stay, too. `index.lock` is held from before the branch moves until the tree has gone along, so
+nobody commits in between. It is a file that says whose it is, from its first moment to its last: a
+run that was killed in the middle knows its own lock, and the files that it had put in place or only
+begun to write, and goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +37,14 @@ class _Change:
     @property
     def entry(self) -> bytes:
         """As `update-index --index-info` reads it; without a mode the file is not there."""
-        return (b"0" if self.status == b"D" else self.mode) + b" " + self.blob + b"\t" + self.name + b"\0"
+        return (
+            (b"0" if self.status == b"D" else self.mode)
+            + b" "
+            + self.blob
+            + b"\t"
+            + self.name
+            + b"\0"
+        )
 
 
 class Checkout:
@@ -82,7 +91,8 @@ class Checkout:
             raise InputError(
                 "another git works in your working tree",
                 self._lock,
-                "wait for it, or remove this file if nothing works there any more; then plait resume",
+                "wait for it, or remove this file if nothing works there any more; then plait "
+                "resume",
                 code="git-lock",
             ) from None
         finally:
@@ -108,7 +118,8 @@ class Checkout:
     def update(self, old: str, new: str, *, again: bool) -> None:
         """Go from one commit to another; `again`: that was perhaps begun before.
 
-        Where it fails the lock stays, until `plait resume`, but for files of the user, who has to move them.
+        Where it fails the lock stays, until `plait resume`, but for files of the user, who has to
+        move them.
         """
         self._is_behind = True
         try:
@@ -160,13 +171,17 @@ class Checkout:
         """git would write over files that it ignores, and remove whole folders of them."""
         known = self._entries().keys()
         found = {
-            one for change in changes if change.status == b"A" for one in self._strays(change.name, known)
+            one
+            for change in changes
+            if change.status == b"A"
+            for one in self._strays(change.name, known)
         }
         if found:
             shown = format_files(sorted(os.fsdecode(name) for name in found))
             raise LocalChangesConflict(
                 f"files of yours that are in no commit are in its way: {shown}\n"
-                "move them elsewhere first: git merge overwrites files that a .gitignore names, unasked"
+                "move them elsewhere first: git merge overwrites files that a .gitignore names, "
+                "unasked"
             )
 
     def _strays(self, name: bytes, known: Collection[bytes]) -> Iterator[bytes]:
@@ -200,13 +215,26 @@ class Checkout:
     # ── what was cut short ───────────────────────────────────────────────
 
     def _heal(self, changes: Sequence[_Change]) -> None:
-        """Files that an update which was cut short had written, or begun to write, count as written."""
+        """Files that an update which was cut short had written, or begun to write, count as
+        written.
+        """
         known = self._entries()
-        if all(known.get(one.name) == (None if one.status == b"D" else one.blob) for one in changes):
-            return  # the index went along, so the tree had: whatever differs now is the user's doing
+        if all(
+            known.get(one.name) == (None if one.status == b"D" else one.blob) for one in changes
+        ):
+            # the index went along, so the tree had: whatever differs now is the user's doing
+            return
         dirty = {*names(self._run("diff-files", "-z", "--name-only", "--ignore-submodules=dirty"))}
-        gone = [one for one in changes if one.status == b"D" and not os.path.lexists(self._full(one.name))]
-        maybe = [one for one in changes if one.status == b"A" or (one.status != b"D" and one.name in dirty)]
+        gone = [
+            one
+            for one in changes
+            if one.status == b"D" and not os.path.lexists(self._full(one.name))
+        ]
+        maybe = [
+            one
+            for one in changes
+            if one.status == b"A" or (one.status != b"D" and one.name in dirty)
+        ]
         begun = self._partial_changes(maybe)
         if gone or begun:
             entries = b"".join(one.entry for one in (*gone, *begun))
@@ -215,9 +243,15 @@ class Checkout:
             self._run("checkout-index", "-f", "-q", "-u", "-z", "--stdin", stdin=_join_names(begun))
 
     def _partial_changes(self, changes: Sequence[_Change]) -> list[_Change]:
-        """Those of which the tree has all, a part, or nothing: then writing them loses nobody's change."""
+        """Those of which the tree has all, a part, or nothing: then writing them loses nobody's
+        change.
+        """
         # git removes a file before it writes it anew.
-        missing = [one for one in changes if one.status != b"A" and not os.path.lexists(self._full(one.name))]
+        missing = [
+            one
+            for one in changes
+            if one.status != b"A" and not os.path.lexists(self._full(one.name))
+        ]
         there = [
             one
             for one in changes
@@ -239,9 +273,15 @@ class Checkout:
 
     def _write_aside(self, changes: Sequence[_Change]) -> None:
         """Write files as they shall be, to compare with."""
-        aside = GitLocation(self._inside.administration, self.path, os.path.join(self._scratch, "index"))
+        aside = GitLocation(
+            self._inside.administration, self.path, os.path.join(self._scratch, "index")
+        )
         self._git.run(
-            "update-index", "-z", "--index-info", inside=aside, stdin=b"".join(one.entry for one in changes)
+            "update-index",
+            "-z",
+            "--index-info",
+            inside=aside,
+            stdin=b"".join(one.entry for one in changes),
         )
         prefix = os.path.join(self._scratch, "tree", "")
         self._git.run(
@@ -255,7 +295,10 @@ class Checkout:
         )
 
     def _is_part(self, name: bytes, whole: bytes) -> bool:
-        with open(self._full(name), "rb") as part, open(os.path.join(whole, name), "rb") as all_of_it:
+        with (
+            open(self._full(name), "rb") as part,
+            open(os.path.join(whole, name), "rb") as all_of_it,
+        ):
             while piece := part.read(PIECE):
                 if all_of_it.read(len(piece)) != piece:
                     return False
@@ -273,7 +316,9 @@ def _join_names(changes: Sequence[_Change]) -> bytes:
 
 
 def _link(source: str, target: str) -> None:
-    """Let a file be there with its content, or not at all; FileExistsError if another one is there."""
+    """Let a file be there with its content, or not at all; FileExistsError if another one is
+    there.
+    """
     try:
         os.link(source, target)
     except FileExistsError:

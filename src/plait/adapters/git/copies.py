@@ -69,7 +69,9 @@ def _copy_file(project: str, name: str, place: str) -> None:
 
 
 def folder_digest(place: str) -> str:
-    """One digest of all that is in a folder: files by size and times, links by where they lead, folders."""
+    """One digest of all that is in a folder: files by size and times, links by where they lead,
+    folders.
+    """
     return sha256_hex(json_text(_folder_entries(place)).encode("utf-8", "surrogatepass"))
 
 

@@ -1,9 +1,10 @@
-"""git, started so that nothing runs which a repository names, and nothing around it decides what it does.
+"""git, started so that nothing runs which a repository names, and nothing around it decides what it
+does.
 
 Hooks, the file-system monitor, signing programs, transports and background work are switched off by
-settings that win over those of the repository.  Whatever reads or writes the content of files, or merges
-it, works by a stand-in that has none of the repository's programs (`clean_repository`), and in a tree
-and an administration that are given: a `.git` in that tree leads it nowhere.
+settings that win over those of the repository.  Whatever reads or writes the content of files, or
+merges it, works by a stand-in that has none of the repository's programs (`clean_repository`), and
+in a tree and an administration that are given: a `.git` in that tree leads it nowhere.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ SEEING: Final = (
     # With these git looks at each file that is there, also where somebody told it to skip that one.
     ("core.sparseCheckout", "true"),
     ("sparse.expectFilesOutsideOfPatterns", "false"),
-    # What the user or this clone alone ignores: only files that are called `.gitignore` leave things out.
+    # What the user or this clone alone ignores: only files that are called `.gitignore` leave
+    # things out.
     ("core.excludesFile", "/dev/null"),
 )
 LACKING: Final = re.compile(
@@ -72,7 +74,9 @@ class Answer(Protocol):
 
 
 class StartGit(Protocol):
-    """Starts git in an environment without any `GIT_…` variable but these, and waits for its end."""
+    """Starts git in an environment without any `GIT_…` variable but these, and waits for its
+    end.
+    """
 
     def __call__(
         self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
@@ -81,7 +85,9 @@ class StartGit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GitLocation:
-    """A working tree, and where the repository keeps what it knows about it: its HEAD and its index."""
+    """A working tree, and where the repository keeps what it knows about it: its HEAD and its
+    index.
+    """
 
     administration: str
     """Empty: nowhere, since neither is needed."""
@@ -112,7 +118,9 @@ class Git:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Answer:
-        """How a git command ended, whatever that means; commands that touch files go `inside` a tree."""
+        """How a git command ended, whatever that means; commands that touch files go `inside` a
+        tree.
+        """
         if inside is None:
             around = {**SAFE, **settings_env(WRITING), **(env or {})}
             return self._start(args, cwd=self._folder, env=around, stdin=stdin)
@@ -139,17 +147,22 @@ class Git:
             raise self.failure(args[0], answer)
         return answer.stdout
 
-    def failure(self, command: str, answer: Answer, commit: str = "COMMIT", folder: str = "") -> PlaitError:
+    def failure(
+        self, command: str, answer: Answer, commit: str = "COMMIT", folder: str = ""
+    ) -> PlaitError:
         """What to raise for a command that has failed.
 
-        `commit` is the one whose files it needs, if known; `folder` where it writes, if that is elsewhere.
+        `commit` is the one whose files it needs, if known; `folder` where it writes, if that is
+        elsewhere.
         """
         if LACKING.search(answer.stderr) and self._is_partial():
             return InputError(
-                "items cannot have worktrees here: this is a partial clone, a file of the commit was never "
+                "items cannot have worktrees here: this is a partial clone, a file of the commit "
+                "was never "
                 "fetched, and Plait fetches nothing",
                 self._folder,
-                f"git checkout {commit} once, which fetches what it lacks, and git switch - to be back; "
+                f"git checkout {commit} once, which fetches what it lacks, and git switch - to be "
+                "back; "
                 "then plait retry RUN --failed, or plait resume",
                 code="no-worktrees",
             )
@@ -171,11 +184,15 @@ class Git:
         if self._who is None:
             known = self.run_checked("var", "GIT_COMMITTER_IDENT").exit_code == 0
             roles = () if known else ("AUTHOR", "COMMITTER")
-            self._who = {f"GIT_{role}_{name}": value for role in roles for name, value in NOBODY.items()}
+            self._who = {
+                f"GIT_{role}_{name}": value for role in roles for name, value in NOBODY.items()
+            }
         return self._who
 
     def has_own_filters(self) -> bool:
-        """Does the repository itself define what changes files on their way from and to a working tree?"""
+        """Does the repository itself define what changes files on their way from and to a working
+        tree?
+        """
         return any(FILTER.fullmatch(one.name) for one in self._settings() if one.is_of_repository)
 
     def _is_partial(self) -> bool:
@@ -212,13 +229,18 @@ def disk_space_note(folder: str, said: str) -> str:
     if not _NOT_WRITTEN.search(said):
         return ""
     free = shutil.disk_usage(folder).free
-    return "" if free > LITTLE_ROOM else f" (the disk of {folder} is full: {free // 1024:,} KiB are free)"
+    return (
+        ""
+        if free > LITTLE_ROOM
+        else f" (the disk of {folder} is full: {free // 1024:,} KiB are free)"
+    )
 
 
 LITTLE_ROOM: Final = 16 << 20
 """Bytes; what could not be written may be larger than what is left."""
 _NOT_WRITTEN: Final = re.compile(
-    r"unable to (write|create|append)|cannot (update|lock) ref|No space left|Disk quota|File too large"
+    r"unable to (write|create|append)|cannot (update|lock) ref|No space left|Disk quota|File too "
+    r"large"
     r"|[Cc]ould not (write|reset index)|failed to write"
 )
 
@@ -247,7 +269,9 @@ def _is_killed(answer: Answer) -> bool:
 
 
 def stderr_lines(answer: Answer, *, most: int) -> list[str]:
-    """The last lines that git said, but for its hints: those are about commands that nobody typed."""
+    """The last lines that git said, but for its hints: those are about commands that nobody
+    typed.
+    """
     lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
     return [line for line in lines if not line.startswith("hint:")][-most:]
 

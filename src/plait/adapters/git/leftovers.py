@@ -1,9 +1,10 @@
-"""What runs left behind: worktrees, folders and branches; and how to be rid of it without losing anything.
+"""What runs left behind: worktrees, folders and branches; and how to be rid of it without losing
+anything.
 
-A worktree goes when its branch holds all that is in it: what was not committed is committed first.  A
-branch goes when another branch that is no run's has all its commits, and nobody has it checked out.  What
-cannot be looked at stays, and keeps nothing else from going.  What a removal had begun with is never looked
-at as anybody's work again: it only goes on being removed.
+A worktree goes when its branch holds all that is in it: what was not committed is committed first.
+A branch goes when another branch that is no run's has all its commits, and nobody has it checked
+out.  What cannot be looked at stays, and keeps nothing else from going.  What a removal had begun
+with is never looked at as anybody's work again: it only goes on being removed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from plait.program.worktrees.ports import Worktree
 OURS: Final = f"{BRANCHES}plait/"
 MERGED: Final = "merged"
 FIELDS: Final = ("run", "path", "branch", "commits", "files", "running", "why")
-REST: Final = "the rest of a folder whose removal was begun; all that it held is merged or on a branch"
+REST: Final = (
+    "the rest of a folder whose removal was begun; all that it held is merged or on a branch"
+)
 UNMADE: Final = "copies for an item that were not finished, so that no step was ever there"
 FOREIGN: Final = (
     "nobody knows that this run is yours, so nothing of it is looked into or removed: "
@@ -62,10 +65,15 @@ def find_leftovers(
     `own` are those that this user made; what others left is listed, and not looked into.
     """
     git = Git(start, project)
-    found = {(one.run, one.branch or one.path): one for one in _folders(start, project, runs, own, running)}
+    found = {
+        (one.run, one.branch or one.path): one
+        for one in _folders(start, project, runs, own, running)
+    }
     for branch, run in _branches(git):
         if (run, branch) not in found and run in own:
-            found[run, branch] = Leftover(run, "", branch, _commits(git, branch), running=run in running)
+            found[run, branch] = Leftover(
+                run, "", branch, _commits(git, branch), running=run in running
+            )
     return [found[key] for key in sorted(found)]
 
 
@@ -97,7 +105,9 @@ def _without_folder(left: Leftover) -> Leftover | None:
 
 
 def _rest(path: str, why: str) -> str:
-    return f"{_what_rests(path)}; it cannot be removed: {why}; sudo rm -r FOLDER, if it is not yours"
+    return (
+        f"{_what_rests(path)}; it cannot be removed: {why}; sudo rm -r FOLDER, if it is not yours"
+    )
 
 
 def _what_rests(path: str) -> str:
@@ -155,7 +165,9 @@ def _folders(
     for run in sorted(os.listdir(runs)) if os.path.isdir(runs) else ():
         worktrees = GitWorktrees(start, project, os.path.join(runs, run), run)
         if run not in own:
-            yield from (Leftover(run, path, "", why=FOREIGN, foreign=True) for path in worktrees.leftovers())
+            yield from (
+                Leftover(run, path, "", why=FOREIGN, foreign=True) for path in worktrees.leftovers()
+            )
             continue
         for path in worktrees.leftovers():
             yield _folder(git, worktrees, run, path, running=run in running)
@@ -178,12 +190,16 @@ def _folder(git: Git, worktrees: GitWorktrees, run: str, path: str, *, running: 
     commits = _commits(git, spot.branch)
     if why and _is_gone(git, spot.branch):
         # It was merged, or somebody has removed it: now it is a folder like any other.
-        return Leftover(run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running, why=why)
+        return Leftover(
+            run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running, why=why
+        )
     return Leftover(run, path, spot.branch, commits, files, running=running, why=why)
 
 
 def _rests(worktrees: GitWorktrees, run: str) -> Iterator[Leftover]:
-    """What removals left that a crash or a permission kept from their end; copies that were not finished."""
+    """What removals left that a crash or a permission kept from their end; copies that were not
+    finished.
+    """
     asides = worktrees.asides()
     for path in asides:
         yield Leftover(run, path, "", why=f"{_what_rests(path)}: plait worktrees --clean")

@@ -1,6 +1,7 @@
 """Folders that items leave, looked through and removed, whatever they did to their permissions.
 
-Nothing here raises because of what it finds: what cannot be read or removed is told to whoever asked.
+Nothing here raises because of what it finds: what cannot be read or removed is told to whoever
+asked.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def remove_tree(top: str) -> str | None:
     """Remove a folder and all in it; why something of it stays, if so."""
     if _try_remove(top) is None:
         return None
-    # The owner of a folder may open it, but neither git nor shutil does: so Go's modules, say, would stay.
+    # The owner of a folder may open it, but neither git nor shutil does: so Go's modules, say,
+    # would stay.
     _open_up(top)
     with suppress(RecursionError):
         shutil.rmtree(top, ignore_errors=True)
@@ -63,7 +65,9 @@ def _try_remove(top: str) -> str | None:
         if sys.version_info >= (3, 12):
             shutil.rmtree(top, onexc=_stop)
         else:
-            shutil.rmtree(top, onerror=lambda function, path, raised: _stop(function, path, raised[1]))
+            shutil.rmtree(
+                top, onerror=lambda function, path, raised: _stop(function, path, raised[1])
+            )
     except _StoppedError as stopped:
         if isinstance(stopped.error, FileNotFoundError):
             return f"something works in it: {top}" if os.path.lexists(top) else None
@@ -104,7 +108,8 @@ def _open(name: str, inside: int | None) -> None:
         if os.chmod in os.supports_follow_symlinks:
             os.chmod(name, mode, dir_fd=inside, follow_symlinks=False)
             return
-        # By what was found under the name, which a process of the item could have made a link by now.
+        # By what was found under the name, which a process of the item could have made a link by
+        # now.
         flags = _FINDS_WITHOUT_READING | os.O_DIRECTORY | os.O_NOFOLLOW
         found = os.open(name, flags, dir_fd=inside)
         try:

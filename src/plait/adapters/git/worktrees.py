@@ -1,10 +1,10 @@
 """The worktrees of one run: made, looked at, committed, merged, removed.
 
-Whatever names a ref, a folder or a commit on the command line of git was made here: refs and folders
-of letters, digits and `-`, commits as object ids.  What items hold never gets there.
+Whatever names a ref, a folder or a commit on the command line of git was made here: refs and
+folders of letters, digits and `-`, commits as object ids.  What items hold never gets there.
 
-A place is a worktree because the repository's own list says so; what an item makes of the `.git` in its
-place leads nobody anywhere.
+A place is a worktree because the repository's own list says so; what an item makes of the `.git` in
+its place leads nobody anywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.hints import Final
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.program.worktrees.ports import Conflict, Leftover, RepositoryState, Worktree, WorktreeStatus
+from plait.program.worktrees.ports import (
+    Conflict,
+    Leftover,
+    RepositoryState,
+    Worktree,
+    WorktreeStatus,
+)
 
 BRANCHES: Final = "refs/heads/"
 SLUG_LENGTH: Final = 40
@@ -44,7 +50,8 @@ EVERYTHING: Final = (
 )  # fmt: skip
 """All that a worktree holds, whatever the configuration leaves out."""
 MOST_FAILURES: Final = 2
-"""How often git may fail to make a worktree: it looks at all others, which come and go meanwhile."""
+"""How often git may fail to make a worktree: it looks at all others, which come and go meanwhile.
+"""
 
 
 class GitWorktrees:
@@ -61,7 +68,9 @@ class GitWorktrees:
         self._indexes: dict[str, object] = {}
         """By path: the index of a place, as it was when we had made it."""
         self._gone: dict[str, str] = {}
-        """Branches whose places are gone, with where they were: they go together, by one call of git."""
+        """Branches whose places are gone, with where they were: they go together, by one call of
+        git.
+        """
         self._lock = Lock()
 
     # ── the repository ───────────────────────────────────────────────────
@@ -81,14 +90,21 @@ class GitWorktrees:
         site = self._site(base)
         if not site.commit:
             if base == "HEAD":
-                raise self._worktree_error("the repository has no commit yet", "make a first commit")
-            raise self._worktree_error(f"there is no commit '{base}' in the repository", "name another base")
+                raise self._worktree_error(
+                    "the repository has no commit yet", "make a first commit"
+                )
+            raise self._worktree_error(
+                f"there is no commit '{base}' in the repository", "name another base"
+            )
         if needs_branch and not site.branch:
             raise self._worktree_error(
                 "no branch is checked out (detached HEAD), so there is nothing to merge into",
                 "git switch BRANCH; or write isolation: {kind: worktree, merge: none}",
             )
-        if self._git.run_checked("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
+        if (
+            self._git.run_checked("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code
+            == 0
+        ):
             raise self._worktree_error(
                 "a branch is called 'plait', and git has no room for branches 'plait/…' beside it",
                 "git branch -m plait NEW-NAME",
@@ -98,7 +114,9 @@ class GitWorktrees:
 
     def _site(self, base: str) -> RepositoryState:
         asked = ("rev-parse", "--path-format=absolute")
-        root, common = (self._git.line(*asked, what) for what in ("--show-toplevel", "--git-common-dir"))
+        root, common = (
+            self._git.line(*asked, what) for what in ("--show-toplevel", "--git-common-dir")
+        )
         prefix = os.path.relpath(os.path.realpath(self._project), os.path.realpath(root))
         commit = self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
         return RepositoryState(root, common, prefix, commit, self.project_branch())
@@ -114,7 +132,10 @@ class GitWorktrees:
 
     def is_open(self) -> bool:
         """Look at the repository around the project; False if there is none."""
-        if not self._common and self._git.line_if_any("rev-parse", "--is-inside-work-tree") == "true":
+        if (
+            not self._common
+            and self._git.line_if_any("rev-parse", "--is-inside-work-tree") == "true"
+        ):
             self.open(self._site("HEAD"))
         return bool(self._common)
 
@@ -132,7 +153,17 @@ class GitWorktrees:
             path, branch = os.path.join(self._folder, name), f"plait/{self._run}/{name}"
             if os.path.lexists(path):
                 continue
-            new = ("--quiet", "--no-checkout", "--lock", "--reason", MAKING, "-b", branch, path, commit)
+            new = (
+                "--quiet",
+                "--no-checkout",
+                "--lock",
+                "--reason",
+                MAKING,
+                "-b",
+                branch,
+                path,
+                commit,
+            )
             made = self._git.try_run("worktree", "add", *new)
             if made.exit_code == 0:
                 made = self._check_out_files(path)
@@ -144,13 +175,20 @@ class GitWorktrees:
                 if number > MOST_FAILURES:
                     raise self._git.failure("worktree add", made, commit, self._folder)
         raise InputError(
-            "this item has too many worktrees", self._folder, "plait worktrees --clean", code="no-worktrees"
+            "this item has too many worktrees",
+            self._folder,
+            "plait worktrees --clean",
+            code="no-worktrees",
         )
 
     def _check_out_files(self, path: str) -> Answer:
-        """Bring the files to a new worktree; until that is done it is marked as one that is being made."""
+        """Bring the files to a new worktree; until that is done it is marked as one that is being
+        made.
+        """
         administration = self._inside(path).administration
-        filled = self._git.try_run("reset", "--hard", "--quiet", inside=GitLocation(administration, path))
+        filled = self._git.try_run(
+            "reset", "--hard", "--quiet", inside=GitLocation(administration, path)
+        )
         if filled.exit_code == 0:
             self._indexes[path] = _stamp(os.path.join(administration, "index"))
             os.unlink(os.path.join(administration, "locked"))
@@ -180,18 +218,25 @@ class GitWorktrees:
             spot = self._put_aside(spot)
         remains = self.remove(spot, merged=None)
         if remains is not None:
-            raise InputError(remains.message, path, "put that right, then plait retry", code="no-worktrees")
+            raise InputError(
+                remains.message, path, "put that right, then plait retry", code="no-worktrees"
+            )
         return "" if spot.branch == branch else spot.branch
 
     def _put_aside(self, spot: Worktree) -> Worktree:
-        """The same with all committed; if there is something, on a branch of its own, not that of the items.
+        """The same with all committed; if there is something, on a branch of its own, not that of
+        the items.
 
         After a kill in the middle the worktree is on that branch already.
         """
         self.break_locks(spot)
         self.require_intact(spot)
         inside = self._inside(spot.path)
-        on = self._git.run_checked("symbolic-ref", "--quiet", "HEAD", inside=inside).stdout.decode().strip()
+        on = (
+            self._git.run_checked("symbolic-ref", "--quiet", "HEAD", inside=inside)
+            .stdout.decode()
+            .strip()
+        )
         is_aside = on.startswith(f"{BRANCHES}{spot.branch}-left-")
         if is_aside:
             spot = replace(spot, branch=on.removeprefix(BRANCHES))
@@ -241,7 +286,8 @@ class GitWorktrees:
     def require_intact(self, spot: Worktree) -> None:
         if not _is_whole(spot.path):
             raise InputError(
-                "nothing is committed from a folder of an item, since its .git is gone, and other files may "
+                "nothing is committed from a folder of an item, since its .git is gone, and other "
+                "files may "
                 "be, too: take what you need from it, and remove it",
                 spot.path,
                 code="no-worktrees",
@@ -258,7 +304,9 @@ class GitWorktrees:
         return _read_line(os.path.join(administration, "locked")).startswith(MAKING)
 
     def break_locks(self, spot: Worktree | None = None) -> None:
-        """Locks of git processes that died with an earlier life: of the run's branches, or of a place."""
+        """Locks of git processes that died with an earlier life: of the run's branches, or of a
+        place.
+        """
         branches = os.path.join(self._common, BRANCHES, "plait", self._run)
         folder = branches if spot is None else self._administration(spot.path) or ""
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -268,7 +316,8 @@ class GitWorktrees:
     def look(self, spot: Worktree) -> WorktreeStatus:
         inside = self._inside(spot.path)
         if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(spot.path):
-            # Somebody else wrote the index, perhaps with files in it that git is told to take for unchanged.
+            # Somebody else wrote the index, perhaps with files in it that git is told to take for
+            # unchanged.
             self._git.try_run("update-index", "-q", "--really-refresh", inside=inside)
         listed = self._git.run("status", *EVERYTHING, inside=inside)
         head = branch = ""
@@ -299,9 +348,20 @@ class GitWorktrees:
         staging = ("--add", "--remove", "--replace", "-z", "--stdin")
         self._git.run("update-index", *staging, inside=inside, stdin=listed)
         # It may be empty: what was staged was taken back in the file.
-        options = ("--allow-empty", "--no-verify", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
+        options = (
+            "--allow-empty",
+            "--no-verify",
+            "--no-gpg-sign",
+            "--cleanup=verbatim",
+            "--file=-",
+        )
         self._git.run(
-            "commit", "--quiet", *options, inside=inside, stdin=message.encode(), env=self._git.who()
+            "commit",
+            "--quiet",
+            *options,
+            inside=inside,
+            stdin=message.encode(),
+            env=self._git.who(),
         )
         return self._git.line("rev-parse", "HEAD", inside=inside)
 
@@ -311,7 +371,8 @@ class GitWorktrees:
             raise InputError(
                 "the folder of an item is no worktree of the repository any more",
                 path,
-                "git worktree repair FOLDER, if you have moved it; else take what you need from it, "
+                "git worktree repair FOLDER, if you have moved it; else take what you need from "
+                "it, "
                 "remove it, and plait retry RUN ITEM",
                 code="no-worktrees",
             )
@@ -326,13 +387,17 @@ class GitWorktrees:
         return next((one for one in found if _worktree_path(one) == os.path.realpath(path)), None)
 
     def point(self, spot: Worktree, head: str) -> bool:
-        """Let a branch name what its worktree has, unless that would leave commits without a name."""
+        """Let a branch name what its worktree has, unless that would leave commits without a
+        name.
+        """
         ref = BRANCHES + spot.branch
         tip = self.tip(ref)
         return tip == head or (self.is_ancestor(tip, head) and self.move(ref, head, tip))
 
     def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
-        """Remove a worktree, and its branch if that adds nothing to what was merged; what stays of it."""
+        """Remove a worktree, and its branch if that adds nothing to what was merged; what stays of
+        it.
+        """
         if not os.path.isdir(spot.path):
             return None
         administration = self._administration(spot.path)
@@ -340,7 +405,8 @@ class GitWorktrees:
             stays = self._find_unsaved(GitLocation(administration, spot.path, sees_all=True))
             if stays is not None:
                 return stays
-        # At once: half of it, after a kill, would look like an item that has removed the other half.  For
+        # At once: half of it, after a kill, would look like an item that has removed the other
+        # half.  For
         # the same reason what cannot be removed never comes back.
         aside = self._free_aside(spot.path)
         try:
@@ -356,7 +422,9 @@ class GitWorktrees:
 
     def _free_aside(self, path: str) -> str:
         aside = os.path.join(self._folder, f".{os.path.basename(path)}{ASIDE}")
-        taken = itertools.takewhile(os.path.lexists, (aside, *(f"{aside}-{n}" for n in range(2, MOST_TRIES))))
+        taken = itertools.takewhile(
+            os.path.lexists, (aside, *(f"{aside}-{n}" for n in range(2, MOST_TRIES)))
+        )
         number = sum(1 for _ in taken)
         return f"{aside}-{number + 1}" if number else aside
 
@@ -397,11 +465,14 @@ class GitWorktrees:
     def _without_ignored(self, inside: GitLocation, folders: list[bytes]) -> list[bytes]:
         if not folders:
             return []
-        # What begins with './' is no pattern; git takes these names literally, but not if it is told to.
+        # What begins with './' is no pattern; git takes these names literally, but not if it is
+        # told to.
         top, literal = os.fsencode(inside.path), {"GIT_LITERAL_PATHSPECS": "0"}
         by_name = {b"./" + os.path.relpath(one, top): one for one in folders}
         listed = b"".join(name + b"\0" for name in by_name)
-        ignored = self._git.try_run("check-ignore", "-z", "--stdin", inside=inside, stdin=listed, env=literal)
+        ignored = self._git.try_run(
+            "check-ignore", "-z", "--stdin", inside=inside, stdin=listed, env=literal
+        )
         return [one for name, one in by_name.items() if name not in set(names(ignored.stdout))]
 
     def _remove_administration(self, administration: str) -> None:
@@ -414,7 +485,9 @@ class GitWorktrees:
         remove_tree(aside)
 
     def prune(self) -> None:
-        """Let git forget worktrees of this run whose folders are gone; and the rest of those folders."""
+        """Let git forget worktrees of this run whose folders are gone; and the rest of those
+        folders.
+        """
         for path in self.asides():
             remove_tree(path)
         for administration, _ in self._stale():
@@ -452,7 +525,10 @@ class GitWorktrees:
             if not os.path.lexists(path):
                 return self._copy_inputs(path, inputs)
         raise InputError(
-            "this item has too many folders", self._folder, "plait worktrees --clean", code="no-worktrees"
+            "this item has too many folders",
+            self._folder,
+            "plait worktrees --clean",
+            code="no-worktrees",
         )
 
     def _copy_inputs(self, path: str, inputs: Sequence[str]) -> Worktree:
@@ -469,7 +545,9 @@ class GitWorktrees:
             raise
 
     def publish(self, spot: Worktree) -> None:
-        """From now on steps work there; a folder of copies gets its own name only when that is recorded."""
+        """From now on steps work there; a folder of copies gets its own name only when that is
+        recorded.
+        """
         making = self._making(spot.path)
         if spot.branch or not os.path.isdir(making):
             return
@@ -491,7 +569,9 @@ class GitWorktrees:
 
     def move(self, ref: str, new: str, old: str) -> bool:
         """Compare and swap; False if the ref was somewhere else; without `old` it has to be new."""
-        moved = self._git.try_run("update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old)
+        moved = self._git.try_run(
+            "update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old
+        )
         if moved.exit_code == 0:
             return True
         if self.tip(ref) == old:
@@ -512,7 +592,9 @@ class GitWorktrees:
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         self.settle()
         ours = f"{BRANCHES}plait/{self._run}/"
-        listed = self._git.run("for-each-ref", f"--merged={into}", "--format=%(objectname) %(refname)", ours)
+        listed = self._git.run(
+            "for-each-ref", f"--merged={into}", "--format=%(objectname) %(refname)", ours
+        )
         self.prune()
         needed = {*spare, *(ref.removeprefix(BRANCHES) for ref, _ in self.list_checkouts())}
         for line in os.fsdecode(listed).splitlines():
@@ -542,8 +624,16 @@ class GitWorktrees:
 
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
         """The commit in which two come together, or the files on which they do not agree."""
-        options = ("--write-tree", "-z", "--name-only", "--no-messages", "--allow-unrelated-histories")
-        merged = self._git.try_run("merge-tree", *options, ours, theirs, inside=GitLocation("", self._root))
+        options = (
+            "--write-tree",
+            "-z",
+            "--name-only",
+            "--no-messages",
+            "--allow-unrelated-histories",
+        )
+        merged = self._git.try_run(
+            "merge-tree", *options, ours, theirs, inside=GitLocation("", self._root)
+        )
         if merged.exit_code not in (0, 1) or not merged.stdout:
             if b"usage:" in merged.stderr:
                 raise InputError(
@@ -557,14 +647,21 @@ class GitWorktrees:
             return Conflict(tuple(_without_side(os.fsdecode(name), ours, theirs) for name in files))
         parents = ("-p", ours, "-p", theirs)
         return self._git.line(
-            "commit-tree", "--no-gpg-sign", *parents, tree.decode(), stdin=message.encode(), who=True
+            "commit-tree",
+            "--no-gpg-sign",
+            *parents,
+            tree.decode(),
+            stdin=message.encode(),
+            who=True,
         )
 
     # ── the user's own working tree ──────────────────────────────────────
 
     @contextmanager
     def lock_tree(self, ref: str, *, mark: str) -> Iterator[Checkout | None]:
-        """The working tree that has a branch checked out, if there is one; it is locked meanwhile."""
+        """The working tree that has a branch checked out, if there is one; it is locked
+        meanwhile.
+        """
         for found, path in [*self.list_checkouts()]:
             if found != ref:
                 continue
@@ -572,7 +669,9 @@ class GitWorktrees:
             tree = Checkout(self._git, path, folder, os.path.join(self._folder, ".written"), mark)
             with tree.hold_lock():
                 # Nobody can leave the branch any more; but perhaps somebody just has.
-                head = self._git.try_run("symbolic-ref", "--quiet", "HEAD", inside=GitLocation(folder, path))
+                head = self._git.try_run(
+                    "symbolic-ref", "--quiet", "HEAD", inside=GitLocation(folder, path)
+                )
                 if head.exit_code not in (0, 1):
                     raise git_error("symbolic-ref", head)
                 yield tree if os.fsdecode(head.stdout).removesuffix("\n") == ref else None
@@ -586,15 +685,23 @@ class GitWorktrees:
             kind, _, value = os.fsdecode(line).partition(" ")
             if kind == "worktree":
                 # Of a repository that is kept elsewhere git names that other folder.
-                path = self._root if os.path.realpath(value) == os.path.realpath(self._common) else value
+                path = (
+                    self._root
+                    if os.path.realpath(value) == os.path.realpath(self._common)
+                    else value
+                )
             if kind == "branch" and os.path.lexists(os.path.join(path, ".git")):
                 yield value, path
 
     # ── what happened ────────────────────────────────────────────────────
 
     def facts(self, target: str, source: str) -> dict[str, Json]:
-        """The commits that one ref has and another has not, oldest first; the files that they change."""
-        commits = self._git.run("rev-list", "--reverse", source, f"^{target}", "--").decode().split()
+        """The commits that one ref has and another has not, oldest first; the files that they
+        change.
+        """
+        commits = (
+            self._git.run("rev-list", "--reverse", source, f"^{target}", "--").decode().split()
+        )
         base = self._git.line_if_any("merge-base", target, source)
         listed = (
             self._git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", base, source)
@@ -619,8 +726,14 @@ class GitWorktrees:
 
 
 def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
-    """What the folder and the branch of an item are called: letters, digits and `-`, whatever it holds."""
-    slug = re.sub(r"[^a-z0-9]+", "-", title.lower(), flags=re.ASCII).strip("-")[:SLUG_LENGTH].strip("-")
+    """What the folder and the branch of an item are called: letters, digits and `-`, whatever it
+    holds.
+    """
+    slug = (
+        re.sub(r"[^a-z0-9]+", "-", title.lower(), flags=re.ASCII)
+        .strip("-")[:SLUG_LENGTH]
+        .strip("-")
+    )
     told = sha256_hex(f"{run}\0{number}\0{key}".encode("utf-8", "surrogatepass"))[:8]
     return "-".join(part for part in (str(order), slug, told) if part)
 
@@ -644,18 +757,26 @@ def _unmade(path: str, error: OSError) -> ProcessError:
 
 
 def _worktree_path(administration: str) -> str:
-    """The folder that an entry in the repository's list of worktrees is about; empty if there is no entry."""
-    said = "" if os.path.islink(administration) else _read_line(os.path.join(administration, "gitdir"))
+    """The folder that an entry in the repository's list of worktrees is about; empty if there is no
+    entry.
+    """
+    said = (
+        "" if os.path.islink(administration) else _read_line(os.path.join(administration, "gitdir"))
+    )
     return os.path.realpath(os.path.join(administration, os.path.dirname(said))) if said else ""
 
 
 def _without_side(name: str, *sides: str) -> str:
-    """git gives a file that should be where a folder is another name, with the commit it comes from."""
+    """git gives a file that should be where a folder is another name, with the commit it comes
+    from.
+    """
     return re.sub(f"~({'|'.join(sides)})(_[0-9]+)?$", "", name)
 
 
 def _is_whole(path: str) -> bool:
-    """Has a worktree still its `.git`, whatever that is?  Else somebody may have begun to remove it."""
+    """Has a worktree still its `.git`, whatever that is?  Else somebody may have begun to remove
+    it.
+    """
     try:
         os.lstat(os.path.join(path, ".git"))
     except FileNotFoundError:

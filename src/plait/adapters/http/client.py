@@ -1,4 +1,5 @@
-"""Send an HTTP request, and trust nobody on the way: not the URL, the name server, a redirect, the answer.
+"""Send an HTTP request, and trust nobody on the way: not the URL, the name server, a redirect, the
+answer.
 
 A call has one deadline for all it does: looking up, connecting, sending,
 redirects, pauses between attempts, an answer that drips.  A URL that comes from
@@ -50,7 +51,16 @@ REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CROSSES_ORIGINS: Final = frozenset({"accept", "accept-language", "user-agent", "content-type"})
 # Where the message ends, and to whom it goes, is said by whoever writes it to the wire.
 FRAMING: Final = frozenset(
-    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer"}
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+    }
     | {"transfer-encoding", "upgrade"}
 )
 
@@ -63,7 +73,9 @@ def send_request(call: RequestCall, *, client: Client | None = None) -> Primitiv
     return (client or _CLIENT).send(call)
 
 
-def stream_request(call: RequestCall, *, client: Client | None = None) -> AbstractContextManager[Answer]:
+def stream_request(
+    call: RequestCall, *, client: Client | None = None
+) -> AbstractContextManager[Answer]:
     """An answer as it arrives: `with stream(call) as answer: for piece in answer: …`."""
     return (client or _CLIENT).stream(call)
 
@@ -114,7 +126,9 @@ class RequestHop:
 
 
 class Client:
-    """Connections that are kept between calls, and the world they lead into.  Threads may share it."""
+    """Connections that are kept between calls, and the world they lead into.  Threads may share
+    it.
+    """
 
     def __init__(
         self,
@@ -195,7 +209,11 @@ class Client:
         while True:
             with _blaming(hop):
                 answer = Answer(hop, self._exchange(hop, deadline), call.limits.max_output)
-            if not call.max_redirects or answer.status not in REDIRECTS or "location" not in answer.headers:
+            if (
+                not call.max_redirects
+                or answer.status not in REDIRECTS
+                or "location" not in answer.headers
+            ):
                 return answer
             answer.close()
             with _blaming(hop):
@@ -210,7 +228,8 @@ class Client:
     def _pool(self, scheme: str, *, public_only: bool) -> Pool:
         from plait.adapters.http.wire import Pool, system_tls
 
-        # A pool per policy: a connection that was opened to a private address is no way for a URL from data.
+        # A pool per policy: a connection that was opened to a private address is no way for a URL
+        # from data.
         with self._lock:
             if (scheme, public_only) not in self._pools:
                 tls = (self._tls or system_tls()) if scheme == "https" else None
@@ -259,11 +278,17 @@ def _require_valid_headers(hop: RequestHop) -> None:
 
 def _header_problems(position: int, name: str, value: str) -> Iterator[tuple[str, str]]:
     if not _TOKEN.fullmatch(name):
-        yield f"header {position} has a name that HTTP does not allow", "use letters, digits and '-'"
+        yield (
+            f"header {position} has a name that HTTP does not allow",
+            "use letters, digits and '-'",
+        )
     elif name.lower() in FRAMING:
         yield f"the header '{name}' is written by Plait itself", "remove it"
     elif _NOT_IN_A_VALUE.search(value):
-        yield f"the value of the header '{name}' holds a line break or control character", "remove that"
+        yield (
+            f"the value of the header '{name}' holds a line break or control character",
+            "remove that",
+        )
 
 
 def _headers_on_the_wire(hop: RequestHop) -> list[tuple[str, str]]:
@@ -290,7 +315,8 @@ def _next_hop(hop: RequestHop, status: int, location: str) -> RequestHop:
     target = _redirect_target(hop, location)
     if (hop.target.scheme, target.scheme) == ("https", "http"):
         raise RequestError(
-            "the server redirects from https to http, where anybody could read and change what is sent",
+            "the server redirects from https to http, where anybody could read and change what is "
+            "sent",
             fix="give the https URL at which the redirects end",
             code="redirect",
         )
@@ -300,8 +326,11 @@ def _next_hop(hop: RequestHop, status: int, location: str) -> RequestHop:
     return replace(
         hop,
         target=target,
-        headers=tuple((name, value) for name, value in hop.headers if name.lower() in CROSSES_ORIGINS),
-        # Another origin is the server's word, not the author's; https of the same host is still the latter.
+        headers=tuple(
+            (name, value) for name, value in hop.headers if name.lower() in CROSSES_ORIGINS
+        ),
+        # Another origin is the server's word, not the author's; https of the same host is still the
+        # latter.
         public_only=hop.public_only or not _is_upgrade(hop.target, target),
     )
 
@@ -322,7 +351,9 @@ def _as_redirected(hop: RequestHop, status: int) -> RequestHop:
     becomes_get = status == 303 or (status in (301, 302) and hop.method == "POST")
     if not becomes_get or hop.method in ("GET", "HEAD"):
         return hop
-    headers = tuple((name, value) for name, value in hop.headers if not name.lower().startswith("content-"))
+    headers = tuple(
+        (name, value) for name, value in hop.headers if not name.lower().startswith("content-")
+    )
     return replace(hop, method="GET", body=None, headers=headers)
 
 
@@ -354,7 +385,9 @@ def _backoff(retry: HttpRetry, attempt: int) -> float:
 
 
 def _retry_after(written: str, now: float) -> float:
-    """Seconds that the server asks us to wait: a number, or a date; 0 when it says nothing of use."""
+    """Seconds that the server asks us to wait: a number, or a date; 0 when it says nothing of
+    use.
+    """
     if re.fullmatch(r"[0-9]{1,9}", written):
         return float(written)
     try:
@@ -386,7 +419,11 @@ def _make_result(call: RequestCall, answer: Answer, *, duration: float) -> Primi
 def _complaint(call: RequestCall, status: int) -> str:
     # The phrase of the standard, not the server's own: that one may hold anything.
     phrase = next((f" {known.phrase}" for known in HTTPStatus if known == status), "")
-    off = "; redirects are off for this call" if status in REDIRECTS and not call.max_redirects else ""
+    off = (
+        "; redirects are off for this call"
+        if status in REDIRECTS and not call.max_redirects
+        else ""
+    )
     return f"the server answered {status}{phrase}{off}"
 
 
@@ -406,7 +443,9 @@ def _with_location(error: RequestError, where: str) -> RequestError:
 def _after_attempts(error: RequestError, attempts: int) -> RequestError:
     if attempts == 1:
         return error
-    return RequestError(f"{error.what} ({attempts} attempts)", error.where, error.fix, code=error.code)
+    return RequestError(
+        f"{error.what} ({attempts} attempts)", error.where, error.fix, code=error.code
+    )
 
 
 _CLIENT = Client()

@@ -135,7 +135,8 @@ def _require_public(addresses: Sequence[str]) -> None:
     kinds = dict.fromkeys(kind for address in addresses if (kind := not_public(address)))
     if kinds:
         raise RequestError(
-            f"the host has a {' and a '.join(kinds)} address, where a URL that comes from data may not lead",
+            f"the host has a {' and a '.join(kinds)} address, where a URL that comes from data may "
+            "not lead",
             fix="write scheme and host in the tool's own file if this place is meant",
             code="address-refused",
         )
@@ -150,7 +151,8 @@ def _parse_numeric_host(host: str) -> list[str]:
 
 
 def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[str]:
-    # A look-up cannot be interrupted: it gets a thread of its own, for which we wait no longer than we may.
+    # A look-up cannot be interrupted: it gets a thread of its own, for which we wait no longer than
+    # we may.
     found: Future[Sequence[str]] = Future()
     Thread(target=_settle, args=(found, resolve, host), name="plait-look-up", daemon=True).start()
     try:
@@ -158,11 +160,16 @@ def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[s
     except TimeoutError:
         raise timeout_error() from None
     except (OSError, UnicodeError) as error:
-        # A name server that has no answer just now may have one later; a name that does not exist stays so.
+        # A name server that has no answer just now may have one later; a name that does not exist
+        # stays so.
         for_now = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
         raise RequestError(
-            "the host name cannot be looked up just now" if for_now else "the host name does not exist",
-            fix="check the network and its name server" if for_now else "check the spelling of the host",
+            "the host name cannot be looked up just now"
+            if for_now
+            else "the host name does not exist",
+            fix="check the network and its name server"
+            if for_now
+            else "check the spelling of the host",
             code="unreachable" if for_now else "name-not-found",
         ) from None
 

@@ -76,7 +76,10 @@ def content(body: bytes, content_type: str) -> Content:
     kind = content_type.partition(";")[0].strip().lower()
     if _JSON_TYPE.fullmatch(kind):
         return _json_content(body)
-    if not _BINARY_TYPE.match(kind) and (text := _decode_text(body, _charset(content_type))) is not None:
+    if (
+        not _BINARY_TYPE.match(kind)
+        and (text := _decode_text(body, _charset(content_type))) is not None
+    ):
         return Content(text)
     return Content(b64encode(body).decode("ascii"), base64=True)
 
@@ -90,7 +93,9 @@ def display_url(url: str) -> str:
     """A URL for people: what stands in its query may be secret, the names there are not."""
     place, _, query = url.partition("#")[0].partition("?")
     place = _USER_INFO.sub(f"//{MASK}@", place)
-    masked = (f"{part.partition('=')[0]}={MASK}" if "=" in part else MASK for part in query.split("&"))
+    masked = (
+        f"{part.partition('=')[0]}={MASK}" if "=" in part else MASK for part in query.split("&")
+    )
     return f"{place}?{'&'.join(masked)}" if query else place
 
 
@@ -142,7 +147,9 @@ def _json_reason(error: Exception) -> str:
     # Not the exception's own text: it may quote the body.
     if isinstance(error, json.JSONDecodeError):
         error = json_error(error)
-        return f"the answer says it is JSON and is not, from line {error.lineno}, column {error.colno}"
+        return (
+            f"the answer says it is JSON and is not, from line {error.lineno}, column {error.colno}"
+        )
     if isinstance(error, RecursionError):
         return "the answer is JSON that is nested too deeply"
     return "the answer says it is JSON and holds what JSON does not allow"
@@ -162,4 +169,8 @@ def _decode_text(body: bytes, charset: str) -> str | None:
 
 
 def _display_value(name: str, value: str) -> str:
-    return display_url(value) if name in ("location", "content-location") else display_header(name, value)
+    return (
+        display_url(value)
+        if name in ("location", "content-location")
+        else display_header(name, value)
+    )

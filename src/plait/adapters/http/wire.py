@@ -48,7 +48,9 @@ class Target:
     @classmethod
     def parse(cls, written: str) -> Target:
         if _DOT_SEGMENT.search(_path(written)):
-            raise _bad_url("its path holds '.' or '..', which lead to another path than the one written")
+            raise _bad_url(
+                "its path holds '.' or '..', which lead to another path than the one written"
+            )
         return cls._parse_url(written)
 
     def join(self, location: str) -> Target:
@@ -66,7 +68,8 @@ class Target:
             raise _bad_url("it cannot be read") from None
         if url.scheme not in DEFAULT_PORTS:
             raise _bad_url("its scheme is not http or https")
-        # The written text is asked too: a client that reads the URL otherwise must find no other host in it.
+        # The written text is asked too: a client that reads the URL otherwise must find no other
+        # host in it.
         if url.userinfo or "\\" in written or "@" in _authority(written):
             raise _bad_url("it holds a user name or password", fix="send credentials in a header")
         if not _is_host(url.host):
@@ -107,7 +110,8 @@ class Pool:
     def __init__(self, dialler: Dialler, tls: ssl.SSLContext | None) -> None:
         self._pool = httpcore2.ConnectionPool(
             ssl_context=tls,
-            # As many as there are threads asking; a slow server must not keep others waiting for a place.
+            # As many as there are threads asking; a slow server must not keep others waiting for a
+            # place.
             max_connections=None,
             max_keepalive_connections=IDLE_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,
@@ -126,7 +130,10 @@ class Pool:
         request = httpcore2.Request(
             method,
             httpcore2.URL(
-                scheme=target.scheme, host=target.url.raw_host, port=target.port, target=target.url.raw_path
+                scheme=target.scheme,
+                host=target.url.raw_host,
+                port=target.port,
+                target=target.url.raw_path,
             ),
             headers=[(name.encode("ascii"), value.encode("utf-8")) for name, value in headers],
             content=body or b"",
@@ -172,7 +179,9 @@ def _failures_named() -> Iterator[None]:
 
 
 def _connection_error(what: str) -> RequestError:
-    return RequestError(what, fix="try again later, or see the log of the server", code="connection-lost")
+    return RequestError(
+        what, fix="try again later, or see the log of the server", code="connection-lost"
+    )
 
 
 def _bad_url(why: str, *, fix: str = "give a URL like https://host/path") -> RequestError:
@@ -192,10 +201,14 @@ def _path(written: str) -> str:
 def _is_host(host: str) -> bool:
     if ":" in host:
         try:
-            return IPv6Address(host).scope_id is None  # an interface of this machine is no part of a URL
+            return (
+                IPv6Address(host).scope_id is None
+            )  # an interface of this machine is no part of a URL
         except ValueError:
             return False
-    return len(host) <= 253 and all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split("."))
+    return len(host) <= 253 and all(
+        _LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")
+    )
 
 
 class _Backend(httpcore2.NetworkBackend):
@@ -228,7 +241,9 @@ class _Stream(httpcore2.NetworkStream):
         except TimeoutError:
             raise timeout_error() from None
         except OSError:
-            raise _connection_error("the connection broke off before the answer was complete") from None
+            raise _connection_error(
+                "the connection broke off before the answer was complete"
+            ) from None
 
     def write(self, buffer: bytes, timeout: Deadline | float | None = None) -> None:
         deadline = _deadline(timeout)
@@ -240,7 +255,8 @@ class _Stream(httpcore2.NetworkStream):
             except TimeoutError:
                 raise timeout_error() from None
             except OSError as error:
-                # httpcore2 goes on to read then: a server may refuse a long body before its end, and say why.
+                # httpcore2 goes on to read then: a server may refuse a long body before its end,
+                # and say why.
                 raise httpcore2.WriteError(str(error)) from None
 
     def start_tls(

@@ -80,7 +80,8 @@ def _digest(said: Json) -> str:
 
 # ── text that hides nothing ──────────────────────────────────────────────
 
-# Characters that Unicode lets a screen leave out, or that are blank, though Python calls them printable.
+# Characters that Unicode lets a screen leave out, or that are blank, though Python calls them
+# printable.
 _BLANK: Final = (
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U00016fe4\U0001d159\U000e0100-\U000e01ef"
@@ -94,7 +95,8 @@ def visible(text: str) -> str:
     A backslash is doubled, so that no two texts look the same.
     """
     return "".join(
-        letter if letter == "\n" else "\\\\" if letter == "\\" else _spelt(letter) for letter in text
+        letter if letter == "\n" else "\\\\" if letter == "\\" else _spelt(letter)
+        for letter in text
     )
 
 
@@ -124,7 +126,9 @@ def not_approved(offered: McpToolInfo, *, changed: bool) -> TrustError:
         what = f"the tool '{tool}' of the MCP server '{server}' has not been approved"
     command = f"plait trust mcp {shlex.quote(server)} {shlex.quote(tool)}"
     return TrustError(
-        what, fix=f"look at it and approve it: {command}", code="mcp-changed" if changed else "mcp-unapproved"
+        what,
+        fix=f"look at it and approve it: {command}",
+        code="mcp-changed" if changed else "mcp-unapproved",
     )
 
 
@@ -172,13 +176,19 @@ class ApprovalFile:
             raise self._unusable(f"cannot be read: {error.strerror}") from None
         with open(handle, "rb") as file:
             status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+            if (
+                not stat.S_ISREG(status.st_mode)
+                or status.st_uid != os.getuid()
+                or status.st_mode & 0o022
+            ):
                 raise self._unusable("can be written by others")
             try:
                 pins = json.load(file)
             except ValueError:
                 raise self._unusable("is damaged") from None
-        if not isinstance(pins, dict) or not all(isinstance(digest, str) for digest in pins.values()):
+        if not isinstance(pins, dict) or not all(
+            isinstance(digest, str) for digest in pins.values()
+        ):
             raise self._unusable("is damaged")
         return pins
 
@@ -200,7 +210,9 @@ class ApprovalFile:
     def _file_lock(self) -> Iterator[None]:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         # The lock is never removed: two processes could otherwise hold two locks of one name.
-        handle = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        handle = os.open(
+            self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield

@@ -100,7 +100,9 @@ def run_to_end(awaitable: Awaitable[T]) -> T:
 class McpServerError(ProcessError):
     """A server could not be asked, or gave no answer; `lost` when the connection is gone."""
 
-    def __init__(self, what: str, fix: str | None = None, *, stderr: str = "", lost: bool = False) -> None:
+    def __init__(
+        self, what: str, fix: str | None = None, *, stderr: str = "", lost: bool = False
+    ) -> None:
         super().__init__(what, "config.server", fix or _LOOK, code="mcp-server")
         self.stderr = stderr
         """The end of what the server wrote there."""
@@ -134,10 +136,16 @@ class McpClients:
             spent = time.monotonic() - started
             self._require_approval(found.tool_info(call.server))
             left = max(call.limits.timeout - spent, 0.001)
-            answer = self._run(lambda connections: connections.call_tool(found.connection, call, left))
+            answer = self._run(
+                lambda connections: connections.call_tool(found.connection, call, left)
+            )
         except McpServerError as failure:
             return PrimitiveResult(
-                False, None, failure.what, stderr=failure.stderr, duration=time.monotonic() - started
+                False,
+                None,
+                failure.what,
+                stderr=failure.stderr,
+                duration=time.monotonic() - started,
             )
         return _make_result(answer, time.monotonic() - started)
 
@@ -196,7 +204,9 @@ def _standard_clients() -> McpClients:
     user = os.environ.get("USER_SPACE") or os.path.expanduser("~")
     with _STANDARD_LOCK:
         if user not in _STANDARD:
-            _STANDARD[user] = McpClients(ApprovalFile(os.path.join(user, ".ai", "trust", "mcp.json")))
+            _STANDARD[user] = McpClients(
+                ApprovalFile(os.path.join(user, ".ai", "trust", "mcp.json"))
+            )
             atexit.register(_STANDARD[user].close)
         return _STANDARD[user]
 
@@ -225,7 +235,8 @@ def _require_encodable_params(call: McpCall) -> None:
         json.dumps(dict(call.params), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"a parameter for '{call.tool}' holds half of a surrogate pair, which no message can carry",
+            f"a parameter for '{call.tool}' holds half of a surrogate pair, which no message can "
+            "carry",
             fix="pass whole characters",
             code="no-bytes",
         ) from None
@@ -235,7 +246,11 @@ def _require_encodable_params(call: McpCall) -> None:
 
 
 def _make_result(answer: CallToolResult, duration: float) -> PrimitiveResult:
-    data = answer.structured_content if answer.structured_content is not None else _content(answer.content)
+    data = (
+        answer.structured_content
+        if answer.structured_content is not None
+        else _content(answer.content)
+    )
     error = None
     if answer.is_error:
         error = _text(answer.content) or "the tool reports that it failed"
@@ -243,7 +258,9 @@ def _make_result(answer: CallToolResult, duration: float) -> PrimitiveResult:
 
 
 def _content(blocks: list[ContentBlock]) -> Json:
-    """Text as JSON if it is a whole map or list, else as it is; what is not only text block by block."""
+    """Text as JSON if it is a whole map or list, else as it is; what is not only text block by
+    block.
+    """
     text = _text(blocks)
     if text is None:
         return [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
@@ -272,11 +289,17 @@ class _Portal:
         self._closed = False
         self._handing_in = threading.Lock()
         # A daemon, or Python would wait for it before it runs what closes it.
-        self._thread = threading.Thread(target=self._loop.run_forever, name="plait-mcp", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="plait-mcp", daemon=True
+        )
         self._thread.start()
 
-    def run(self, work: Callable[[_Connections], Coroutine[Any, Any, T]], *, last: bool = False) -> T:
-        with self._handing_in:  # nothing is handed in after the last, or it would be waited for in vain
+    def run(
+        self, work: Callable[[_Connections], Coroutine[Any, Any, T]], *, last: bool = False
+    ) -> T:
+        with (
+            self._handing_in
+        ):  # nothing is handed in after the last, or it would be waited for in vain
             if self._closed:
                 raise _shutdown_error()
             self._closed = last
@@ -309,7 +332,10 @@ class _Found:
 
     def tool_info(self, server: McpServer) -> McpToolInfo:
         return McpToolInfo(
-            server.name, self.tool.name, tool_declaration(self.tool), server.command or (server.url,)
+            server.name,
+            self.tool.name,
+            tool_declaration(self.tool),
+            server.command or (server.url,),
         )
 
 
@@ -318,7 +344,9 @@ _UNUSED: Final = frozenset({"icons", "meta"})
 
 
 def tool_declaration(tool: Tool) -> dict[str, Json]:
-    """What a server declares of a tool.  Nothing else of a `Tool` may be read: this is what gets approved."""
+    """What a server declares of a tool.  Nothing else of a `Tool` may be read: this is what gets
+    approved.
+    """
     return tool.model_dump(by_alias=True, exclude=set(_UNUSED), exclude_none=True)
 
 
@@ -331,7 +359,9 @@ class _Connections:
         self._keepers: set[asyncio.Task[None]] = set()
 
     async def find_tool(self, call: McpCall) -> _Found:
-        """The tool as its server lists it; a connection that died while nobody used it is made anew."""
+        """The tool as its server lists it; a connection that died while nobody used it is made
+        anew.
+        """
         with _deadline(call.server, "list its tools") as limit:
             async with asyncio.timeout(call.limits.timeout) as limit.timeout:
                 known = self._open.get(_identity(call.server))
@@ -347,12 +377,18 @@ class _Connections:
         await connection.wait_until_ready()
         return _Found(connection, await connection.ask(lambda client: _tool_named(client, call)))
 
-    async def call_tool(self, connection: _Connection, call: McpCall, seconds: float) -> CallToolResult:
+    async def call_tool(
+        self, connection: _Connection, call: McpCall, seconds: float
+    ) -> CallToolResult:
         """Ask the server whose tool was looked at, and no other."""
-        with _deadline(call.server, f"answer a call of '{call.tool}'", call.limits.timeout) as limit:
+        with _deadline(
+            call.server, f"answer a call of '{call.tool}'", call.limits.timeout
+        ) as limit:
             limit.connection = connection
             async with asyncio.timeout(seconds) as limit.timeout:
-                return await connection.ask(lambda client: client.call_tool(call.tool, dict(call.params)))
+                return await connection.ask(
+                    lambda client: client.call_tool(call.tool, dict(call.params))
+                )
 
     async def close(self) -> None:
         for connection in self._open.values():
@@ -467,7 +503,10 @@ class _Connection:
                 return trouble.no_fault
             what = "was ended" if trouble.by_us else what
             return McpServerError(
-                f"the MCP server '{name}' {what}: {trouble.why}", trouble.fix, stderr=stderr, lost=True
+                f"the MCP server '{name}' {what}: {trouble.why}",
+                trouble.fix,
+                stderr=stderr,
+                lost=True,
             )
         why, fix = _reason(error)
         return McpServerError(f"the MCP server '{name}' {what}{why}", fix, stderr=stderr, lost=True)
@@ -482,7 +521,9 @@ class _Connection:
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         info = Implementation(name="plait", version=_own_version())
         if self.server.url:
-            transport: Transport = Http(self.server, self._resolve, public_only=self.server.url_from_data)
+            transport: Transport = Http(
+                self.server, self._resolve, public_only=self.server.url_from_data
+            )
         else:
             transport = Stdio(self.server, on_end=self._stop.set)
         self._transport = transport
@@ -515,7 +556,9 @@ def _cause(keeper: asyncio.Task[None]) -> BaseException | None:
 
 
 def _reason(error: BaseException | None) -> tuple[str, str | None]:
-    """Why a connection ended, as far as that can be said without quoting anybody; and what to do."""
+    """Why a connection ended, as far as that can be said without quoting anybody; and what to
+    do.
+    """
     match error:
         case None:
             return "", None
@@ -564,7 +607,8 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
         if len(found) > 1:
             # The SDK holds a call to the last one, and a person would look at the first.
             raise InputError(
-                f"the MCP server '{call.server.name}' declares the tool '{call.tool}' more than once",
+                f"the MCP server '{call.server.name}' declares the tool '{call.tool}' more than "
+                "once",
                 fix="have the server declare each tool once",
                 code="unknown-mcp-tool",
             )
@@ -577,7 +621,9 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
     guess = closest_name(call.tool, names)
     raise InputError(
         f"the MCP server '{call.server.name}' has no tool '{call.tool}'",
-        fix=f"did you mean '{guess}'?" if guess else f"it has {format_names(sorted(names)) or 'none'}",
+        fix=f"did you mean '{guess}'?"
+        if guess
+        else f"it has {format_names(sorted(names)) or 'none'}",
         code="unknown-mcp-tool",
     )
 
@@ -585,4 +631,12 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
 def _identity(server: McpServer) -> object:
     env = tuple(sorted(server.env.items()))
     # A connection that was made to a private address is no way for a url from data.
-    return (server.name, server.command, env, server.cwd, server.url, server.headers, server.url_from_data)
+    return (
+        server.name,
+        server.command,
+        env,
+        server.cwd,
+        server.url,
+        server.headers,
+        server.url_from_data,
+    )

@@ -1,4 +1,5 @@
-"""How messages reach an MCP server: over the pipes of a process that the guardian keeps, or over HTTP.
+"""How messages reach an MCP server: over the pipes of a process that the guardian keeps, or over
+HTTP.
 
 The SDK speaks the protocol; what it is given here are the two streams of
 messages.  A server that is a process belongs to the guardian like any other: its
@@ -41,7 +42,9 @@ MAX_MESSAGE: Final = DEFAULT_MAX_OUTPUT
 MAX_STDERR: Final = 64 << 10
 """Bytes of the end of what a server writes to stderr."""
 EXIT_SECONDS: Final = 0.5
-"""In which a server may end by itself, once its input is closed; then the guardian asks, and forces."""
+"""In which a server may end by itself, once its input is closed; then the guardian asks, and
+forces.
+"""
 EOF_GRACE: Final = 2.0
 """Seconds that output which others hold open is read after the server has ended."""
 CONNECT_SECONDS: Final = 30.0
@@ -126,7 +129,9 @@ class Stdio:
         return self._tail.text()
 
     async def end(self) -> None:
-        """Close its input; if it does not end by that, the guardian ends it and all that it has started."""
+        """Close its input; if it does not end by that, the guardian ends it and all that it has
+        started.
+        """
         self._loop.add_reader(self._stdout, self._drop)  # who blocks on a full pipe cannot end
         try:
             os.close(self._stdin)
@@ -136,7 +141,8 @@ class Stdio:
                 self._job.end()
                 await asyncio.wait({self._over}, timeout=grace_seconds() + guardian.GIVE_UP + 1)
         finally:
-            # Nothing here waits: also when we are cancelled, the guardian hears that nobody wants the server.
+            # Nothing here waits: also when we are cancelled, the guardian hears that nobody wants
+            # the server.
             self._hear_no_more()
             self._job.close()
             self._tail.close()
@@ -221,7 +227,10 @@ def _start_server(server: McpServer) -> tuple[jobs.Job, int, int, int]:
             opened += os.pipe2(os.O_CLOEXEC)
         their_in, stdin, stdout, their_out, stderr, their_err = opened
         job = jobs.start(
-            server.command, cwd=server.cwd or None, env=server.env, stdio=(their_in, their_out, their_err)
+            server.command,
+            cwd=server.cwd or None,
+            env=server.env,
+            stdio=(their_in, their_out, their_err),
         )
     except BaseException:
         for fd in opened:
@@ -244,7 +253,8 @@ def _not_started(program: str, number: int) -> ConnectionFailure:
     if number == errno.EACCES:
         return ConnectionFailure("its program may not be executed", "allow that: chmod +x")
     return ConnectionFailure(
-        f"its program cannot be started: {os.strerror(number)}", "start it by hand and look at what it says"
+        f"its program cannot be started: {os.strerror(number)}",
+        "start it by hand and look at what it says",
     )
 
 
@@ -261,7 +271,9 @@ class _TooLongError(Exception):
 
 
 class _Lines:
-    """Cuts pieces into lines; keeps the beginning of one line, and no more of it than a message may have."""
+    """Cuts pieces into lines; keeps the beginning of one line, and no more of it than a message may
+    have.
+    """
 
     def __init__(self, most: int = MAX_MESSAGE) -> None:
         self._most = most
@@ -323,8 +335,11 @@ class _Tail:
 
 
 async def _read_piece(fd: int) -> bytes:
-    # We wait before each read, also when there is more: who prints without end must not keep others waiting.
-    await _ready(asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader, fd)
+    # We wait before each read, also when there is more: who prints without end must not keep others
+    # waiting.
+    await _ready(
+        asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader, fd
+    )
     return os.read(fd, PIECE)
 
 
@@ -356,7 +371,9 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 class Http:
-    """A server at a url; `public_only`: the url comes from data, and may lead to no private address."""
+    """A server at a url; `public_only`: the url comes from data, and may lead to no private
+    address.
+    """
 
     def __init__(self, server: McpServer, resolve: Resolve, *, public_only: bool) -> None:
         self.trouble: ConnectionFailure | None = None
@@ -390,7 +407,9 @@ class Http:
         self.trouble = trouble
 
     async def _address(self) -> str | None:
-        """The address at which a host from data was judged; nobody asks the name server again after that."""
+        """The address at which a host from data was judged; nobody asks the name server again after
+        that.
+        """
         if not self._public_only:
             return None
         addresses = await _resolve_host(self._resolve, Target.parse(self._server.url).host)

@@ -14,8 +14,10 @@ itself was killed: the next one sweeps up what bears its marks.
 
 Where there is no /proc (macOS, BSD), a job is its process group and no more.
 
-    request socket   Plait → guardian   LANE and the descriptor of one; END_ALL; closing it ends everybody
-    lane             Plait → guardian   an order: HEAD, argv, env, and descriptors: cwd, stdio, files
+    request socket   Plait → guardian   LANE and the descriptor of one; END_ALL; closing it ends
+    everybody
+    lane             Plait → guardian   an order: HEAD, argv, env, and descriptors: cwd, stdio,
+    files
                                         COMMANDs, which are for the job that was ordered last
                      guardian → Plait   REPORTs of that job
 
@@ -53,18 +55,26 @@ else:
 
 REQUEST_FD: Final = 3
 FIRST_FILE: Final = 64
-"""The child's descriptor of its first file; far from 3, which scripts and make's job server like to use."""
+"""The child's descriptor of its first file; far from 3, which scripts and make's job server like to
+use.
+"""
 MAX_DESCRIPTORS: Final = 253
 """Linux passes no more at once."""
 GIVE_UP: Final = 5.0
-"""Seconds after the grace; who is left then cannot be killed: another user's, or stuck in the kernel."""
+"""Seconds after the grace; who is left then cannot be killed: another user's, or stuck in the
+kernel.
+"""
 MARK_BITS: Final = 32
 """Low bits of a mark, which count the jobs of one guardian."""
 MOST_STOPS: Final = 100
-"""How often a sweep looks for somebody new before it kills whom it has; only a fork bomb gets there."""
+"""How often a sweep looks for somebody new before it kills whom it has; only a fork bomb gets
+there.
+"""
 
 HEAD: Final = struct.Struct("=cBxxIIIi")
-"""JOB, how it is to be treated, bytes of argv, of env and of more env, process group (0: one of its own)."""
+"""JOB, how it is to be treated, bytes of argv, of env and of more env, process group (0: one of its
+own).
+"""
 COMMAND: Final = struct.Struct("=cxxxid")
 """What, signal, seconds of grace."""
 REPORT: Final = struct.Struct("=cxxxiiqdd")
@@ -82,10 +92,20 @@ _LINUX = sys.platform == "linux"
 _RLIMIT_LOCKS = 10
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# Neither a terminal nor a service manager that signals everybody may end the guardian before the others.
+# Neither a terminal nor a service manager that signals everybody may end the guardian before the
+# others.
 _IGNORED = [
     getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGPIPE")
+    for name in (
+        "SIGINT",
+        "SIGTERM",
+        "SIGHUP",
+        "SIGQUIT",
+        "SIGTSTP",
+        "SIGTTIN",
+        "SIGTTOU",
+        "SIGPIPE",
+    )
 ]
 _DEFAULTS = [*_IGNORED, signal.SIGXFSZ, signal.SIGCHLD]
 _MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -95,13 +115,17 @@ _LOW = FIRST_FILE + MAX_DESCRIPTORS  # behind all places where a child has its d
 EXECUTED_FIRST: Final = 3
 """How many programs are executed before shells that wait are worth what they cost."""
 MOST_LOWERED: Final = 12
-"""Descriptors of one child that can be lowered: its streams, and more files than a script usually has."""
+"""Descriptors of one child that can be lowered: its streams, and more files than a script usually
+has.
+"""
 
 
 def main(make_warm: MakeWarm | None = None) -> None:
-    """Arguments: high bits of our marks, grace, `own` or `same` session; high bits of marks to sweep up.
+    """Arguments: high bits of our marks, grace, `own` or `same` session; high bits of marks to
+    sweep up.
 
-    `make_warm`: imports `warm`, whose `PrestartedShells` it makes, when there is more than a little to start.
+    `make_warm`: imports `warm`, whose `PrestartedShells` it makes, when there is more than a little
+    to start.
     """
     marks, grace, session, *left_behind = sys.argv[1:]
     if session == "own":
@@ -121,7 +145,9 @@ def main(make_warm: MakeWarm | None = None) -> None:
 
 
 def _tell_kernel() -> None:
-    """Orphans below us are ours; and when Plait ends we are woken, should somebody have stopped us."""
+    """Orphans below us are ours; and when Plait ends we are woken, should somebody have stopped
+    us.
+    """
     import _ctypes
 
     libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this program, as for dlopen(3)
@@ -154,7 +180,9 @@ class Job:
         self.grouped = False  # has a process group of its own
         self.held: Sequence[int] = ()  # its output, until it is reaped
         self.deadline: float | None = None  # it is being ended, and forced then
-        self.over_awaited = False  # by whom ended it; the lane of any other may serve the next job by then
+        self.over_awaited = (
+            False  # by whom ended it; the lane of any other may serve the next job by then
+        )
 
 
 class Process:
@@ -176,7 +204,9 @@ class Process:
 
 
 class Guardian:
-    """One loop: requests, commands, the ends of children, and the clock of those who have to end."""
+    """One loop: requests, commands, the ends of children, and the clock of those who have to
+    end.
+    """
 
     def __init__(self, first_mark: int, grace: float, make_warm: MakeWarm | None) -> None:
         self.next_mark = first_mark
@@ -195,7 +225,9 @@ class Guardian:
         self.ending: set[Job] = set()
         self.unasked: list[Job] = []  # shall end, but nobody has told them yet
         self.all_by: float | None = None  # everybody is being ended, and forced then
-        self.look_at: float | None = None  # when we look next whether those who were asked have ended
+        self.look_at: float | None = (
+            None  # when we look next whether those who were asked have ended
+        )
         self.pause = 0.0
         self.poll = select.poll()
         self.woken = self.wake_on_exits()
@@ -211,7 +243,9 @@ class Guardian:
         return soft, hard
 
     def keep_low_descriptors(self) -> list[int]:
-        """Places for the descriptors of a child: `posix_spawn` knows none beyond the child's limit."""
+        """Places for the descriptors of a child: `posix_spawn` knows none beyond the child's
+        limit.
+        """
         if self.own_files == self.files_of_children:
             return []
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -255,7 +289,9 @@ class Guardian:
         assert self.request is not None
         what, ancillary, _, _ = self.request.recvmsg(1, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
         if what == LANE:
-            for fd in _descriptors(ancillary):  # none, if there is no room: its other end sees it closed
+            for fd in _descriptors(
+                ancillary
+            ):  # none, if there is no room: its other end sees it closed
                 self.lanes[fd] = JobChannel(fd)
                 self.poll.register(fd, select.POLLIN)
         elif what == END_ALL:
@@ -268,7 +304,9 @@ class Guardian:
 
     def hear(self, lane: JobChannel) -> None:
         try:
-            heard, ancillary, flags, _ = lane.socket.recvmsg(_ORDER_ROOM, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
+            heard, ancillary, flags, _ = lane.socket.recvmsg(
+                _ORDER_ROOM, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC
+            )
         except ConnectionError:
             self.lose_caller(lane)
             return
@@ -284,7 +322,11 @@ class Guardian:
             if what == END:
                 job.over_awaited = True
                 self.begin_to_end(job, grace)
-            elif what == SIGNAL and job.pid is not None and not (job.grouped and _to_group(job.pid, number)):
+            elif (
+                what == SIGNAL
+                and job.pid is not None
+                and not (job.grouped and _to_group(job.pid, number))
+            ):
                 _kill(job.pid, number)  # also a shell that begins, and leads its group in a moment
 
     def lose_caller(self, lane: JobChannel) -> None:
@@ -302,7 +344,9 @@ class Guardian:
 
     # ── starting ──────────────────────────────────────────────────────────
 
-    def start(self, lane: JobChannel, heard: bytes, descriptors: list[int], *, complete: bool) -> None:
+    def start(
+        self, lane: JobChannel, heard: bytes, descriptors: list[int], *, complete: bool
+    ) -> None:
         job = lane.job = Job(lane, self.next_mark)
         self.next_mark += 1
         try:
@@ -351,7 +395,13 @@ class Guardian:
         variables = self.environments.join_packed(order.env, order.more_env, env)
         try:
             return self.warm.begin(
-                program, order.argv, variables, descriptors, first=order.first, mark=mark, files=files
+                program,
+                order.argv,
+                variables,
+                descriptors,
+                first=order.first,
+                mark=mark,
+                files=files,
             )
         except self.warm.Lost:
             self.begin_to_end(job, 0.0)  # it may run, and whatever bears its mark has to go
@@ -396,13 +446,16 @@ class Guardian:
                 os.close(fd)
 
     def set_mark(self, mark: int | None) -> None:
-        """What is started from now on bears it; None: our own, by which a Plait that runs us knows us."""
+        """What is started from now on bears it; None: our own, by which a Plait that runs us knows
+        us.
+        """
         if _LINUX:
             soft, hard = self.own_limit
             try:
                 resource.setrlimit(_RLIMIT_LOCKS, (soft if mark is None else mark, hard))
             except (ValueError, OSError):
-                return  # we were given a limit that is lower: orphans of a job stay until all are ended
+                # we were given a limit that is lower: orphans of a job stay until all are ended
+                return
 
     def lower_descriptors(self, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The same descriptors, by numbers that a child may have, as far as there are some."""
@@ -420,7 +473,9 @@ class Guardian:
                 os.dup2(nothing, fd, inheritable=False)
 
     def limit_files(self, soft: int) -> None:
-        """We hold the output of every job and need what we can get; jobs get what Plait was given."""
+        """We hold the output of every job and need what we can get; jobs get what Plait was
+        given.
+        """
         if self.own_files != self.files_of_children:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, self.own_files))
 
@@ -527,7 +582,9 @@ class Guardian:
             self.sweep(None)
 
     def sweep(self, job: Job | None) -> None:
-        """Stop all processes of a job, or of all jobs, until nobody new is found; then kill them."""
+        """Stop all processes of a job, or of all jobs, until nobody new is found; then kill
+        them.
+        """
         stopped: dict[tuple[int, int], Process] = {}
         for _ in range(MOST_STOPS):
             found = _descendants() if job is None else self.members([job])[job]
@@ -543,7 +600,9 @@ class Guardian:
     def sweep_up(self, marks: list[int]) -> None:
         """Kill what another guardian, now dead, has left behind, wherever it is in the tree."""
         for _ in range(MOST_STOPS if _LINUX and marks else 0):
-            found = [p for p in _census().values() if p.alive and _mark(p.pid) >> MARK_BITS in marks]
+            found = [
+                p for p in _census().values() if p.alive and _mark(p.pid) >> MARK_BITS in marks
+            ]
             if not found:
                 return
             for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -551,7 +610,9 @@ class Guardian:
                     _send(process, number)
 
     def members(self, jobs: Iterable[Job]) -> dict[Job, list[Process]]:
-        """The living processes of jobs: what is below their leaders, and orphans that bear their marks."""
+        """The living processes of jobs: what is below their leaders, and orphans that bear their
+        marks.
+        """
         by_mark = {job.mark: job for job in jobs}
         found: dict[Job, list[Process]] = {job: [] for job in by_mark.values()}
         if not found:
@@ -639,7 +700,9 @@ def _tree(root: Process, children: dict[int, list[Process]]) -> list[Process]:
 def _descendants() -> list[Process]:
     """All that live below us."""
     children = _children(_census())
-    return [process for child in children.get(os.getpid(), ()) for process in _tree(child, children)]
+    return [
+        process for child in children.get(os.getpid(), ()) for process in _tree(child, children)
+    ]
 
 
 # ── signals ──────────────────────────────────────────────────────────────
@@ -717,7 +780,8 @@ class Order:
 
     def __init__(self, lane: int, heard: bytes) -> None:
         _, self.how, argv_size, env_size, more_size, self.group = HEAD.unpack_from(heard)
-        # The place of the first stream that comes with it: our own input is /dev/null, and is passed on.
+        # The place of the first stream that comes with it: our own input is /dev/null, and is
+        # passed on.
         self.first = 1 if self.how & NO_INPUT else 0
         env = HEAD.size + argv_size
         more = env + env_size

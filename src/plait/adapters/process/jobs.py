@@ -1,4 +1,5 @@
-"""Plait's end of the guardian: it is started when first needed, told what to run, and replaced if it dies.
+"""Plait's end of the guardian: it is started when first needed, told what to run, and replaced if
+it dies.
 
 A `Job` is one process and all that it starts.  It has a lane to the guardian, and
 lives no longer than that: whoever drops a job, by closing it or by dying, ends it.
@@ -30,15 +31,19 @@ if TYPE_CHECKING:
     import socket
 else:
     import _signal as signal
-    import _socket as socket  # what `socket` puts around it takes longer to load than a process to run
+
+    # what `socket` puts around it takes longer to load than a process to run
+    import _socket as socket
 
 FIRST_FILE: Final = wire.FIRST_FILE
 """The number by which a child knows the first of its `files`."""
 
 LOOK: Final = 0.5
-"""Seconds between two looks whether the guardian can do its work, while somebody waits for a job."""
+"""Seconds between two looks whether the guardian can do its work, while somebody waits for a job.
+"""
 WAS_STOPPED: Final = (
-    "the guardian, through which Plait starts and ends processes, had been stopped (SIGSTOP) and was "
+    "the guardian, through which Plait starts and ends processes, had been stopped (SIGSTOP) and "
+    "was "
     "continued: meanwhile nothing could be started, and no timeout held"
 )
 
@@ -52,7 +57,9 @@ NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
 """Whoever sets this variable has every shell executed."""
 _PATIENCE = 0.001
 MOST_CHANGES: Final = 16
-"""Variables by which an environment may differ from the one before, and still be told by its differences."""
+"""Variables by which an environment may differ from the one before, and still be told by its
+differences.
+"""
 # A guardian that died is an error to be handled, not a reason for SIGPIPE to end us.
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 # EBADF: another thread has found out first, and closed our end.
@@ -88,7 +95,9 @@ class Job:
         return self._lane.socket.fileno()
 
     def reports(self) -> list[JobReport]:
-        """Reports that have come in; a `GuardianError` if the guardian died, and none will ever come."""
+        """Reports that have come in; a `GuardianError` if the guardian died, and none will ever
+        come.
+        """
         assert self._lane is not None
         try:
             data = self._lane.socket.recv(16 * wire.REPORT.size)
@@ -106,7 +115,9 @@ class Job:
         return reports
 
     def end(self, grace: float | None = None) -> None:
-        """Ask every process of the job to end, and force it after the grace; the report OVER follows."""
+        """Ask every process of the job to end, and force it after the grace; the report OVER
+        follows.
+        """
         self._command(wire.END, 0, grace_seconds() if grace is None else grace)
 
     def signal(self, number: int) -> None:
@@ -170,7 +181,9 @@ def start(
 
 
 def warm_up() -> None:
-    """Start the guardian now, while there is other work to do: its start takes longer than a call."""
+    """Start the guardian now, while there is other work to do: its start takes longer than a
+    call.
+    """
     _keeper(in_our_session=False)
 
 
@@ -191,7 +204,9 @@ def no_room(program: str, error: OSError) -> PlaitError:
     number = error.errno or 0
     limit = start_error(program, number)
     if limit is None:
-        return ProcessError(f"'{program}' cannot be started: {os.strerror(number)}", code="not-started")
+        return ProcessError(
+            f"'{program}' cannot be started: {os.strerror(number)}", code="not-started"
+        )
     if number in (errno.EMFILE, errno.ENFILE):
         return NoDescriptors(limit.what, fix=limit.fix, code=limit.code)
     return limit
@@ -201,7 +216,8 @@ def no_room(program: str, error: OSError) -> PlaitError:
 
 
 def encode_text(text: str) -> bytes:
-    # Not the locale's encoding: bytes that are not UTF-8 came in as surrogates and go out as they were.
+    # Not the locale's encoding: bytes that are not UTF-8 came in as surrogates and go out as they
+    # were.
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -214,7 +230,9 @@ def _order(argv: Sequence[str], env: Mapping[str, str], how: int, group: int) ->
     except UnicodeEncodeError:
         raise _no_words(argv[0], "an argument or variable holds half a character") from None
     except ValueError:
-        raise _no_words(argv[0], "an argument or variable holds NUL, or a variable's name '='") from None
+        raise _no_words(
+            argv[0], "an argument or variable holds NUL, or a variable's name '='"
+        ) from None
     head = wire.HEAD.pack(wire.JOB, how, len(words), len(pairs), len(more), group)
     return b"".join((head, words, pairs, more))
 
@@ -227,7 +245,9 @@ class _Environments:
         self._last: tuple[dict[str, str], bytes] = ({}, b"")
 
     def pack_env(self, env: dict[str, str]) -> tuple[bytes, bytes]:
-        """An environment that may be the one of earlier, and the variables that have changed since."""
+        """An environment that may be the one of earlier, and the variables that have changed
+        since.
+        """
         last, packed = self._last
         changed = {name: value for name, value in env.items() if last.get(name) != value}
         gone = len(last) + sum(name not in last for name in changed) - len(env)
@@ -263,12 +283,21 @@ def _no_words(program: str, why: str) -> ProcessError:
 
 def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
     try:
-        return os.open(cwd or ".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(
+            cwd or ".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+        )
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG):
+        if error.errno not in (
+            errno.ENOENT,
+            errno.ENOTDIR,
+            errno.EACCES,
+            errno.ELOOP,
+            errno.ENAMETOOLONG,
+        ):
             raise no_room(program, error) from None
         raise ProcessError(
-            f"'{program}' cannot be started in '{os.fspath(cwd or '.')}': there is no such directory",
+            f"'{program}' cannot be started in '{os.fspath(cwd or '.')}': there is no such "
+            "directory",
             fix="create the directory, or correct its name",
             code="no-directory",
         ) from None
@@ -313,7 +342,9 @@ class _Keeper:
     marks: int
     in_our_session: bool
     lanes: WeakSet[_Lane] = field(default_factory=WeakSet)
-    """All that are open.  Weak: one that is lost on the way to its job is closed, and so ends the job."""
+    """All that are open.  Weak: one that is lost on the way to its job is closed, and so ends the
+    job.
+    """
     shared: WeakSet[_Lane] = field(default_factory=WeakSet)
     """Those that may serve one job after the other."""
     idle: list[_Lane] = field(default_factory=list)
@@ -352,7 +383,9 @@ class _Keeper:
         self.close_spare()
 
     def close_spare(self) -> None:
-        """Keep no more idle lanes than there are busy ones, and one: when a map ends, its lanes go, too."""
+        """Keep no more idle lanes than there are busy ones, and one: when a map ends, its lanes go,
+        too.
+        """
         try:
             while self.is_dead or 2 * len(self.idle) > len(self.shared) + 1:
                 self.idle.pop().close()
@@ -395,8 +428,8 @@ _HEARERS: dict[object, tuple[Callable[[str], None], set[str]]] = {}
 
 @contextlib.contextmanager
 def listening(hear: Callable[[str], None]) -> Iterator[None]:
-    """While this lasts, `hear` is told what is wrong with the guardian, each thing once; without a listener
-    it is printed."""
+    """While this lasts, `hear` is told what is wrong with the guardian, each thing once; without a
+    listener it is printed."""
     listener = object()
     _HEARERS[listener] = hear, set()
     try:
@@ -420,7 +453,9 @@ def _send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) 
     rights = struct.pack(f"={len(descriptors)}i", *descriptors)
     while True:
         try:
-            return socket_.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _NO_SIGNAL)
+            return socket_.sendmsg(
+                [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _NO_SIGNAL
+            )
         except OSError as error:
             # So many descriptors are on their way that the system lets no more through for now.
             if error.errno != errno.ETOOMANYREFS:
@@ -475,7 +510,15 @@ def _start_keeper(in_our_session: bool, *left_behind: int, boot: str | None = No
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", boot or _boot(), os.path.dirname(__file__), *arguments],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                boot or _boot(),
+                os.path.dirname(__file__),
+                *arguments,
+            ],
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
@@ -490,7 +533,8 @@ def _start_keeper(in_our_session: bool, *left_behind: int, boot: str | None = No
         if (limit := start_error("the guardian", error.errno or 0)) is not None:
             raise limit from None
         raise ProcessError(
-            f"no process can be started: the guardian did not start: {os.strerror(error.errno or 0)}",
+            "no process can be started: the guardian did not start: "
+            f"{os.strerror(error.errno or 0)}",
             fix=f"check that '{sys.executable}' can be executed and that there is room for another process",
             code="guardian",
         ) from None
@@ -507,7 +551,8 @@ def _boot() -> str:
 
 def _guardian_lost() -> GuardianError:
     return GuardianError(
-        "the guardian, through which Plait starts processes, has ended, and with it whatever it ran",
+        "the guardian, through which Plait starts processes, has ended, and with it whatever it "
+        "ran",
         fix="look who killed it (lack of memory?), then go on: what it ran was cut short and is done again",
         code="guardian",
     )

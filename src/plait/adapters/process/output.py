@@ -70,7 +70,9 @@ class StreamCapture:
             return
         try:
             self._write(data)
-        except OSError as error:  # the disk is full: what is there is worth having, what follows is dropped
+        except (
+            OSError
+        ) as error:  # the disk is full: what is there is worth having, what follows is dropped
             self._lose(error)
 
     def _write(self, data: bytes) -> None:
@@ -120,7 +122,9 @@ def _make_room(folder: str) -> None:
     """A folder for long outputs, without those that are old or too many."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with os.scandir(folder) as entries:
-        files = sorted((entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in entries)
+        files = sorted(
+            (entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in entries
+        )
     oldest = time.time() - FILE_AGE
     for number, (modified, path) in enumerate(reversed(files), start=1):
         if number >= MOST_FILES or modified < oldest:

@@ -25,7 +25,15 @@ from _thread import LockType, allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.adapters.process import guardian, jobs
-from plait.adapters.process.jobs import FIRST_FILE, Job, JobReport, Stdio, encode_text, end_all, warm_up
+from plait.adapters.process.jobs import (
+    FIRST_FILE,
+    Job,
+    JobReport,
+    Stdio,
+    encode_text,
+    end_all,
+    warm_up,
+)
 from plait.adapters.process.output import MAX_OVERFLOW, OnOutput, StreamCapture
 from plait.core.errors import GuardianError, PlaitError, ProcessError
 from plait.core.grace import grace_seconds
@@ -103,9 +111,12 @@ class ProcessResult:
     """Some output is not in `stdout` or `stderr` because it went beyond the limit."""
     stdout_truncated: bool = False
     peak_rss: int = 0
-    """KiB of the process, or of the largest of those it waited for; never below the guardian's own 10 MB."""
+    """KiB of the process, or of the largest of those it waited for; never below the guardian's own
+    10 MB.
+    """
     stdout_file: str | None = None
-    """The stream from its beginning, if it was too long and a file was asked for; yours to remove."""
+    """The stream from its beginning, if it was too long and a file was asked for; yours to remove.
+    """
     stderr_file: str | None = None
     stdout_lost: str = ""
     """Why the file is missing or has only the beginning, if one was asked for."""
@@ -179,7 +190,8 @@ def run_shell(
 
 
 def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
-    """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is JSON.
+    """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is
+    JSON.
 
     Output that goes beyond the limit is no data: half of an answer looks like a whole one.
     """
@@ -216,7 +228,9 @@ def _without_start_files(env: Environment) -> Environment:
     """The environment without what a shell would run, define or switch on before the script."""
     if _START_FILES.isdisjoint(env) and "BASH_FUNC_" not in "\0".join(env):
         return env  # as nearly always
-    return {k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")}
+    return {
+        k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")
+    }
 
 
 _START_FILES = frozenset({"ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4"})
@@ -382,7 +396,8 @@ def _not_started(started: _Program, number: int) -> PlaitError:
         )
     if number == errno.E2BIG:
         return ProcessError(
-            f"'{program}' cannot be started: its arguments and environment are too large for this system",
+            f"'{program}' cannot be started: its arguments and environment are too large for this "
+            "system",
             fix="pass large data through a file or standard input",
             code="too-large",
         )
@@ -394,13 +409,15 @@ def _not_started(started: _Program, number: int) -> PlaitError:
         )
     if number == errno.ENOENT and os.path.exists(os.path.join(cwd, program)):
         return ProcessError(
-            f"the program '{program}' cannot be started: the interpreter in its first line was not found",
+            f"the program '{program}' cannot be started: the interpreter in its first line was not "
+            "found",
             fix="install the interpreter, or correct the line that begins with #!",
             code="no-program",
         )
     if number == errno.ENOEXEC:
         return ProcessError(
-            f"the program '{program}' cannot be started: it is neither a program nor says what runs it",
+            f"the program '{program}' cannot be started: it is neither a program nor says what "
+            "runs it",
             fix="let its first line name an interpreter, such as #!/bin/sh",
             code="no-program",
         )
@@ -437,7 +454,8 @@ def _start(program: _Program, ours: _Ours, wanted: _Wanted) -> Job:
 
 
 def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bool) -> Job:
-    # A few at a time: two hundred threads that each hold both ends of all pipes run out of descriptors.
+    # A few at a time: two hundred threads that each hold both ends of all pipes run out of
+    # descriptors.
     with next(_STARTING):
         theirs: list[int] = []
         try:
@@ -503,14 +521,17 @@ class _Running:
                 self.waiting.pop(0).release()
 
     def until_one_ends(self, cancel: Cancel | None) -> bool:
-        """Wait for it; false if none runs.  An InterruptedError if the call is cancelled meanwhile."""
+        """Wait for it; false if none runs.  An InterruptedError if the call is cancelled
+        meanwhile.
+        """
         ended = allocate_lock()
         ended.acquire()
         with self.lock:
             if not self.count:
                 return False
             self.waiting.append(ended)
-        # Not only woken: one that was woken and cancelled at once may have taken the turn of another.
+        # Not only woken: one that was woken and cancelled at once may have taken the turn of
+        # another.
         while not ended.acquire(timeout=CANCEL_PAUSE) and self.count:
             if cancel is not None and cancel.is_set():
                 self._leave(ended)
@@ -541,10 +562,14 @@ os.register_at_fork(after_in_child=_begin_anew)
 def _descriptors(
     program: _Program, ours: _Ours, theirs: list[int], *, passthrough: bool
 ) -> tuple[Stdio, list[int]]:
-    """The child's standard streams and files; its ends of pipes, and ours, are noted to be closed."""
+    """The child's standard streams and files; its ends of pipes, and ours, are noted to be
+    closed.
+    """
     try:
         stdio = (
-            _inherit_stdio(theirs) if passthrough else _pipes(ours, theirs, with_input=bool(program.stdin))
+            _inherit_stdio(theirs)
+            if passthrough
+            else _pipes(ours, theirs, with_input=bool(program.stdin))
         )
         return stdio, [_file_with(content, theirs) for _, content in program.files]
     except OSError as error:
@@ -703,7 +728,8 @@ class _Watch:
             if self.lost is not None:
                 raise self.lost
             if self.exit is not None and not exited:
-                self.read_what_is_there()  # nearly always to the end, as nobody else is left who could print
+                # nearly always to the end, as nobody else is left who could print
+                self.read_what_is_there()
                 until_eof = time.monotonic() + EOF_GRACE
                 deadline = until_eof if deadline is None else min(deadline, until_eof)
         return "ended"
@@ -714,7 +740,10 @@ class _Watch:
         cancel, self.cancel = self.cancel, None
         self.job.end(grace)
         deadline = time.monotonic() + grace + guardian.GIVE_UP + 1
-        while not (self.over or self.lost or self.refused) and (left := deadline - time.monotonic()) > 0:
+        while (
+            not (self.over or self.lost or self.refused)
+            and (left := deadline - time.monotonic()) > 0
+        ):
             hurried = cancel is not None and getattr(cancel, "at_once", False)
             if hurried:
                 self.job.end(0.0)
@@ -723,7 +752,9 @@ class _Watch:
         self.read_what_is_there()
 
     def read_what_is_there(self) -> None:
-        """What they printed to the last; not more, as somebody who is not of the job may print for ever."""
+        """What they printed to the last; not more, as somebody who is not of the job may print for
+        ever.
+        """
         for fd in list(self.open):
             for _ in range(LAST_READS):
                 if fd not in self.open or not self.receive(fd):

@@ -1,4 +1,5 @@
-"""A shell that waits before its `main`, and begins as often as it is told: what `exec` costs is paid once.
+"""A shell that waits before its `main`, and begins as often as it is told: what `exec` costs is
+paid once.
 
 `libwarm.so`, made of `warm.c` where there is a C compiler, does the waiting; this is
 the guardian's end.  Whoever is started so is a child of the guardian like any other:
@@ -36,7 +37,9 @@ VERSION: Final = 1
 CONTROL: Final = 3
 """Its descriptor of the socket on which orders come."""
 ORDER: Final = struct.Struct("=IIIIQQQQIxxxx")
-"""Bytes of argv and of env, their counts, mark and its hard limit, descriptors and theirs, first stream."""
+"""Bytes of argv and of env, their counts, mark and its hard limit, descriptors and theirs, first
+stream.
+"""
 ANSWER: Final = struct.Struct("=q")
 """Its pid, or the errno below zero."""
 # The loader and the C library read these before `main`, which was done long ago.

@@ -25,11 +25,20 @@ NOT_BEGUN: Final = "no run was begun"
 _MEANING: Final = {
     # code        what it says                            what to do
     "disk-full": ("the disk is full", f"make room; {RESUME}"),
-    "too-large": ("a file may not grow further", f"raise the limit on file sizes (ulimit -f); {RESUME}"),
+    "too-large": (
+        "a file may not grow further",
+        f"raise the limit on file sizes (ulimit -f); {RESUME}",
+    ),
     "open-files": ("too many files are open", f"allow more (ulimit -n); {RESUME}"),
     "read-only": ("it may not be written", f"look at the permissions of its folder; {RESUME}"),
-    "cannot-open": ("it cannot be opened", f"look at what is there, and at its permissions; {RESUME}"),
-    "damaged": ("it is damaged", "restore its folder from a backup, or remove it and run the flow again"),
+    "cannot-open": (
+        "it cannot be opened",
+        f"look at what is there, and at its permissions; {RESUME}",
+    ),
+    "damaged": (
+        "it is damaged",
+        "restore its folder from a backup, or remove it and run the flow again",
+    ),
     "busy": ("another process keeps it locked", f"end that process; {RESUME}"),
     "input-output": ("the disk or file system reports an error", f"look at both; {RESUME}"),
 }
@@ -89,7 +98,9 @@ def _is_at_limit(where: str) -> bool:
 
 
 def _can_open() -> bool:
-    """SQLite does not say why a file cannot be opened, and has closed those that it had opened before."""
+    """SQLite does not say why a file cannot be opened, and has closed those that it had opened
+    before.
+    """
     opened: list[int] = []
     try:
         for _ in range(_OPEN_AT_ONCE):

@@ -16,7 +16,9 @@ RESERVE_BYTES: Final = 1 << 20
 
 
 def make_own_folder(folder: str) -> None:
-    """A folder that nobody else can look into; one that is there must be ours, and no link to another."""
+    """A folder that nobody else can look into; one that is there must be ours, and no link to
+    another.
+    """
     with map_storage_errors(folder):
         _make_folder(folder, 0o700)
         status = os.stat(folder, follow_symlinks=False)
@@ -30,7 +32,9 @@ def make_own_folder(folder: str) -> None:
 
 
 def _make_folder(folder: str, mode: int) -> None:
-    """A folder and those above it, unless they are there; a power cut does not take it away again."""
+    """A folder and those above it, unless they are there; a power cut does not take it away
+    again.
+    """
     above = os.path.dirname(folder)
     try:
         if not os.path.isdir(above):

@@ -101,7 +101,9 @@ class Index:
         return self._entries(query, -1 if most is None else most)
 
     def begin_with(self, prefix: str, most: int) -> list[str]:
-        query = f"SELECT id, created, read FROM runs WHERE id >= ? AND id < ? {_NEWEST_FIRST} LIMIT ?"
+        query = (
+            f"SELECT id, created, read FROM runs WHERE id >= ? AND id < ? {_NEWEST_FIRST} LIMIT ?"
+        )
         return [one.id for one in self._entries(query, prefix, f"{prefix}\U0010ffff", most)]
 
     def knows(self, run: str) -> bool:
@@ -109,7 +111,9 @@ class Index:
 
     def oldest_ended(self, most: int) -> list[Entry]:
         """The oldest of which it is not known that they go on."""
-        return self._entries(f"SELECT id, created, read FROM runs WHERE ended {_OLDEST_FIRST} LIMIT ?", most)
+        return self._entries(
+            f"SELECT id, created, read FROM runs WHERE ended {_OLDEST_FIRST} LIMIT ?", most
+        )
 
     def _entries(self, query: str, *values: object) -> list[Entry]:
         rows: Iterable[tuple[Any, Any, Any]] = self._connection.execute(query, values)
@@ -118,11 +122,15 @@ class Index:
     # ── what changes ─────────────────────────────────────────────────────
 
     def add(self, make: Callable[[int], str], created: float) -> None:
-        """Make the folder of a new run, which gets its number; nobody else makes one at that moment."""
+        """Make the folder of a new run, which gets its number; nobody else makes one at that
+        moment.
+        """
         with self._change():
             if self._stamp_now() != self._stamp_then():
                 self._reconcile()
-            (last,) = self._connection.execute("SELECT coalesce(max(place), 0) FROM runs").fetchone()
+            (last,) = self._connection.execute(
+                "SELECT coalesce(max(place), 0) FROM runs"
+            ).fetchone()
             if not isinstance(last, int) or not 0 <= last < MOST_NUMBER:
                 raise DamagedIndex
             run = make(last + 1)
@@ -142,7 +150,9 @@ class Index:
 
     def note(self, run: str, read: str, *, ended: bool) -> None:
         """What was read of a run, and whether it has ended."""
-        self._connection.execute("UPDATE runs SET read = ?, ended = ? WHERE id = ?", (read, ended, run))
+        self._connection.execute(
+            "UPDATE runs SET read = ?, ended = ? WHERE id = ?", (read, ended, run)
+        )
 
     def _insert(self, rows: Sequence[tuple[str, int, float]], *, may_have_ended: bool) -> None:
         statement = f"INSERT OR REPLACE INTO runs VALUES(?, ?, ?, {may_have_ended:d}, '')"
@@ -200,7 +210,9 @@ def run_names(folder: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [
-        name for name in names if not name.startswith(".") and not os.path.islink(os.path.join(folder, name))
+        name
+        for name in names
+        if not name.startswith(".") and not os.path.islink(os.path.join(folder, name))
     ]
 
 
@@ -250,7 +262,9 @@ _OF_THE_FILE: Final = (
 # ── what is kept of a run ────────────────────────────────────────────────
 
 _SETTLED_NS: Final = 100_000_000
-"""What was read so soon after a file was written may be older than that: its time says no more exactly."""
+"""What was read so soon after a file was written may be older than that: its time says no more
+exactly.
+"""
 
 
 def files_stamp(folder: str) -> tuple[str, int]:

@@ -1,4 +1,5 @@
-"""The journal of one run in a SQLite file: what `plait.engine.journal` asks for, that outlives the process.
+"""The journal of one run in a SQLite file: what `plait.engine.journal` asks for, that outlives the
+process.
 
 `append` returns when the system has the record, so that the death of this
 process cannot undo it; `sync` when the disk has it.  Opened for reading it can
@@ -115,7 +116,8 @@ class SqliteJournal:
         return self._blobs.get_blob(name)
 
     def close(self) -> None:
-        # The reader first: whoever closes last empties the write-ahead log, which only a writer can.
+        # The reader first: whoever closes last empties the write-ahead log, which only a writer
+        # can.
         self.reader.close()
         if self._writer is not None:
             self._writer.close()
@@ -123,7 +125,9 @@ class SqliteJournal:
     @property
     def active_writer(self) -> Writer:
         if self._writer is None:
-            raise InternalError("a journal that was opened for reading was asked to write", code="journal")
+            raise InternalError(
+                "a journal that was opened for reading was asked to write", code="journal"
+            )
         return self._writer
 
     def _require_healthy(self) -> None:

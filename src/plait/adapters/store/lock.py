@@ -18,7 +18,9 @@ from plait.core.errors import InputError
 from plait.core.hints import Final
 
 _ATTEMPTS: Final = 1000
-"""Whoever looks whether a run is going on holds its lock for a moment, together with others who look."""
+"""Whoever looks whether a run is going on holds its lock for a moment, together with others who
+look.
+"""
 
 
 class RunLock:
@@ -87,7 +89,10 @@ def _say_who(handle: int, now: float) -> None:
 
 
 def _lock_error(run: str, said: bytes) -> InputError:
-    what, fix = f"another process began to work on run {run} a moment ago", "wait until it has ended"
+    what, fix = (
+        f"another process began to work on run {run} a moment ago",
+        "wait until it has ended",
+    )
     with suppress(ValueError, KeyError, TypeError):
         holder = json.loads(said)
         pid, since = int(holder["pid"]), str(holder["since"])

@@ -1,4 +1,5 @@
-"""Long output of steps: a file for each step whose output is too long for its outcome, and for no other.
+"""Long output of steps: a file for each step whose output is too long for its outcome, and for no
+other.
 
 Ten thousand items with a line each make no file at all: what is short lives in
 the outcome already.  A file has a bound, and says so where it was cut.

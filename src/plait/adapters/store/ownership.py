@@ -1,9 +1,9 @@
 """Whose a run is.  Only one that this user made in this very folder is worked on, or removed.
 
-The facts of a run say which file it runs.  They bear a seal that only this user can make, over the id of
-the run, the facts, and the numbers (inodes) of its folder and journal.  A clone, an archive or a copy is
-another folder with another number, so a seal that travelled along with it does not hold.  A project that is
-moved keeps its numbers, and its runs.
+The facts of a run say which file it runs.  They bear a seal that only this user can make, over the
+id of the run, the facts, and the numbers (inodes) of its folder and journal.  A clone, an archive
+or a copy is another folder with another number, so a seal that travelled along with it does not
+hold.  A project that is moved keeps its numbers, and its runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Owner:
         """Did this user write these facts, of this run, in this very folder?"""
         seal = facts.get(SEAL, "")
         try:
-            return isinstance(seal, str) and self._seals.holds(self._text(without_seal(facts)), seal)
+            return isinstance(seal, str) and self._seals.holds(
+                self._text(without_seal(facts)), seal
+            )
         except OSError:
             return False
 
@@ -81,7 +83,8 @@ def foreign_run(run: str, project: str) -> TrustError:
     """A run that is not this user's own is not worked on."""
     named = "" if project == os.getcwd() else f" --project {shlex.quote(project)}"
     return TrustError(
-        f"run {run} did not begin here: it came with a clone, an archive or a copy, or is an older Plait's",
+        f"run {run} did not begin here: it came with a clone, an archive or a copy, or is an older "
+        "Plait's",
         fix=f"look at it: plait show {run}{named}; then take it over: plait trust run {run}{named}; "
         "or begin a new run: plait run FILE",
         code="foreign-run",
@@ -101,7 +104,9 @@ def never_begun(run: str) -> InputError:
 
 
 def require_plain_folders(root: str, folder: str) -> None:
-    """None of the folders from below `root` down to this one is a link; those that are not there are none."""
+    """None of the folders from below `root` down to this one is a link; those that are not there
+    are none.
+    """
     for path in _folders(root, folder):
         try:
             status = os.lstat(path)
@@ -117,7 +122,9 @@ def require_plain_folders(root: str, folder: str) -> None:
 
 
 def require_plain_journal(path: str) -> None:
-    """A journal and the files beside it are plain files: a link would lead to a file of somebody else."""
+    """A journal and the files beside it are plain files: a link would lead to a file of somebody
+    else.
+    """
     for name in (path + end for end in _BESIDE):
         try:
             status = os.lstat(name)

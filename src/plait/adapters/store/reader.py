@@ -57,7 +57,9 @@ from plait.engine.paths import ITEM, is_at_or_below
 PAGE: Final = 200
 """Rows that are in memory at a time."""
 MANY: Final = 20_000
-"""Events; to go through more than these, or to put them into the index, takes long enough to be noticed."""
+"""Events; to go through more than these, or to put them into the index, takes long enough to be
+noticed.
+"""
 
 _INDEX: Final = (
     "PRAGMA temp.journal_mode=OFF",  # an index that could not be continued is thrown away
@@ -67,13 +69,16 @@ _INDEX: Final = (
 )
 _EXTEND: Final = (
     f"INSERT INTO temp.known SELECT parent, name, iif(what = {FINISHED}, place, NULL), "
-    f"iif(what = {FINISHED}, number, NULL), iif(what = {FINISHED}, number, NULL), what = {STARTED}, "
+    f"iif(what = {FINISHED}, number, NULL), iif(what = {FINISHED}, number, NULL), what = "
+    f"{STARTED}, "
     "kind, status "
     f"FROM log WHERE number > ? AND number <= ? AND what IN ({STARTED}, {FINISHED}) "
-    # Sorted, it fills page after page; the last of several records of a step stays: of one that was begun
+    # Sorted, it fills page after page; the last of several records of a step stays: of one that was
+    # begun
     # again behind its end only where that end was.
     "ORDER BY parent, name, number ON CONFLICT(parent, name) DO UPDATE SET place = excluded.place, "
-    "number = excluded.number, ended = coalesce(excluded.ended, ended), started = excluded.started, "
+    "number = excluded.number, ended = coalesce(excluded.ended, ended), started = "
+    "excluded.started, "
     "kind = excluded.kind, status = excluded.status"
 )
 _FORGOTTEN: Final = (
@@ -81,7 +86,8 @@ _FORGOTTEN: Final = (
     f"WHERE marks.what = {FORGOTTEN} AND number > ? AND number <= ? ORDER BY number"
 )
 _FORGET_BELOW: Final = (
-    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL WHERE parent >= ? AND parent < ?"
+    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL WHERE parent >= ? AND parent "
+    "< ?"
 )
 _FORGET: Final = (
     "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL "
@@ -98,13 +104,15 @@ _LIST_NAMED: Final = (
 _LAST: Final = "\U0010ffff"
 """Behind every character of a name."""
 _BEGUN_IN: Final = (
-    "SELECT parent || name FROM temp.known WHERE parent = ? AND name >= ? AND substr(name, 1, ?) = ?"
+    "SELECT parent || name FROM temp.known WHERE parent = ? AND name >= ? AND substr(name, 1, ?) = "
+    "?"
 )
 _BEHIND_ITEMS: Final = "item;"
 """Every name of an item is between `item:` and this: `;` follows `:`."""
 _COUNT: Final = (
     "SELECT status, count(*) FROM temp.known WHERE number NOT NULL "
-    f"AND kind = (SELECT id FROM words WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP BY status"
+    f"AND kind = (SELECT id FROM words WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP "
+    "BY status"
 )
 _COUNT_OF_MAP: Final = (
     f"SELECT status, count(*) FROM temp.known WHERE parent = '{MAP}/' "
@@ -135,7 +143,8 @@ _RETRIES: Final = (
     f"WHERE marks.what = {RETRYING} AND parent = '{MAP}/'"
 )
 _EVENTS: Final = (
-    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT {PAGE}"
+    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT "
+    f"{PAGE}"
 )
 _EVENTS_OF_NO_ITEM: Final = (
     f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? "
@@ -143,16 +152,19 @@ _EVENTS_OF_NO_ITEM: Final = (
 )
 _FAILED: Final = (
     # Place and title are those of the row with the largest number, as SQLite promises.
-    "WITH ended AS (SELECT name, max(number) AS number, place, title FROM marks JOIN log USING(number) "
+    "WITH ended AS (SELECT name, max(number) AS number, place, title FROM marks JOIN log "
+    "USING(number) "
     f"WHERE marks.what = {FINISHED} AND status = {FAILED} AND parent = ? GROUP BY name), "
     "dropped AS (SELECT name, max(number) AS number FROM marks JOIN log USING(number) "
     f"WHERE marks.what = {FORGOTTEN} AND parent = ? GROUP BY name) "
     "SELECT ended.number, name, title FROM ended LEFT JOIN dropped USING(name) "
     "WHERE ended.number > max(?, coalesce(dropped.number, 0)) ORDER BY place, ended.number"
 )
-"""The ends of those directly below a path that failed and were not forgotten since, by marks alone."""
+"""The ends of those directly below a path that failed and were not forgotten since, by marks alone.
+"""
 _USED_UP: Final = (
-    "SELECT number, parent, name, used FROM log WHERE number > ? AND number < ? AND used IS NOT NULL "
+    "SELECT number, parent, name, used FROM log WHERE number > ? AND number < ? AND used IS NOT "
+    "NULL "
     f"ORDER BY number LIMIT {PAGE}"
 )
 _LIST_FAILED: Final = (
@@ -174,10 +186,12 @@ _CALLED_LIKE: Final = (
 )
 _UNLIKE: Final = (
     f"SELECT 1 FROM log WHERE what = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
-    "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM words WHERE text = ?) LIMIT 1"
+    "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM words WHERE text = ?) LIMIT "
+    "1"
 )
 _STEPS_IN_ITEMS: Final = (
-    f"SELECT name, min(place), max(place) FROM log WHERE what = {FINISHED} AND parent > ? AND parent < ? "
+    f"SELECT name, min(place), max(place) FROM log WHERE what = {FINISHED} AND parent > ? AND "
+    "parent < ? "
     "AND instr(substr(parent, ?), '/') = length(substr(parent, ?)) AND number > ? GROUP BY name"
 )
 _ENDS_AND_BEGINS: Final = (
@@ -246,7 +260,9 @@ class _Mark:
 
 
 def _stretches(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]]:
-    """From behind one event to another: are those between of the map's items, so that marks are enough?"""
+    """From behind one event to another: are those between of the map's items, so that marks are
+    enough?
+    """
     after, skipping = 0, False
     for mark in frame:
         now = skipping
@@ -304,7 +320,9 @@ class Reader:
         self._connection: sqlite3.Connection | None = None
         self._indexed = 0
         self._failed: tuple[str, int, list[_Ended]] = ("", 0, [])
-        """The path that was last asked for, the last event then, and the ends of what failed below it."""
+        """The path that was last asked for, the last event then, and the ends of what failed below
+        it.
+        """
         self._frame: list[_Mark] = []
         self._framed = 0
         """The number up to which marks are in it."""
@@ -355,7 +373,8 @@ class Reader:
             after = rows[-1][0]
 
     def outline(self, items: Iterable[int] | None = None) -> Iterator[EventRecord]:
-        """The events, but of those between the count of the map's items and its end only what is marked.
+        """The events, but of those between the count of the map's items and its end only what is
+        marked.
 
         `items`: of the items of the map only these events, by their numbers.
         """
@@ -363,7 +382,11 @@ class Reader:
 
         last = self.last()
         frame = self._frame_up_to(last)
-        marks = sorted(items) if items is not None else [number for (number,) in self._all(_MARKS, 0, last)]
+        marks = (
+            sorted(items)
+            if items is not None
+            else [number for (number,) in self._all(_MARKS, 0, last)]
+        )
         outside = [mark.number for mark in frame]
         for after, until, skipping in _stretches(frame, last):
             inside = _within(marks, after, until)
@@ -376,7 +399,9 @@ class Reader:
                 yield from merge(others, self._events_at(inside), key=lambda one: one.number)
 
     def short_outline(self, most: int) -> Iterator[EventRecord]:
-        """The same, but of failed items only the first by order and the last by time; and the last notes."""
+        """The same, but of failed items only the first by order and the last by time; and the last
+        notes.
+        """
         failed = self._failure_numbers(MAP)
         shown = {known.path.rpartition("/")[2] for known in self._load_records(failed[:most])}
         tries = [number for number, name in self._all(_RETRIES) if unescape_text(name) in shown]
@@ -384,7 +409,9 @@ class Reader:
         yield from self.outline({*failed[:most], *sorted(failed)[-most:], *tries, *notes})
 
     def _frame_up_to(self, last: int) -> list[_Mark]:
-        """The marks that are not of items of the map; those that are known are not looked for again."""
+        """The marks that are not of items of the map; those that are known are not looked for
+        again.
+        """
         with self._lock:
             self._frame += [_Mark(*row) for row in self._all(_FRAME, self._framed, last)]
             self._framed = max(self._framed, last)
@@ -405,7 +432,9 @@ class Reader:
             after = rows[-1][0]
 
     def find_steps(self, name: str) -> list[str]:
-        """The paths of steps with this path, name, key or title; if there is none, of those that begin so."""
+        """The paths of steps with this path, name, key or title; if there is none, of those that
+        begin so.
+        """
         stored = escape_text(name)
         key = f"{ITEM}{stored}"
         found = self._all(_CALLED, stored, stored, key, stored)
@@ -414,7 +443,9 @@ class Reader:
         return [unescape_text(parent + own) for parent, own in found]
 
     def events_at(self, paths: Iterable[str]) -> Iterator[EventRecord]:
-        """What happened at these paths and below, to what they are inside of, and when the run was begun."""
+        """What happened at these paths and below, to what they are inside of, and when the run was
+        begun.
+        """
         tests, values = [f"what = {RUN_STARTED}"], list[str]()
         for path in paths:
             above = path
@@ -429,14 +460,18 @@ class Reader:
             yield to_stamped(number, tuple(row), self._unpacking)
 
     def same_fingerprint(self, fan: str, rest: str, fingerprint: str) -> bool:
-        """Have all ends of one step of the items of a fan this fingerprint, of whatever life they are?"""
+        """Have all ends of one step of the items of a fan this fingerprint, of whatever life they
+        are?
+        """
         above, _, name = escape_text(rest).rpartition("/")
         items = f"{escape_text(fan)}/{ITEM}"
         values = (name, items, f"{escape_text(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
         return not self._all(_UNLIKE, *values, escape_text(fingerprint))
 
     def steps_in_items(self, fan: str, after: int) -> dict[str, tuple[int, int]]:
-        """By name: the first and last of the places of steps of a fan's items that ended behind an event."""
+        """By name: the first and last of the places of steps of a fan's items that ended behind an
+        event.
+        """
         items = f"{escape_text(fan)}/{ITEM}"
         behind = len(items) + 1
         found = self._all(
@@ -445,7 +480,9 @@ class Reader:
         return {unescape_text(name): (first, last) for name, first, last in found}
 
     def count_outcomes(self, fan: str) -> dict[str, int]:
-        """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
+        """How often items of a fan are recorded to have ended how; one that was done again counts
+        twice.
+        """
         found = self._all(_ENDED, f"{escape_text(fan)}/", ITEM, _BEHIND_ITEMS)
         return {STATUS_NAMES[status]: count for status, count in found}
 
@@ -462,7 +499,8 @@ class Reader:
     def newest(self, what: int) -> tuple[int, float, str | None] | None:
         """Number, time and title of the newest event of one of the kinds that are marked."""
         query = (
-            "SELECT number, at, title FROM log WHERE number = (SELECT max(number) FROM marks WHERE what = ?)"
+            "SELECT number, at, title FROM log WHERE number = (SELECT max(number) FROM marks WHERE "
+            "what = ?)"
         )
         found = self._all(query, what)
         return found[0] if found else None
@@ -495,7 +533,9 @@ class Reader:
         try:
             at = before
             while at < last:
-                some = self._all(f"SELECT id, number FROM temp.listed WHERE id > ? LIMIT {PAGE}", at)
+                some = self._all(
+                    f"SELECT id, number FROM temp.listed WHERE id > ? LIMIT {PAGE}", at
+                )
                 some = [(id, number) for id, number in some if id <= last]
                 at = some[-1][0]
                 yield from self._load_records([number for _, number in some])
@@ -504,7 +544,9 @@ class Reader:
                 self._all("DELETE FROM temp.listed WHERE id > ? AND id <= ?", before, last)
 
     def _steps_outside_map(self, path: str) -> Iterator[StepRecord]:
-        """The steps directly below a path outside of the map, without an index of a million items."""
+        """The steps directly below a path outside of the map, without an index of a million
+        items.
+        """
         last = self.last()
         frame = self._frame_up_to(last)
         ended: dict[str, tuple[int, int]] = {}
@@ -520,14 +562,19 @@ class Reader:
         kept = [
             one
             for name, one in ended.items()
-            if not any(mark.number > one[1] and mark.drops(f"{path}/{unescape_text(name)}") for mark in drops)
+            if not any(
+                mark.number > one[1] and mark.drops(f"{path}/{unescape_text(name)}")
+                for mark in drops
+            )
         ]
         numbers = [number for _, number in sorted(kept)]
         for at in range(0, len(numbers), PAGE):
             yield from self._load_records(numbers[at : at + PAGE])
 
     def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
-        """Those directly below a path that failed, by `order`; without the index where that is not needed."""
+        """Those directly below a path that failed, by `order`; without the index where that is not
+        needed.
+        """
         numbers = self._failure_numbers(path, after)
         for at in range(0, len(numbers), PAGE):
             yield from self._load_records(numbers[at : at + PAGE])
@@ -591,7 +638,8 @@ class Reader:
         yield from sorted(unescape_text(path) for (path,) in found)
 
     def item_counts(self) -> dict[str, int]:
-        """How many items ended how, without those inside other items; of a map that has ended, as it says.
+        """How many items ended how, without those inside other items; of a map that has ended, as
+        it says.
 
         Where there is a map, those that it has chosen last, and no others.
         """
@@ -610,7 +658,8 @@ class Reader:
         return found[0][0] if found else None
 
     def _list_below(self, path: str, begins: str) -> tuple[int, int]:
-        """Put the steps below a path into a list; it goes from behind the first number to the second.
+        """Put the steps below a path into a list; it goes from behind the first number to the
+        second.
 
         A query that is read from bit by bit would do, but as long as it lasts this
         connection sees nothing new.
@@ -684,7 +733,9 @@ class Reader:
     def _forget(self, rows: Sequence[tuple[int, str, str, int | None]]) -> None:
         self._all(_FORGET, rows[0][0], rows[-1][0])
         below = (f"{parent}{name}" for _, parent, name, status in rows if status != ALONE)
-        self._many_times(_FORGET_BELOW, ((f"{path}/", f"{path}0") for path in below))  # `0` follows `/`
+        self._many_times(
+            _FORGET_BELOW, ((f"{path}/", f"{path}0") for path in below)
+        )  # `0` follows `/`
 
     def _extend(self, last: int) -> None:
         self._all(_EXTEND, self._indexed, last)

@@ -1,8 +1,9 @@
 """What calls of tools gave, kept in a project by key: `cache_result`.
 
 Each is a file of its own, whole or not there.  There are at most so many; the one that was used
-longest ago makes room.  Whatever cannot be read or written is a call that is made again; so is one whose
-result bears no seal of this user's, for it came with the project and nobody here ever made that call.
+longest ago makes room.  Whatever cannot be read or written is a call that is made again; so is one
+whose result bears no seal of this user's, for it came with the project and nobody here ever made
+that call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MOST_BYTES: Final = 1 << 20
 
 
 class ResultCache:
-    def __init__(self, project: str, *, seals: Sealing | None = None, most: int = MOST_RESULTS) -> None:
+    def __init__(
+        self, project: str, *, seals: Sealing | None = None, most: int = MOST_RESULTS
+    ) -> None:
         self._project = project
         self._folder = os.path.join(project, ".ai", "state", "results")
         self._seals = Unsealed() if seals is None else seals
@@ -35,11 +38,23 @@ class ResultCache:
         path = os.path.join(self._folder, f"{key}.json")
         try:
             found = read_below(self._project, os.path.relpath(path, self._project))
-            kept = json.loads(found[0].decode("utf-8", "surrogatepass")) if found is not None else None
-            if not isinstance(kept, dict) or not self._seals.holds(_text(key, kept["value"]), kept["seal"]):
+            kept = (
+                json.loads(found[0].decode("utf-8", "surrogatepass")) if found is not None else None
+            )
+            if not isinstance(kept, dict) or not self._seals.holds(
+                _text(key, kept["value"]), kept["seal"]
+            ):
                 return None
             os.utime(path, follow_symlinks=False)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, PlaitError):
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            PlaitError,
+        ):
             return None
         return kept["value"]
 
@@ -48,7 +63,8 @@ class ResultCache:
         if len(written) > MOST_BYTES:
             return
         value = json.loads(written)
-        # A project that cannot be written to, or a user without a seal, is one for whom nothing is kept.
+        # A project that cannot be written to, or a user without a seal, is one for whom nothing is
+        # kept.
         with suppress(JournalError, TrustError):
             seal = self._seals.make(_text(key, value))
             data = json_text({"seal": seal, "value": value}).encode("utf-8", "surrogatepass")
@@ -60,7 +76,9 @@ class ResultCache:
     def _make_room(self) -> None:
         with suppress(OSError), os.scandir(self._folder) as entries:
             found = [
-                (entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.endswith(".json")
+                (entry.stat().st_mtime_ns, entry.path)
+                for entry in entries
+                if entry.name.endswith(".json")
             ]
             for _, path in sorted(found)[: max(0, len(found) - self._most)]:
                 os.unlink(path)

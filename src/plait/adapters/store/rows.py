@@ -78,14 +78,17 @@ IS_MARKED: Final = (
     f"(what IN {tuple(sorted(MARKED))} OR what = {FINISHED} AND status = {FAILED} OR parent = '' "
     f"OR parent = '{MAP}/' AND substr(name, 1, 5) <> 'item:')"
 )
-"""Events that are looked for among all others; there are few of them: what failed, and what is not inside
-parts, or in the map and yet not of an item."""
+"""Events that are looked for among all others; there are few of them: what failed, and what is not
+inside parts, or in the map and yet not of an item."""
 SOMETHING_USED: Final = "something used up"
-"""The word that a journal has if one of its events says so: an index would cost all others too much."""
+"""The word that a journal has if one of its events says so: an index would cost all others too
+much.
+"""
 STATUS_NAMES: Final = ("done", "failed", "skipped")
 
 COLUMNS: Final = (
-    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, used, "
+    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, "
+    "used, "
     "owed, body"
 )
 Row: TypeAlias = tuple[
@@ -185,7 +188,14 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             said: Json = {"warning": event.message} if event.warning else event.message
             return _plain_row(at, NOTED, event.path, said, packing)
         case RunStarted():
-            started = [event.run, event.flow, event.file, event.project, event.resumed, event.phases]
+            started = [
+                event.run,
+                event.flow,
+                event.file,
+                event.project,
+                event.resumed,
+                event.phases,
+            ]
             return _plain_row(at, RUN_STARTED, None, started, packing)
         case RunEnded():
             failure = None if event.failure is None else event.failure.record()
@@ -196,11 +206,33 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
 
 
 def _plain_row(
-    at: float, what: int, path: str | None, said: Json, packing: Packing, *, title: str | None = None
+    at: float,
+    what: int,
+    path: str | None,
+    said: Json,
+    packing: Packing,
+    *,
+    title: str | None = None,
 ) -> Row:
     parent, name = (None, None) if path is None else split(path)
     body = _pack_value(said, packing)
-    return (at, what, parent, name, None, title, None, None, None, None, None, None, None, None, body)
+    return (
+        at,
+        what,
+        parent,
+        name,
+        None,
+        title,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        body,
+    )
 
 
 def _status(outcome: Outcome) -> tuple[int, Json]:
@@ -230,7 +262,9 @@ def _pack_value(value: Json, packing: Packing) -> str | bytes | None:
     if not texts or len(to_json(rest)) > LARGE:
         return bytes.fromhex(packing.keep(body.encode("ascii")))
     # So the output of a step is on the disk once, though it is also that of the list which it ends.
-    kept = [[list(place), packing.keep(text.encode("utf-8", "surrogatepass"))] for place, text in texts]
+    kept = [
+        [list(place), packing.keep(text.encode("utf-8", "surrogatepass"))] for place, text in texts
+    ]
     return to_json([rest, kept]).encode("ascii")
 
 
@@ -251,7 +285,9 @@ def _without_texts(value: Json, place: _Place, texts: list[tuple[_Place, str]]) 
 
 
 def _encoder() -> Callable[[Json], str]:
-    """One for all bodies: `JSONEncoder.encode` makes one for each, which takes longer than a small body."""
+    """One for all bodies: `JSONEncoder.encode` makes one for each, which takes longer than a small
+    body.
+    """
     known = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
@@ -265,7 +301,9 @@ _encode: Final = _encoder()
 
 
 def to_json(value: Json) -> str:
-    """JSON in ASCII, so that also text which is no Unicode (bytes of a process) comes back as it was."""
+    """JSON in ASCII, so that also text which is no Unicode (bytes of a process) comes back as it
+    was.
+    """
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError):
@@ -277,9 +315,23 @@ def to_json(value: Json) -> str:
 
 def to_event(row: Row, unpacking: Unpacking) -> Event:
     """ValueError, or one of the others of `MISREAD`, for a row that no event looks like."""
-    _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, used, owed, _ = (
-        row
-    )
+    (
+        _,
+        what,
+        parent,
+        name,
+        kind,
+        title,
+        place,
+        attempt,
+        fingerprint,
+        duration,
+        _,
+        replayed,
+        used,
+        owed,
+        _,
+    ) = row
     require_types(_TYPES, row)
     path = "" if parent is None or name is None else unescape_text(parent + name)
     shown = unescape_text(title or "")
@@ -323,7 +375,9 @@ _TYPES: Final = (
 )  # fmt: skip
 """Of each column, as SQLite may give it back: it takes anything in any of them."""
 MOST_ITEMS: Final = 1 << 27
-"""Items of one map, and so the number of the last of them: a list of so many marks still fits into memory."""
+"""Items of one map, and so the number of the last of them: a list of so many marks still fits into
+memory.
+"""
 
 
 def _total(said: Json) -> int:
@@ -431,7 +485,9 @@ def _unpack_value(body: str | bytes | None, unpacking: Unpacking) -> Json:
     whole = decode_json(body)  # a list, so that the value itself can be one of the texts
     for place, name in whole.pop():
         _put(
-            whole, [0, *place], unpacking.kept(require_shape(name, is_text)).decode("utf-8", "surrogatepass")
+            whole,
+            [0, *place],
+            unpacking.kept(require_shape(name, is_text)).decode("utf-8", "surrogatepass"),
         )
     return whole[0]
 
@@ -466,4 +522,6 @@ _ESCAPE: Final = re.compile(r"\\(\\|u[0-9a-f]{4})")
 def unescape_text(stored: str) -> str:
     if "\\" not in stored:
         return stored
-    return _ESCAPE.sub(lambda found: "\\" if found[1] == "\\" else chr(int(found[1][1:], 16)), stored)
+    return _ESCAPE.sub(
+        lambda found: "\\" if found[1] == "\\" else chr(int(found[1][1:], 16)), stored
+    )

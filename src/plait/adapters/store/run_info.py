@@ -1,11 +1,11 @@
 """`run.json`, beside the journal of a run: what has to be known of it without its journal.
 
-Its number by the order in which runs were made, and when that was; it is there as soon as the run is
-wholly made.  And how many records the journal has at least, with a digest of the last of them: who
-finds fewer, or others, knows that the journal has lost something.
+Its number by the order in which runs were made, and when that was; it is there as soon as the run
+is wholly made.  And how many records the journal has at least, with a digest of the last of them:
+who finds fewer, or others, knows that the journal has lost something.
 
-Only what is safe on the disk is said to be there, so neither a kill nor a power cut makes it false: it
-may say less than there is, by what was recorded in the last 20 ms and reported to nobody.
+Only what is safe on the disk is said to be there, so neither a kill nor a power cut makes it false:
+it may say less than there is, by what was recorded in the last 20 ms and reported to nobody.
 """
 
 from __future__ import annotations
@@ -31,14 +31,20 @@ if TYPE_CHECKING:
 
 NAME: Final = "run.json"
 LENGTH: Final = 320
-"""Bytes: each time all of them are written at once, in one page, so that a kill leaves the old or the new."""
+"""Bytes: each time all of them are written at once, in one page, so that a kill leaves the old or
+the new.
+"""
 SEGMENT: Final = 50_000
 """Records that a digest covers at most: to check so many takes a tenth of a second."""
 
-_HASHED: Final = "what, parent, name, kind, title, place, attempt, fingerprint, status, used, owed, body"
+_HASHED: Final = (
+    "what, parent, name, kind, title, place, attempt, fingerprint, status, used, owed, body"
+)
 _of_row: Final = itemgetter(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14)
 """The same of a row that is to be written."""
-_RECORDS: Final = f"SELECT number, {_HASHED} FROM log WHERE number > ? AND number <= ? ORDER BY number"
+_RECORDS: Final = (
+    f"SELECT number, {_HASHED} FROM log WHERE number > ? AND number <= ? ORDER BY number"
+)
 _LAST: Final = "SELECT coalesce(max(number), 0) FROM log"
 
 
@@ -85,7 +91,9 @@ def read_about(folder: str) -> About | None:
             said = json.loads(os.read(handle, 2 * LENGTH))
         finally:
             os.close(handle)
-        about = About(said["place"], said["created"], said["records"], said["since"], said["digest"])
+        about = About(
+            said["place"], said["created"], said["records"], said["since"], said["digest"]
+        )
         numbers = (about.place, about.records, about.since)
         is_right = all(type(one) is int and 0 <= one < 1 << 60 for one in numbers)
         if is_right and isinstance(about.created, float) and isinstance(about.digest, str):
@@ -96,7 +104,9 @@ def read_about(folder: str) -> About | None:
 def require_records(
     connection: sqlite3.Connection, said: About | None, path: str, *, whole: bool = True
 ) -> None:
-    """JournalError if records are missing that were there, or are others; `whole`: not the number alone."""
+    """JournalError if records are missing that were there, or are others; `whole`: not the number
+    alone.
+    """
     if said is None or not said.records:
         return
     last: Any = connection.execute(_LAST).fetchone()[0]
@@ -115,7 +125,8 @@ def require_records(
 
 def record_loss_error(missing: int, of: int, path: str) -> JournalError:
     return JournalError(
-        f"the journal has lost {missing} of {of} records: what was recorded there would be done again",
+        f"the journal has lost {missing} of {of} records: what was recorded there would be done "
+        "again",
         path,
         "restore the folder of the run from a backup, with journal.db-wal, which belongs to it; "
         "or remove the folder and run the flow again",
@@ -135,7 +146,9 @@ def _digest(connection: sqlite3.Connection, since: int, last: int) -> str | None
 
 
 class Tail:
-    """Keeps `run.json` of a run that is being written up to date; whoever calls it lets nobody write."""
+    """Keeps `run.json` of a run that is being written up to date; whoever calls it lets nobody
+    write.
+    """
 
     def __init__(self, folder: str, said: About, connection: sqlite3.Connection) -> None:
         self._path = os.path.join(folder, NAME)
@@ -152,7 +165,9 @@ class Tail:
         self._pending += rows
 
     def claim(self) -> About | None:
-        """What can be said as soon as all that was written is safe; None if there is nothing new."""
+        """What can be said as soon as all that was written is safe; None if there is nothing
+        new.
+        """
         last = self._connection.execute(_LAST).fetchone()[0]
         if last == self._said.records:
             return None

@@ -49,7 +49,14 @@ from plait.adapters.store.ownership import (
 from plait.adapters.store.rows import RUN_ENDED, RUN_STARTED, to_json
 from plait.adapters.store.run_info import About, read_about, record_loss_error, write_about
 from plait.adapters.store.schema import unmade
-from plait.adapters.store.shapes import MISREAD, damage_error, decode_json, is_counts, is_facts, require_shape
+from plait.adapters.store.shapes import (
+    MISREAD,
+    damage_error,
+    decode_json,
+    is_counts,
+    is_facts,
+    require_shape,
+)
 from plait.core.errors import InputError, JournalError, TrustError, closest_name, format_names
 from plait.core.hints import Final, Literal, TypeAlias, TypeGuard, TypeVar
 from plait.core.records import dataclass, field
@@ -66,7 +73,9 @@ MOST_REMOVED: Final = 50
 NEAR: Final = 1000
 """Of so many of the newest runs a name may be meant that is written wrongly."""
 MOST_RUNS: Final = 1 << 50
-"""A number above it is taken for it, so that none that a clone brings along leaves no room for ours."""
+"""A number above it is taken for it, so that none that a clone brings along leaves no room for
+ours.
+"""
 _T = TypeVar("_T")
 
 
@@ -83,7 +92,8 @@ class RunSummary:
     counts: Mapping[str, int] = field(default_factory=dict)
     """Of its items: done, failed, skipped."""
     problem: str = ""
-    """Why its journal cannot be read, if it cannot: then `started` is when its folder last changed."""
+    """Why its journal cannot be read, if it cannot: then `started` is when its folder last changed.
+    """
     foreign: bool = False
     """It is not this user's own: it is shown, and neither worked on nor removed."""
 
@@ -215,7 +225,9 @@ class Runs:
 
     @property
     def index_file(self) -> str:
-        """The number of the folder is in its name: one that a clone brought along is never opened."""
+        """The number of the folder is in its name: one that a clone brought along is never
+        opened.
+        """
         return os.path.join(self._state, f"runs-{os.stat(self._state).st_ino}.db")
 
     # ── making and opening ───────────────────────────────────────────────
@@ -236,7 +248,9 @@ class Runs:
             self._query_index(lambda index: index.add(make, created))
             run, number = made[0]
             try:
-                return self._make_run(run, os.path.join(self._folder, run), facts, (number, created))
+                return self._make_run(
+                    run, os.path.join(self._folder, run), facts, (number, created)
+                )
             except BaseException:
                 self._remove_folder(os.path.join(self._folder, run))
                 raise
@@ -267,7 +281,11 @@ class Runs:
             raise self._unknown(run)
         require_plain_folders(self._root, folder)
         with _expecting_made(folder):
-            opened = self._open_for_writing(run, folder) if write else self._open_for_reading(run, folder)
+            opened = (
+                self._open_for_writing(run, folder)
+                if write
+                else self._open_for_reading(run, folder)
+            )
         try:
             _creation_time(opened)
             _ = opened.facts
@@ -279,7 +297,9 @@ class Runs:
         return opened
 
     def open_own(self, run: str, *, write: bool) -> OpenRun:
-        """The same for a run that this user made here; TrustError for any other, which is not written to."""
+        """The same for a run that this user made here; TrustError for any other, which is not
+        written to.
+        """
         opened = self.open(run, write=False)
         try:
             opened.require_own()
@@ -292,7 +312,9 @@ class Runs:
         return self.open(run, write=True)
 
     def _open_for_reading(self, run: str, folder: str, *, whole: bool = True) -> OpenRun:
-        """A run with all the records that it is known to have had; `whole`: each of the last is looked at."""
+        """A run with all the records that it is known to have had; `whole`: each of the last is
+        looked at.
+        """
         about = read_about(folder)  # before the journal, which may grow
         opened = OpenRun(run, folder, SqliteJournal(folder, write=False), None, self._seals)
         try:
@@ -315,7 +337,9 @@ class Runs:
         except BaseException:
             lock.release()
             raise
-        return OpenRun(run, folder, journal, lock, self._seals, lambda summary: self._keep(run, summary))
+        return OpenRun(
+            run, folder, journal, lock, self._seals, lambda summary: self._keep(run, summary)
+        )
 
     def _make_folders(self) -> None:
         require_plain_folders(self._root, self._folder)
@@ -348,7 +372,9 @@ class Runs:
         if prefix in (None, "", LAST):
             found = self.list(1)
             if not found:
-                raise InputError("there is no run yet", fix="plait run FILE makes one", code="unknown-run")
+                raise InputError(
+                    "there is no run yet", fix="plait run FILE makes one", code="unknown-run"
+                )
             # What a clone brought along does not push itself before the user's own runs.
             known = self.list() if found[0].foreign else found
             return next((one.id for one in known if not one.foreign), found[0].id)
@@ -367,7 +393,9 @@ class Runs:
         return named[0]
 
     def list(self, most: int | None = None) -> Summaries:
-        """The newest first, also those that cannot be read; what was never wholly made is left out."""
+        """The newest first, also those that cannot be read; what was never wholly made is left
+        out.
+        """
         found: Summaries = []
         step = None if most is None else max(2 * most, 10)
         entries = self._query_index(lambda index: index.newest(step))
@@ -428,7 +456,9 @@ class Runs:
             raise to_journal_error(error, self._folder) from error
 
     def _read_place(self, run: str) -> Place:
-        """Its number, and when it was made, as it says itself; of an older Plait they have no number."""
+        """Its number, and when it was made, as it says itself; of an older Plait they have no
+        number.
+        """
         folder = os.path.join(self._folder, run)
         about = read_about(folder)
         number: object = 0
@@ -437,7 +467,9 @@ class Runs:
             number, created = about.place, about.created
         else:
             with suppress(JournalError), self._open_for_reading(run, folder) as opened:
-                number, created = (opened.journal.reader.about(name) for name in ("place", "created"))
+                number, created = (
+                    opened.journal.reader.about(name) for name in ("place", "created")
+                )
         number = min(number, MOST_RUNS) if isinstance(number, int) and number > 0 else 0
         return number, created if _is_time(created) else self._folder_mtime(run)
 
@@ -455,7 +487,9 @@ class Runs:
         meant = closest_name(run, [one for one in known if one != run])
         fix = f"did you mean '{meant}'? " if meant else ""
         return InputError(
-            f"there is no run '{run}'", fix=f"{fix}plait runs lists those that there are", code="unknown-run"
+            f"there is no run '{run}'",
+            fix=f"{fix}plait runs lists those that there are",
+            code="unknown-run",
         )
 
     def _summary(self, run: str) -> RunSummary | None:
@@ -464,23 +498,30 @@ class Runs:
         if not _was_begun(folder):
             return None
         try:
-            with _expecting_made(folder), self._open_for_reading(run, folder, whole=not is_running) as opened:
+            with (
+                _expecting_made(folder),
+                self._open_for_reading(run, folder, whole=not is_running) as opened,
+            ):
                 return _make_summary(opened, is_running=is_running)
         except JournalError as error:
             if error.code == "unmade":
                 return None
             if error.code == "open-files":  # which says nothing of this run
                 raise
-            return RunSummary(run, "", "", "unreadable", self._folder_mtime(run), problem=error.what)
+            return RunSummary(
+                run, "", "", "unreadable", self._folder_mtime(run), problem=error.what
+            )
 
     # ── removing ─────────────────────────────────────────────────────────
 
     def remove_old(self, keep: int, days: float) -> tuple[str, ...]:
-        """Remove the oldest runs, if the newest `keep` all began so many days after them; which those were.
+        """Remove the oldest runs, if the newest `keep` all began so many days after them; which
+        those were.
 
-        No clock decides: one that is wrong says so of its own run alone.  What has not ended stays, and what
-        cannot be read: a newer version, or a backup, may make it readable.  So does a run whose items left
-        something in worktrees of their own, and a run that is not this user's: that has no say either.
+        No clock decides: one that is wrong says so of its own run alone.  What has not ended stays,
+        and what cannot be read: a newer version, or a backup, may make it readable.  So does a run
+        whose items left something in worktrees of their own, and a run that is not this user's:
+        that has no say either.
         """
         # What lies behind a link is nobody's rest of a run.
         require_plain_folders(self._root, self._removed)
@@ -496,7 +537,9 @@ class Runs:
             return ()
         if any(self._is_foreign(entry) for entry in newest):  # those decide about none of ours
             own = (
-                one for one in self._query_index(lambda index: index.newest()) if not self._is_foreign(one)
+                one
+                for one in self._query_index(lambda index: index.newest())
+                if not self._is_foreign(one)
             )
             newest = list(islice(own, keep))
             if len(newest) < keep:
@@ -627,7 +670,9 @@ _WHILE_MADE: Final = frozenset(
 
 
 def _was_begun(folder: str) -> bool:
-    """May there be something to read?  If its journal is empty or gone, it was never made, or is damaged."""
+    """May there be something to read?  If its journal is empty or gone, it was never made, or is
+    damaged.
+    """
     try:
         if os.stat(os.path.join(folder, "journal.db")).st_size > 0:
             return True
@@ -683,7 +728,9 @@ def _is_time(said: object) -> TypeGuard[float]:
 
 
 def _ending(opened: OpenRun, *, is_running: bool) -> tuple[Status, float | None]:
-    """How its last life ended, and when; a life without an end is going on only if its engine lives."""
+    """How its last life ended, and when; a life without an end is going on only if its engine
+    lives.
+    """
     reader = opened.journal.reader
     started, ended = reader.newest(RUN_STARTED), reader.newest(RUN_ENDED)
     if ended is not None and (started is None or ended[0] > started[0]):

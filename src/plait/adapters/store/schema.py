@@ -27,14 +27,15 @@ CHECKPOINT_PAGES: Final = 8_000
 WAL_BYTES: Final = 16 << 20
 """What stays of a write-ahead log that had to grow further."""
 CHECKED_BYTES: Final = 16 << 20
-"""Up to this size a journal that was not closed is read once through before it is believed: some 50 ms.
-Beyond, that would keep a person waiting; what a crash can tear is the end of the write-ahead log, which
-has checksums of its own, and damage to the rest is still found when the page is read."""
+"""Up to this size a journal that was not closed is read once through before it is believed: some 50
+ms. Beyond, that would keep a person waiting; what a crash can tear is the end of the write-ahead
+log, which has checksums of its own, and damage to the rest is still found when the page is read."""
 
 _SETTINGS: Final = (
     # name                  value as it is read back
     ("journal_mode",        "wal"),
-    ("synchronous",         1),      # NORMAL: a commit is in the hands of the system; `sync` does the rest
+    # NORMAL: a commit is in the hands of the system; `sync` does the rest
+    ("synchronous",         1),
     ("busy_timeout",        BUSY_MILLISECONDS),
     ("wal_autocheckpoint",  CHECKPOINT_PAGES),
     ("journal_size_limit",  WAL_BYTES),
@@ -44,16 +45,22 @@ _SETTINGS: Final = (
 
 
 def _cases(column: str, names: Sequence[str]) -> str:
-    return f"CASE {column} " + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enumerate(names)) + " END"
+    return (
+        f"CASE {column} "
+        + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enumerate(names))
+        + " END"
+    )
 
 
 _VERSION_1: Final = (
     "CREATE TABLE about(name TEXT PRIMARY KEY, value) WITHOUT ROWID",
     "CREATE TABLE words(id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE log(number INTEGER PRIMARY KEY, at REAL NOT NULL, what INTEGER NOT NULL, parent TEXT, "
+    "CREATE TABLE log(number INTEGER PRIMARY KEY, at REAL NOT NULL, what INTEGER NOT NULL, parent "
+    "TEXT, "
     "name TEXT, kind INTEGER, title TEXT, place INTEGER, attempt INTEGER, fingerprint INTEGER, "
     "duration REAL, status INTEGER, replayed INTEGER, body)",
-    # Where the few events are that are looked for.  An index would cost every other record a third more.
+    # Where the few events are that are looked for.  An index would cost every other record a third
+    # more.
     "CREATE TABLE marks(what INTEGER, number INTEGER, PRIMARY KEY(what, number)) WITHOUT ROWID",
     # For people and programs that look into the file; nothing here reads them.
     "CREATE VIEW events AS SELECT number, datetime(at, 'unixepoch') AS at, "
@@ -78,7 +85,8 @@ MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3, _V
 UNMADE: Final = 0
 TABLES: Final = ("about", "words", "log", "marks")
 _ADDED: Final = {3: "used", 4: "owed"}
-"""By version: the column that is new in it.  What an older one does not say nobody wrote down then."""
+"""By version: the column that is new in it.  What an older one does not say nobody wrote down then.
+"""
 
 
 # ── opening ──────────────────────────────────────────────────────────────
@@ -106,7 +114,9 @@ def open_to_write(path: str, *, create: bool = False) -> sqlite3.Connection:
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
-    """A connection that changes nothing, also while an engine writes, also where nothing can be written."""
+    """A connection that changes nothing, also while an engine writes, also where nothing can be
+    written.
+    """
     require_plain_journal(path)
     with map_storage_errors(path):
         connection = _readable(path)
@@ -117,7 +127,9 @@ def open_to_read(path: str) -> sqlite3.Connection:
             _require_tables(connection, path)
             if lacking := [f"NULL AS {name}" for since, name in _ADDED.items() if version < since]:
                 # Hides the table of the older version.
-                connection.execute(f"CREATE TEMP VIEW log AS SELECT *, {', '.join(lacking)} FROM main.log")
+                connection.execute(
+                    f"CREATE TEMP VIEW log AS SELECT *, {', '.join(lacking)} FROM main.log"
+                )
         except BaseException:
             connection.close()
             raise
@@ -127,7 +139,10 @@ def open_to_read(path: str) -> sqlite3.Connection:
 def checkpoint(path: str) -> None:
     """Put what stands in the write-ahead log alone into the database, while others write."""
     # What cannot be done now is done by the next, or by whoever opens the journal again.
-    with suppress(sqlite3.Error, OSError, JournalError), closing(_connect(path, "rw")) as connection:
+    with (
+        suppress(sqlite3.Error, OSError, JournalError),
+        closing(_connect(path, "rw")) as connection,
+    ):
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -143,7 +158,9 @@ def _connect(path: str, mode: str, *, more: str = "") -> sqlite3.Connection:
 
 
 def _readable(path: str) -> sqlite3.Connection:
-    """SQLite needs a file for itself beside the journal; where it cannot have one, we read otherwise."""
+    """SQLite needs a file for itself beside the journal; where it cannot have one, we read
+    otherwise.
+    """
     connection = _probe_connection(_connect(path, "ro"))
     if connection is not None:
         return connection
@@ -168,7 +185,9 @@ def _put_together(path: str) -> sqlite3.Connection:
 
 
 def _require_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Its tables are tables: a view in the place of one could compute for ever, in a file from elsewhere."""
+    """Its tables are tables: a view in the place of one could compute for ever, in a file from
+    elsewhere.
+    """
     names = ", ".join(f"'{name}'" for name in TABLES)
     odd = f"name IN ({names}) AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE %')"
     if connection.execute(f"SELECT count(*) FROM sqlite_schema WHERE {odd}").fetchone() != (0,):

@@ -37,7 +37,11 @@ def decode_json(text: str | bytes) -> Any:
 
 
 def _openings(text: str | bytes) -> int:
-    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    return (
+        text.count("[") + text.count("{")
+        if isinstance(text, str)
+        else text.count(b"[") + text.count(b"{")
+    )
 
 
 def _is_deeper(value: Json, levels: int) -> bool:
@@ -55,7 +59,9 @@ def _inside(value: Json) -> Iterable[Json]:
 def require_types(types: Sequence[tuple[type | None, ...]], row: Sequence[object]) -> None:
     """TypeError unless each value of a row has one of its types; None stands for None."""
     for known, value in zip(types, row, strict=True):
-        if (None if value is None else value.__class__) not in known and not (value is True and int in known):
+        if (None if value is None else value.__class__) not in known and not (
+            value is True and int in known
+        ):
             raise TypeError("a value of another type")
 
 
@@ -118,8 +124,12 @@ def _is_hex(value: object) -> bool:
 _is_env_files: Final = fields({"names": list_shape(is_text), "salt": _is_hex, "digest": is_text})
 is_used: Final = map_shape(lambda value: type(value) in (int, float))
 is_counts: Final = map_shape(lambda value: type(value) is int)
-is_phases: Final = list_shape(lambda value: isinstance(value, list) and list(map(type, value)) == [str, int])
-is_failure: Final = fields({"message": is_text}, kind=is_text, path=is_text, exit_code=optional(_is_whole))
+is_phases: Final = list_shape(
+    lambda value: isinstance(value, list) and list(map(type, value)) == [str, int]
+)
+is_failure: Final = fields(
+    {"message": is_text}, kind=is_text, path=is_text, exit_code=optional(_is_whole)
+)
 is_facts: Final = fields(
     tool=optional(is_text),
     kind=is_text,
@@ -139,7 +149,8 @@ is_facts: Final = fields(
     accepted=optional(is_text),
     said_done=list_shape(is_text),
     retried=fields(
-        {"items": list_shape(is_text), "fingerprints": map_shape(is_text)}, asked=list_shape(is_text)
+        {"items": list_shape(is_text), "fingerprints": map_shape(is_text)},
+        asked=list_shape(is_text),
     ),
 )
 """What is said of a run when it is made, and later."""

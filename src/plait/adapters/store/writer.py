@@ -25,7 +25,15 @@ from time import monotonic
 from plait.adapters.store.blobs import Blobs
 from plait.adapters.store.faults import fault, map_storage_errors, repeat_error, to_journal_error
 from plait.adapters.store.files import Reserve, sync_folder
-from plait.adapters.store.rows import COLUMNS, IS_MARKED, Packing, Row, escape_text, is_marked, to_row
+from plait.adapters.store.rows import (
+    COLUMNS,
+    IS_MARKED,
+    Packing,
+    Row,
+    escape_text,
+    is_marked,
+    to_row,
+)
 from plait.adapters.store.run_info import About, Tail
 from plait.adapters.store.schema import checkpoint, open_to_write
 from plait.core.errors import JournalError
@@ -40,13 +48,16 @@ LONGEST_WAIT: Final = 1.0
 
 FIRST_CHECKPOINT: Final = 1.0
 CHECKPOINT_SECONDS: Final = 5.0
-"""After so long, what is in the write-ahead log alone goes into the database, and then again each time."""
+"""After so long, what is in the write-ahead log alone goes into the database, and then again each
+time.
+"""
 
 FEW: Final = 8
 """Rows that are written by one statement."""
 
 _ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
-# Under its number a word may stand there already; under another the rows with this one would have lost it.
+# Under its number a word may stand there already; under another the rows with this one would have
+# lost it.
 _ADD_WORD: Final = "INSERT INTO words(id, text) VALUES(?, ?) ON CONFLICT(id) DO NOTHING"
 _ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES{_ROW}"
 _MARK: Final = (
@@ -56,7 +67,8 @@ _MARK: Final = (
 _LAST_WORD: Final = "SELECT coalesce(max(id), 0) FROM words"
 _EPOCH: Final = "SELECT value FROM about WHERE name = 'epoch'"
 _ADD_FEW: Final = tuple(
-    f"INSERT INTO log({COLUMNS}) SELECT * FROM (VALUES{', '.join([_ROW] * rows)}) WHERE ({_EPOCH}) = ?"
+    f"INSERT INTO log({COLUMNS}) SELECT * FROM (VALUES{', '.join([_ROW] * rows)}) WHERE ({_EPOCH}) "
+    "= ?"
     for rows in range(FEW + 1)
 )
 """By the number of rows; adds nothing if another epoch has begun."""
@@ -102,7 +114,9 @@ class Writer:
         self._blobs = blobs
         self._words: dict[str, int] = {}
         self._new_words: dict[str, int] = {}
-        """Those that no transaction has written; none other than ours can, so their numbers are ours, too."""
+        """Those that no transaction has written; none other than ours can, so their numbers are
+        ours, too.
+        """
         self._packing = Packing(self._words, self._word_number, self.keep)
         self._gathering = Lock()
         self._batch = _Shared()
@@ -134,7 +148,8 @@ class Writer:
         if self._writing.locked():
             self._append_with_others(rows)
             return
-        # Not `acquire`: an interrupt that is heard when it has returned would leave the lock taken for ever.
+        # Not `acquire`: an interrupt that is heard when it has returned would leave the lock taken
+        # for ever.
         with self._writing:
             self._write(_Batch(rows))
 
@@ -171,7 +186,8 @@ class Writer:
         try:
             self._sync_data(self._wal)
         except OSError as error:
-            # The system may have dropped what it could not write, and would report success the next time.
+            # The system may have dropped what it could not write, and would report success the next
+            # time.
             self._fault = to_journal_error(error, self.path)
             raise repeat_error(self._fault) from error
         self._synced = commits
@@ -203,7 +219,9 @@ class Writer:
                 raise self._handle_fault(error, _Batch([])) from error
 
     def learn(self, words: Iterable[str]) -> None:
-        """Words that rows will need, so that they are written together; more than are kept are left alone."""
+        """Words that rows will need, so that they are written together; more than are kept are left
+        alone.
+        """
         for word in islice(words, MAX_WORDS // 2):
             if word not in self._words:
                 self._word_number(word)
@@ -277,7 +295,9 @@ class Writer:
         """Write a batch by one statement; as with `_transact`, it knows if it is written."""
         rows, before = batch.rows, self._connection.total_changes
         try:
-            added = self._cursor.execute(_ADD_FEW[len(rows)], (*chain.from_iterable(rows), self._epoch))
+            added = self._cursor.execute(
+                _ADD_FEW[len(rows)], (*chain.from_iterable(rows), self._epoch)
+            )
             batch.is_written = added.rowcount > 0
         except sqlite3.Error as error:
             self._roll_back()
@@ -301,7 +321,9 @@ class Writer:
             self._connection.execute(_MARK, (len(rows),))
 
     def _transact(self, write: Callable[[list[Row]], object], batch: _Batch) -> None:
-        """Write a batch, unless we have been replaced; whatever interrupts us, it knows if it is written."""
+        """Write a batch, unless we have been replaced; whatever interrupts us, it knows if it is
+        written.
+        """
         connection, began = self._connection, False
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -353,7 +375,9 @@ class Writer:
 
     def _find_word(self, stored: str) -> int | None:
         with map_storage_errors(self.path):
-            found = self._connection.execute("SELECT id FROM words WHERE text = ?", (stored,)).fetchone()
+            found = self._connection.execute(
+                "SELECT id FROM words WHERE text = ?", (stored,)
+            ).fetchone()
         return None if found is None else int(found[0])
 
     # ── faults ───────────────────────────────────────────────────────────
@@ -370,7 +394,8 @@ class Writer:
     def _handle_fault(self, fault: JournalError, batch: _Batch) -> JournalError:
         self._fault = fault
         if fault.code == "disk-full" and self._reserve.spend():
-            # In the room that was kept back for it: what could not be written, and why nothing follows.
+            # In the room that was kept back for it: what could not be written, and why nothing
+            # follows.
             ended = RunEnded("interrupted", Failure(fault.what, "stopped"))
             last = _Batch([*batch.rows, to_row(ended, self._now(), self._packing)])
             with suppress(JournalError, OSError):

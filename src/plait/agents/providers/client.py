@@ -111,10 +111,17 @@ class HttpModel:
         self.mask = Masker(self._secrets).mask if self._secrets else str
 
     def once(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None = None,
     ) -> ModelResponse:
         spec = self._spec
-        deadline = time.monotonic() + (spec.timeout if timeout is None else min(timeout, spec.timeout))
+        deadline = time.monotonic() + (
+            spec.timeout if timeout is None else min(timeout, spec.timeout)
+        )
         model = self._model(ask)
         call = self._call(ask, model)
         told = None if on_text is None else _Told(on_text, self._secrets)
@@ -136,8 +143,14 @@ class HttpModel:
         model = self._spec.model_id(ask.model)
         if model is None:
             variables = self._spec.model_variables
-            or_so = f", or put its name into the variable {format_names(variables)}" if variables else ""
-            raise _refusal_error(f"the provider '{self.name}' has no default_model: name a model{or_so}")
+            or_so = (
+                f", or put its name into the variable {format_names(variables)}"
+                if variables
+                else ""
+            )
+            raise _refusal_error(
+                f"the provider '{self.name}' has no default_model: name a model{or_so}"
+            )
         return model
 
     def _call(self, ask: ModelRequest, model: str) -> RequestCall:
@@ -145,7 +158,9 @@ class HttpModel:
         shape = RequestShape(model, spec.structured, spec.stream)
         values = self._family.values(replace(ask, options=self._options(ask)), shape)
         body = render_json(spec.body, values, env=self._environ)
-        headers = [(name, render_header(value, {}, env=self._environ)) for name, value in spec.headers]
+        headers = [
+            (name, render_header(value, {}, env=self._environ)) for name, value in spec.headers
+        ]
         return RequestCall(
             "POST",
             self._url(model),
@@ -158,12 +173,20 @@ class HttpModel:
         """The options, if the body has a place for each."""
         most = self._spec.max_tokens
         options = {**({} if most is None else {"max_tokens": most}), **ask.options}
-        places = {str(hole) for hole in self._spec.body.placeholders if hole.kind == "param"} - RESERVED
+        places = {
+            str(hole) for hole in self._spec.body.placeholders if hole.kind == "param"
+        } - RESERVED
         for name in ask.options:
             if name not in places:
                 guess = closest_name(name, places)
-                meant = f"did you mean '{guess}'?" if guess else f"it takes {format_names(sorted(places))}"
-                raise _refusal_error(f"the provider '{self.name}' takes no option '{name}': {meant}")
+                meant = (
+                    f"did you mean '{guess}'?"
+                    if guess
+                    else f"it takes {format_names(sorted(places))}"
+                )
+                raise _refusal_error(
+                    f"the provider '{self.name}' takes no option '{name}': {meant}"
+                )
         asked = options.get("max_tokens")
         if most is not None and isinstance(asked, int | float) and asked > most:
             options["max_tokens"] = most
@@ -221,7 +244,9 @@ class HttpModel:
             raise Interrupted
         left = deadline - time.monotonic()
         if left <= 0:
-            raise StepError(Failure(f"the provider '{self.name}' did not answer in time", "timeout"))
+            raise StepError(
+                Failure(f"the provider '{self.name}' did not answer in time", "timeout")
+            )
         return _Exchange(self._open, replace(call, limits=CallLimits(timeout=left)), stop)
 
     def _pause_after(self, head: Head, pauses: Iterator[float]) -> float | None:
@@ -247,7 +272,8 @@ class HttpModel:
         named = f" ({word})" if word else ""
         told = f", and says {quoted}" if (quoted := _quote_line(said)) else ""
         what = (
-            f"the provider '{self.name}' answered {head.status}{phrase}{named}{_after(attempt)}{told}{todo}"
+            f"the provider '{self.name}' answered "
+            f"{head.status}{phrase}{named}{_after(attempt)}{told}{todo}"
         )
         return Failure(what, kind, output={"said": said, "status": head.status})
 
@@ -257,10 +283,17 @@ class HttpModel:
         pause = ceil(pause_asked(head.headers, self._now()) or 0)
         wait = f": wait {pause} second{'' if pause == 1 else 's'}" if pause else ""
         if status in (401, 403):
-            look = f"look at the key in {variable}" if variable else "it wants a key: see auth in its file"
+            look = (
+                f"look at the key in {variable}"
+                if variable
+                else "it wants a key: see auth in its file"
+            )
             return "refused", f": {look}, and what it may do"
         if status == 404:
-            return "refused", ": look at the name of the model, and at base_url and path of the provider"
+            return (
+                "refused",
+                ": look at the name of the model, and at base_url and path of the provider",
+            )
         if status == 429:
             return (
                 "rate_limit",
@@ -299,7 +332,9 @@ class HttpModel:
             raise StepError(replace(self._request_failure(error, 1), output=paid)) from None
         except UnreadableError as error:
             output = {"said": self.mask(body.decode("utf-8", "replace"))[:MOST_SAID]}
-            raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
+            raise StepError(
+                Failure(self._unreadable(error), "server_error", output=output)
+            ) from None
         except MissingStopReason as error:
             raise broken(error.half, "server_error", "it does not say why it ends") from None
         if told is not None:
@@ -307,7 +342,9 @@ class HttpModel:
             told.end()
         return answer
 
-    def _read_stream(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
+    def _read_stream(
+        self, exchange: _Exchange, told: _Told | None, broken: _Broken
+    ) -> ModelResponse:
         reading = self._family.reading()
         try:
             for data in sse.events(exchange.pieces()):
@@ -333,7 +370,9 @@ class HttpModel:
     def _incomplete_error(
         self, ask: ModelRequest, model: str, half: ModelResponse, kind: str, why: str
     ) -> StepError:
-        usage = self._with_cost(estimate_usage(half, ask, broke_off=True), model, half.model or model)
+        usage = self._with_cost(
+            estimate_usage(half, ask, broke_off=True), model, half.model or model
+        )
         output: dict[str, Json] = {
             "text": self.mask(half.text),
             "usage": usage.record(),
@@ -341,7 +380,9 @@ class HttpModel:
         }
         return StepError(
             Failure(
-                f"the answer of '{self.name}' broke off: {why}; nothing of it counts", kind, output=output
+                f"the answer of '{self.name}' broke off: {why}; nothing of it counts",
+                kind,
+                output=output,
             )
         )
 
@@ -436,7 +477,9 @@ class _Told:
         whole = self._kept + text
         for secret in self._secrets:
             whole = whole.replace(secret, MASK)
-        end = len(whole) - max((_secret_prefix_length(secret, whole) for secret in self._secrets), default=0)
+        end = len(whole) - max(
+            (_secret_prefix_length(secret, whole) for secret in self._secrets), default=0
+        )
         self._kept = whole[end:]
         if end:
             self._on_text(whole[:end])
@@ -451,7 +494,9 @@ class _Told:
 
 
 def _secrets(spec: Spec, environ: Mapping[str, str]) -> Iterator[str]:
-    """The values of the variables that hold keys: the one of `auth`, and those whose names say so."""
+    """The values of the variables that hold keys: the one of `auth`, and those whose names say
+    so.
+    """
     templates = (spec.body, *(value for _, value in spec.headers))
     named = {str(hole) for one in templates for hole in one.placeholders if hole.kind == "env"}
     for name in sorted({spec.auth.env, *filter(looks_secret, named)}):

@@ -110,7 +110,10 @@ def _items(path: str) -> Iterator[Json]:
     data = documents.load(path).data()
     if not isinstance(data, list):
         raise InputError(
-            "a replay file is a list of exchanges", path, "write - ask: … and answer: …", code="replay"
+            "a replay file is a list of exchanges",
+            path,
+            "write - ask: … and answer: …",
+            code="replay",
         )
     yield from data
 
@@ -132,7 +135,10 @@ def _lines(path: str) -> Iterator[Json]:
 
 
 def _problem(path: str, number: int, what: str) -> Problem:
-    fix = "an exchange has ask and answer; an answer is text, or a map: text, uses, usage, model, ending"
+    fix = (
+        "an exchange has ask and answer; an answer is text, or a map: text, uses, usage, model, "
+        "ending"
+    )
     return Problem(f"exchange {number}: {what}", path, fix, code="replay")
 
 
@@ -169,7 +175,11 @@ def _wrong_answer(answer: dict[str, Json]) -> Iterator[str]:
 
 
 def _is_use(use: Json) -> bool:
-    return isinstance(use, dict) and isinstance(use.get("name"), str) and all(name in USE for name in use)
+    return (
+        isinstance(use, dict)
+        and isinstance(use.get("name"), str)
+        and all(name in USE for name in use)
+    )
 
 
 def _answer(said: Json) -> ModelResponse:
@@ -182,7 +192,9 @@ def _answer(said: Json) -> ModelResponse:
     usage = TokenUsage(**(said.get("usage") or {}))
     ending: Json = said.get("ending") or ("tools" if uses else "end")
     text, model = said.get("text") or "", said.get("model") or ""
-    return ModelResponse(text, tuple(uses), usage, model, ending, said.get("data"), said.get("blocks"))
+    return ModelResponse(
+        text, tuple(uses), usage, model, ending, said.get("data"), said.get("blocks")
+    )
 
 
 # ── playing ──────────────────────────────────────────────────────────────
@@ -210,7 +222,9 @@ class RecordedModel:
         if stop.is_set():
             raise Interrupted
         with self._lock:
-            answer = (self._next if self._match == "order" else self._find_response)(request_key(ask))
+            answer = (self._next if self._match == "order" else self._find_response)(
+                request_key(ask)
+            )
         if on_text is not None and answer.text:
             on_text(answer.text)
         return answer
@@ -219,7 +233,9 @@ class RecordedModel:
         return usage.cost or 0.0
 
     def _find_response(self, said: dict[str, Json]) -> ModelResponse:
-        """A question that was asked several times gets its answers in turn, and then the last one again."""
+        """A question that was asked several times gets its answers in turn, and then the last one
+        again.
+        """
         fitting = [place for place, entry in enumerate(self._entries) if entry.fits(said)]
         if not fitting:
             raise self._unknown(said)
@@ -238,7 +254,9 @@ class RecordedModel:
         entry = self._entries[place]
         if not entry.fits(said):
             where = next(_differences(entry.ask, said))
-            told = f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
+            told = (
+                f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
+            )
             raise _refusal_error(f"the provider '{self.name}' knows no answer: {told}")
         self._given[place] += 1
         return entry.answer
@@ -288,9 +306,13 @@ def _item(items: Sequence[Json], at: int) -> Json:
 
 
 class RecordingModel:
-    """Asks another model, and writes down every exchange: no key, no header, nothing that is secret."""
+    """Asks another model, and writes down every exchange: no key, no header, nothing that is
+    secret.
+    """
 
-    def __init__(self, name: str, path: str, inner: Model, *, mask: Callable[[str], str] = str) -> None:
+    def __init__(
+        self, name: str, path: str, inner: Model, *, mask: Callable[[str], str] = str
+    ) -> None:
         self.name = name
         self.fingerprint = inner.fingerprint
         self.price = inner.price
@@ -300,7 +322,12 @@ class RecordingModel:
         self._lock = Lock()
 
     def once(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None = None,
     ) -> ModelResponse:
         answer = self._inner.once(ask, timeout=timeout, stop=stop, on_text=on_text)
         exchange = {"ask": request_key(ask), "answer": _sparse(answer)}
@@ -325,7 +352,9 @@ class RecordingModel:
 
 
 def _sparse(answer: ModelResponse) -> dict[str, Json]:
-    return {name: value for name, value in answer.record().items() if value or name in ("text", "usage")}
+    return {
+        name: value for name, value in answer.record().items() if value or name in ("text", "usage")
+    }
 
 
 def _refusal_error(what: str) -> StepError:

@@ -78,7 +78,9 @@ class Providers:
         if spec.record is None:
             return RecordedModel(name, path, spec.match)
         if spec.record in (name, *recording):
-            raise InputError(f"the provider '{name}' records itself", fix="record another one", code="circle")
+            raise InputError(
+                f"the provider '{name}' records itself", fix="record another one", code="circle"
+            )
         inner = self._model(spec.record, recording=(name, *recording))
         return RecordingModel(name, path, inner, mask=getattr(inner, "mask", str))
 
@@ -87,14 +89,21 @@ class Providers:
         self._trust.require([item for item, _ in layers])
         if wrong := [problem for _, node in layers for problem in file_problems(node)]:
             raise InputError.together(wrong)
-        return read_spec(name, documents.merge([node for _, node in reversed(layers)]), self._environ)
+        return read_spec(
+            name, documents.merge([node for _, node in reversed(layers)]), self._environ
+        )
 
 
-def provider_problems(name: str | None, spaces: Spaces, environ: Mapping[str, str]) -> Sequence[Problem]:
+def provider_problems(
+    name: str | None, spaces: Spaces, environ: Mapping[str, str]
+) -> Sequence[Problem]:
     """Why a provider cannot be asked, as far as that stands in files; nobody is asked for trust."""
     named = name or environ.get(CHOICE) or ""
     if not named and not _files(DEFAULT, spaces):
-        fix = f"name one (provider: openai), set {CHOICE}, or write .ai/config/providers/{DEFAULT}.yaml"
+        fix = (
+            f"name one (provider: openai), set {CHOICE}, or write "
+            f".ai/config/providers/{DEFAULT}.yaml"
+        )
         return (Problem("no model provider is configured", fix=fix, code="no-provider"),)
     try:
         layers = list(_layers(named or DEFAULT, spaces))
@@ -109,7 +118,9 @@ def names(spaces: Spaces) -> list[str]:
     for space in spaces.all:
         folder = os.path.join(space.root, _folder(space))
         if os.path.isdir(folder):
-            found |= {name.removesuffix(".yaml") for name in os.listdir(folder) if name.endswith(".yaml")}
+            found |= {
+                name.removesuffix(".yaml") for name in os.listdir(folder) if name.endswith(".yaml")
+            }
     return sorted(found)
 
 
@@ -163,7 +174,9 @@ def _folder(space: Space) -> str:
 def _missing(name: str, spaces: Spaces, extends: Scalar | None, *, circular: bool) -> InputError:
     where = None if extends is None else extends.span
     if circular:
-        return InputError(f"the provider '{name}' extends itself", where, "extend another one", code="circle")
+        return InputError(
+            f"the provider '{name}' extends itself", where, "extend another one", code="circle"
+        )
     known = names(spaces)
     guess = closest_name(name, known)
     return InputError(

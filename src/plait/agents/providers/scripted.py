@@ -1,5 +1,5 @@
-"""Answers that a program gives: a list of them, one after the other, a function of the question, or an
-object that is asked.
+"""Answers that a program gives: a list of them, one after the other, a function of the question, or
+an object that is asked.
 
 Whatever the program does instead of answering is a failure of the question that it was asked.
 """
@@ -59,7 +59,10 @@ class Scripted:
             script = self._script
             return call_author_function(lambda: script(ask), f"provider '{self.name}'")
         if number >= len(self._script):
-            told = f"the provider '{self.name}' has {len(self._script)} answers, and was asked once more"
+            told = (
+                f"the provider '{self.name}' has {len(self._script)} answers, and was asked once "
+                "more"
+            )
             raise StepError(Failure(told, "refused"))
         return self._script[number]
 
@@ -76,11 +79,17 @@ class AuthorProvider:
         self.fingerprint: str = str(getattr(given, "fingerprint", f"python:{self.name}"))
 
     def ask(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None = None,
     ) -> ModelResponse:
         given = self._given
         answer = call_author_function(
-            lambda: given.ask(ask, timeout=timeout, stop=stop, on_text=on_text), f"provider '{self.name}'"
+            lambda: given.ask(ask, timeout=timeout, stop=stop, on_text=on_text),
+            f"provider '{self.name}'",
         )
         return require_response(answer, self.name)
 
@@ -92,5 +101,8 @@ class AuthorProvider:
 def require_response(given: object, name: str) -> ModelResponse:
     if isinstance(given, ModelResponse):
         return given
-    told = f"the provider '{name}' gave no answer, but {type(given).__name__}: return text, or an Answer"
+    told = (
+        f"the provider '{name}' gave no answer, but {type(given).__name__}: return text, or an "
+        "Answer"
+    )
     raise StepError(Failure(told, "bad_answer"))

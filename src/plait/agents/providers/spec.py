@@ -88,7 +88,9 @@ class Spec:
 
 
 def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
-    """The provider that a file describes, with those that it extends; InputError with all problems."""
+    """The provider that a file describes, with those that it extends; InputError with all
+    problems.
+    """
     assert isinstance(node, MappingNode)
     said = Fields("provider", node, Scope())
     if missing := list(_missing(said)):
@@ -103,11 +105,15 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
         base_url=_template(said, "base_url"),
         path=_template(said, "path"),
         auth=_auth(said.child("auth")),
-        headers=tuple((key, to_template(value, "config")) for key, value in said.entries("headers")),
+        headers=tuple(
+            (key, to_template(value, "config")) for key, value in said.entries("headers")
+        ),
         body=_template(said, "body"),
         models=models,
         default_model=render_text(default_model, {}, env=environ) or None,
-        model_variables=tuple(str(hole) for hole in default_model.placeholders if hole.kind == "env"),
+        model_variables=tuple(
+            str(hole) for hole in default_model.placeholders if hole.kind == "env"
+        ),
         prices=_prices(said),
         max_tokens=limits.integer("max_tokens"),
         retry=Retry(
@@ -206,7 +212,9 @@ def _price(said: Json) -> Price:
 
 def _statuses(retry: Fields) -> frozenset[int]:
     node = retry.get("statuses")
-    given: Json = fields_by_spelling("provider_retry")["statuses"].default if node is None else node.data()
+    given: Json = (
+        fields_by_spelling("provider_retry")["statuses"].default if node is None else node.data()
+    )
     return frozenset(status for status in given if is_whole(status))
 
 

@@ -31,7 +31,12 @@ class Model(Protocol):
     def fingerprint(self) -> str: ...
 
     def once(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None = None,
     ) -> ModelResponse: ...
 
     def price(self, model: str | None, usage: TokenUsage) -> float | None: ...
@@ -55,7 +60,12 @@ class StructuredProvider:
         return self.model.price(model, usage)
 
     def ask(
-        self, ask: ModelRequest, *, timeout: float | None, stop: StopSignal, on_text: OnText | None = None
+        self,
+        ask: ModelRequest,
+        *,
+        timeout: float | None,
+        stop: StopSignal,
+        on_text: OnText | None = None,
     ) -> ModelResponse:
         if ask.schema is None:
             return self.model.once(ask, timeout=timeout, stop=stop, on_text=on_text)
@@ -74,7 +84,9 @@ class StructuredProvider:
         used, left = NO_USAGE, ask.schema_retries
         while True:
             try:
-                answer = self.model.once(ask, timeout=clock.seconds_left(), stop=stop, on_text=on_text)
+                answer = self.model.once(
+                    ask, timeout=clock.seconds_left(), stop=stop, on_text=on_text
+                )
             except StepError as error:
                 raise _with_usage(error, used) from None
             used = used + answer.usage
@@ -85,7 +97,9 @@ class StructuredProvider:
             if found.fits:
                 return replace(answer, data=found.data)
             if left <= 0 or answer.ending == "refused":
-                raise StepError(_bad(self.name, answer, _why(found, schema), ask.schema_retries - left + 1))
+                raise StepError(
+                    _bad(self.name, answer, _why(found, schema), ask.schema_retries - left + 1)
+                )
             left -= 1
             said = Message("assistant", answer.text or "(nothing)")
             told = Message("user", _correction(found, schema))

@@ -1,7 +1,9 @@
-"""What a worker keeps of the runs whose items it performs: parcels, unpacked, as long as they are needed.
+"""What a worker keeps of the runs whose items it performs: parcels, unpacked, as long as they are
+needed.
 
-The files of the flow are loaded anew, from the text that was sent, and have to come to the fingerprint
-that they have where the run is.  A run that dies says no goodbye: a parcel that nobody used for a time goes.
+The files of the flow are loaded anew, from the text that was sent, and have to come to the
+fingerprint that they have where the run is.  A run that dies says no goodbye: a parcel that nobody
+used for a time goes.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def new_folder() -> str:
 
 @cache
 def _own_folder(_process: int) -> str:
-    """Where this process has its folders; nothing is shared with the one that it was forked from."""
+    """Where this process has its folders; nothing is shared with the one that it was forked
+    from.
+    """
     place = tempfile.gettempdir()
     remove_stale(place)
     folder, _ = claim_folder(place)
@@ -63,7 +67,9 @@ def claim_folder(place: str) -> tuple[str, int]:
 
 
 def _is_locked(handle: int) -> bool:
-    with suppress(OSError):  # a file system without locks: nothing there is taken for one that was left
+    with suppress(
+        OSError
+    ):  # a file system without locks: nothing there is taken for one that was left
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -87,7 +93,10 @@ def remove_stale(place: str) -> None:
 
 def _is_own(entry: os.DirEntry[str]) -> bool:
     with suppress(OSError):
-        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        return (
+            entry.is_dir(follow_symlinks=False)
+            and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        )
     return False
 
 
@@ -98,7 +107,9 @@ def _prefix() -> str:
 MOST_PARCELS: Final = 8
 """Parcels that a worker keeps; the oldest that nobody is at goes first."""
 KEPT: Final = 300.0
-"""Seconds that a parcel is kept after its last item; an item that comes later brings it along again."""
+"""Seconds that a parcel is kept after its last item; an item that comes later brings it along
+again.
+"""
 
 
 class WorkerJob:
@@ -121,7 +132,9 @@ class WorkerJob:
             self.close()
             raise
         self.hidden = frozenset(self.loaded.secret_texts())
-        self.folder = parcel.folder if self._folder is None else os.path.join(project, ".ai", "state")
+        self.folder = (
+            parcel.folder if self._folder is None else os.path.join(project, ".ai", "state")
+        )
         self.scope = self._scope()
         self.env = {**os.environ, **self.loaded.process_env()}
         inside_project = os.path.relpath(parcel.directory, parcel.project)
@@ -222,7 +235,9 @@ class WorkerJobs:
             self._places[digest] = place
             self._touch(digest)
             idle = [name for name in self._idle() if name != digest]
-            dropped = [self._drop(name) for name in idle[: max(0, len(self._places) - MOST_PARCELS)]]
+            dropped = [
+                self._drop(name) for name in idle[: max(0, len(self._places) - MOST_PARCELS)]
+            ]
         _close_all(dropped)
 
     def forget(self, digest: str) -> None:
@@ -313,7 +328,10 @@ def _load_flow(parcel: travel.JobPayload, project: str) -> LoadedFlow:
         travel.unseal(dict(parcel.secrets)),
         frozenset(one.to_secret().reveal() for one in parcel.hidden),
     )
-    revealed = {name: value.reveal() if isinstance(value, Secret) else value for name, value in named.items()}
+    revealed = {
+        name: value.reveal() if isinstance(value, Secret) else value
+        for name, value in named.items()
+    }
     loaded = load_workflow(
         path,
         project=project,
@@ -325,5 +343,7 @@ def _load_flow(parcel: travel.JobPayload, project: str) -> LoadedFlow:
     fan = loaded.program.fan
     if fan is None or fan.fingerprint != parcel.fingerprint:
         what = "the flow that is here is not the one that runs"
-        raise InputError(what, path, "wait until storage shows the same files everywhere", code="changed")
+        raise InputError(
+            what, path, "wait until storage shows the same files everywhere", code="changed"
+        )
     return loaded

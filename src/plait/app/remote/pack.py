@@ -31,7 +31,9 @@ MOST_SHIPPED: Final = 64 << 20
 
 
 def require_remote_capable(loaded: LoadedFlow) -> None:
-    """The items of a flow can be performed elsewhere; all that only the process with the journal can do."""
+    """The items of a flow can be performed elsewhere; all that only the process with the journal
+    can do.
+    """
     fan = loaded.program.fan
     problems = [] if fan is None else list(_problems(loaded, fan))
     if problems:
@@ -41,16 +43,24 @@ def require_remote_capable(loaded: LoadedFlow) -> None:
 def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
     fix = "run the flow with --backend local"
     if fan.isolation is not None:
-        yield Problem("a map with isolation cannot run on a cluster", None, fix, code="not-on-cluster")
+        yield Problem(
+            "a map with isolation cannot run on a cluster", None, fix, code="not-on-cluster"
+        )
     if loaded.hooks or loaded.limits.record():
         what = "a flow with hooks or limits cannot run on a cluster: they are kept in one process"
         yield Problem(what, None, fix, code="not-on-cluster")
     if getattr(loaded.program, "tracks", ()):
-        what = "a flow that asks what its steps change cannot run on a cluster: git is asked in one place"
+        what = (
+            "a flow that asks what its steps change cannot run on a cluster: git is asked in one "
+            "place"
+        )
         yield Problem(what, None, fix, code="not-on-cluster")
     for path, step in iter_steps(fan):
         if step.policy.at_most_once:
-            what = f"step '{step.title}' ({path}) may run only once, and a worker that dies is replaced"
+            what = (
+                f"step '{step.title}' ({path}) may run only once, and a worker that dies is "
+                "replaced"
+            )
             more = f"{fix}, or let the step run in reduce"
             yield Problem(what, None, more, code="not-on-cluster")
 
@@ -85,7 +95,9 @@ class JobPacker:
         return True
 
     def parcel(self, fanned: MapRun, *, shared: bool) -> tuple[str, bytes]:
-        """What all items share; `shared`: the workers see the project where it is, whatever the flow says."""
+        """What all items share; `shared`: the workers see the project where it is, whatever the
+        flow says.
+        """
         loaded, turn, fan = self._loaded, fanned.turn, self._loaded.program.fan
         assert fan is not None
         shared = shared or loaded.shared
@@ -117,7 +129,10 @@ class JobPacker:
                 else [],
                 named=mentions.env_variables(around.environ(loaded.environ)),
                 frames=[
-                    (frame.label, {level: _sendable(names) for level, names in frame.levels.items()})
+                    (
+                        frame.label,
+                        {level: _sendable(names) for level, names in frame.levels.items()},
+                    )
                     for frame in reversed(turn.scope.frames)
                 ],
             )
@@ -137,7 +152,9 @@ class JobPacker:
         )
 
     def _require_system_tools(self, mentions: _Mentions) -> None:
-        """Those of the system are everywhere; a file of the project that runs is not sent, it is trusted."""
+        """Those of the system are everywhere; a file of the project that runs is not sent, it is
+        trusted.
+        """
         from plait.app.toolbox import toolbox
 
         chains = toolbox(self._loaded.project).chains
@@ -166,8 +183,12 @@ class JobPacker:
         return travel.ItemTask(work, turn.time_left(), turn.can_replay, known, used)
 
 
-def _records_below(journal: Journal, step: Step | None, path: str, after: int) -> Iterator[StepRecord]:
-    """The finished steps inside one, also of those that were not finished themselves; what counts of them."""
+def _records_below(
+    journal: Journal, step: Step | None, path: str, after: int
+) -> Iterator[StepRecord]:
+    """The finished steps inside one, also of those that were not finished themselves; what counts
+    of them.
+    """
     inner = {f"{path}/{one.name}": one for one in (step.inner if step is not None else ())}
     seen: set[str] = set()
     for known in _in_force(journal.steps_in(path), after):
@@ -206,7 +227,11 @@ class _Mentions:
         flow = compose(documents.load(loaded.path), loaded.path, project=loaded.project)
         document = flow.document
         node = document.get("map") if isinstance(document, MappingNode) else None
-        blocks = [step.data() for name in flow.blocks.names() for step in _block_steps(flow.blocks.get(name))]
+        blocks = [
+            step.data()
+            for name in flow.blocks.names()
+            for step in _block_steps(flow.blocks.get(name))
+        ]
         return cls(repr([None if node is None else node.data(), blocks]))
 
     def env_variables(self, environ: Mapping[str, Json]) -> dict[str, Json]:
@@ -258,5 +283,7 @@ def _files_to_ship(root: str, patterns: tuple[str, ...]) -> Iterator[str]:
         files = [name for name in sorted(names) if os.path.isfile(os.path.join(root, name))]
         if not files:
             what = f"no file is called '{pattern}', which is to be shipped"
-            raise InputError(what, root, "patterns are seen from the project: data/*.csv", code="no-file")
+            raise InputError(
+                what, root, "patterns are seen from the project: data/*.csv", code="no-file"
+            )
         yield from files

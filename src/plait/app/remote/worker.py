@@ -1,4 +1,5 @@
-"""Items that were sent by another process: performed by the same steps, against a journal in memory.
+"""Items that were sent by another process: performed by the same steps, against a journal in
+memory.
 
     receive     a parcel becomes a flow that is ready, once for all of its items
     perform     an errand becomes events and an outcome
@@ -48,7 +49,9 @@ class CancelWatch:
     def begin(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="plait-lookout", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._look, name="plait-lookout", daemon=True
+                )
                 self._thread.start()
 
     def add(self, is_unwanted: Callable[[], bool], stop: StopSignal) -> int:
@@ -140,7 +143,9 @@ def perform_items(message: bytes) -> bytes:
 
 
 def _all_performed(place: WorkerJob, errands: Sequence[travel.ItemTask]) -> travel.BatchReply:
-    """Until the last, or one that does not end as items do, or others should hear of those that ended."""
+    """Until the last, or one that does not end as items do, or others should hear of those that
+    ended.
+    """
     began = time.monotonic()
     replies: list[Single] = []
     for errand in errands:
@@ -148,7 +153,9 @@ def _all_performed(place: WorkerJob, errands: Sequence[travel.ItemTask]) -> trav
         if replies and (spent > LONGEST or not isinstance(replies[-1], travel.ItemCompleted)):
             break
         left = errand.seconds_left
-        replies.append(_perform_item(place, errand, None if left is None else max(0.0, left - spent)))
+        replies.append(
+            _perform_item(place, errand, None if left is None else max(0.0, left - spent))
+        )
     return travel.BatchReply(tuple(replies), time.monotonic() - began)
 
 
@@ -175,7 +182,9 @@ def _perform_item(place: WorkerJob, errand: travel.ItemTask, left: float | None)
         )
         try:
             with jobs.listening(partial(_warn, run, place, worker_name())):
-                reply = _attempt_item(remote_map_run(place.fan, turn, place.parcel.total), errand.work)
+                reply = _attempt_item(
+                    remote_map_run(place.fan, turn, place.parcel.total), errand.work
+                )
         finally:
             run.close()
     events = travel.worth_recording([stamped.event for stamped in journal.events(known)])

@@ -9,7 +9,8 @@ In reading order:
 
     limits        how large a document may be
     files         path → bytes → text
-    nodes         Scalar, Sequence, Mapping; paths into them; nodes over nodes; keys that a kind does not have
+    nodes         Scalar, Sequence, Mapping; paths into them; nodes over nodes; keys that a kind
+    does not have
     positions     a character of a YAML string → its place in the file
     yaml_events   text → PyYAML's events; what the parser cannot read, in words
     yaml_reader   events → nodes, within the budget; the core schema of scalars
@@ -32,8 +33,22 @@ if TYPE_CHECKING:
         MAX_PROBLEMS,
         MAX_TEXT,
     )
-    from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, check_keys, merge, origins
-    from plait.core.documents.yaml_reader import PartialDocument, load, load_partial, parse, parse_partial
+    from plait.core.documents.nodes import (
+        Mapping,
+        Node,
+        Scalar,
+        Sequence,
+        check_keys,
+        merge,
+        origins,
+    )
+    from plait.core.documents.yaml_reader import (
+        PartialDocument,
+        load,
+        load_partial,
+        parse,
+        parse_partial,
+    )
 
 _HOME = {
     "MAX_DEPTH": "limits",

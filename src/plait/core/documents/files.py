@@ -36,7 +36,9 @@ def read_text(path: str | os.PathLike[str], limit: int) -> str:
 
 
 def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
-    """The text of these bytes; an error shows the line if `drawn`, never by itself: data may be secret."""
+    """The text of these bytes; an error shows the line if `drawn`, never by itself: data may be
+    secret.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -50,7 +52,9 @@ def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
 @contextmanager
 def _open_descriptor(name: str) -> Iterator[int]:
     # Not blocking: a pipe that nobody writes to must be refused, not waited for.
-    descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(
+        name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
     try:
         yield descriptor
     finally:
@@ -59,7 +63,9 @@ def _open_descriptor(name: str) -> Iterator[int]:
 
 def _require_regular_file(name: str, mode: int) -> None:
     if stat.S_ISDIR(mode):
-        raise InputError("this is a directory, not a file", name, "name a file inside it", code="not-a-file")
+        raise InputError(
+            "this is a directory, not a file", name, "name a file inside it", code="not-a-file"
+        )
     if not stat.S_ISREG(mode):
         fix = "write its content to a file first"
         raise InputError("this is a pipe or device, not a file", name, fix, code="not-a-file")
@@ -73,10 +79,15 @@ def _unreadable(name: str, error: OSError | ValueError) -> InputError:
             fix = "allow reading it, or run as a user who may"
             return InputError("this file may not be read", name, fix, code="no-permission")
         case OSError(strerror=reason):
-            return InputError(f"this file cannot be read: {reason}", name, "check the path", code="no-file")
+            return InputError(
+                f"this file cannot be read: {reason}", name, "check the path", code="no-file"
+            )
         case _:
             return InputError(
-                "this is not a path", printable_name(name), "remove the NUL character", code="no-file"
+                "this is not a path",
+                printable_name(name),
+                "remove the NUL character",
+                code="no-file",
             )
 
 
@@ -86,4 +97,8 @@ def _file_fix(name: str) -> str:
     except OSError:
         return "check the path: its directory does not exist"
     close = closest_name(os.path.basename(name), beside)
-    return f"did you mean '{os.path.join(os.path.dirname(name), close)}'?" if close else "check the path"
+    return (
+        f"did you mean '{os.path.join(os.path.dirname(name), close)}'?"
+        if close
+        else "check the path"
+    )

@@ -66,7 +66,9 @@ def parse_json(text: str, name: str) -> Json:
 def _together(problems: list[Problem]) -> PlaitError:
     """Places without their lines: this is data, not an author's text, and may be secret."""
     error = DocumentError.together(problems)
-    error.problems = tuple(replace(problem, where=str(problem.where), also=()) for problem in error.problems)
+    error.problems = tuple(
+        replace(problem, where=str(problem.where), also=()) for problem in error.problems
+    )
     return error
 
 
@@ -97,7 +99,9 @@ class _Hooks:
 
 
 def _is_deeper(data: Json, levels: int) -> bool:
-    """Whether lists and maps stand in each other on more levels than these; by loop, as it may be many."""
+    """Whether lists and maps stand in each other on more levels than these; by loop, as it may be
+    many.
+    """
     holders = _holders([data])
     for _ in range(levels):
         holders = [
@@ -169,7 +173,8 @@ def _string_problems(token: str, span: Span, names: dict[str, Span] | None) -> I
         return
     if string in names:
         what = (
-            f"the key '{printable_name(string)}' stands twice in one object, again at line {span.position[0]}"
+            f"the key '{printable_name(string)}' stands twice in one object, again at line "
+            f"{span.position[0]}"
         )
         yield Problem(what, names[string], "remove or rename all but one", (span,), "duplicate-key")
     names.setdefault(string, span)
@@ -196,14 +201,30 @@ def _too_deep(source: Source) -> LimitError:
 
 _WORDS: Final = (
     # json's own words, by how they begin: ours, and what to do
-    ("Expecting property name", "a key in double quotes is missing", "quote the key, or remove a last ','"),
+    (
+        "Expecting property name",
+        "a key in double quotes is missing",
+        "quote the key, or remove a last ','",
+    ),
     ("Illegal trailing comma", "nothing follows this ','", "remove it"),
     ("Expecting ':'", "a ':' is missing after the key", "write ':' and the value"),
     ("Expecting ','", "a ',' or a closing bracket is missing here", "separate the values by ','"),
-    ("Expecting value", "a value is missing here", "write a string in double quotes, a number or null"),
-    ("Extra data", "this stands after the end of the data", "remove it, or put all values in one list"),
+    (
+        "Expecting value",
+        "a value is missing here",
+        "write a string in double quotes, a number or null",
+    ),
+    (
+        "Extra data",
+        "this stands after the end of the data",
+        "remove it, or put all values in one list",
+    ),
     ("Unterminated string", "this string is never closed", "close it with '\"'"),
-    ("Invalid control", "a string cannot hold a control character", "write it as \\n, \\t or \\uNNNN"),
+    (
+        "Invalid control",
+        "a string cannot hold a control character",
+        "write it as \\n, \\t or \\uNNNN",
+    ),
     ("Invalid", "there is no such escape", "write '\\\\' for a backslash"),
 )
 
@@ -220,5 +241,7 @@ def _syntax_problem(source: Source, error: json.JSONDecodeError) -> Problem:
 
 
 def _is_at_start(text: str, place: int) -> bool:
-    """Does something begin there, and nothing before it?  A bracket that closes is the end of a list."""
+    """Does something begin there, and nothing before it?  A bracket that closes is the end of a
+    list.
+    """
     return text[place : place + 1] not in ("", "]", "}", ",", ":") and not text[:place].strip()

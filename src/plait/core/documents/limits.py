@@ -25,7 +25,9 @@ MAX_SHOWN: Final = 60
 def require_size(size: int, limit: int, where: str, *, unit: str) -> None:
     if size > limit:
         what = f"this file is larger than {limit:,} {unit}"
-        raise LimitError(what, where, "split it, or keep large data in files of their own", code="too-large")
+        raise LimitError(
+            what, where, "split it, or keep large data in files of their own", code="too-large"
+        )
 
 
 def too_deep(where: Span | str) -> LimitError:

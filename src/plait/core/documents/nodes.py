@@ -41,7 +41,9 @@ class Scalar:
         if not isinstance(self.value, str):
             raise InternalError("only a string can be read as a source", self.span)
         outer = self.span.source
-        return Excerpt(outer.name, self.value, outer=outer, origin=origin(self.value, self.span, self.style))
+        return Excerpt(
+            outer.name, self.value, outer=outer, origin=origin(self.value, self.span, self.style)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,9 @@ def check_keys(
 
 
 def _beginning(name: str, known: list[str]) -> str | None:
-    """`retry` for `retry_config`: where one says more than a name has, its beginning is what is meant."""
+    """`retry` for `retry_config`: where one says more than a name has, its beginning is what is
+    meant.
+    """
     return max((one for one in known if name.startswith(f"{one}_")), key=len, default=None)
 
 

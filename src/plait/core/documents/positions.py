@@ -21,14 +21,18 @@ VERBATIM: Final = "="
 
 
 def origin(value: str, span: Span, style: str) -> Callable[[int], int]:
-    """The `origin` of the excerpt `value`, which is written at `span` in the style `' " | >` or plain."""
+    """The `origin` of the excerpt `value`, which is written at `span` in the style `' " | >` or
+    plain.
+    """
 
     if style == VERBATIM:
         return lambda offset: span.start + offset
 
     @cache
     def runs() -> tuple[list[int], list[int]]:
-        found = list(_block_runs(value, span, style) if style in ("|", ">") else _flow_runs(span, style))
+        found = list(
+            _block_runs(value, span, style) if style in ("|", ">") else _flow_runs(span, style)
+        )
         return [start for start, _ in found], [place for _, place in found]
 
     def place(offset: int) -> int:
@@ -79,7 +83,9 @@ _LINE = re.compile(r"([^\r\n]*+)(?:\r?\n|\Z)")
 
 
 def _block_runs(value: str, span: Span, style: str) -> Iterator[_Run]:
-    """Block text: indentation is dropped; in `>` a single break between unindented lines is a blank."""
+    """Block text: indentation is dropped; in `>` a single break between unindented lines is a
+    blank.
+    """
     text, end = span.source.text, span.end
     body = text.find("\n", span.start) + 1 or end
     lines = [found.span(1) for found in _LINE.finditer(text, body, end)]

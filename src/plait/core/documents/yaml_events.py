@@ -54,7 +54,9 @@ _ODD_IN_ASCII = re.compile("[^\\t\\r\\n\\x20-\\x7e]|\\r(?!\\n)")
 
 @cache
 def _odd_in_any_text() -> re.Pattern[str]:
-    """Only for texts that are not ASCII: Python takes longer to compile this than to load a module."""
+    """Only for texts that are not ASCII: Python takes longer to compile this than to load a
+    module.
+    """
     return re.compile(
         "[^\\t\\r\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff"
         "\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
@@ -120,14 +122,21 @@ _SYNTAX_WORDS: Final = (
         "there is no such escape in double quotes",
         "write '\\\\' for a backslash, or use single quotes, where nothing is escaped",
     ),
-    _Words("quoted scalar", "", "this escape is not a character", "write \\xNN, \\uNNNN or \\UNNNNNNNN"),
+    _Words(
+        "quoted scalar", "", "this escape is not a character", "write \\xNN, \\uNNNN or \\UNNNNNNNN"
+    ),
     _Words(
         "",
         "mapping values",
         "a ':' stands where no key can be",
         "quote a text that holds ': ', and indent a map under its key",
     ),
-    _Words("", "sequence entries", "a list cannot begin here", "start a new line for '- ', under its key"),
+    _Words(
+        "",
+        "sequence entries",
+        "a list cannot begin here",
+        "start a new line for '- ', under its key",
+    ),
     _Words(
         "simple key",
         "",
@@ -141,11 +150,26 @@ _SYNTAX_WORDS: Final = (
         "a block text begins with '|' or '>', then '+', '-' or a digit, and nothing else",
         "start its text on the next line",
     ),
-    _Words("alias", "", "'*' begins the name of an alias", "put a text that starts with '*' in quotes"),
-    _Words("anchor", "", "'&' begins the name of an anchor", "put a text that starts with '&' in quotes"),
+    _Words(
+        "alias", "", "'*' begins the name of an alias", "put a text that starts with '*' in quotes"
+    ),
+    _Words(
+        "anchor",
+        "",
+        "'&' begins the name of an anchor",
+        "put a text that starts with '&' in quotes",
+    ),
     _Words("tag", "", "'!' begins a tag", "put a text that starts with '!' in quotes"),
-    _Words("flow sequence", "", "this '[' is not closed, or a ',' is missing", "close it with ']'", True),
-    _Words("flow mapping", "", "this '{' is not closed, or a ',' is missing", "close it with '}'", True),
+    _Words(
+        "flow sequence",
+        "",
+        "this '[' is not closed, or a ',' is missing",
+        "close it with ']'",
+        True,
+    ),
+    _Words(
+        "flow mapping", "", "this '{' is not closed, or a ',' is missing", "close it with '}'", True
+    ),
     _Words(
         "block mapping",
         "",
@@ -172,9 +196,13 @@ def _syntax_problem(source: Source, error: yaml.MarkedYAMLError) -> Problem:
     began = error.context_mark.index if error.context_mark else at
     if (tab := _indenting_tab(source, at)) is not None:
         return Problem("a tab indents this line", tab, "indent with spaces", code="syntax")
-    found = (words for words in _SYNTAX_WORDS if words.context in context and words.problem in problem)
+    found = (
+        words for words in _SYNTAX_WORDS if words.context in context and words.problem in problem
+    )
     words = next(found, _OTHER_WORDS)
-    what = words.what.format(line=source.position(began)[0]) if "{line}" in words.what else words.what
+    what = (
+        words.what.format(line=source.position(began)[0]) if "{line}" in words.what else words.what
+    )
     place = began if words.opening else at
     return Problem(what, Span(source, place, place + 1), words.fix, code="syntax")
 

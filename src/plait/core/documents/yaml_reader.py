@@ -63,7 +63,9 @@ class Refused(Exception):
 def scalar_value(tag: str | None, text: str, style: str) -> Plain:
     """The value of a scalar; refused if it cannot be what its tag or its form says."""
     if style == '"' and _NUL_OR_SURROGATE.search(text):
-        raise Refused("NUL and halves of character pairs are not text", "remove the escape", "character")
+        raise Refused(
+            "NUL and halves of character pairs are not text", "remove the escape", "character"
+        )
     if tag is None:
         return text if style else _plain(text)
     kind = tag.removeprefix(CORE)
@@ -73,14 +75,19 @@ def scalar_value(tag: str | None, text: str, style: str) -> Plain:
         raise Refused(*tag_words(tag), "tag")
     value = _plain(text)
     if type(value) not in _TAGGED_TYPES[kind]:
-        raise Refused(f"this text is not what the tag '!!{kind}' says", "remove the tag or correct the text")
+        raise Refused(
+            f"this text is not what the tag '!!{kind}' says", "remove the tag or correct the text"
+        )
     return _finite(str(value)) if kind == "float" else value
 
 
 def tag_words(tag: str) -> tuple[str, str]:
     """What is wrong with a tag that no node may have, and what to do."""
     written = "!!" + tag.removeprefix(CORE) if tag.startswith(CORE) else tag
-    return f"the tag '{printable_name(written)}' means nothing here", "remove it: a document is plain data"
+    return (
+        f"the tag '{printable_name(written)}' means nothing here",
+        "remove it: a document is plain data",
+    )
 
 
 def _plain(text: str) -> Plain:
@@ -96,7 +103,9 @@ def _plain(text: str) -> Plain:
     if _FLOAT.fullmatch(text):
         return _finite(text)
     if _NOT_FINITE.fullmatch(text):
-        raise Refused("infinity and NaN are not JSON data", "write a finite number, or put it in quotes")
+        raise Refused(
+            "infinity and NaN are not JSON data", "write a finite number, or put it in quotes"
+        )
     return text
 
 
@@ -145,7 +154,9 @@ def parse(text: str, name: str, *, pure: bool = False) -> Node:
 
 
 def parse_partial(text: str, name: str, *, pure: bool = False) -> PartialDocument:
-    """As much of the one document in `text` as can be read, for whoever reports all that is wrong."""
+    """As much of the one document in `text` as can be read, for whoever reports all that is
+    wrong.
+    """
     require_size(len(text), MAX_TEXT, name, unit="characters")
     source = Source(name, text.removeprefix("\ufeff"))
     try:
@@ -167,7 +178,9 @@ class _Anchored:
 
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end has not been read; a map waits for a key when it has as many as items."""
+    """A collection whose end has not been read; a map waits for a key when it has as many as
+    items.
+    """
 
     start: int
     end: int
@@ -239,7 +252,11 @@ class _Builder:
             opened = self.open.pop()
             span = Span(self.source, opened.start, opened.end)
             items = tuple(opened.items)
-            node = Mapping(tuple(zip(opened.keys, items, strict=False)), span) if opened.is_map else None
+            node = (
+                Mapping(tuple(zip(opened.keys, items, strict=False)), span)
+                if opened.is_map
+                else None
+            )
             if not (self.open and self.open[-1].waits_for_key):
                 self.place(node or Sequence(items, span), opened.height, span.end)
 
@@ -265,7 +282,9 @@ class _Builder:
 
     def key(self, event: yaml.ScalarEvent, span: Span, style: str) -> Scalar:
         if not event.value and not style:
-            self.problem("a key is missing before ':'", span, "write the key, or quote the ':'", "key")
+            self.problem(
+                "a key is missing before ':'", span, "write the key, or quote the ':'", "key"
+            )
             return Scalar(None, span)
         try:
             scalar_value(event.tag, event.value, style)
@@ -287,7 +306,11 @@ class _Builder:
 
     def tag_span(self, event: yaml.NodeEvent) -> Span:
         found = _TAG.search(self.source.text, _start(event))
-        return Span(self.source, *found.span()) if found else Span(self.source, _start(event), _start(event))
+        return (
+            Span(self.source, *found.span())
+            if found
+            else Span(self.source, _start(event), _start(event))
+        )
 
     def alias(self, event: yaml.AliasEvent) -> None:
         span = Span(self.source, _start(event), _end(event))
@@ -304,7 +327,9 @@ class _Builder:
         if anchor not in self.anchors:
             close = closest_name(anchor, self.anchors)
             fix = f"did you mean '*{close}'?" if close else "quote a text that starts with '*'"
-            self.problem(f"nothing above is anchored as '&{printable_name(anchor)}'", span, fix, "alias")
+            self.problem(
+                f"nothing above is anchored as '&{printable_name(anchor)}'", span, fix, "alias"
+            )
         elif (target := self.anchors[anchor]) is not None:
             return target
         else:
@@ -364,7 +389,10 @@ class _Builder:
 
     def close(self, opened: _Open, node: Node) -> None:
         if opened.anchor is not None:
-            nodes, characters = self.nodes - opened.nodes_before, self.characters - opened.characters_before
+            nodes, characters = (
+                self.nodes - opened.nodes_before,
+                self.characters - opened.characters_before,
+            )
             self.anchors[opened.anchor] = _Anchored(node, nodes, characters, opened.height)
         self.place(node, opened.height, node.span.end)
 
@@ -394,8 +422,15 @@ class _Builder:
             if again:
                 lines = format_names(str(span.position[0]) for span in again[:MAX_PROBLEMS])
                 times = "twice" if len(again) == 1 else f"{len(again) + 1} times"
-                what = f"the key '{printable_name(name)}' stands {times} in one map, again at line {lines}"
-                fix = "merge with one '<<: [*a, *b]'" if name == MERGE_KEY else "remove or rename all but one"
+                what = (
+                    f"the key '{printable_name(name)}' stands {times} in one map, again at line "
+                    f"{lines}"
+                )
+                fix = (
+                    "merge with one '<<: [*a, *b]'"
+                    if name == MERGE_KEY
+                    else "remove or rename all but one"
+                )
                 self.problem(what, first, fix, "duplicate-key", tuple(again[:MAX_PROBLEMS]))
 
     def merge_key_entries(self, value: Node, where: Span) -> dict[Plain, tuple[Scalar, Node]]:
@@ -404,7 +439,9 @@ class _Builder:
         table: dict[Plain, tuple[Scalar, Node]] = {}
         for each in reversed(maps):
             if not isinstance(each, Mapping):
-                self.problem("'<<' takes a map or a list of maps", where, "write '<<: *anchor'", "merge")
+                self.problem(
+                    "'<<' takes a map or a list of maps", where, "write '<<: *anchor'", "merge"
+                )
                 break
             table.update((key.value, (key, node)) for key, node in each.entries)
         return table
@@ -426,17 +463,26 @@ class _Builder:
         self.nodes += nodes
         self.characters += characters
         if self.nodes > MAX_NODES:
-            what = f"this document has more than {MAX_NODES:,} nodes when its aliases are written out"
-            raise LimitError(what, where, "split it, or keep large data in JSON files", code="too-many-nodes")
+            what = (
+                f"this document has more than {MAX_NODES:,} nodes when its aliases are written out"
+            )
+            raise LimitError(
+                what, where, "split it, or keep large data in JSON files", code="too-many-nodes"
+            )
         if self.characters > MAX_TEXT:
-            what = f"this document has more than {MAX_TEXT:,} characters when its aliases are written out"
+            what = (
+                f"this document has more than {MAX_TEXT:,} characters when its aliases are written "
+                "out"
+            )
             raise LimitError(what, where, "split it, or use fewer aliases", code="too-large")
 
     def require_depth(self, depth: int, where: Span) -> None:
         if depth > MAX_DEPTH:
             raise too_deep(where)
 
-    def problem(self, what: str, where: Span, fix: str, code: str, also: tuple[Span, ...] = ()) -> None:
+    def problem(
+        self, what: str, where: Span, fix: str, code: str, also: tuple[Span, ...] = ()
+    ) -> None:
         self.problems.append(Problem(what, where, fix, also, code))
         if len(self.problems) >= MAX_PROBLEMS:
             raise _Enough

@@ -1,6 +1,8 @@
-"""What is known of values before a run: those that stand in a file; of all others, that nobody knows them.
+"""What is known of values before a run: those that stand in a file; of all others, that nobody
+knows them.
 
-`plait check` fills templates with it, by the same code as a run, to see whether their texts grow too long.
+`plait check` fills templates with it, by the same code as a run, to see whether their texts grow
+too long.
 """
 
 from __future__ import annotations

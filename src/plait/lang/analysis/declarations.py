@@ -25,7 +25,9 @@ _SHELL_STEPS: Final = ("shell", "test")
 ANY_NAME: Final = BuiltinName(
     "…", (), "whatever something that could not be read would have named", offered=False
 )
-"""A name that no template can ask for; where it is known, others may exist of which nothing is known."""
+"""A name that no template can ask for; where it is known, others may exist of which nothing is
+known.
+"""
 
 
 # ── of steps ─────────────────────────────────────────────────────────────
@@ -36,7 +38,9 @@ KIND_OF_FORMAT: Final = {"number": "a number", "lines": "a list", "boolean": "tr
 
 
 def names_in_unread(node: Node, *, of_step: bool = False) -> Iterator[BuiltinName]:
-    """Names that stand in what has no place here; of a step, its field may be a capture that is misspelt."""
+    """Names that stand in what has no place here; of a step, its field may be a capture that is
+    misspelt.
+    """
     if of_step and (name := scalar_text(node)) and name.isidentifier():
         yield BuiltinName(name, (), "captured, perhaps", offered=False)
     match node:
@@ -83,14 +87,22 @@ def captured_names(step: Mapping) -> Iterator[BuiltinName]:
 
 
 def step_id_name(step: Mapping) -> BuiltinName | None:
-    """What a step gave, by its id; files that it produces are told under that name, if it has some."""
+    """What a step gave, by its id; files that it produces are told under that name, if it has
+    some.
+    """
     own = scalar_text(step.get("id"))
-    return BuiltinName(own, (), "what a step gave", ENDED) if own and not keys(step.get("outputs")) else None
+    return (
+        BuiltinName(own, (), "what a step gave", ENDED)
+        if own and not keys(step.get("outputs"))
+        else None
+    )
 
 
 def names_given(document: Node, blocks: Blocks) -> frozenset[str]:
     """What the head gives, and what steps capture anywhere: such a name is never that of a step."""
-    used = [step for block in (*blocks.own.values(), *blocks.imported.values()) for step in block.steps]
+    used = [
+        step for block in (*blocks.own.values(), *blocks.imported.values()) for step in block.steps
+    ]
     captured = {name.name for part in (document, *used) for name in names_in_unread(part)}
     from_files = {name.name for name in env_file_names(document)}
     return names_of_head(document) | captured | from_files | BUILTIN_ROOTS
@@ -111,15 +123,21 @@ def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Builti
     from plait.lang.analysis.mentions import mentions_item
 
     env = node.get("env")
-    values = {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}
+    values = (
+        {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}
+    )
     for name in env_names(node):
         if name.name not in values or not mentions_item(values[name.name], declared):
             yield name
 
 
 def names_before_items(document: Node) -> frozenset[str]:
-    """What the author has named where the items of a map are found: in the head, in setup, in blocks."""
-    parts = [document.get(key) for key in ("setup", "blocks")] if isinstance(document, Mapping) else ()
+    """What the author has named where the items of a map are found: in the head, in setup, in
+    blocks.
+    """
+    parts = (
+        [document.get(key) for key in ("setup", "blocks")] if isinstance(document, Mapping) else ()
+    )
     captured = (name.name for part in parts if part is not None for name in names_in_unread(part))
     return names_of_head(document).union(captured)
 
@@ -142,16 +160,21 @@ def declared_names(document: Node) -> Iterator[BuiltinName]:
         if key == "secrets":
             names = keys(document.get(key))
             yield from (
-                BuiltinName(name, (), "declared under secrets", in_environment=True) for name in names
+                BuiltinName(name, (), "declared under secrets", in_environment=True)
+                for name in names
             )
             continue
         for name, node in _entries(document.get(key)):
             made_of = possible_values(node, lambda root: values.get(root, ()))
-            yield BuiltinName(name, (), f"declared under {key}", in_environment=given, values=made_of)
+            yield BuiltinName(
+                name, (), f"declared under {key}", in_environment=given, values=made_of
+            )
     profiles = document.get("profiles")
     for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
         names = keys(profile)
-        yield from (BuiltinName(name, (), "declared in a profile", in_environment=True) for name in names)
+        yield from (
+            BuiltinName(name, (), "declared in a profile", in_environment=True) for name in names
+        )
     for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
         yield BuiltinName(name, (), "declared", values=values.get(name, ()))
 
@@ -190,7 +213,8 @@ def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
     except PlaitError:
         return {}
     return {
-        name: like_options([*parameter.choices, parameter.default]) for name, parameter in parameters.items()
+        name: like_options([*parameter.choices, parameter.default])
+        for name, parameter in parameters.items()
     }
 
 
@@ -232,7 +256,8 @@ def env_file_names(document: Node) -> Iterator[BuiltinName]:
         else:
             names = (name for name, _ in found.written)
             yield from (
-                BuiltinName(name, (), "a variable of an env file", in_environment=True) for name in names
+                BuiltinName(name, (), "a variable of an env file", in_environment=True)
+                for name in names
             )
 
 
@@ -268,7 +293,9 @@ def _parameters(node: Node | None) -> Iterator[str]:
                     yield str(key.value)
 
 
-def input_names(document: Node, profile: str, given: dict[str, BuiltinName]) -> frozenset[str] | None:
+def input_names(
+    document: Node, profile: str, given: dict[str, BuiltinName]
+) -> frozenset[str] | None:
     """What may be put into a prompt, directive, graph or tool, if the document says it."""
     declared = {*given, *keys(document.at("config_schema.properties"))}
     if not declared:

@@ -41,7 +41,10 @@ def _conditions_on_map(node: nodes.Node) -> Iterator[bool]:
         case nodes.Mapping(entries):
             path = node.get("path")
             if isinstance(path, nodes.Scalar):
-                yield re.match(r"map(\.(results|results_json|outputs)\b|$)", str(path.value)) is not None
+                yield (
+                    re.match(r"map(\.(results|results_json|outputs)\b|$)", str(path.value))
+                    is not None
+                )
             for _, value in entries:
                 yield from _conditions_on_map(value)
         case nodes.Sequence(items):
@@ -53,7 +56,9 @@ def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
     """Those of `step`, `workflow` and `git` whose changes or state the flow asks for."""
     for one in fields:
         for path in _field_paths(one):
-            if path.root == "git" or (path.root in ("step", "workflow") and _asks_for_changes(path)):
+            if path.root == "git" or (
+                path.root in ("step", "workflow") and _asks_for_changes(path)
+            ):
                 yield path.root
             if path.root == "merge":  # tells what the run has changed, and where
                 yield from ("workflow", "git")
@@ -71,14 +76,18 @@ def _asks_for_changes(path: Path) -> bool:
 
 
 def names_in(node: nodes.Node) -> Iterator[str]:
-    """The first names of all that a node asks for, in its templates and in conditions that are data."""
+    """The first names of all that a node asks for, in its templates and in conditions that are
+    data.
+    """
     for scalar in strings(node):
         yield from (path.root for path in _paths_in(str(scalar.value)))
     yield from _condition_names(node)
 
 
 def mentions_item(node: nodes.Node, declared: Container[str]) -> bool:
-    """Does it ask for what only the steps of a map have?  Then it is not meant for what finds the items."""
+    """Does it ask for what only the steps of a map have?  Then it is not meant for what finds the
+    items.
+    """
     asked = set(names_in(node))
     return not asked.isdisjoint(OF_ITEM) or any(
         name in asked and name not in declared for name in SHORT_OF_ITEM

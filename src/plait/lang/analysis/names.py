@@ -65,7 +65,9 @@ class BuiltinName:
 
 
 OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "step"})
-"""Names of items and their steps: what mentions one cannot be meant for the command that gives the items."""
+"""Names of items and their steps: what mentions one cannot be meant for the command that gives the
+items.
+"""
 SHORT_OF_ITEM: Final = frozenset({"index", "total"})
 """The same, unless the author has given them to something else."""
 
@@ -94,7 +96,8 @@ NAMES: Final = (
     BuiltinName(
         "step",
         _WORKFLOW,
-        "this step; and what the step before it changed, or, in its own handlers and behind it, this one",
+        "this step; and what the step before it changed, or, in its own handlers and behind it, "
+        "this one",
         ("name", "index", "id", "path", "attempt", *_CHANGES),
     ),
     BuiltinName(
@@ -170,14 +173,18 @@ def names_in(phase: str) -> Map[str, BuiltinName]:
 @cache
 def names_everywhere_in(phase: str) -> Map[str, BuiltinName]:
     """Those of them that exist at its beginning, too, and not only behind a step of a list."""
-    return MappingProxyType({name: one for name, one in names_in(phase).items() if name not in BEHIND_STEPS})
+    return MappingProxyType(
+        {name: one for name, one in names_in(phase).items() if name not in BEHIND_STEPS}
+    )
 
 
 BEHIND_STEPS: Final = {name.name: name for name in NAMES if name.name in ("last", "shell")}
 """What a step leaves to those behind it in its list, captured or not."""
 
 
-BUILTIN_ROOTS: Final = frozenset(name.name for name in (*NAMES, *HANDLER_NAMES.values(), *LOOP_NAMES))
+BUILTIN_ROOTS: Final = frozenset(
+    name.name for name in (*NAMES, *HANDLER_NAMES.values(), *LOOP_NAMES)
+)
 """Every built-in name of any phase."""
 
 
@@ -243,12 +250,23 @@ class NotTemplate:
 
 @dataclass(frozen=True, slots=True)
 class AtStart:
-    """A number or a duration, which is filled before anything runs: only what the head knows is known."""
+    """A number or a duration, which is filled before anything runs: only what the head knows is
+    known.
+    """
 
 
-TemplateKind: TypeAlias = Text | Shell | Tree | Shape | Each | Listed | Either | When | NotTemplate | AtStart
+TemplateKind: TypeAlias = (
+    Text | Shell | Tree | Shape | Each | Listed | Either | When | NotTemplate | AtStart
+)
 
-TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = Text(), Shell(), Tree(), When(), NotTemplate(), AtStart()
+TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = (
+    Text(),
+    Shell(),
+    Tree(),
+    When(),
+    NotTemplate(),
+    AtStart(),
+)
 
 
 def template_kind(kind: format.Kind) -> TemplateKind:
@@ -313,7 +331,9 @@ COMMAND_KEYS: Final = tuple(
 
 
 def detect_profile(document: Node) -> str | None:
-    """The profile that a document was written for, seen by its shape; None when it has none of ours."""
+    """The profile that a document was written for, seen by its shape; None when it has none of
+    ours.
+    """
     if isinstance(document, Sequence):
         steps = [_is_step(item) for item in document.items]
         return "workflow" if steps and all(steps) else None
@@ -323,7 +343,9 @@ def detect_profile(document: Node) -> str | None:
         return "graph"
     if any(_is_task(task) for task in _items(document.get("tasks"))):
         return "prompt"
-    if _has(document, ("setup", "map", "reduce", "merge", "commands", "steps", "blocks", "extends")):
+    if _has(
+        document, ("setup", "map", "reduce", "merge", "commands", "steps", "blocks", "extends")
+    ):
         return "workflow"
     if _has(document, ("executor_id", "tool_type", "env_config", "config")):
         return "config"
@@ -343,7 +365,9 @@ def _is_graph(node: Node | None, document: Mapping) -> bool:
 
 
 def _is_step(node: Node) -> bool:
-    return _has(node, COMMAND_KEYS) or (isinstance(node, Scalar) and str(node.value).startswith("/"))
+    return _has(node, COMMAND_KEYS) or (
+        isinstance(node, Scalar) and str(node.value).startswith("/")
+    )
 
 
 def _is_task(node: Node) -> bool:

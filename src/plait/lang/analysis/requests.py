@@ -32,7 +32,11 @@ def check_request_hosts(reading: TemplateFields) -> Iterator[Problem]:
         for step in steps:
             said = step.get("http") if isinstance(step, documents.Mapping) else None
             url = said.get("url") if isinstance(said, documents.Mapping) else said
-            if isinstance(url, documents.Scalar) and isinstance(url.value, str) and id(url) in known:
+            if (
+                isinstance(url, documents.Scalar)
+                and isinstance(url.value, str)
+                and id(url) in known
+            ):
                 hosts = _hosts(said)
                 yield from _of_url(url, known[id(url)], allowed=bool(hosts))
                 if ANY_HOST in hosts:
@@ -71,7 +75,9 @@ def _check_origin(text: str, leaf: Leaf, url: documents.Scalar) -> Iterator[Prob
         second = leaf.program.parts[1]
         assert not isinstance(second, Text), "text stands beside holes only"
         what = "a part of the host of this address comes from a value"
-        fix = "write the host, or let the value be all of https://host and name it under allow_hosts"
+        fix = (
+            "write the host, or let the value be all of https://host and name it under allow_hosts"
+        )
         yield Problem(what, Span(leaf.source, second.start, second.end), fix, code="url-origin")
 
 

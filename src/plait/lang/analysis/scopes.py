@@ -86,7 +86,9 @@ _BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel",
 
 
 class KnownNames(abc.Mapping[str, BuiltinName]):
-    """The names that exist at one place: built-in, declared, given or captured by an earlier step."""
+    """The names that exist at one place: built-in, declared, given or captured by an earlier
+    step.
+    """
 
     __slots__ = ("_apart", "_captured", "_limit", "_outer", "phase")
 
@@ -118,14 +120,18 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         yield from (name for name in here if name not in every and not self._find_capture(name))
         yield from (name for name in self._capture_names() if name not in behind)
         yield from (
-            name for name in here if name in every and (name in behind) is bool(self._find_capture(name))
+            name
+            for name in here
+            if name in every and (name in behind) is bool(self._find_capture(name))
         )
 
     def __len__(self) -> int:
         return len(names_everywhere_in(self.phase)) + self._count_captures()
 
     def _find_capture(self, name: str, *, apart: bool = False) -> BuiltinName | None:
-        """`apart`: asked from a list of its own, to which steps leave only what has a name of the author."""
+        """`apart`: asked from a list of its own, to which steps leave only what has a name of the
+        author.
+        """
         index, found = self._captured.get(name, (self._limit, None))
         if index < self._limit and not (apart and _is_left_behind(found)):
             return found
@@ -137,7 +143,9 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         if self._outer is not None:  # to ask whether it is empty would count all its names
             yield from self._outer._capture_names(apart=apart or self._apart)
         for name, (_, found) in islice(self._captured.items(), self._limit):
-            hides = self._outer is not None and self._outer._find_capture(name, apart=apart or self._apart)
+            hides = self._outer is not None and self._outer._find_capture(
+                name, apart=apart or self._apart
+            )
             if not hides and not (apart and _is_left_behind(found)):
                 yield name
 
@@ -146,7 +154,9 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
 
 
 def _open(known: KnownNames) -> abc.Mapping[str, BuiltinName]:
-    """Nothing is known where a block stands by itself: each step that uses it may give other values."""
+    """Nothing is known where a block stands by itself: each step that uses it may give other
+    values.
+    """
     return {} if known.phase == "block" else known
 
 
@@ -182,12 +192,16 @@ class TemplateField:
     root: Node | None = field(default=None, compare=False)
     """The tree that it is a part of, if that is filled as one; None: it is filled by itself."""
     is_sized: bool = True
-    """Is it looked at how long it becomes?  What is variable is filled with its neighbours, elsewhere."""
+    """Is it looked at how long it becomes?  What is variable is filled with its neighbours,
+    elsewhere.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateFields:
-    """The templates of a document, and every list of steps in it, in the order in which they run."""
+    """The templates of a document, and every list of steps in it, in the order in which they
+    run.
+    """
 
     fields: tuple[TemplateField, ...]
     lists: tuple[tuple[Node, ...], ...] = ()
@@ -237,9 +251,11 @@ def _has_shape(document: Node, profile: str) -> bool:
 
 @dataclass(slots=True)
 class _Frame:
-    """The names of one place, growing step by step; a child knows what its parent knew when it was made.
+    """The names of one place, growing step by step; a child knows what its parent knew when it was
+    made.
 
-    Nothing is copied: a long flow has as many places as steps, and each is a view of the same table.
+    Nothing is copied: a long flow has as many places as steps, and each is a view of the same
+    table.
     """
 
     phase: str
@@ -268,11 +284,15 @@ class _Frame:
         return [name for _, name in self.captured.values() if not _is_left_behind(name)]
 
     def visible_names(self) -> KnownNames:
-        return KnownNames(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
+        return KnownNames(
+            self.phase, self.captured, len(self.captured), self.outer, apart=self.apart
+        )
 
 
 def assumed(known: abc.Mapping[str, BuiltinName], *, without: abc.Container[str] = ()) -> Assumed:
-    """What may be assumed of values where these names exist, but for those that mean something else there."""
+    """What may be assumed of values where these names exist, but for those that mean something else
+    there.
+    """
     return Assumed(_Values(known, without))
 
 
@@ -301,7 +321,9 @@ def _values(frame: _Frame, name: str) -> tuple[Json, ...]:
 
 
 class _Reader:
-    def __init__(self, document: Node, profile: str, given: list[BuiltinName], blocks: Blocks) -> None:
+    def __init__(
+        self, document: Node, profile: str, given: list[BuiltinName], blocks: Blocks
+    ) -> None:
         self.fields: list[TemplateField] = []
         self.lists: list[tuple[Node, ...]] = []
         self.calls: list[tuple[Mapping, KnownNames]] = []
@@ -318,11 +340,15 @@ class _Reader:
         """What setup names in one place: by the identity of the step that prints it."""
         self.is_workflow = profile == "workflow"
         self.strict = self.is_workflow and _flag(document, "strict") is True
-        unplaced = (*misplaced_names(document), *env_file_names(document)) if profile == "workflow" else ()
+        unplaced = (
+            (*misplaced_names(document), *env_file_names(document)) if profile == "workflow" else ()
+        )
         self.given = {name.name: name for name in (*unplaced, *declared_names(document), *given)}
         self.declared = input_names(document, profile, self.given)
         self._learn_values(document, profile, {name.name for name in given})
-        is_plain = {name.name for name in given} | {"state"} if profile == "graph" else set(self.given)
+        is_plain = (
+            {name.name for name in given} | {"state"} if profile == "graph" else set(self.given)
+        )
         self.plain = tuple(name for name in self.given.values() if name.name in is_plain)
         """Names that stand for themselves; what a graph declares is asked for as `inputs.name`."""
         self.taken = names_given(document, blocks) if self.is_workflow else frozenset[str]()
@@ -330,11 +356,15 @@ class _Reader:
         self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
 
     def _learn_values(self, document: Node, profile: str, given: set[str]) -> None:
-        """What the head of a workflow or the state of a graph holds, as far as it stands in the file."""
+        """What the head of a workflow or the state of a graph holds, as far as it stands in the
+        file.
+        """
         if profile == "graph" and (kept := constant_state(document)):
             self.given["state"] = replace(names_in("graph")["state"], value=kept)
         heads = ("vars", "env", "profiles", "env_files")
-        if not self.is_workflow or not any(isinstance(document, Mapping) and document.get(h) for h in heads):
+        if not self.is_workflow or not any(
+            isinstance(document, Mapping) and document.get(h) for h in heads
+        ):
             return
         from plait.lang.parameters import known_of_head
 
@@ -364,7 +394,9 @@ class _Reader:
                 begin = len(self.fields)
                 self._part(document, key, head)
                 if key in ("vars", "env", "profiles"):
-                    self.fields[begin:] = [replace(field, is_sized=False) for field in self.fields[begin:]]
+                    self.fields[begin:] = [
+                        replace(field, is_sized=False) for field in self.fields[begin:]
+                    ]
         for key in ("commands", "steps"):
             self._part(document, key, flow)
         self._phase(document, "setup", setup)
@@ -398,7 +430,9 @@ class _Reader:
                 )
 
     def _map(self, node: Node | None, setup: _Frame) -> None:
-        """Its items are found where setup has ended, each gets its id then, and all else is done for each."""
+        """Its items are found where setup has ended, each gets its id then, and all else is done
+        for each.
+        """
         if not isinstance(node, Mapping):
             return
         setup = setup.child(phase="items")
@@ -411,7 +445,9 @@ class _Reader:
             frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
             if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
                 frame = setup.child(env_before_items(node, self.before_items))
-            self.env, self.phase = (tuple(env_names(node)), node) if name in STEP_LISTS else ((), None)
+            self.env, self.phase = (
+                (tuple(env_names(node)), node) if name in STEP_LISTS else ((), None)
+            )
             self.read(value, template_fields("map").get(name, LITERALLY), f"map.{name}", frame)
         self.env, self.phase = (), None
 
@@ -487,7 +523,9 @@ class _Reader:
             self.lists.append(node.items)
         for index, item in enumerate(node.items):
             is_short = _is_step(inner) and isinstance(item, Scalar)
-            self.read(item, inner, f"{path}[{index}]", self._in_variables(frame) if is_short else frame)
+            self.read(
+                item, inner, f"{path}[{index}]", self._in_variables(frame) if is_short else frame
+            )
             frame.add(names_after_step(item) if is_short else ())
 
     def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
@@ -522,7 +560,9 @@ class _Reader:
     def _in_variables(
         self, frame: _Frame, *own: BuiltinName, held: abc.Mapping[str, Json] | None = None
     ) -> _Frame:
-        """A step in its own variables and those of its phase; a known name means their value there."""
+        """A step in its own variables and those of its phase; a known name means their value
+        there.
+        """
         known, held = frame.visible_names(), held or {}
         env = [
             replace(known.get(name.name, name), value=held.get(name.name, NOT_KNOWN))
@@ -531,13 +571,17 @@ class _Reader:
         return frame.child(env).child() if env else frame
 
     def _variables(self, step: Mapping, frame: _Frame) -> dict[str, Json]:
-        """What the variables of a step hold, as far as the file says it; a run fills them the same way."""
+        """What the variables of a step hold, as far as the file says it; a run fills them the same
+        way.
+        """
         from plait.schema import text_template
         from plait.template.sinks import as_sealed_envs
 
         places = (self.phase, step.get("metadata"), step)
         written = [place.get("env") for place in places if isinstance(place, Mapping)]
-        nodes = {str(k.value): v for env in written if isinstance(env, Mapping) for k, v in env.entries}
+        nodes = {
+            str(k.value): v for env in written if isinstance(env, Mapping) for k, v in env.entries
+        }
         try:
             templates = {name: text_template(node) for name, node in nodes.items()}
             filled = as_sealed_envs(templates, assumed(_open(frame.visible_names())))
@@ -556,7 +600,13 @@ class _Reader:
         doing = frame.child() if name == "validate" else frame  # what a check captures ends with it
         for key, value in first:
             begin = len(self.fields)
-            around = before if key.value in _BEFORE_ENV else frame if key.value == "result_file" else doing
+            around = (
+                before
+                if key.value in _BEFORE_ENV
+                else frame
+                if key.value == "result_file"
+                else doing
+            )
             self._field(key, value, name, path, around)
             if name in ("step", "node") and key.value != "do":
                 self.fields[begin:] = _apply_step_options(node, key, self.fields[begin:])
@@ -565,10 +615,14 @@ class _Reader:
             if str(key.value) not in template_fields(name):
                 doing.add(names_in_unread(value, of_step=name == "step"))
             if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
-                doing.add([*names_after_step(Mapping(((key, value),), node.span)), *captured_names(node)])
+                doing.add(
+                    [*names_after_step(Mapping(((key, value),), node.span)), *captured_names(node)]
+                )
         if name == "step":
             found = self._use(node, path, frame)
-            frame.add([*names_after_step(node), *captured_names(node), *self.extracted.get(id(node), ())])
+            frame.add(
+                [*names_after_step(node), *captured_names(node), *self.extracted.get(id(node), ())]
+            )
             if (own := step_id_name(node)) is not None and own.name not in self.taken:
                 frame.add([own])
             self._afterwards(then, path, frame, found)
@@ -576,7 +630,9 @@ class _Reader:
         for key, value in then:
             self._field(key, value, name, path, frame)
 
-    def _afterwards(self, then: _Entries, path: str, frame: _Frame, found: list[BuiltinName]) -> None:
+    def _afterwards(
+        self, then: _Entries, path: str, frame: _Frame, found: list[BuiltinName]
+    ) -> None:
         """What follows an action, each part with the names that the ways to it lead past.
 
             done      on_exit_code 0 → validate → on_success
@@ -611,14 +667,17 @@ class _Reader:
             )
         if field == "on_exit_code" and isinstance(value, Mapping) and _are_successes(value):
             knows = ()  # nothing has failed
-        # What is known inside alone stands apart from what is captured there, perhaps under the same name.
+        # What is known inside alone stands apart from what is captured there, perhaps under the
+        # same name.
         inner = frame.child(knows).child() if knows or field in _AFTERWARDS else frame
         self.read(value, reads, _under(path, key), inner)
         if inner is not frame and field != "do":  # what a round captures ends with the round
             frame.add(inner.captures())
 
     def _use(self, step: Mapping, path: str, frame: _Frame) -> list[BuiltinName]:
-        """The steps of a block, with the names that exist where it is used; and what they capture."""
+        """The steps of a block, with the names that exist where it is used; and what they
+        capture.
+        """
         said = step.get("use")
         block = self.blocks.get(scalar_text(said) or "")
         if block is None:
@@ -644,7 +703,9 @@ class _Reader:
         from plait.schema import to_template
 
         try:
-            found = to_template(node).render_checked(assumed(_open(frame.visible_names())), sealing=True)
+            found = to_template(node).render_checked(
+                assumed(_open(frame.visible_names())), sealing=True
+            )
         except PlaitError:
             return {}  # that is reported as the template that it is
         return found if isinstance(found, dict) else {}
@@ -654,7 +715,9 @@ class _Reader:
         if name in ("step", "handler", "validate") and isinstance(node.value, str):
             self._add(path, node, frame, shell=name != "step" and not node.value.startswith("/"))
 
-    def _add(self, path: str, node: Node, frame: _Frame, *, shell: bool = False, when: bool = False) -> None:
+    def _add(
+        self, path: str, node: Node, frame: _Frame, *, shell: bool = False, when: bool = False
+    ) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.fields.append(
                 TemplateField(
@@ -679,7 +742,9 @@ def _is_step(reads: TemplateKind) -> bool:
     return False
 
 
-def _apply_step_options(step: Mapping, key: Scalar, fields: list[TemplateField]) -> list[TemplateField]:
+def _apply_step_options(
+    step: Mapping, key: Scalar, fields: list[TemplateField]
+) -> list[TemplateField]:
     """The templates of one of its fields, as strict as it says and for the shell that it names."""
     strict = _flag(step, "strict")
     if strict is not None:
@@ -703,7 +768,9 @@ def tool_of(node: Mapping) -> str:
 
 
 def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateField]:
-    """The templates of the parameters of a call, one of them a script if that tool runs shell text."""
+    """The templates of the parameters of a call, one of them a script if that tool runs shell
+    text.
+    """
     if tool_of(call) != SHELL_TOOL:
         return fields
     params = call.get("params")
@@ -787,7 +854,9 @@ def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
 
 
 def _env_first(phase: Mapping) -> _Entries:
-    """The fields of a phase: its variables are filled before any of its steps has captured something."""
+    """The fields of a phase: its variables are filled before any of its steps has captured
+    something.
+    """
     return sorted(phase.entries, key=lambda entry: entry[0].value != "env")
 
 

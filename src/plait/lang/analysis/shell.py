@@ -21,14 +21,20 @@ from plait.template.template import Leaf
 
 
 def is_shell_variable(path: Path, own: frozenset[str], *, strict: bool = False) -> bool:
-    """Is `${path}` the shell's own when the scope does not know it?  Strictly, only what it sets is."""
+    """Is `${path}` the shell's own when the scope does not know it?  Strictly, only what it sets
+    is.
+    """
     # An index belongs to an array of the script itself: `items=(a b); echo ${items[1]}`.
     looks_like_it = path.root.isupper() and not path.keys and not strict
     return path.root in own or looks_like_it
 
 
-def shell_pieces(leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh") -> list[str | ValueSlot]:
-    """Shell text with a gap for every hole that a run would fill; other holes are the shell's own."""
+def shell_pieces(
+    leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh"
+) -> list[str | ValueSlot]:
+    """Shell text with a gap for every hole that a run would fill; other holes are the shell's
+    own.
+    """
     read = read_names(leaf, dialect)
     own = read.assigned
     pieces: list[str | ValueSlot] = []
@@ -75,8 +81,14 @@ def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
         if known is None or known.in_environment or name in told:
             continue
         told.add(name)
-        what = f"'{name}' is a variable of this script here, and not the value of the flow that is called so"
-        fix = f"give the variable of the script another name, or write {name}=${{{name}}} where it begins"
+        what = (
+            f"'{name}' is a variable of this script here, and not the value of the flow that is "
+            "called so"
+        )
+        fix = (
+            f"give the variable of the script another name, or write {name}=${{{name}}} where it "
+            "begins"
+        )
         span = Span(leaf.source, part.start, part.end)
         yield Finding(Problem(what, span, fix, code="name-clash"), "warning")
 
@@ -109,13 +121,16 @@ def check_options(
         for value in known.values if known is not None else ():
             held = reveal_text(value)
             values = {
-                number: Value((held,), False, gaps[number].option, gaps[number].start, gaps[number].end)
+                number: Value(
+                    (held,), False, gaps[number].option, gaps[number].start, gaps[number].end
+                )
                 for number in numbers
             }
             for option in values_as_options(lexed.commands, lexed.given, values):
                 what = f"{OPTION_LIKE}: '{name}' can be '{held}'"
                 span = Span(leaf.source, option.start, option.end)
-                # The value may never come there: a condition, another choice, an item that may fail.
+                # The value may never come there: a condition, another choice, an item that may
+                # fail.
                 yield Finding(Problem(what, span, option.fix, code="option-like"), "warning")
 
 
@@ -136,7 +151,9 @@ _BARE: Final = re.compile(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
 
 
 def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names that the shell takes for its own variables there: the value that is called so never comes."""
+    """Names that the shell takes for its own variables there: the value that is called so never
+    comes.
+    """
     own = read_names(leaf, field.dialect).assigned
     for place in _ARITHMETIC.finditer(leaf.source.text):
         for found in _BARE.finditer(leaf.source.text, *place.span(1)):
@@ -144,13 +161,20 @@ def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
             known = field.known.get(name)
             if known is None or known.in_environment or name in own:
                 continue
-            what = f"in $(( … )) '{name}' is a variable of the shell, not the value that is called so here"
+            what = (
+                f"in $(( … )) '{name}' is a variable of the shell, not the value that is called so "
+                "here"
+            )
             fix = f"write ${{{name}}} there"
-            yield Finding(Problem(what, Span(leaf.source, *found.span()), fix, code="bare-name"), "warning")
+            yield Finding(
+                Problem(what, Span(leaf.source, *found.span()), fix, code="bare-name"), "warning"
+            )
 
 
 def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """`${name%.c}`, `${#name}` and their like are the shell's: there a value of the flow would be empty."""
+    """`${name%.c}`, `${#name}` and their like are the shell's: there a value of the flow would be
+    empty.
+    """
     read = read_names(leaf, field.dialect)
     own = {*read.own_holes}
     holes = {
@@ -165,7 +189,8 @@ def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
         if start in holes or known is None or known.in_environment or name in read.assigned:
             continue
         what = (
-            f"'{name}' is a variable of the shell here, which has none, and not the value that is called so"
+            f"'{name}' is a variable of the shell here, which has none, and not the value that is "
+            "called so"
         )
         fix = f"give the shell the value before: {name}=${{{name}}}; …"
         span = Span(leaf.source, place, place + len(name))

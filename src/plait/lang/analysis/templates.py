@@ -13,7 +13,14 @@ from plait.core.records import replace
 from plait.core.source import Span
 from plait.core.values import UNDEFINED, contains_unknown
 from plait.lang.analysis.declarations import ANY_NAME
-from plait.lang.analysis.names import BEHIND_STEPS, BUILTIN_ROOTS, ENDED, HANDLER_NAMES, NAMES, strings
+from plait.lang.analysis.names import (
+    BEHIND_STEPS,
+    BUILTIN_ROOTS,
+    ENDED,
+    HANDLER_NAMES,
+    NAMES,
+    strings,
+)
 from plait.lang.analysis.scopes import assumed
 from plait.lang.analysis.shell import check_names, check_shell, is_shell_variable
 from plait.lang.findings import Finding
@@ -54,7 +61,9 @@ _WHEN_RUN: Final = frozenset({"file", "cmd"})
 """Computed values that only a run has."""
 
 OPEN_PHASES: Final = frozenset({"hook", "block"})
-"""What a hook knows depends on its event, what a block knows on its use; it is not all in our tables."""
+"""What a hook knows depends on its event, what a block knows on its use; it is not all in our
+tables.
+"""
 
 
 def _overlap(one: Span | str | None, other: Span | str | None) -> bool:
@@ -69,7 +78,9 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
         leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
         read = read_names(leaf, field.dialect) if field.shell or field.is_script else NO_NAMES
     except PlaitError as error:
-        return [Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems]
+        return [
+            Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems
+        ]
     found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
     for hole in placeholders(leaf.program.parts):
         if hole.start not in read.own_holes:
@@ -82,12 +93,18 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
         found += _too_long(field, leaf, profile, read.assigned)
     if field.when:
         wrong = _when(field)
-        found = [one for one in found if one.severity == "error" or not _is_said_by(wrong, one)] + wrong
+        found = [
+            one for one in found if one.severity == "error" or not _is_said_by(wrong, one)
+        ] + wrong
     return found
 
 
-def _too_long(field: TemplateField, leaf: Leaf, profile: str, own: frozenset[str]) -> Iterator[Finding]:
-    """A text or a tree that no run could make, by what stands in the file; it is filled as a run fills it."""
+def _too_long(
+    field: TemplateField, leaf: Leaf, profile: str, own: frozenset[str]
+) -> Iterator[Finding]:
+    """A text or a tree that no run could make, by what stands in the file; it is filled as a run
+    fills it.
+    """
     if field.root is None and not leaf.program.may_grow:
         return
     if field.root is not None and next(strings(field.root)) is not field.scalar:
@@ -97,7 +114,9 @@ def _too_long(field: TemplateField, leaf: Leaf, profile: str, own: frozenset[str
     try:
         template = format.to_template(node, profile)
         if field.shell or field.when or field.is_script:
-            template.counted = template.counted and not field.when  # each hole of a condition is an operand
+            template.counted = (
+                template.counted and not field.when
+            )  # each hole of a condition is an operand
             template.pieces(assumed(known, without=own))
         elif template.may_grow:
             template.render_checked(assumed(known), sealing=True)
@@ -118,7 +137,9 @@ def _when(field: TemplateField) -> list[Finding]:
     from plait.scope.expressions import parse_when
 
     try:
-        parse_when(field.scalar.value, source=field.scalar.source(), kinds=lambda root: _kind(root, field))
+        parse_when(
+            field.scalar.value, source=field.scalar.source(), kinds=lambda root: _kind(root, field)
+        )
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     return []
@@ -134,14 +155,18 @@ def _flaw(flaw: MalformedPlaceholder, leaf: Leaf, *, strict: bool) -> Finding:
     return Finding(problem, "error" if flaw.fatal or strict else "warning")
 
 
-def _hole(placeholder: Hole, field: TemplateField, leaf: Leaf, own: frozenset[str]) -> Iterator[Finding]:
+def _hole(
+    placeholder: Hole, field: TemplateField, leaf: Leaf, own: frozenset[str]
+) -> Iterator[Finding]:
     span = Span(leaf.source, placeholder.start, placeholder.end)
     match placeholder:
         case ContextPlaceholder():
             for alternative in placeholder.alternatives:
                 yield from _alternative(alternative, placeholder, field, span, own)
         case InputPlaceholder() | PromptPlaceholder():
-            name = placeholder.key if isinstance(placeholder, InputPlaceholder) else placeholder.name
+            name = (
+                placeholder.key if isinstance(placeholder, InputPlaceholder) else placeholder.name
+            )
             optional = isinstance(placeholder, InputPlaceholder) and (
                 placeholder.optional or placeholder.default is not None
             )
@@ -182,18 +207,27 @@ def _alternative(
             yield from _path(path, placeholder, field, span, own)
         case Computed(kind=kind, variable=variable) if field.phase == "head" and kind in _WHEN_RUN:
             if variable is None or kind not in field.known:
-                what = f"'{span.source.text[span.start : span.end]}' has no answer before anything runs"
+                what = (
+                    f"'{span.source.text[span.start : span.end]}' has no answer before anything "
+                    "runs"
+                )
                 fix = "put it where a step needs it; variables from a file are read by env_files"
                 yield Finding(Problem(what, span, fix, code="unknown-name"))
 
 
 def _path(
-    path: Path, placeholder: ContextPlaceholder, field: TemplateField, span: Span, own: frozenset[str]
+    path: Path,
+    placeholder: ContextPlaceholder,
+    field: TemplateField,
+    span: Span,
+    own: frozenset[str],
 ) -> Iterator[Finding]:
     if field.when and path.keys[-1:] == ("exists",):
         return  # whether something is there may be asked of everything
     name = field.known.get(path.root)
-    if name is not None and not (path.root in ALIASES and name.in_environment and "item" in field.known):
+    if name is not None and not (
+        path.root in ALIASES and name.in_environment and "item" in field.known
+    ):
         first = path.keys[0] if path.keys else None
         if not name.fields or first is None or not isinstance(first, str) or first in name.fields:
             yield from _beyond(name.value, path, placeholder, field, span)
@@ -206,14 +240,18 @@ def _path(
     if path.root in ALIASES and "item" in field.known and not (field.shell and path.root in own):
         current = f"item.{ALIASES[path.root]}"
         what = f"'{path.root}' is a deprecated name of '{current}'"
-        yield Finding(Problem(what, span, f"write ${{{current}}}", code="deprecated-alias"), "warning")
+        yield Finding(
+            Problem(what, span, f"write ${{{current}}}", code="deprecated-alias"), "warning"
+        )
         return
     if field.phase in OPEN_PHASES:
         return
     if placeholder.bare:
         yield from _unknown_bare(path, field, span)
         return
-    if field.shell and is_shell_variable(path, own, strict=field.strict and not _has_fallback(placeholder)):
+    if field.shell and is_shell_variable(
+        path, own, strict=field.strict and not _has_fallback(placeholder)
+    ):
         return
     if ANY_NAME.name in field.known and path.root not in BUILTIN_ROOTS:
         return  # it may come from what could not be read, and that is reported
@@ -227,7 +265,9 @@ def _path(
 def _beyond(
     value: Json, path: Path, placeholder: ContextPlaceholder, field: TemplateField, span: Span
 ) -> Iterator[Finding]:
-    """A path that leads out of a value which stands in the file: a run would leave it as it is written."""
+    """A path that leads out of a value which stands in the file: a run would leave it as it is
+    written.
+    """
     if (
         not path.keys
         or placeholder.bare
@@ -238,13 +278,18 @@ def _beyond(
     if path.root in BUILTIN_ROOTS:
         return  # that goes before a variable of the same name
     if not contains_unknown(value) and follow_path(value, path.keys) is UNDEFINED:
-        what = f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no such part"
+        what = (
+            f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no "
+            "such part"
+        )
         fix = "correct the path; if a step or a capture is meant, give it a name of its own"
         yield Finding(Problem(what, span, fix, code="unknown-name"), "warning")
 
 
 def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Finding]:
-    """`$NAME` and `${a-b}` stay as they are written, if the name is not known: that may be a mistake."""
+    """`$NAME` and `${a-b}` stay as they are written, if the name is not known: that may be a
+    mistake.
+    """
     problem = _unknown(path, field, span)
     if path.root in ALIASES and not field.shell:
         fix = f"'{path.root}' stands for the item, and there is none here: {problem.fix}"
@@ -254,7 +299,8 @@ def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Find
     elif "-" in path.root and (path.keys[:1] and path.keys[0] in ENDED):
         name, _, default = path.root.partition("-")
         what = (
-            f"nothing here is named '{path.root}', so the shell takes '{name}' with the default '{default}…'"
+            f"nothing here is named '{path.root}', so the shell takes '{name}' with the default "
+            f"'{default}…'"
         )
         yield Finding(replace(problem, what=what), "warning")
 
@@ -286,7 +332,9 @@ def _where_it_exists(root: str, field: TemplateField) -> str:
     handlers = [handler for handler, name in HANDLER_NAMES.items() if name.name == root]
     if handlers and field.phase not in ("graph", "hook"):
         return f"'{root}' exists in {', '.join(handlers)}; "
-    return "".join(f"'{root}' exists in {', '.join(name.phases)}; " for name in NAMES if name.name == root)
+    return "".join(
+        f"'{root}' exists in {', '.join(name.phases)}; " for name in NAMES if name.name == root
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,8 @@
-"""The calls of tools that a file writes out, and what is wrong with values in the code of those tools.
+"""The calls of tools that a file writes out, and what is wrong with values in the code of those
+tools.
 
-`plait check` and a run ask the same questions of the same calls: a placeholder in a parameter that is
-code is bound, or refused before anything runs.
+`plait check` and a run ask the same questions of the same calls: a placeholder in a parameter that
+is code is bound, or refused before anything runs.
 """
 
 from __future__ import annotations
@@ -54,11 +55,15 @@ class ToolCall:
 
     def params_with_unknowns(self) -> dict[str, Json]:
         """The parameters, with what only a run knows as such."""
-        known = {} if self.params is None else _render_constants(self.params.root, self.params.profile)
+        known = (
+            {} if self.params is None else _render_constants(self.params.root, self.params.profile)
+        )
         return known if isinstance(known, dict) else {}
 
 
-def calls_in_file(path: str, document: Node | None, *, project: str | None = None) -> Iterator[ToolCall]:
+def calls_in_file(
+    path: str, document: Node | None, *, project: str | None = None
+) -> Iterator[ToolCall]:
     """Every call that a file, those that it is made of and those that it calls write out."""
     if document is None:
         from plait.lang.directive.read import hooks_in
@@ -80,15 +85,21 @@ def calls_in_file(path: str, document: Node | None, *, project: str | None = Non
             yield from tool_calls(document, profile)
 
 
-def find_subworkflows(reading: TemplateFields, path: str, project: str | None) -> Iterator[ComposedWorkflow]:
-    """The workflow files that a file calls, and those that they call, each once; no problems are told."""
+def find_subworkflows(
+    reading: TemplateFields, path: str, project: str | None
+) -> Iterator[ComposedWorkflow]:
+    """The workflow files that a file calls, and those that they call, each once; no problems are
+    told.
+    """
     if reading.calls:
         from plait.lang.workflow.subworkflow import files_called
 
         yield from files_called(reading, path, project)
 
 
-def tool_calls(document: Node, profile: str, *, blocks: Blocks | None = None) -> tuple[ToolCall, ...]:
+def tool_calls(
+    document: Node, profile: str, *, blocks: Blocks | None = None
+) -> tuple[ToolCall, ...]:
     """Every call of a document whose tool is written out."""
     return calls_in(find_templates(document, profile, blocks=blocks), profile)
 
@@ -129,7 +140,9 @@ def code_findings(calls: Iterable[ToolCall], code_of: CodeOf) -> Iterator[Findin
             yield from () if refused else _of_shell(code.places(call.params), call)
 
 
-def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, TemplateField]) -> ToolCall | None:
+def _call(
+    form: str, node: Map, profile: str, by_scalar: Mapping[int, TemplateField]
+) -> ToolCall | None:
     """The call that a map of the file is; None if it is none, or a value says which."""
     table = format.fields_by_spelling(form)
     name = next((name for name in ("params", "options") if name in table), None)
@@ -137,7 +150,13 @@ def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, TemplateFi
         return None
     said = Fields(form, node, _NOTHING)
     tool, params = said.get("tool"), said.get(name)
-    named = CLAUDE if tool is None and form == "agent" else tool.value if isinstance(tool, Scalar) else None
+    named = (
+        CLAUDE
+        if tool is None and form == "agent"
+        else tool.value
+        if isinstance(tool, Scalar)
+        else None
+    )
     if not isinstance(named, str) or not named or any(char in named for char in "${}"):
         return None
     is_directive = form == "action" and said.text("item_type") == "directive"
@@ -150,7 +169,9 @@ def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, TemplateFi
     fields = {id(leaf): by_scalar[id(text)] for leaf, text in pairs if id(text) in by_scalar}
     written = params if isinstance(params, Map) else None
     # What the tool of an agent is given is made of its prompt, too.
-    return ToolCall(tool_id, template, fields, node_of_id, written, form != "agent" and written is not None)
+    return ToolCall(
+        tool_id, template, fields, node_of_id, written, form != "agent" and written is not None
+    )
 
 
 def _render_constants(node: Leaf | Branch | Constant, profile: Profile) -> Json:
@@ -159,7 +180,8 @@ def _render_constants(node: Leaf | Branch | Constant, profile: Profile) -> Json:
             return [_render_constants(item, profile) for item in items]
         case Branch(items, keys):
             return {
-                key: _render_constants(item, profile) for key, item in zip(keys or (), items, strict=True)
+                key: _render_constants(item, profile)
+                for key, item in zip(keys or (), items, strict=True)
             }
         case Leaf():
             leaf = Template(node, profile)
@@ -171,7 +193,9 @@ def _render_constants(node: Leaf | Branch | Constant, profile: Profile) -> Json:
 def _of_shell(places: Many[CodePlace], call: ToolCall) -> Iterator[Finding]:
     """Values that shell text may not hold where they stand, as in a `shell:` step."""
     for place in places:
-        if place.mark.language not in SHELLS or any(flaw.fatal for flaw in place.leaf.program.flaws):
+        if place.mark.language not in SHELLS or any(
+            flaw.fatal for flaw in place.leaf.program.flaws
+        ):
             continue
         at = call.fields.get(id(place.leaf))
         dialect = shell_dialect(place.mark, {"shell": _param_source(call.params, "shell")})

@@ -129,7 +129,8 @@ def load_directive(
     environ: Mapping[str, str] | None = None,
     text: str | None = None,
 ) -> LoadedFlow:
-    """The agent in a file; InputError with everything that is wrong with it or with what it is given.
+    """The agent in a file; InputError with everything that is wrong with it or with what it is
+    given.
 
     `text`: what the file holds, if somebody has read and judged it already.
     """
@@ -253,14 +254,18 @@ def _field_parameters(fields: Fields, name: str) -> dict[str, Parameter]:
     node = fields.get(name)
     if node is None:
         return {}
-    return parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span))
+    return parse_parameters(
+        nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span)
+    )
 
 
 # ── what is wrong with it ────────────────────────────────────────────────
 
 
 def _findings(parts: DirectiveParts) -> list[Finding]:
-    found = [_of_format(one) for one in format.validate(parts.head, format.DIRECTIVE, called="the head")]
+    found = [
+        _of_format(one) for one in format.validate(parts.head, format.DIRECTIVE, called="the head")
+    ]
     if any(finding.severity == "error" for finding in found):
         return _sort_findings(found)
     said = Fields("directive", parts.head, Scope())
@@ -275,7 +280,9 @@ def _findings(parts: DirectiveParts) -> list[Finding]:
         found += map(_of_template, check_template(replace(field, declared=known), "directive"))
     if not str(parts.body.value).strip():
         fix = "write below the head what the model is to do"
-        found.append(Finding(Problem("this directive has no prompt", parts.body.span, fix, code="no-prompt")))
+        found.append(
+            Finding(Problem("this directive has no prompt", parts.body.span, fix, code="no-prompt"))
+        )
     return _sort_findings(found)
 
 
@@ -347,14 +354,18 @@ def _with_front_matter(source: Source, start: int) -> DirectiveParts:
     closed = _END.search(source.text, opened.end())
     if closed is None:
         what = "the head begins with '---' and has no end"
-        raise InputError(what, Span(source, start, start + 3), "write '---' below it", code="bad-head")
+        raise InputError(
+            what, Span(source, start, start + 3), "write '---' below it", code="bad-head"
+        )
     # What is above it counts as empty lines, so that places are those of the file.
     above = "".join(char if char in "\r\n" else " " for char in source.text[: opened.end()])
     head = documents.parse(above + source.text[opened.end() : closed.start()], source.name)
     if isinstance(head, nodes.Scalar) and head.value is None:
         head = nodes.Mapping((), Span(source, start, opened.end()))
     if not isinstance(head, nodes.Mapping):
-        raise InputError("the head of a directive is a map", head.span, "write name: …", code="bad-head")
+        raise InputError(
+            "the head of a directive is a map", head.span, "write name: …", code="bad-head"
+        )
     return _parts(source, start, head, (opened.end(), closed.start()), closed.end())
 
 
@@ -363,7 +374,9 @@ def _with_xml(source: Source, start: int, first: int, last: int, behind: int) ->
 
 
 def _without_head(source: Source, start: int) -> DirectiveParts:
-    return _parts(source, start, nodes.Mapping((), Span(source, start, start)), (start, start), start)
+    return _parts(
+        source, start, nodes.Mapping((), Span(source, start, start)), (start, start), start
+    )
 
 
 def _parts(
@@ -386,7 +399,9 @@ def _passage(source: Source, start: int, end: int) -> nodes.Scalar:
 
 
 def _xml_fence(source: Source, start: int) -> tuple[int, int, int] | None:
-    """The block of XML that holds the head: its text, and where it ends; not one inside another block."""
+    """The block of XML that holds the head: its text, and where it ends; not one inside another
+    block.
+    """
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(source.text, start):
         if opened is None:
@@ -400,5 +415,7 @@ def _xml_fence(source: Source, start: int) -> tuple[int, int, int] | None:
         opened = None
     if opened is not None and opened[2] == "xml" and is_head(source.text[opened.end() :]):
         where = Span(source, opened.start(), opened.end())
-        raise InputError("this block of XML has no end", where, "write ``` below it", code="bad-head")
+        raise InputError(
+            "this block of XML has no end", where, "write ``` below it", code="bad-head"
+        )
     return None

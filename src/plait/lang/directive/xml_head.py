@@ -68,13 +68,16 @@ def is_head(text: str) -> bool:
         if not closed:
             break
         rest = behind.lstrip()
-    # What has no end, and a document type, may hide one; whoever reads it says what is wrong with it.
+    # What has no end, and a document type, may hide one; whoever reads it says what is wrong with
+    # it.
     hides = rest.startswith(("<?", "<!"))
     return "<directive" in rest if hides else rest.startswith("<directive")
 
 
 def parse_xml_head(source: Source, start: int, end: int) -> nodes.Mapping:
-    """The map that the XML between two places of a file stands for; InputError with all its problems."""
+    """The map that the XML between two places of a file stands for; InputError with all its
+    problems.
+    """
     reader = _Reader(source)
     node = reader.directive(parse_xml(source, start, end))
     if reader.problems:
@@ -150,7 +153,9 @@ class _Builder:
         behind = self._span(self._parser.CurrentByteIndex, 1)
         begin = max(self._start, self._source.text.rfind(DOCTYPE, self._start, behind.end))
         where = Span(self._source, begin, begin + len(DOCTYPE))
-        raise InputError("a document type is not read here", where, "remove <!DOCTYPE …>", code="bad-xml")
+        raise InputError(
+            "a document type is not read here", where, "remove <!DOCTYPE …>", code="bad-xml"
+        )
 
     def _element_offset(self, element: Element) -> int:
         return element.span.start - self._start
@@ -270,8 +275,12 @@ class _Reader:
         return self._key("limits", element), nodes.Mapping(tuple(limits), element.span)
 
     def _permissions(self, element: Element) -> tuple[nodes.Scalar, nodes.Node]:
-        """Of the capabilities of other systems those that call something; the others have no use here."""
-        patterns = [self._scalar("*", element)] if element.words == "*" and not element.inner else []
+        """Of the capabilities of other systems those that call something; the others have no use
+        here.
+        """
+        patterns = (
+            [self._scalar("*", element)] if element.words == "*" and not element.inner else []
+        )
         for capability in element.inner:
             if capability.tag == "acknowledge":
                 continue
@@ -291,7 +300,9 @@ class _Reader:
             else:
                 self._unknown(item, ("tool", "directive"))
 
-    def _parse_declarations(self, element: Element, name: str, tag: str) -> tuple[nodes.Scalar, nodes.Node]:
+    def _parse_declarations(
+        self, element: Element, name: str, tag: str
+    ) -> tuple[nodes.Scalar, nodes.Node]:
         found = []
         for one in element.inner:
             if one.tag != tag:
@@ -316,12 +327,16 @@ class _Reader:
         entries = self._attributes(hook, tuple(hook.attributes))
         for part in hook.inner:
             if part.tag == "condition":
-                condition = {k: _number(v) if k == "value" else v for k, v in part.attributes.items()}
+                condition = {
+                    k: _number(v) if k == "value" else v for k, v in part.attributes.items()
+                }
                 entries.append((self._key("condition", part), self._data(condition, part)))
             elif part.tag == "action":
                 calls = [self._action(one) for one in part.inner if one.tag in ACTIONS]
                 if calls:
-                    entries.append((self._key("actions", part), nodes.Sequence(tuple(calls), part.span)))
+                    entries.append(
+                        (self._key("actions", part), nodes.Sequence(tuple(calls), part.span))
+                    )
                 else:
                     entries.append((self._key("action", part), self._action(part)))
             else:
@@ -341,12 +356,16 @@ class _Reader:
             value = one.attributes.get("value") or one.words
             params.append((self._key(name, one), self._scalar(value, one)))
         if params:
-            entries.append((self._key("params", element), nodes.Mapping(tuple(params), element.span)))
+            entries.append(
+                (self._key("params", element), nodes.Mapping(tuple(params), element.span))
+            )
         return nodes.Mapping(tuple(entries), element.span)
 
     # ── small things ─────────────────────────────────────────────────────
 
-    def _attributes(self, element: Element, names: tuple[str, ...]) -> list[tuple[nodes.Scalar, nodes.Node]]:
+    def _attributes(
+        self, element: Element, names: tuple[str, ...]
+    ) -> list[tuple[nodes.Scalar, nodes.Node]]:
         return [
             (self._key(name, element), self._scalar(element.attributes[name], element))
             for name in names
@@ -356,7 +375,11 @@ class _Reader:
     def _check_attributes(self, element: Element, known: tuple[str, ...]) -> None:
         for name in element.attributes:
             if name not in known:
-                self._wrong(element, f"<{element.tag}> has no attribute '{name}'", _suggest_name(name, known))
+                self._wrong(
+                    element,
+                    f"<{element.tag}> has no attribute '{name}'",
+                    _suggest_name(name, known),
+                )
 
     def _text(self, element: Element, name: str) -> tuple[nodes.Scalar, nodes.Node]:
         return self._key(name, element), self._scalar(element.words, element)
@@ -368,11 +391,16 @@ class _Reader:
         return nodes.Scalar(value, element.span, VERBATIM)
 
     def _data(self, data: dict[str, Json], element: Element) -> nodes.Mapping:
-        entries = [(self._key(name, element), nodes.Scalar(one, element.span)) for name, one in data.items()]
+        entries = [
+            (self._key(name, element), nodes.Scalar(one, element.span))
+            for name, one in data.items()
+        ]
         return nodes.Mapping(tuple(entries), element.span)
 
     def _unknown(self, element: Element, known: Iterable[str]) -> None:
-        self._wrong(element, f"<{element.tag}> is not known here", _suggest_name(element.tag, known))
+        self._wrong(
+            element, f"<{element.tag}> is not known here", _suggest_name(element.tag, known)
+        )
 
     def _wrong(self, element: Element, what: str, fix: str) -> None:
         self.problems.append(Problem(what, element.span, fix, code="bad-xml"))
@@ -394,7 +422,9 @@ def _suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def _pattern(written: str) -> str:
-    """A pattern with dots, as capabilities have it, as one over ids, by the names that they have here."""
+    """A pattern with dots, as capabilities have it, as one over ids, by the names that they have
+    here.
+    """
     plain = written if "/" in written else written.replace(".", "/")
     for prefix in ("rye/execute/tool/", "rye/execute/directive/"):
         plain = plain.removeprefix(prefix)

@@ -21,9 +21,22 @@ from plait.lang.analysis.templates import check_template
 from plait.lang.ensemble.read import NOTHING, _entries, _parameters, _Reader, _unknown
 from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings
-from plait.program.tasks.model import PLAIN_AGENT, Agent, EnsembleSpec, Loop, Manager, MapReduce, Task
+from plait.program.tasks.model import (
+    PLAIN_AGENT,
+    Agent,
+    EnsembleSpec,
+    Loop,
+    Manager,
+    MapReduce,
+    Task,
+)
 from plait.program.tasks.task import TASK_FACTS
-from plait.program.tasks.text import TASK_TEXTS, is_item_name, placeholder_input, required_placeholders
+from plait.program.tasks.text import (
+    TASK_TEXTS,
+    is_item_name,
+    placeholder_input,
+    required_placeholders,
+)
 from plait.schema import Fields
 from plait.schema.ensemble_tables import ON_ERROR, ON_MAX, STRATEGIES
 from plait.schema.shared import ON_EMPTY
@@ -52,7 +65,9 @@ def check_ensemble_spec(cast: EnsembleSpec, where: Where = no_location) -> list[
     known = {id(task) for task in cast.tasks}
     for task in cast.tasks:
         found += _of_task(cast, task, where, known)
-    for agent in {id(task.agent): task.agent for task in cast.tasks if task.agent is not None}.values():
+    for agent in {
+        id(task.agent): task.agent for task in cast.tasks if task.agent is not None
+    }.values():
         found += _of_agent(agent, where)
     found += _of_groups(cast, where)
     for loop in cast.loops:
@@ -70,7 +85,9 @@ def check_ensemble_spec(cast: EnsembleSpec, where: Where = no_location) -> list[
 
 def _of_whole(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     if not cast.tasks:
-        yield Problem("an ensemble has at least one task", where(cast, "tasks"), "write one", code="no-tasks")
+        yield Problem(
+            "an ensemble has at least one task", where(cast, "tasks"), "write one", code="no-tasks"
+        )
     for name, value, words in (
         ("workflow", cast.workflow, STRATEGIES),
         ("on_error", cast.on_error, ON_ERROR),
@@ -79,7 +96,9 @@ def _of_whole(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
             yield _no_word(name, str(value), words, where(cast, name))
     if cast.max_parallel < 1:
         what = "max_parallel is at least 1"
-        yield Problem(what, where(cast, "max_parallel"), "leave it away, or raise it", code="wrong-type")
+        yield Problem(
+            what, where(cast, "max_parallel"), "leave it away, or raise it", code="wrong-type"
+        )
     for task, times in _times(cast.tasks):
         if times > 1:
             what = f"task '{cast.task_id(task)}' stands {times} times in the list"
@@ -116,15 +135,24 @@ def _of_task(cast: EnsembleSpec, task: Task, where: Where, known: set[int]) -> I
             what = f"{called} has {one} and {other}, and cannot be done by both"
             if other == "output_schema":
                 what = f"{called} has a {one}, and output_schema is for models"
-            yield Problem(what, where(task, other), f"leave away {one} or {other}", code="contradiction")
+            yield Problem(
+                what, where(task, other), f"leave away {one} or {other}", code="contradiction"
+            )
     if task.params is not None and not by_tool:
         what = f"{called} has params, and no tool"
-        yield Problem(what, where(task, "params"), "name a tool, or leave them away", code="contradiction")
+        yield Problem(
+            what, where(task, "params"), "name a tool, or leave them away", code="contradiction"
+        )
     if by_handler and not callable(task.handler):
-        yield Problem(f"the handler of {called} is no function", None, "pass one", code="wrong-type")
+        yield Problem(
+            f"the handler of {called} is no function", None, "pass one", code="wrong-type"
+        )
     if task.params is not None and not isinstance(task.params, Mapping):
         yield Problem(
-            f"the params of {called} are no map", where(task, "params"), "write a map", code="wrong-type"
+            f"the params of {called} are no map",
+            where(task, "params"),
+            "write a map",
+            code="wrong-type",
         )
     for place, least in (("attempts", 1), ("max_output_retries", 0)):
         if getattr(task, place) < least:
@@ -137,7 +165,10 @@ def _of_task(cast: EnsembleSpec, task: Task, where: Where, known: set[int]) -> I
     for needed in task.context:
         if needed is task:
             yield Problem(
-                f"{called} has itself in its context", where(task, "context"), "take it out", code="cycle"
+                f"{called} has itself in its context",
+                where(task, "context"),
+                "take it out",
+                code="cycle",
             )
         elif id(needed) not in known:
             what = f"{called} has a task in its context that the ensemble does not have"
@@ -146,7 +177,9 @@ def _of_task(cast: EnsembleSpec, task: Task, where: Where, known: set[int]) -> I
 
 def _of_agent(agent: Agent, where: Where) -> Iterator[Problem]:
     if not agent.role.strip():
-        yield Problem("an agent has a role", where(agent, "role"), "say who it is", code="missing-field")
+        yield Problem(
+            "an agent has a role", where(agent, "role"), "say who it is", code="missing-field"
+        )
 
 
 # ── loops and maps ───────────────────────────────────────────────────────
@@ -159,7 +192,9 @@ def _of_groups(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
         for task in tasks:
             if id(task) in taken:
                 what = f"task '{cast.task_id(task)}' stands in two loops or maps"
-                yield Problem(what, where(owner, "tasks"), "let it stand in one", code="contradiction")
+                yield Problem(
+                    what, where(owner, "tasks"), "let it stand in one", code="contradiction"
+                )
             taken[id(task)] = cast.task_id(task)
 
 
@@ -186,14 +221,20 @@ def _of_loop(cast: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
         except InputError as error:
             place = where(loop, "until")
             yield from (
-                one if isinstance(one.where, Span) else replace(one, where=place) for one in error.problems
+                one if isinstance(one.where, Span) else replace(one, where=place)
+                for one in error.problems
             )
     seen: set[int] = set()
     for task in loop.tasks:
         for one in task.context:
-            if any(one is other for other in loop.tasks) and id(one) not in seen and one is not task:
+            if (
+                any(one is other for other in loop.tasks)
+                and id(one) not in seen
+                and one is not task
+            ):
                 what = (
-                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later in {called}"
+                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later "
+                    f"in {called}"
                 )
                 fix = "put it before, or rely on the feedback of the round before"
                 yield Problem(what, where(task, "context"), fix, code="wrong-order")
@@ -206,7 +247,9 @@ def _of_map(cast: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Proble
         yield _no_word("on_empty", one.on_empty, ON_EMPTY, where(one, "on_empty"))
     if one.chunk_size is not None and one.chunk_size < 2:
         what = f"'chunk_size' of {called} is at least 2"
-        yield Problem(what, where(one, "chunk_size"), "leave it away, or raise it", code="wrong-type")
+        yield Problem(
+            what, where(one, "chunk_size"), "leave it away, or raise it", code="wrong-type"
+        )
     for field, least in (("target_tokens", 1), ("max_levels", 1)):
         value = getattr(one, field)
         if value is not None and value < least:
@@ -226,7 +269,9 @@ def _of_map(cast: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Proble
 def _of_items(cast: EnsembleSpec, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
     if one.path is not None and one.source is None:
         what = f"{called} has a path, and no task makes its items"
-        yield Problem(what, where(one, "path"), "name the task, or leave it away", code="contradiction")
+        yield Problem(
+            what, where(one, "path"), "name the task, or leave it away", code="contradiction"
+        )
     if one.path is not None:
         try:
             parse_path(one.path)
@@ -237,7 +282,9 @@ def _of_items(cast: EnsembleSpec, one: MapReduce, called: str, where: Where) -> 
             what = f"the items of {called} come from a task that the ensemble does not have"
             yield Problem(what, where(one, "items"), "add it to the tasks", code="unknown-task")
         elif any(one.source is other for other in (one.task, one.reduce)):
-            what = f"the items of {called} come from '{cast.task_id(one.source)}', which stands in it"
+            what = (
+                f"the items of {called} come from '{cast.task_id(one.source)}', which stands in it"
+            )
             yield Problem(what, where(one, "items"), "name another task", code="cycle")
     elif not isinstance(one.items, str) and not isinstance(one.items, Sequence):
         what = f"the items of {called} are a list, the name of an input, or a task"
@@ -257,10 +304,16 @@ def _of_manager(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
         return
     for task in cast.tasks:
         if not task.is_done_by_model:
-            what = f"task '{cast.task_id(task)}' is done by no agent, and a manager delegates to agents"
+            what = (
+                f"task '{cast.task_id(task)}' is done by no agent, and a manager delegates to "
+                "agents"
+            )
             yield Problem(what, where(task, "tool"), "give it an agent", code="contradiction")
         if task.context:
-            what = f"task '{cast.task_id(task)}' has a context, and a manager decides what its workers know"
+            what = (
+                f"task '{cast.task_id(task)}' has a context, and a manager decides what its "
+                "workers know"
+            )
             yield Problem(what, where(task, "context"), "leave it away", code="contradiction")
     if cast.loops or cast.maps:
         what = "a manager decides how often something is done: there are no loops or maps"
@@ -275,8 +328,12 @@ def _same_roles(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     seen: set[str] = set()
     for agent in agents.values():
         if agent.role.casefold() in seen:
-            what = f"two agents have the role '{agent.role}', and a manager could not tell them apart"
-            yield Problem(what, where(agent, "role"), "give one of them another role", code="duplicate-role")
+            what = (
+                f"two agents have the role '{agent.role}', and a manager could not tell them apart"
+            )
+            yield Problem(
+                what, where(agent, "role"), "give one of them another role", code="duplicate-role"
+            )
         seen.add(agent.role.casefold())
 
 
@@ -288,12 +345,17 @@ def _of_caps(cast: EnsembleSpec, manager: Manager, where: Where) -> Iterator[Pro
                 guess = closest_name(role, known)
                 fix = f"did you mean '{guess}'?" if guess else f"there are: {format_names(known)}"
                 yield Problem(
-                    f"'{field}' names no worker: '{role}'", where(manager, field), fix, code="unknown-role"
+                    f"'{field}' names no worker: '{role}'",
+                    where(manager, field),
+                    fix,
+                    code="unknown-role",
                 )
     for field in ("max_delegations", "max_per_worker"):
         cap = getattr(manager, field)
         if cap is not None and cap < 1:
-            yield Problem(f"'{field}' is at least 1", where(manager, field), "raise it", code="wrong-type")
+            yield Problem(
+                f"'{field}' is at least 1", where(manager, field), "raise it", code="wrong-type"
+            )
 
 
 # ── order ────────────────────────────────────────────────────────────────
@@ -304,7 +366,9 @@ def _order_problems(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
     if circle:
         names = " → ".join(f"'{cast.task_id(task)}'" for task in [*circle, circle[0]])
         what = f"tasks need each other in a circle: {names}"
-        yield Problem(what, where(circle[0], "context"), "take one of them out of a context", code="cycle")
+        yield Problem(
+            what, where(circle[0], "context"), "take one of them out of a context", code="cycle"
+        )
         return
     if cast.strategy != "sequential":
         return
@@ -313,7 +377,8 @@ def _order_problems(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
         for one in cast.needs(task):
             if id(one) not in seen:
                 what = (
-                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later in the list"
+                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later "
+                    "in the list"
                 )
                 fix = "put it before, or write workflow: parallel"
                 yield Problem(what, where(task, "context"), fix, code="wrong-order")
@@ -341,7 +406,9 @@ def _circle(cast: EnsembleSpec) -> list[Task]:
             group = groups.get(id(nearer), id(nearer))
             if state.get(group) == "open":
                 names = [one for one, _ in way]
-                start = next(at for at, one in enumerate(names) if groups.get(id(one), id(one)) == group)
+                start = next(
+                    at for at, one in enumerate(names) if groups.get(id(one), id(one)) == group
+                )
                 return names[start:]
             if group not in state:
                 state[group] = "open"
@@ -353,7 +420,12 @@ def _needs(cast: EnsembleSpec, task: Task, groups: Mapping[int, int]) -> Iterabl
     """What has to be done before a task, or before the loop or map that it stands in."""
     own = groups.get(id(task), id(task))
     together = [one for one in cast.tasks if groups.get(id(one), id(one)) == own]
-    return [need for one in together for need in cast.needs(one) if groups.get(id(need), id(need)) != own]
+    return [
+        need
+        for one in together
+        for need in cast.needs(one)
+        if groups.get(id(need), id(need)) != own
+    ]
 
 
 def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[Finding]:
@@ -363,7 +435,9 @@ def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[F
     for one in find_templates(document, "prompt", names=names).fields:
         if not one.when:
             found += check_template(_knowing(one, items.get(id(one.scalar))), "prompt")
-    if not any(finding.severity == "error" and finding.code not in ABOUT_TEXTS for finding in found):
+    if not any(
+        finding.severity == "error" and finding.code not in ABOUT_TEXTS for finding in found
+    ):
         assert isinstance(document, nodes.Mapping)
         found += _of_parts(Fields("ensemble", document, NOTHING))
     return sorted(dict.fromkeys(found), key=lambda finding: finding.problem.place)
@@ -372,9 +446,15 @@ def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[F
 def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
     """The texts of a map's task, which know the item, and what that is called there."""
     said = document.get("map") if isinstance(document, nodes.Mapping) else None
-    maps = [one for one in (said.items if isinstance(said, nodes.Sequence) else (said,)) if one is not None]
+    maps = [
+        one
+        for one in (said.items if isinstance(said, nodes.Sequence) else (said,))
+        if one is not None
+    ]
     names = {_word(one, "task"): _word(one, "as") or "item" for one in maps}
-    for key, task in _entries(document.get("tasks") if isinstance(document, nodes.Mapping) else None):
+    for key, task in _entries(
+        document.get("tasks") if isinstance(document, nodes.Mapping) else None
+    ):
         name = names.get(_word(task, "id") or key or None)
         for text in TASK_TEXTS if name else ():
             node = task.get(text) if isinstance(task, nodes.Mapping) else None
@@ -388,7 +468,9 @@ def _knowing(one: TemplateField, item: str | None) -> TemplateField:
     if item is None or one.declared is None or not isinstance(text, str):
         return one
     asked = compile_template(text, "prompt").placeholders
-    return replace(one, declared=one.declared | {name for name in asked if is_item_name(name, item)})
+    return replace(
+        one, declared=one.declared | {name for name in asked if is_item_name(name, item)}
+    )
 
 
 def _word(node: nodes.Node | None, key: str) -> str | None:
@@ -433,9 +515,13 @@ def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
     known = _make_known_names(KNOWN_UNTIL, "a loop")
     match node:
         case nodes.Scalar(str()):
-            yield from check_template(TemplateField("until", node, "a loop", known, when=True), "workflow")
+            yield from check_template(
+                TemplateField("until", node, "a loop", known, when=True), "workflow"
+            )
         case nodes.Mapping():
-            for root in dict.fromkeys(str(keys[0]) for keys in condition_paths(node.data()) if keys):
+            for root in dict.fromkeys(
+                str(keys[0]) for keys in condition_paths(node.data()) if keys
+            ):
                 if root not in known:
                     what = f"nothing here is named '{root}'"
                     yield Finding(_unknown(what, node, root, known, "unknown-name"))
@@ -449,7 +535,9 @@ def _input_names(fields: Fields) -> tuple[str, ...]:
         return ()
 
 
-def _items_given(read: ParsedEnsemble, one: MapReduce, inputs: Collection[str]) -> Iterator[Finding]:
+def _items_given(
+    read: ParsedEnsemble, one: MapReduce, inputs: Collection[str]
+) -> Iterator[Finding]:
     """The items of a map are in an input that is there."""
     if isinstance(one.items, str) and one.items not in inputs:
         guess = closest_name(one.items, inputs)
@@ -469,7 +557,8 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
     context = tuple(read.cast.task_id(one) for one in task.context)
     if inputs and item is not None:  # an item has whatever fields it has
         asked = (
-            placeholder_input(hole) for _, hole in required_placeholders(read.written[(id(task), "params")])
+            placeholder_input(hole)
+            for _, hole in required_placeholders(read.written[(id(task), "params")])
         )
         inputs = (*inputs, item, *(name for name in asked if is_item_name(name, item)))
     known = [
@@ -479,11 +568,15 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
     reduced = next((one.task for one in read.cast.maps if one.reduce is task), None)
     if reduced is not None:
         items = _items_named(read.written[(id(task), "params")], read.cast.task_id(reduced))
-        known.append(BuiltinName("context", (), "the outputs that it puts together", (*context, *items)))
+        known.append(
+            BuiltinName("context", (), "the outputs that it puts together", (*context, *items))
+        )
     elif context:
         known.append(BuiltinName("context", (), "the outputs of the tasks in its context", context))
     if item is not None:
-        known += [BuiltinName(name, (), "the item") for name in (item, f"{item}_index", f"{item}_total")]
+        known += [
+            BuiltinName(name, (), "the item") for name in (item, f"{item}_index", f"{item}_total")
+        ]
     there = _make_known_names(known, "a task")
     for scalar in strings(node):
         declared_so = frozenset(inputs) if inputs else None
@@ -505,14 +598,18 @@ def _in_reduce(finding: Finding, task: str) -> Finding:
 
 
 def _items_named(template: Template, task: str) -> list[str]:
-    """What a reduce calls the outputs of a map's task: how many there are is known when they are there."""
+    """What a reduce calls the outputs of a map's task: how many there are is known when they are
+    there.
+    """
     holes = [
         part
         for leaf in template.leaves()
         for part in leaf.program.parts
         if isinstance(part, ContextPlaceholder)
     ]
-    paths = [one.origin for hole in holes for one in hole.alternatives if isinstance(one.origin, Path)]
+    paths = [
+        one.origin for hole in holes for one in hole.alternatives if isinstance(one.origin, Path)
+    ]
     asked = {str(path.keys[0]) for path in paths if path.root == "context" and path.keys}
     numbered = [name for name in asked if name.removeprefix(f"{task}-").isdecimal()]
     return sorted(numbered) or [f"{task}-0"]

@@ -54,7 +54,8 @@ def load_ensemble(
     environ: Mapping[str, str] | None = None,
     document: nodes.Node | None = None,
 ) -> LoadedFlow:
-    """The ensemble in a file; InputError with everything that is wrong with it or with what it is given.
+    """The ensemble in a file; InputError with everything that is wrong with it or with what it is
+    given.
 
     `document`: what is in the file, if it was read already.
     """

@@ -34,7 +34,9 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     node = document.get("inputs") or document.get("parameters")
     if node is None:
         return {}
-    return parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span))
+    return parse_parameters(
+        nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,13 @@ class _Reader:
         return manager
 
     def _roles(self, names: Iterable[str]) -> tuple[str, ...]:
-        """A worker is named by its role, as it is written, or by the name that it has among the agents."""
+        """A worker is named by its role, as it is written, or by the name that it has among the
+        agents.
+        """
         written = {agent.role for agent in self.agents.values()}
         return tuple(
-            self.agents[name].role if name in self.agents and name not in written else name for name in names
+            self.agents[name].role if name in self.agents and name not in written else name
+            for name in names
         )
 
     def _member(self, fields: Fields) -> dict[str, Json]:
@@ -161,7 +166,11 @@ class _Reader:
             object.__setattr__(self.tasks[name], "context", found)
 
     def _task(self, fields: Fields) -> Task:
-        params, schema, tool = fields.get("params"), fields.get("output_schema"), fields.text("tool")
+        params, schema, tool = (
+            fields.get("params"),
+            fields.get("output_schema"),
+            fields.text("tool"),
+        )
         if tool is not None:
             self.uses.setdefault(tool, fields.span("tool"))
         task = Task(
@@ -187,7 +196,9 @@ class _Reader:
             return self._agent(inner)
         if named is not None and named not in self.agents:
             what = f"there is no agent '{named}'"
-            self.problems.append(_unknown(what, fields.get("agent"), named, self.agents, "unknown-agent"))
+            self.problems.append(
+                _unknown(what, fields.get("agent"), named, self.agents, "unknown-agent")
+            )
         return None if named is None else self.agents.get(named)
 
     def _find_tasks(self, fields: Fields, name: str) -> Iterator[Task]:
@@ -223,9 +234,15 @@ class _Reader:
         node = fields.get("until")
         if node is None:
             return None
-        source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
+        source = (
+            node.source()
+            if isinstance(node, nodes.Scalar) and isinstance(node.value, str)
+            else None
+        )
         try:
-            return parse_when(node.data(), source=source, locate=lambda place: (node.at(place) or node).span)
+            return parse_when(
+                node.data(), source=source, locate=lambda place: (node.at(place) or node).span
+            )
         except InputError as error:
             self.problems += error.problems
             return None
@@ -255,7 +272,9 @@ class _Reader:
             yield made
 
     def _items(self, fields: Fields) -> tuple[Json, str | None]:
-        """A list, the name of an input, or the task that makes the list and where in its data that is."""
+        """A list, the name of an input, or the task that makes the list and where in its data that
+        is.
+        """
         made = fields.child("items")
         if made is not None:
             return next(self._find_tasks(made, "task"), ()), made.text("path")
@@ -277,7 +296,9 @@ def _entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
             yield from ((str(key.value), value) for key, value in entries)
 
 
-def _unknown(what: str, node: nodes.Node | None, wanted: str, known: Iterable[str], code: str) -> Problem:
+def _unknown(
+    what: str, node: nodes.Node | None, wanted: str, known: Iterable[str], code: str
+) -> Problem:
     names = list(known)
     guess = closest_name(wanted, names)
     there = f"there are: {format_names(names)}" if names else "there are none"

@@ -1,4 +1,5 @@
-"""Everything that is wrong with a graph, found before anything runs: edges, nodes, names, conditions.
+"""Everything that is wrong with a graph, found before anything runs: edges, nodes, names,
+conditions.
 
 A name of the state that no node assigns is a warning, since a run can live with what stays empty;
 an edge that leads nowhere, a field that means nothing where it stands, and a name that nobody
@@ -99,7 +100,9 @@ class NamedTool:
     def id(self) -> str | None:
         """Its whole id, if that is written out; None if it is filled in."""
         template = compile_template(str(self.node.value), "graph")
-        return None if template.placeholders else whole_id(str(template.render({})), self.is_directive)
+        return (
+            None if template.placeholders else whole_id(str(template.render({})), self.is_directive)
+        )
 
 
 def node_tool(fields: Fields) -> NamedTool | None:
@@ -179,8 +182,13 @@ class _Graph:
     def _two_bodies(self) -> Iterator[Finding]:
         both = [key for key in ("nodes", "config") if self.document.get(key) is not None]
         if len(both) == 2:
-            what, fix = "a graph stands in the file itself or below config, not in both", "keep one of them"
-            yield Finding(Problem(what, self.document.key_span("config"), fix, code="contradiction"))
+            what, fix = (
+                "a graph stands in the file itself or below config, not in both",
+                "keep one of them",
+            )
+            yield Finding(
+                Problem(what, self.document.key_span("config"), fix, code="contradiction")
+            )
         missing = self.body.form == "graph" and self.document.get("nodes") is not None
         if missing and self.document.get("start") is None:
             what, fix = "a graph needs 'start': the node with which it begins", "add start: …"
@@ -202,7 +210,10 @@ class _Graph:
         fix = f"did you mean '{guess}'? " if guess else ""
         what = f"'{target.field}' leads to '{target.name}', which is no node of this graph"
         yield Problem(
-            what, target.span, f"{fix}nodes: {format_names(list(known), most=20)}", code="unknown-node"
+            what,
+            target.span,
+            f"{fix}nodes: {format_names(list(known), most=20)}",
+            code="unknown-node",
         )
 
     def _unreachable(self) -> Iterator[Finding]:
@@ -223,7 +234,9 @@ class _Graph:
         inputs, schema = self.document.get("inputs"), self.document.get("config_schema")
         if inputs is not None and schema is not None:
             what, fix = "inputs and config_schema both say what is given", "keep one of them"
-            yield Finding(Problem(what, self.document.key_span("config_schema"), fix, code="contradiction"))
+            yield Finding(
+                Problem(what, self.document.key_span("config_schema"), fix, code="contradiction")
+            )
         if isinstance(schema, nodes.Mapping):
             from plait.core.json_schema import is_schema
 
@@ -232,11 +245,15 @@ class _Graph:
                     "this is not JSON Schema",
                     "every keyword has its form: type: object, required: [a]",
                 )
-                yield Finding(Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type"))
+                yield Finding(
+                    Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type")
+                )
         if inputs is not None and not format.validate(inputs, format.PARAMETERS):
             from plait.lang.parameters import parse_parameters
 
-            parse_parameters(nodes.Mapping(((nodes.Scalar("parameters", inputs.span), inputs),), inputs.span))
+            parse_parameters(
+                nodes.Mapping(((nodes.Scalar("parameters", inputs.span), inputs),), inputs.span)
+            )
 
 
 def _targets(fields: Fields) -> Iterator[_Target]:
@@ -262,14 +279,19 @@ def _check_node_fields(name: str, fields: Fields) -> Iterator[Problem]:
         if fields.has(field) and kind not in kinds:
             what = f"'{field}' means nothing to {_a(word)}: it belongs to {_a(wanted)}"
             yield Problem(
-                what, fields.span(field), "remove it, or change the node's type", code="misplaced-field"
+                what,
+                fields.span(field),
+                "remove it, or change the node's type",
+                code="misplaced-field",
             )
     if kind == "foreach" and not fields.has("over"):
         yield _lacks(fields, "a foreach needs 'over': the items", "add over: ${state.…}")
     actions = [field for field in ACTIONS if fields.has(field)]
     if kind in ("tool", "foreach") and not actions:
         yield _lacks(
-            fields, f"node '{name}' needs 'tool' or 'shell': what it does", "add tool: … or shell: …"
+            fields,
+            f"node '{name}' needs 'tool' or 'shell': what it does",
+            "add tool: … or shell: …",
         )
     if len(actions) > 1:
         what, fix = f"{' and '.join(map(repr, actions))} both say what is done", "keep one of them"
@@ -316,7 +338,9 @@ def _conditions(fields: Fields) -> Iterator[Finding]:
             continue
         if is_open:
             what = "the edge before this one is always open, so this one is never followed"
-            yield Finding(Problem(what, edge.key_span("to"), "put it before", code="unreachable"), "warning")
+            yield Finding(
+                Problem(what, edge.key_span("to"), "put it before", code="unreachable"), "warning"
+            )
         when = edge.get("when")
         is_open = is_open or when is None
         if isinstance(when, nodes.Mapping):
@@ -363,13 +387,19 @@ class _Names:
     ) -> Iterator[Finding]:
         first = path.keys[0] if path.keys else None
         _, said = self.graph.nodes.get(node, (None, None))
-        loop = (said.text("as") or "item") if said is not None and node_kind(said) == "foreach" else None
+        loop = (
+            (said.text("as") or "item")
+            if said is not None and node_kind(said) == "foreach"
+            else None
+        )
         match path.root:
             case "state" if first == loop and place in ("tool", "params", "action", "shell"):
                 return  # the item, as other systems call it
             case "state" if isinstance(first, str) and first not in self.assigned:
                 yield Finding(self._never_assigned(path, first, span), "warning")
-            case "inputs" if self.inputs is not None and isinstance(first, str) and first not in self.inputs:
+            case "inputs" if (
+                self.inputs is not None and isinstance(first, str) and first not in self.inputs
+            ):
                 yield Finding(_no_input(first, self.inputs, span))
             case "result" if said is not None and not _has_result(said, place):
                 what = "'result' is what the action of this node gave: known in its assign and next"
@@ -379,7 +409,9 @@ class _Names:
                 guess = closest_name(root, ("state", "inputs", "result"))
                 fix = f"did you mean '{guess}'? " if guess else ""
                 fix += "a test of an edge knows: state, inputs, result"
-                yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
+                yield Finding(
+                    Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
+                )
 
     def _never_assigned(self, path: Path, name: str, span: Span) -> Problem:
         guess = closest_name(name, self.assigned)
@@ -439,7 +471,12 @@ def _paths_in(node: nodes.Node) -> Iterator[tuple[Path, Span]]:
         case nodes.Mapping():
             path, op = node.get("path"), node.get("op")
             asks = op is None or op.data() != "exists"
-            if isinstance(path, nodes.Scalar) and isinstance(path.value, str) and path.value and asks:
+            if (
+                isinstance(path, nodes.Scalar)
+                and isinstance(path.value, str)
+                and path.value
+                and asks
+            ):
                 with suppress(PlaitError):  # which the check of the condition reports
                     yield parse_path(path.value), path.span
             for name in ("any", "all", "not"):

@@ -63,7 +63,8 @@ def load_graph(
     environ: Mapping[str, str] | None = None,
     document: nodes.Node | None = None,
 ) -> LoadedFlow:
-    """The graph in a file; InputError with everything that is wrong with it or with what it is given.
+    """The graph in a file; InputError with everything that is wrong with it or with what it is
+    given.
 
     `document`: what is in the file, if it was read already.
     """
@@ -185,7 +186,9 @@ def _template(fields: Fields, name: str) -> Template | None:
 
 
 _BEHIND: Final = ("assign", "collect", "next", "on_error")
-"""Fields of a node that say what follows its call: another text there does not make the call another one."""
+"""Fields of a node that say what follows its call: another text there does not make the call
+another one.
+"""
 
 
 def _call(fields: Fields, around: Json, name: str) -> Action | None:
@@ -242,8 +245,12 @@ def _edge(node: nodes.Node) -> Edge:
     assert to is not None
     if when is None:
         return Edge(str(to.data()))
-    source = when.source() if isinstance(when, nodes.Scalar) and isinstance(when.value, str) else None
-    return Edge(str(to.data()), parse_when(when.data(), source=source, locate=partial(span_at, when)))
+    source = (
+        when.source() if isinstance(when, nodes.Scalar) and isinstance(when.value, str) else None
+    )
+    return Edge(
+        str(to.data()), parse_when(when.data(), source=source, locate=partial(span_at, when))
+    )
 
 
 def _uses(body: Fields) -> Iterator[tuple[str, Span]]:
@@ -260,7 +267,9 @@ def _uses(body: Fields) -> Iterator[tuple[str, Span]]:
 
 def _needs(head: Fields, body: Fields) -> Iterator[tuple[str, Span]]:
     said = [
-        Fields("node", node, NOTHING) for _, node in body.entries("nodes") if isinstance(node, nodes.Mapping)
+        Fields("node", node, NOTHING)
+        for _, node in body.entries("nodes")
+        if isinstance(node, nodes.Mapping)
     ]
     for one in (head, *said):
         yield from ((name, one.span("env_requires")) for name in one.strings("env_requires"))
@@ -354,15 +363,23 @@ def _inputs(plan: GraphFile, path: str, given: Mapping[str, Json]) -> dict[str, 
     values = dict(given)
     if plan.parameters:
         # A schema may let in more than it describes.
-        more = {} if plan.schema is None else {k: v for k, v in given.items() if k not in plan.parameters}
+        more = (
+            {}
+            if plan.schema is None
+            else {k: v for k, v in given.items() if k not in plan.parameters}
+        )
         values = {
             **more,
-            **resolve_parameters(plan.parameters, {k: v for k, v in given.items() if k not in more}),
+            **resolve_parameters(
+                plan.parameters, {k: v for k, v in given.items() if k not in more}
+            ),
         }
     if plan.schema is not None:
         folder = Space("project", os.path.dirname(path))
         header = Header(config_schema=plan.schema)
-        values = validate_params(values, ToolFile("tool", plan.graph.name, folder, path, b"", "", header))
+        values = validate_params(
+            values, ToolFile("tool", plan.graph.name, folder, path, b"", "", header)
+        )
     return {
         name: Secret(value) if name in plan.secrets and isinstance(value, str) else value
         for name, value in values.items()
@@ -370,7 +387,13 @@ def _inputs(plan: GraphFile, path: str, given: Mapping[str, Json]) -> dict[str, 
 
 
 def _missing_variables(plan: GraphFile, environ: Mapping[str, str]) -> Iterator[Problem]:
-    missing: dict[str, Span] = {name: span for name, span in plan.needs.items() if name not in environ}
+    missing: dict[str, Span] = {
+        name: span for name, span in plan.needs.items() if name not in environ
+    }
     if missing:
-        what = f"the environment has no {format_names(list(missing), most=20)}, and the graph needs it"
-        yield Problem(what, next(iter(missing.values())), "set it, and run it again", code="missing-variable")
+        what = (
+            f"the environment has no {format_names(list(missing), most=20)}, and the graph needs it"
+        )
+        yield Problem(
+            what, next(iter(missing.values())), "set it, and run it again", code="missing-variable"
+        )

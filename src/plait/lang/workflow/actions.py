@@ -7,7 +7,13 @@ from plait.core.documents import nodes
 from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.lang.common import digest, parse_interpreter, parse_on_empty, plain_field, required_template
+from plait.lang.common import (
+    digest,
+    parse_interpreter,
+    parse_on_empty,
+    plain_field,
+    required_template,
+)
 from plait.program.action_step import Action
 from plait.program.actions.shell import ShellAction
 from plait.program.block import BlockAction
@@ -32,7 +38,9 @@ def build_action(
         case "test":
             inner = fields.child("test")
             script = (
-                required_template(fields, "test") if inner is None else required_template(inner, "command")
+                required_template(fields, "test")
+                if inner is None
+                else required_template(inner, "command")
             )
             return "shell", _shell(fields, script, "sh", strict)
         case "tool":
@@ -90,7 +98,9 @@ def _agent(builder: WorkflowCompiler, fields: Fields, command: str, strict: bool
     builder.tools.setdefault(
         tool, inner.span("tool") if inner and inner.has("tool") else fields.span(command)
     )
-    prompt = required_template(fields, command) if inner is None else required_template(inner, "prompt")
+    prompt = (
+        required_template(fields, command) if inner is None else required_template(inner, "prompt")
+    )
     return CliAgentAction(prompt, tool, _map_template(options), strict, _is_title(prompt, fields))
 
 
@@ -136,7 +146,9 @@ def _converse(fields: Fields, inner: Fields, options: dict[str, Json], strict: b
     )
 
 
-def _foreach(builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool) -> Action:
+def _foreach(
+    builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool
+) -> Action:
     from plait.program.map import CommandSource, Source, ValueSource, foreach
 
     node = fields.get("foreach")
@@ -151,7 +163,8 @@ def _foreach(builder: WorkflowCompiler, fields: Fields, place: CompileContext, s
             else CommandSource(script, strict=strict)
         )
     elif isinstance(
-        format.select_kind(format.fields_by_spelling("step")["foreach"].kind, node), format.ShellText
+        format.select_kind(format.fields_by_spelling("step")["foreach"].kind, node),
+        format.ShellText,
     ):
         source = CommandSource(to_template(node), strict=strict)
     else:
@@ -178,7 +191,11 @@ def _use(builder: WorkflowCompiler, fields: Fields, place: CompileContext, stric
     block = place.blocks.get(fields.text("use") or "")
     assert block is not None, "what uses a block that does not exist was refused"
     steps = builder.steps(
-        "block", block.steps, replace(place.inside(fields), blocks=block.home), kind="block", title=block.name
+        "block",
+        block.steps,
+        replace(place.inside(fields), blocks=block.home),
+        kind="block",
+        title=block.name,
     )
     return BlockAction(steps, fields.template("with"), strict)
 
@@ -188,7 +205,9 @@ def with_change_checks(
 ) -> Action | None:
     """The action, with what is asked of the changes that it makes."""
     commits = fields.flag("commit_required") or bool(older and older.flag("commit_required"))
-    outputs = {name: plain_field(value, "file_pattern") for name, value in fields.entries("outputs")}
+    outputs = {
+        name: plain_field(value, "file_pattern") for name, value in fields.entries("outputs")
+    }
     if action is None or not (commits or outputs):
         return action
     builder.watches = True

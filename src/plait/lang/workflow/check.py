@@ -42,7 +42,10 @@ def check_step_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
         yield from _never_retried(step)
         yield from _never_written(step)
         if _always_fails(step) and at + 1 < len(maps):
-            what, fix = "the step before this one always fails, so this one never runs", "remove one of them"
+            what, fix = (
+                "the step before this one always fails, so this one never runs",
+                "remove one of them",
+            )
             span = maps[at + 1].entries[0][0].span if maps[at + 1].entries else maps[at + 1].span
             yield Finding(Problem(what, span, fix, code="unreachable"), "warning")
 
@@ -53,14 +56,19 @@ def _same_ids(steps: Sequence[documents.Mapping]) -> Iterator[Finding]:
         if (name := _word(step, "id")) is None:
             continue
         if name in seen:
-            what, fix = f"two steps of this list have the id '{name}'", "give one of them another id"
+            what, fix = (
+                f"two steps of this list have the id '{name}'",
+                "give one of them another id",
+            )
             where = step.get("id")
             yield Finding(Problem(what, where.span if where else None, fix, code="duplicate-id"))
         seen.add(name)
 
 
 WORKFLOW_ROOTS: Final = frozenset(
-    name.name for name in (*NAMES, *HANDLER_NAMES.values()) if not name.phases or "flow" in name.phases
+    name.name
+    for name in (*NAMES, *HANDLER_NAMES.values())
+    if not name.phases or "flow" in name.phases
 ) | {"item", "item_index", "item_total", "item_id", "map", "merge"}
 
 
@@ -69,7 +77,9 @@ def _shadows(step: documents.Mapping) -> Iterator[Finding]:
         name, node = _word(step, key), step.get(key)
         if node is not None and name in WORKFLOW_ROOTS:
             what = f"this capture hides the built-in name '{name}' from all later steps"
-            yield Finding(Problem(what, node.span, "choose another name", code="shadowed-name"), "warning")
+            yield Finding(
+                Problem(what, node.span, "choose another name", code="shadowed-name"), "warning"
+            )
 
 
 def _condition(step: documents.Mapping) -> Iterator[Finding]:
@@ -106,8 +116,13 @@ def _check_result_schema(step: documents.Mapping) -> Iterator[Finding]:
     from plait.core.json_schema import is_schema
 
     if not is_schema(node.data()):
-        what, fix = "this is not JSON Schema", "every keyword has its form: type: object, required: [a]"
-        where = check.key_span("expected_schema") if isinstance(check, documents.Mapping) else node.span
+        what, fix = (
+            "this is not JSON Schema",
+            "every keyword has its form: type: object, required: [a]",
+        )
+        where = (
+            check.key_span("expected_schema") if isinstance(check, documents.Mapping) else node.span
+        )
         yield Finding(Problem(what, where, fix, code="wrong-type"))
 
 
@@ -119,7 +134,9 @@ def _never_retried(step: documents.Mapping) -> Iterator[Finding]:
         return
     for word in node.items if isinstance(node, documents.Sequence) else (node,):
         if isinstance(word, documents.Scalar) and word.value == "incomplete":
-            what = "retry does the action again, and that is never incomplete: validate comes after it"
+            what = (
+                "retry does the action again, and that is never incomplete: validate comes after it"
+            )
             fix = "let on_incomplete of validate complete it: max_attempts says how often"
             yield Finding(Problem(what, word.span, fix, code="no-effect"), "warning")
 
@@ -135,7 +152,9 @@ def _never_written(step: documents.Mapping) -> Iterator[Finding]:
     from plait.schema import to_template
 
     try:
-        problem = content_problem(to_template(content, "workflow"), "json" if format == "json" else "yaml")
+        problem = content_problem(
+            to_template(content, "workflow"), "json" if format == "json" else "yaml"
+        )
     except PlaitError:
         return  # it is reported as the template that it is
     if problem is not None:
@@ -147,7 +166,9 @@ COMPOSED: Final = ("foreach", "use", "tool")
 
 
 def check_paths(step: documents.Node, project: str | None) -> Iterator[Finding]:
-    """Paths that are written out and leave the project; those with holes are judged when they are filled."""
+    """Paths that are written out and leave the project; those with holes are judged when they are
+    filled.
+    """
     if not isinstance(step, documents.Mapping):
         return
     written = step.get("write_file")
@@ -167,11 +188,16 @@ def _literal(node: documents.Node) -> str | None:
 
 
 def _leaves(path: str, place: documents.Node | None, project: str | None) -> bool:
-    """A relative path is seen from the project, or from the step's own folder in it, if that is known."""
+    """A relative path is seen from the project, or from the step's own folder in it, if that is
+    known.
+    """
     if os.path.isabs(path):
         return project is not None and not _is_below(path, project)
     if place is None:
-        return os.path.normpath(path).startswith(os.pardir + os.sep) or os.path.normpath(path) == os.pardir
+        return (
+            os.path.normpath(path).startswith(os.pardir + os.sep)
+            or os.path.normpath(path) == os.pardir
+        )
     start = _literal(place)
     return start is not None and _leaves(os.path.join(start, path), None, project)
 
@@ -188,16 +214,27 @@ def _span_at(node: documents.Node, place: tuple[str | int, ...]) -> Span:
 
 def _always_fails(step: documents.Mapping) -> bool:
     """Is it a command that can only fail, and nothing that makes up for it?"""
-    forgiving = ("on_failure", "on_exit_code", "continue_on_error", "allow_failure", "when", "metadata")
+    forgiving = (
+        "on_failure",
+        "on_exit_code",
+        "continue_on_error",
+        "allow_failure",
+        "when",
+        "metadata",
+    )
     if any(step.get(key) is not None for key in forgiving):
         return False
     words = (_word(step, "shell") or "").split()
-    return words == ["false"] or (len(words) == 2 and words[0] == "exit" and words[1].strip("0").isdecimal())
+    return words == ["false"] or (
+        len(words) == 2 and words[0] == "exit" and words[1].strip("0").isdecimal()
+    )
 
 
 def _word(step: documents.Mapping, key: str) -> str | None:
     node = step.get(key)
-    return node.value if isinstance(node, documents.Scalar) and isinstance(node.value, str) else None
+    return (
+        node.value if isinstance(node, documents.Scalar) and isinstance(node.value, str) else None
+    )
 
 
 def capture_problems(fields: Fields) -> Iterator[Problem]:
@@ -239,13 +276,17 @@ def check_workflow(
     project: str | None = None,
     calls: Calls | None = None,
 ) -> list[Finding]:
-    """All findings of a flow that was put together; absolute paths are judged where the project is known."""
+    """All findings of a flow that was put together; absolute paths are judged where the project is
+    known.
+    """
     is_called = calls is not None
     calls = Calls() if calls is None else calls
     names = tuple(names)
     found = [Finding(problem) for problem in flow.problems]
     # Blocks that lead back to themselves could be read for ever.
-    broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
+    broken = any(
+        problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems
+    )
     if detect_profile(flow.document) == "workflow":
         found += [_of_format(problem) for problem in format.validate(flow.document)]
         found += map(_of_format, _map_problems(flow.document, project))
@@ -257,7 +298,9 @@ def check_workflow(
         found += _check_shadowed_names(flow.document)
         found += _hook_findings(flow.document)
     blocks = Blocks() if broken else flow.blocks
-    reading = find_templates(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
+    reading = find_templates(
+        flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole
+    )
     for field in reading.fields:
         found += check_template(field, "workflow")
     found += _address_findings(reading)
@@ -270,14 +313,20 @@ def check_workflow(
     return _sort_findings(found)
 
 
-def _check_subworkflows(reading: TemplateFields, project: str | None, calls: Calls) -> Iterator[Finding]:
-    """What is wrong with the workflow files that its steps call; they know the names of this one."""
+def _check_subworkflows(
+    reading: TemplateFields, project: str | None, calls: Calls
+) -> Iterator[Finding]:
+    """What is wrong with the workflow files that its steps call; they know the names of this
+    one.
+    """
     told: set[tuple[str, str]] = set()
     for step, known in reading.calls:
         from plait.lang.workflow.subworkflow import call_problems, open_called
 
         node = step.get("workflow")
-        if node is None or format.validate(node, format.fields_by_spelling("step")["workflow"].kind):
+        if node is None or format.validate(
+            node, format.fields_by_spelling("step")["workflow"].kind
+        ):
             continue
         own = os.path.realpath(node.span.place.source.name)
         inner = calls.inside(own)
@@ -290,14 +339,17 @@ def _check_subworkflows(reading: TemplateFields, project: str | None, calls: Cal
             continue
         yield from map(Finding, call_problems(step, called))
         for finding in check_workflow(called.flow, names=list(known), project=project, calls=inner):
-            # A file that is called twice has each problem once, though it knows other names each time.
+            # A file that is called twice has each problem once, though it knows other names each
+            # time.
             mark = (str(finding.problem.place), finding.problem.what)
             if mark not in told:
                 told.add(mark)
                 yield finding
 
 
-def _check_shared_checkout(flow: ComposedWorkflow, blocks: Blocks, *, is_called: bool) -> Iterator[Finding]:
+def _check_shared_checkout(
+    flow: ComposedWorkflow, blocks: Blocks, *, is_called: bool
+) -> Iterator[Finding]:
     if detect_profile(flow.document) == "workflow":
         from plait.lang.workflow.shared_checkout import check_shared_checkout
 
@@ -311,7 +363,9 @@ def _check_shared_checkout(flow: ComposedWorkflow, blocks: Blocks, *, is_called:
 
 
 def _address_findings(reading: TemplateFields) -> Iterator[Finding]:
-    steps = [step for steps in reading.lists for step in steps if isinstance(step, documents.Mapping)]
+    steps = [
+        step for steps in reading.lists for step in steps if isinstance(step, documents.Mapping)
+    ]
     if any(step.get("http") is not None for step in steps):
         from plait.lang.analysis.requests import check_request_hosts
 
@@ -350,7 +404,10 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
     yield from _of_items_in_input(node, names_before_items(document))
     id = node.get("id")
     if isinstance(id, documents.Scalar) and "$" not in str(id.value):
-        what, fix = "all items get this one id", f"put in what differs, such as ${{item.{id.value}}}"
+        what, fix = (
+            "all items get this one id",
+            f"put in what differs, such as ${{item.{id.value}}}",
+        )
         yield Problem(what, id.span, fix, code="no-effect")
 
 
@@ -435,7 +492,9 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
     elsewhere = tuple(entry for entry in document.entries if entry[0].value not in filled)
     given = {*names, *names_of_head(documents.Mapping(elsewhere, document.span))}
     yield from _check_declaration_order(heads["vars"], given, own)
-    yield from _check_declaration_order(heads["env"], given.union(name for name, _ in heads["vars"]), own)
+    yield from _check_declaration_order(
+        heads["env"], given.union(name for name, _ in heads["vars"]), own
+    )
     for _, profile in _entries(document.get("profiles")):
         yield from circular_variables(dict(heads["env"]), dict(_entries(profile)))
 
@@ -446,7 +505,10 @@ def _check_shadowed_names(document: documents.Node) -> Iterator[Finding]:
         declared = document.get(part) if isinstance(document, documents.Mapping) else None
         for key, _ in declared.entries if isinstance(declared, documents.Mapping) else ():
             if key.value in BEHIND_STEPS:
-                what = f"'{key.value}' is the output of the step before, behind the first step of a list"
+                what = (
+                    f"'{key.value}' is the output of the step before, behind the first step of a "
+                    "list"
+                )
                 problem = Problem(what, key.span, "choose another name", code="shadowed-name")
                 yield Finding(problem, "warning")
 
@@ -477,7 +539,10 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
         path = hole.alternatives[0].origin
         if isinstance(path, Path) and path.root in later:
             what = f"'{path.root}' is not known yet: it is declared here or further below"
-            fix = "move it above: parameters, secrets, and what stands above are known; in env, vars are, too"
+            fix = (
+                "move it above: parameters, secrets, and what stands above are known; in env, vars "
+                "are, too"
+            )
             yield Problem(what, Span(leaf.source, hole.start, hole.end), fix, code="unknown-name")
 
 
@@ -486,7 +551,8 @@ def _readable(node: documents.Node) -> documents.Mapping:
     match node:
         case documents.Sequence(items):
             kept: documents.Node = documents.Sequence(
-                tuple(item for item in items if not format.validate(item, format.PARAMETER)), node.span
+                tuple(item for item in items if not format.validate(item, format.PARAMETER)),
+                node.span,
             )
         case documents.Mapping(entries) if isinstance(
             each := format.select_kind(format.PARAMETERS, node), format.MapOf
@@ -495,7 +561,9 @@ def _readable(node: documents.Node) -> documents.Mapping:
             kept = documents.Mapping(sound, node.span)
         case _:
             kept = node
-    entries = () if format.validate(kept, format.PARAMETERS) else ((_key("parameters", node), kept),)
+    entries = (
+        () if format.validate(kept, format.PARAMETERS) else ((_key("parameters", node), kept),)
+    )
     return documents.Mapping(entries, node.span)
 
 

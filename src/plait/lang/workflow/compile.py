@@ -64,7 +64,9 @@ class CompileContext:
     """A failure does not matter: the handler of a handler."""
 
     def below(self) -> CompileContext:
-        """The place of whatever is inside a step: what that was given is not given again, over its own."""
+        """The place of whatever is inside a step: what that was given is not given again, over its
+        own.
+        """
         return replace(self, env={}, taken=self.of_phase)
 
     @property
@@ -77,7 +79,8 @@ class CompileContext:
         told = [(name, fields.get(name)) for name in ("with", "env", "working_dir")]
         told.append(("env", older.get("env") if older else None))
         return replace(
-            self, reaching=(*self.reaching, *((name, node) for name, node in told if node is not None))
+            self,
+            reaching=(*self.reaching, *((name, node) for name, node in told if node is not None)),
         )
 
 
@@ -92,7 +95,8 @@ def _without(node: nodes.Node, names: frozenset[str]) -> nodes.Node:
     return replace(
         node,
         entries=tuple(
-            (key, _without(inner, names) if str(key.value) == "test" else inner) for key, inner in kept
+            (key, _without(inner, names) if str(key.value) == "test" else inner)
+            for key, inner in kept
         ),
     )
 
@@ -227,14 +231,20 @@ class WorkflowCompiler:
         strict = told_strict and not (own is None and self.lenient)
         inner = place.below()
         kind, action = build_action(self, said, inner, strict)
-        env = {**place.env, **(dict(older.variables("env")) if older else {}), **dict(said.variables("env"))}
+        env = {
+            **place.env,
+            **(dict(older.variables("env")) if older else {}),
+            **dict(said.variables("env")),
+        }
         title = said.text("name") or said.text("id") or step_title(said, kind)
         return ActionStep(
             name=name,
             kind=kind,
             title=title,
             fingerprint=self.fingerprint(node, place, told_strict, action),
-            action_fingerprint=self.fingerprint(node, place, told_strict, action, without=FOLLOWING),
+            action_fingerprint=self.fingerprint(
+                node, place, told_strict, action, without=FOLLOWING
+            ),
             action=with_change_checks(self, action, said, older),
             policy=parse_policy(said, older),
             when=parse_step_when(said),
@@ -274,13 +284,17 @@ class WorkflowCompiler:
         used = self.head.declarations_in(node, *place.of_phase.values())
         told = [sort_keys(said), self.around, phase, strict, *used, *self.reaching(place)]
         own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
-        block = [step.fingerprint for step in action.inner] if isinstance(action, BlockAction) else []
+        block = (
+            [step.fingerprint for step in action.inner] if isinstance(action, BlockAction) else []
+        )
         if isinstance(node, nodes.Mapping) and node.get("workflow") is not None:
             block = [getattr(action, "fingerprint", "")]
         return join_fingerprints([own, *block]) if block else own
 
     def reaching(self, place: CompileContext) -> list[Json]:
-        """What is said by the steps that one is inside of, and what that mentions; [] if it is nothing."""
+        """What is said by the steps that one is inside of, and what that mentions; [] if it is
+        nothing.
+        """
         if not place.reaching:
             return []
         said: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
@@ -289,7 +303,12 @@ class WorkflowCompiler:
     # ── what follows it ──────────────────────────────────────────────────
 
     def following(
-        self, node: nodes.Node | None, name: str, place: CompileContext, *, timeout: float | None = None
+        self,
+        node: nodes.Node | None,
+        name: str,
+        place: CompileContext,
+        *,
+        timeout: float | None = None,
     ) -> Steps | None:
         """One step, or a list of steps."""
         if node is None:
@@ -308,17 +327,26 @@ class WorkflowCompiler:
         if node is None or (isinstance(node, nodes.Scalar) and node.value is False):
             return None
         if isinstance(node, nodes.Scalar) and node.value is True:
-            return FailureHandler(self.steps("on_failure", (), place, kind="handler"), fails_anyway=False)
+            return FailureHandler(
+                self.steps("on_failure", (), place, kind="handler"), fails_anyway=False
+            )
         steps = self.following(node, "on_failure", place)
         assert steps is not None
         is_agent = isinstance(node, nodes.Scalar) and str(node.value).startswith("/")
         return FailureHandler(steps, MENDED_ATTEMPTS if is_agent else 0)
 
     def handler_map(self, fields: Fields, place: CompileContext) -> FailureHandler:
-        forgiving = fields.flag("continue_on_error") or fields.optional_flag("handler_failure_fatal") is False
+        forgiving = (
+            fields.flag("continue_on_error")
+            or fields.optional_flag("handler_failure_fatal") is False
+        )
         place = replace(place, forgiving=place.forgiving or forgiving)
         steps = self.steps(
-            "on_failure", handler_commands(fields), place, kind="handler", timeout=fields.seconds("timeout")
+            "on_failure",
+            handler_commands(fields),
+            place,
+            kind="handler",
+            timeout=fields.seconds("timeout"),
         )
         return FailureHandler(steps, _attempts(fields), fields.optional_flag("fail_workflow"))
 
@@ -341,7 +369,9 @@ class WorkflowCompiler:
         attempts = inner.integer("max_attempts")
         if attempts is None:
             attempts = completes.integer("max_attempts") if completes else 2
-        fails = inner.flag("fail_workflow") and (completes is None or completes.flag("fail_workflow"))
+        fails = inner.flag("fail_workflow") and (
+            completes is None or completes.flag("fail_workflow")
+        )
         return Validation(
             check,
             threshold=float(inner.number("threshold") or 0),
@@ -352,7 +382,9 @@ class WorkflowCompiler:
             fails=fails,
         )
 
-    def completing(self, fields: Fields, completes: Fields | None, place: CompileContext) -> Steps | None:
+    def completing(
+        self, fields: Fields, completes: Fields | None, place: CompileContext
+    ) -> Steps | None:
         if completes is None:
             return self.following(fields.get("on_incomplete"), "on_incomplete", place)
         timeout = completes.seconds("timeout")
@@ -362,7 +394,8 @@ class WorkflowCompiler:
 
 
 class _Head:
-    """What steps may mention and the head of the flow says: `vars`, and defaults that nobody overrode.
+    """What steps may mention and the head of the flow says: `vars`, and defaults that nobody
+    overrode.
 
     What is given is no matter of the file: it is kept with the run.
     """
@@ -377,7 +410,9 @@ class _Head:
         }
 
     def declarations_in(self, *places: nodes.Node | None) -> list[Json]:
-        """What stands there, of each name that is mentioned, directly or by a variable; [] if none is."""
+        """What stands there, of each name that is mentioned, directly or by a variable; [] if none
+        is.
+        """
         if not (self._vars or self._defaults):
             return []
         found: dict[str, Json] = {}

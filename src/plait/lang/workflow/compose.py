@@ -1,6 +1,8 @@
-"""Flows that share: `extends` puts a file over another, `imports` brings blocks, `use` stands for one.
+"""Flows that share: `extends` puts a file over another, `imports` brings blocks, `use` stands for
+one.
 
-    extends: base.yaml               maps are merged, lists and plain values replaced; later files win
+    extends: base.yaml               maps are merged, lists and plain values replaced; later files
+    win
     imports: [{path: lib.yaml, alias: lib}]
     blocks: {test: [{shell: make test}]}
     steps: [{use: test}, {use: lib.lint, with: {folder: src}}]
@@ -19,7 +21,14 @@ from collections.abc import Sequence as Many
 from plait import schema as format
 from plait.core import documents
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
-from plait.core.errors import InputError, LimitError, PlaitError, Problem, closest_name, format_names
+from plait.core.errors import (
+    InputError,
+    LimitError,
+    PlaitError,
+    Problem,
+    closest_name,
+    format_names,
+)
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.source import Span
@@ -110,8 +119,12 @@ def _read_below(root: str, relative: str) -> documents.PartialDocument:
     name = os.path.relpath(os.path.join(root, relative))
     if found is None:
         beside = os.path.dirname(os.path.join(root, relative))
-        close = closest_name(os.path.basename(relative), os.listdir(beside) if os.path.isdir(beside) else ())
-        fix = f"did you mean '{close}'?" if close else "paths are seen from the file that names them"
+        close = closest_name(
+            os.path.basename(relative), os.listdir(beside) if os.path.isdir(beside) else ()
+        )
+        fix = (
+            f"did you mean '{close}'?" if close else "paths are seen from the file that names them"
+        )
         raise InputError(f"there is no file '{name}'", fix=fix, code="no-file")
     return documents.parse_partial(documents.decode_text(found[0], name, drawn=True), name)
 
@@ -127,7 +140,9 @@ class _Composer:
     def compose_document(self, document: Node, path: str) -> ComposedWorkflow:
         merged, blocks = self._file(document, path, (path,))
         found = _block_problems(merged, blocks)
-        shares = isinstance(document, Mapping) and (document.get("imports") or document.get("extends"))
+        shares = isinstance(document, Mapping) and (
+            document.get("imports") or document.get("extends")
+        )
         if not self.whole or (self.read is None and shares):
             # Where other files are not read, their blocks cannot be known.
             found = (problem for problem in found if problem.code != "unknown-block")
@@ -147,7 +162,9 @@ class _Composer:
             self._import(layer, place, chain, blocks)
         return merged, blocks
 
-    def _below(self, document: Node, path: str, chain: tuple[str, ...]) -> Iterator[tuple[Node, str]]:
+    def _below(
+        self, document: Node, path: str, chain: tuple[str, ...]
+    ) -> Iterator[tuple[Node, str]]:
         """The layers that a file extends, from the nearest to the farthest."""
         said = document.get("extends") if isinstance(document, Mapping) else None
         while isinstance(said, Scalar) and isinstance(said.value, str):
@@ -190,7 +207,9 @@ class _Composer:
         only = entry.get("selective") if isinstance(entry, Mapping) else None
         prefix = f"{alias.value}." if isinstance(alias, Scalar) else ""
         wanted = (
-            [one for one in only.items if isinstance(one, Scalar)] if isinstance(only, Sequence) else None
+            [one for one in only.items if isinstance(one, Scalar)]
+            if isinstance(only, Sequence)
+            else None
         )
         for one in wanted or ():
             if str(one.value) not in offered.own:
@@ -203,7 +222,10 @@ class _Composer:
                 continue
             other = blocks.get(prefix + name)
             if other is not None and other is not block:
-                what, fix = f"there are two blocks '{prefix}{name}'", "give the import another alias"
+                what, fix = (
+                    f"there are two blocks '{prefix}{name}'",
+                    "give the import another alias",
+                )
                 self.problems.append(Problem(what, named.span, fix, code="imports"))
             else:
                 blocks.imported[prefix + name] = block
@@ -259,10 +281,16 @@ _BESIDES: Final = {
 
 
 def _check_ignored_keys(document: Node) -> Iterator[Problem]:
-    """A block has the names and variables of the place where it is used; those of its file would be lost."""
+    """A block has the names and variables of the place where it is used; those of its file would be
+    lost.
+    """
     for key, value in document.entries if isinstance(document, Mapping) else ():
         if (fix := _BESIDES.get(str(key.value))) is not None:
-            first = str(value.entries[0][0].value) if isinstance(value, Mapping) and value.entries else "name"
+            first = (
+                str(value.entries[0][0].value)
+                if isinstance(value, Mapping) and value.entries
+                else "name"
+            )
             what = f"of a file that is imported only the blocks are used, and not its {key.value}"
             yield Problem(what, key.span, fix.replace("NAME", first), code="imports")
 
@@ -280,7 +308,11 @@ def _own_blocks(document: Mapping, home: Blocks) -> Iterator[tuple[str, Block]]:
         if isinstance(value, Mapping):
             steps = value.get("steps") or value.get("commands")
             wanted = value.get("with")
-            needs = tuple(str(one.data()) for one in wanted.items) if isinstance(wanted, Sequence) else ()
+            needs = (
+                tuple(str(one.data()) for one in wanted.items)
+                if isinstance(wanted, Sequence)
+                else ()
+            )
         if isinstance(steps, Sequence):
             yield name, Block(name, steps.items, needs, home, key.span)
 
@@ -289,7 +321,9 @@ def _own_blocks(document: Mapping, home: Blocks) -> Iterator[tuple[str, Block]]:
 
 
 def block_uses(node: Node) -> Iterator[Mapping]:
-    """The steps below a node that use a block; what stands under `blocks` is not part of the flow."""
+    """The steps below a node that use a block; what stands under `blocks` is not part of the
+    flow.
+    """
     match node:
         case Mapping(entries):
             said = node.get("use")
@@ -349,7 +383,9 @@ class _Walk:
         size, height = self.measured[block]
         if len(chain) + height > MAX_DEPTH:
             what = f"blocks use blocks more than {MAX_DEPTH} levels deep"
-            self.problems.append(Problem(what, block.span, "write some of them out", code="too-deep"))
+            self.problems.append(
+                Problem(what, block.span, "write some of them out", code="too-deep")
+            )
         return size, height
 
 
@@ -407,7 +443,9 @@ MOST_CALLS: Final = 1000
 
 
 class Calls:
-    """The files that call each other, the one that is run first; and how many calls were opened in all."""
+    """The files that call each other, the one that is run first; and how many calls were opened in
+    all.
+    """
 
     def __init__(self, paths: Many[str] = (), opened: list[int] | None = None) -> None:
         self.paths = tuple(paths)
@@ -417,11 +455,20 @@ class Calls:
         return Calls((*self.paths, path), self._opened)
 
     def expect(self, path: str, node: Node) -> None:
-        """InputError if a step may not call this file: it leads back to itself, or the calls are too many."""
+        """InputError if a step may not call this file: it leads back to itself, or the calls are
+        too many.
+        """
         if path in self.paths:
             what = "these workflows call each other without end"
-            raise InputError(what, node.span, "let one of them not call the other", code="bad-workflow-call")
+            raise InputError(
+                what, node.span, "let one of them not call the other", code="bad-workflow-call"
+            )
         self._opened[0] += 1
         if len(self.paths) >= MOST_DEEP or self._opened[0] > MOST_CALLS:
-            what = f"workflows call each other more than {MOST_DEEP} deep, or more than {MOST_CALLS:,} times"
-            raise InputError(what, node.span, "go through items by map or foreach", code="too-many-steps")
+            what = (
+                f"workflows call each other more than {MOST_DEEP} deep, or more than "
+                f"{MOST_CALLS:,} times"
+            )
+            raise InputError(
+                what, node.span, "go through items by map or foreach", code="too-many-steps"
+            )

@@ -1,7 +1,8 @@
-"""What the steps of a flow make of its secrets, as far as that can be known before any of them runs.
+"""What the steps of a flow make of its secrets, as far as that can be known before any of them
+runs.
 
-Whatever a run masks, it has to mask from its beginning: a resumed run does not make again what steps
-have made that are remembered, and other machines make it for themselves.
+Whatever a run masks, it has to mask from its beginning: a resumed run does not make again what
+steps have made that are remembered, and other machines make it for themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _VARIABLE: Final = re.compile(r"(?:^|\.)env\.\w+$")
 
 
 def derived_secrets(fields: Iterable[TemplateField], scope: Scope) -> frozenset[str]:
-    """The texts of variables and holes that have secrets in them, given the names of the flow alone."""
+    """The texts of variables and holes that have secrets in them, given the names of the flow
+    alone.
+    """
     return frozenset(text for one in fields for text in _field_secrets(one, scope))
 
 

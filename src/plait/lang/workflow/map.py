@@ -1,4 +1,6 @@
-"""The map of a flow becomes a fan: its items, the steps for each, how many at a time, what failures mean."""
+"""The map of a flow becomes a fan: its items, the steps for each, how many at a time, what failures
+mean.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ if TYPE_CHECKING:
     from plait.lang.workflow.compile import CompileContext, WorkflowCompiler
 
 GOES_ON: Final = "continue_on_failure"
-SAID_ONCE: Final = ("on_item_failure", GOES_ON, "max_failures", "failure_threshold", "circuit_breaker")
+SAID_ONCE: Final = (
+    "on_item_failure",
+    GOES_ON,
+    "max_failures",
+    "failure_threshold",
+    "circuit_breaker",
+)
 """What both a map and its error_policy may say."""
 
 BELONGS_TO: Final = {
@@ -54,7 +62,9 @@ def compile_map(builder: WorkflowCompiler, fields: Fields, place: CompileContext
         each,
         join_fingerprints([found.fingerprint, each.fingerprint]),
         parallel=_parallel(builder, fields),
-        item_timeout=limits.seconds("agent_timeout_secs") if timeout is None and limits else timeout,
+        item_timeout=limits.seconds("agent_timeout_secs")
+        if timeout is None and limits
+        else timeout,
         errors=_errors(builder, fields),
         isolation=_isolation(builder, fields),
     )
@@ -83,7 +93,11 @@ def _map_items(builder: WorkflowCompiler, fields: Fields) -> FindItems:
         allow_outside="outside_files" in builder.said.strings("allow"),
         strict=builder.strict,
         on_empty=parse_on_empty(fields),
-        env={name: text_template(value) for name, value in env.items() if not mentions_item(value, named)},
+        env={
+            name: text_template(value)
+            for name, value in env.items()
+            if not mentions_item(value, named)
+        },
     )
 
 
@@ -115,9 +129,14 @@ def isolation_problems(fields: Fields | None) -> Iterator[Problem]:
     kind = inner.text("kind") or ""
     for name, wanted in BELONGS_TO.items():
         if inner.has(name) and kind != wanted:
-            what = f"{name} belongs to isolation of the kind {wanted}, and this is of the kind {kind}"
+            what = (
+                f"{name} belongs to isolation of the kind {wanted}, and this is of the kind {kind}"
+            )
             yield Problem(
-                what, inner.span(name), f"leave it away, or write kind: {wanted}", code="contradiction"
+                what,
+                inner.span(name),
+                f"leave it away, or write kind: {wanted}",
+                code="contradiction",
             )
 
 
@@ -137,7 +156,9 @@ def _errors(builder: WorkflowCompiler, fields: Fields) -> ErrorPolicy:
     places = [*own, *around]
     failing = _failing(own) or _failing(around)
     retry = _retry(places)
-    circuit = next((one.child("circuit_breaker") for one in places if one.has("circuit_breaker")), None)
+    circuit = next(
+        (one.child("circuit_breaker") for one in places if one.has("circuit_breaker")), None
+    )
     threshold = next(
         (one.number("failure_threshold") for one in places if one.has("failure_threshold")), None
     )

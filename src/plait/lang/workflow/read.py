@@ -53,7 +53,8 @@ def load_workflow(
     known: tuple[Mapping[str, Json], FlowEnvironment] | None = None,
     document: nodes.Node | None = None,
 ) -> LoadedFlow:
-    """The flow in a file; InputError with everything that is wrong with it or with what it is given.
+    """The flow in a file; InputError with everything that is wrong with it or with what it is
+    given.
 
     `lenient`: it is not strict, and has the fingerprints of one that is;
     `known`: parameters and surroundings that somebody has found out already, for another process;
@@ -95,7 +96,11 @@ def load_workflow(
         parameters,
         tool_uses=builder.tools | called,
         calls=_calls((flow, *builder.called)) if builder.tools else (),
-        warnings=(*_warnings(findings), *_env_file_warnings(around, said), *_short_secrets(around, said)),
+        warnings=(
+            *_warnings(findings),
+            *_env_file_warnings(around, said),
+            *_short_secrets(around, said),
+        ),
         strict=strictly and not lenient,
         timeout=said.seconds("timeout"),
         limits=read_limits(said.child("limits")),
@@ -120,7 +125,10 @@ def _calls(flows: Iterable[ComposedWorkflow]) -> tuple[ToolCall, ...]:
 
 
 def _find_derived_secrets(
-    flow: ComposedWorkflow, around: FlowEnvironment, values: Mapping[str, Json], environ: Mapping[str, str]
+    flow: ComposedWorkflow,
+    around: FlowEnvironment,
+    values: Mapping[str, Json],
+    environ: Mapping[str, str],
 ) -> frozenset[str]:
     """What the steps make of secrets; without any there is nothing to find out."""
     if not secret_texts(around, values):
@@ -129,7 +137,9 @@ def _find_derived_secrets(
     from plait.lang.workflow.made_secrets import derived_secrets
 
     scope = Scope({**around.names(), **values}, sources=Sources(environ=around.environ(environ)))
-    return derived_secrets(find_templates(flow.document, "workflow", blocks=flow.blocks).fields, scope)
+    return derived_secrets(
+        find_templates(flow.document, "workflow", blocks=flow.blocks).fields, scope
+    )
 
 
 def _hooks(flow: Fields, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span]]:
@@ -164,7 +174,10 @@ def _require_workflow(flow: ComposedWorkflow, path: str, project: str | None) ->
     found = format.validate(flow.document)
     if found:
         raise InputError.together(found)
-    fix = "write steps:, or setup:, map: and reduce:; a graph has start: and nodes:, an ensemble tasks:"
+    fix = (
+        "write steps:, or setup:, map: and reduce:; a graph has start: and nodes:, an ensemble "
+        "tasks:"
+    )
     raise InputError("this file has no steps", path, fix, code="no-steps")
 
 
@@ -216,4 +229,6 @@ def _env_file_warnings(around: FlowEnvironment, fields: Fields) -> Iterator[Find
     for name in around.refused:
         what = f"the variable {name} of an env file is left away: it could change what programs run"
         fix = f"write {name} under env, where it is seen to be meant"
-        yield Finding(Problem(what, fields.span("env_files"), fix, code="refused-variable"), "warning")
+        yield Finding(
+            Problem(what, fields.span("env_files"), fix, code="refused-variable"), "warning"
+        )

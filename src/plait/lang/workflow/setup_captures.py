@@ -22,7 +22,9 @@ def add_setup_captures(steps: Steps, fields: Fields) -> Steps:
         replace(
             work,
             action=ExtractingAction(work.action, tuple(wanted[at])),
-            fingerprint=join_fingerprints([work.fingerprint, digest([repr(one) for one in wanted[at]])]),
+            fingerprint=join_fingerprints(
+                [work.fingerprint, digest([repr(one) for one in wanted[at]])]
+            ),
         )
         if at in wanted and work.action is not None
         else work

@@ -23,7 +23,8 @@ from plait.template.shell.lexer import ValueSlot, analyse
 from plait.template.template import Leaf, compile_template
 
 OF_MAP: Final = (
-    "write isolation: worktree in the map, for a checkout of its own for each item; or max_parallel: 1"
+    "write isolation: worktree in the map, for a checkout of its own for each item; or "
+    "max_parallel: 1"
 )
 OF_FOREACH: Final = (
     "write parallel: false; in a map isolation: worktree would give each item a checkout of its own"
@@ -46,7 +47,9 @@ _OF_ITEM: Final = ("item", "index")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where steps stand: which blocks they know, and what to do if they are many at a time there."""
+    """Where steps stand: which blocks they know, and what to do if they are many at a time
+    there.
+    """
 
     blocks: Blocks
     repair: str | None = None
@@ -54,7 +57,9 @@ class _Place:
 
 
 def check_shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
-    """Everything that parallel items commit, or write to one file, in a checkout that they share."""
+    """Everything that parallel items commit, or write to one file, in a checkout that they
+    share.
+    """
     if isinstance(document, Sequence):
         yield from _steps(document, _Place(blocks))
     if not isinstance(document, Mapping):
@@ -89,7 +94,9 @@ def _is_crowded(own: Mapping, document: Mapping) -> bool:
     input = own.get("input")
     few = isinstance(input, Sequence) and len(input.items) < 2
     parallel = own.get("max_parallel") or document.get("max_parallel")
-    return not (few or _is_one(own.get("max_items")) or (parallel is not None and not _is_many(parallel)))
+    return not (
+        few or _is_one(own.get("max_items")) or (parallel is not None and not _is_many(parallel))
+    )
 
 
 def _is_one(node: Node | None) -> bool:
@@ -164,7 +171,10 @@ def _own(step: Mapping, repair: str) -> Iterator[Finding]:
         if isinstance(command, Scalar) and isinstance(command.value, str):
             yield from _script(command, repair)
     written = params if tool in _WRITERS else step.get("write_file")
-    for node in (written.get("path") if isinstance(written, Mapping) else None, step.get("output_file")):
+    for node in (
+        written.get("path") if isinstance(written, Mapping) else None,
+        step.get("output_file"),
+    ):
         if isinstance(node, Scalar) and "$" not in str(node.value):
             yield _same_file(str(node.value), node.span, repair)
     older = step.get("metadata")

@@ -1,4 +1,6 @@
-"""Workflow files that a step of another one calls: found, held against what is possible there, built."""
+"""Workflow files that a step of another one calls: found, held against what is possible there,
+built.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from plait.core.values import Json, Undefined
 from plait.lang.analysis.names import detect_profile
 from plait.lang.common import digest
 from plait.lang.environment import load_environment, secret_texts, secrets_in
-from plait.lang.parameters import Caller, Parameter, find_secret_texts, parse_parameters, resolve_parameters
+from plait.lang.parameters import (
+    Caller,
+    Parameter,
+    find_secret_texts,
+    parse_parameters,
+    resolve_parameters,
+)
 from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
 from plait.program.subworkflow import NO_MAP, Entered, Subworkflow
 from plait.schema import Fields, to_template
@@ -41,7 +49,9 @@ def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFi
     """The file that a step names, seen from its own file; InputError if it cannot be called."""
     said = str(node.value) if isinstance(node, nodes.Scalar) else ""
     if "$" in said:
-        raise _wrong(node, "a workflow is called by a path that is written out", "write workflow: other.yaml")
+        raise _wrong(
+            node, "a workflow is called by a path that is written out", "write workflow: other.yaml"
+        )
     beside = os.path.dirname(node.span.place.source.name)
     path = os.path.join(beside, said)
     if not os.path.exists(path) and project is not None:
@@ -56,15 +66,21 @@ def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFi
     except PlaitError as error:
         if error.code in ("no-file", "unreadable", "not-found"):
             raise _wrong(
-                node, f"there is no workflow '{said}'", "correct the path: it is seen from this file"
+                node,
+                f"there is no workflow '{said}'",
+                "correct the path: it is seen from this file",
             ) from None
         raise
     if detect_profile(document) != "workflow":
-        raise _wrong(node, f"'{said}' is no workflow", "a graph or a directive is called by tool: ID")
+        raise _wrong(
+            node, f"'{said}' is no workflow", "a graph or a directive is called by tool: ID"
+        )
     return CalledFile(real, compose(document, path, project=project))
 
 
-def files_called(reading: TemplateFields, path: str, project: str | None) -> Iterator[ComposedWorkflow]:
+def files_called(
+    reading: TemplateFields, path: str, project: str | None
+) -> Iterator[ComposedWorkflow]:
     """Each once, with those that it calls; not those that cannot be called, or are not sound."""
     from plait.lang.analysis.scopes import find_templates
 
@@ -84,25 +100,34 @@ def files_called(reading: TemplateFields, path: str, project: str | None) -> Ite
 
 
 def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
-    """What a step gives that the file does not take, or lacks; and what counts only in a file that is run."""
+    """What a step gives that the file does not take, or lacks; and what counts only in a file that
+    is run.
+    """
     document = called.flow.document
     for name in OF_THE_RUN if isinstance(document, nodes.Mapping) else ():
         if isinstance(document, nodes.Mapping) and document.get(name) is not None:
             what = f"'{name}' counts for a whole run, and this file is called by another one"
             yield Problem(
-                what, document.key_span(name), "say it in the file that is run", code="misplaced-field"
+                what,
+                document.key_span(name),
+                "say it in the file that is run",
+                code="misplaced-field",
             )
     own = document.get("map") if isinstance(document, nodes.Mapping) else None
     for name in OF_ITS_MAP if isinstance(own, nodes.Mapping) else ():
         if isinstance(own, nodes.Mapping) and own.get(name) is not None:
             what = (
-                f"'{name}' counts for the map of the file that is run, and this file is called by another one"
+                f"'{name}' counts for the map of the file that is run, and this file is called by "
+                "another one"
             )
             yield Problem(what, own.key_span(name), "leave it away", code="misplaced-field")
     if isinstance(own, nodes.Mapping) and own.get("isolation") is not None:
         what = "items have places of their own only in the map of the file that is run"
         yield Problem(
-            what, own.key_span("isolation"), "leave it away, or run this file itself", code="misplaced-field"
+            what,
+            own.key_span("isolation"),
+            "leave it away, or run this file itself",
+            code="misplaced-field",
         )
     try:
         parameters = parse_parameters(document)
@@ -117,8 +142,12 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
     for name, key in given.items():
         if name not in parameters:
             meant = closest_name(name, parameters)
-            fix = f"did you mean '{meant}'?" if meant else "declare it under parameters of that file"
-            yield Problem(f"that workflow has no parameter '{name}'", key.span, fix, code="unknown-parameter")
+            fix = (
+                f"did you mean '{meant}'?" if meant else "declare it under parameters of that file"
+            )
+            yield Problem(
+                f"that workflow has no parameter '{name}'", key.span, fix, code="unknown-parameter"
+            )
     for name, value in _literal_params(params).items():
         if name in parameters:
             try:
@@ -126,7 +155,9 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
             except InputError as error:
                 yield from (
                     replace(
-                        one, where=given[name].span, fix=f"declared is {parameters[name].type_description}"
+                        one,
+                        where=given[name].span,
+                        fix=f"declared is {parameters[name].type_description}",
                     )
                     for one in error.problems
                 )
@@ -134,7 +165,10 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
         if parameter.required and name not in given:
             what = f"that workflow needs the parameter '{name}'"
             yield Problem(
-                what, step.key_span("workflow"), f"add it under params: {name}: …", code="missing-parameter"
+                what,
+                step.key_span("workflow"),
+                f"add it under params: {name}: …",
+                code="missing-parameter",
             )
 
 
@@ -207,7 +241,9 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
     )
 
 
-def _around(head: Fields, values: Mapping[str, Json], builder: WorkflowCompiler) -> Mapping[str, Json] | None:
+def _around(
+    head: Fields, values: Mapping[str, Json], builder: WorkflowCompiler
+) -> Mapping[str, Json] | None:
     caller = Caller(builder.scope)
     try:
         return load_environment(
@@ -220,7 +256,9 @@ def _around(head: Fields, values: Mapping[str, Json], builder: WorkflowCompiler)
 def _find_secrets(
     flow: ComposedWorkflow, head: Fields, scope: Scope, builder: WorkflowCompiler
 ) -> frozenset[str]:
-    """What its secrets are and what its steps make of them: masked from the beginning, called or not yet."""
+    """What its secrets are and what its steps make of them: masked from the beginning, called or
+    not yet.
+    """
     texts = find_secret_texts(head, builder.environ)
     if not texts and next(secrets_in(scope.names), None) is None:
         return texts
@@ -240,7 +278,9 @@ def _resolve_params(
         node = fields.get("params") or fields.get("workflow")
         where = None if node is None else node.span
         fix = "correct it under params of this step"
-        raise InputError.together([replace(one, where=where, fix=fix) for one in error.problems]) from None
+        raise InputError.together(
+            [replace(one, where=where, fix=fix) for one in error.problems]
+        ) from None
 
 
 def _each(params: nodes.Node | None) -> dict[str, Template]:
@@ -249,7 +289,11 @@ def _each(params: nodes.Node | None) -> dict[str, Template]:
 
 
 def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Json]:
-    return {name: one.default for name, one in parameters.items() if not isinstance(one.default, Undefined)}
+    return {
+        name: one.default
+        for name, one in parameters.items()
+        if not isinstance(one.default, Undefined)
+    }
 
 
 def _literal_params(params: nodes.Node | None) -> dict[str, Json]:

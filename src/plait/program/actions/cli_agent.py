@@ -50,7 +50,9 @@ class CliAgentAction:
         except ProcessError as error:
             if error.code != "no-program":
                 raise
-            raise StepError(Failure(f"{run.mask(str(error))}\n{self._advice()}", "refused")) from None
+            raise StepError(
+                Failure(f"{run.mask(str(error))}\n{self._advice()}", "refused")
+            ) from None
         return {**value, "output": text(value["output"])}
 
     def _options(self, ctx: StepContext) -> dict[str, Json]:
@@ -59,7 +61,9 @@ class CliAgentAction:
         options = fill_params(ctx, self.tool, self.options, ctx.scope, strict=self.strict)
         if not isinstance(options, Mapping):
             raise InputError(
-                "the options of an agent are no map", fix="write agent: {prompt: …}", code="wrong-type"
+                "the options of an agent are no map",
+                fix="write agent: {prompt: …}",
+                code="wrong-type",
             )
         return dict(options)
 

@@ -114,9 +114,16 @@ class HttpAction:
             return url, from_data
         allowed = matching_host_rule(url, self.allow_hosts)
         if allowed is None:
-            raise StepError(Failure("the url leads to a host that allow_hosts does not name", "refused"))
-        if allowed == ANY_HOST and any(_has_secret(part, scope) for part in self._request_templates()):
-            said = "a secret would be sent to whatever host a value names: name the hosts under allow_hosts"
+            raise StepError(
+                Failure("the url leads to a host that allow_hosts does not name", "refused")
+            )
+        if allowed == ANY_HOST and any(
+            _has_secret(part, scope) for part in self._request_templates()
+        ):
+            said = (
+                "a secret would be sent to whatever host a value names: name the hosts under "
+                "allow_hosts"
+            )
             raise StepError(Failure(said, "refused"))
         return url, "*" in allowed
 
@@ -131,7 +138,9 @@ class HttpAction:
             yield self.body
 
     def _without_unanswered(self, part: Template, scope: Scope) -> Template | None:
-        """Without what is one placeholder that nothing answers; a strict step says which it is instead."""
+        """Without what is one placeholder that nothing answers; a strict step says which it is
+        instead.
+        """
         return part if self.strict else drop_unanswered(part, scope)
 
     def _body(self, scope: Scope) -> tuple[bytes | None, str]:
@@ -144,7 +153,9 @@ class HttpAction:
         kind = "text/plain; charset=utf-8" if isinstance(value, str | Secret) else JSON
         return utf8(reveal_text(value)), kind
 
-    def _require_expected_status(self, answer: PrimitiveResult, ctx: StepContext) -> dict[str, Json]:
+    def _require_expected_status(
+        self, answer: PrimitiveResult, ctx: StepContext
+    ) -> dict[str, Json]:
         status = answer.metadata.get("status")
         status = status if isinstance(status, int) else 0
         welcome = status in self.expect if self.expect else answer.success
@@ -160,7 +171,10 @@ class HttpAction:
         said = ctx.run.mask(answer.error or f"the server answered {status}, which is not expected")
         raise StepError(
             Failure(
-                said, failure_kind_of_status(status), exit_code=status or 1, output={**record, "stderr": said}
+                said,
+                failure_kind_of_status(status),
+                exit_code=status or 1,
+                output={**record, "stderr": said},
             )
         )
 
@@ -194,7 +208,9 @@ def origin_roots(url: Leaf) -> tuple[str, ...] | None:
 
 
 def matching_host_rule(url: str, hosts: Sequence[str]) -> str | None:
-    """The entry that allows a URL to be made of data; one that names its host goes before a pattern."""
+    """The entry that allows a URL to be made of data; one that names its host goes before a
+    pattern.
+    """
     from urllib.parse import urlsplit
 
     try:

@@ -1,8 +1,8 @@
 """A step that asks a language model one question; the answer's text is its output.
 
-Where hooks hear of answers, the question is a step of its own (`…/turn:1`), as the turns of an agent are:
-if the run ends behind the answer, the answer is kept, and what the step does with it is done when the
-run goes on.
+Where hooks hear of answers, the question is a step of its own (`…/turn:1`), as the turns of an
+agent are: if the run ends behind the answer, the answer is kept, and what the step does with it is
+done when the run goes on.
 """
 
 from __future__ import annotations
@@ -68,8 +68,12 @@ class PromptAction:
     def run(self, ctx: StepContext) -> dict[str, Json]:
         run = working(ctx.run)
         text = run.mask(render_text(self.text, ctx.scope, strict=self.strict))
-        system = "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
-        asked = ModelRequest((Message("user", text),), run.mask(system), self.model, options=self.options)
+        system = (
+            "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
+        )
+        asked = ModelRequest(
+            (Message("user", text),), run.mask(system), self.model, options=self.options
+        )
         if run.rehearsal is not None:
             return run.add_planned_step(ctx, "prompt", text)
         provider = run.hands.provider(self.provider)
@@ -127,7 +131,9 @@ class Question:
         value = {**value, MODEL: value["facts"]["model"]}
         if hooks is not None:
             hooks.notify_after(
-                ctx, "turn_finished", {**context, MODEL: self.ask.model or value[MODEL], "result": value}
+                ctx,
+                "turn_finished",
+                {**context, MODEL: self.ask.model or value[MODEL], "result": value},
             )
         return value
 
@@ -147,12 +153,16 @@ def _was_asked(ctx: StepContext) -> bool:
 
 
 def _after_misread(ctx: StepContext) -> StepContext:
-    """An answer that could not be captured is of no use: a run that goes on asks for another one."""
+    """An answer that could not be captured is of no use: a run that goes on asks for another
+    one.
+    """
     journal = ctx.run.journal
     if ctx.run.is_first_run or (answer := journal.step(f"{ctx.path}/{FIRST}")) is None:
         return ctx
     match journal.last_result(ctx.path):
-        case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if number > answer.number:
+        case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if (
+            number > answer.number
+        ):
             return replace(ctx, can_replay=False)
     return ctx
 
@@ -183,7 +193,9 @@ def _execute_turn(asked: ModelRequest, provider: Provider, ctx: StepContext) -> 
 
 
 def _turn_error(failure: Failure, bill: TurnBudget, ctx: StepContext) -> StepError | LimitExceeded:
-    """How a question without an answer ends: by itself, or by a limit, and then what was paid is kept."""
+    """How a question without an answer ends: by itself, or by a limit, and then what was paid is
+    kept.
+    """
     over = bill.limit_reached(failure, ctx)
     if over is None:
         return StepError(failure)
@@ -192,7 +204,9 @@ def _turn_error(failure: Failure, bill: TurnBudget, ctx: StepContext) -> StepErr
     return end
 
 
-def _failure(failure: Failure, output: Mapping[str, Json], seconds: float, run: WorkingRun) -> Failure:
+def _failure(
+    failure: Failure, output: Mapping[str, Json], seconds: float, run: WorkingRun
+) -> Failure:
     """With what came until then in the form of an answer."""
     text = output.get("text", output.get("said", ""))
     record = _value(run, text, seconds, output.get("model", ""), output.get("usage"))
@@ -255,7 +269,9 @@ class Converse:
         }
 
     def _conversation(self, ctx: StepContext) -> AgentStep:
-        system = "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
+        system = (
+            "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
+        )
         return AgentStep(
             STEP,
             self.title,

@@ -33,7 +33,9 @@ class ShellAction:
     strict: bool = False
     is_title: bool = False
     """Nobody has named the step: people know it by what it runs."""
-    _constant: list[BoundScript] = field(default_factory=list, init=False, repr=False, compare=False)
+    _constant: list[BoundScript] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
     """What a script without holes is bound to, once it was: a map runs it for each of its items."""
 
     @plans
@@ -91,7 +93,9 @@ def _too_long(error: ProcessError, ctx: StepContext) -> Failure:
         return failure
     ended: ProcessResult = error.ended  # type: ignore[assignment]  # that of our hands
     _note_losses(ended, ctx)
-    return replace(failure, output={**process_result_record(ended, ctx), "exit_code": TIMEOUT_EXIT_CODE})
+    return replace(
+        failure, output={**process_result_record(ended, ctx), "exit_code": TIMEOUT_EXIT_CODE}
+    )
 
 
 def command_title(command: str) -> str:
@@ -116,7 +120,10 @@ def process_result_record(ended: ProcessResult, ctx: StepContext) -> dict[str, J
         record[TRUNCATED] = _cut(ended)
         record |= {
             name: path
-            for name, path in (("output_file", ended.stdout_file), ("stderr_file", ended.stderr_file))
+            for name, path in (
+                ("output_file", ended.stdout_file),
+                ("stderr_file", ended.stderr_file),
+            )
             if path
         }
         record |= dict(_losses(ended))

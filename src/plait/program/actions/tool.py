@@ -63,8 +63,12 @@ class ToolAction:
         return call_tool_step(ctx, tool_id, require_mapping(tool_id, params))
 
 
-def fill_params(ctx: StepContext, tool_id: str, params: Template, values: Values, *, strict: bool) -> Json:
-    """The parameters of a tool with their placeholders filled; those in code are bound or refused."""
+def fill_params(
+    ctx: StepContext, tool_id: str, params: Template, values: Values, *, strict: bool
+) -> Json:
+    """The parameters of a tool with their placeholders filled; those in code are bound or
+    refused.
+    """
     return working(ctx.run).hands.code(tool_id).fill(params, values, strict=strict)
 
 
@@ -72,12 +76,16 @@ def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
     if isinstance(params, Mapping):
         return params
     raise InputError(
-        f"the parameters of '{tool_id}' are no map", fix="write params: {name: value}", code="wrong-type"
+        f"the parameters of '{tool_id}' are no map",
+        fix="write params: {name: value}",
+        code="wrong-type",
     )
 
 
 @plans
-def fill_and_call(ctx: StepContext, tool_id: str, params: Template | None, values: Scope) -> dict[str, Json]:
+def fill_and_call(
+    ctx: StepContext, tool_id: str, params: Template | None, values: Scope
+) -> dict[str, Json]:
     """Call a tool with parameters that are still to be filled."""
     filled: Json = {} if params is None else fill_params(ctx, tool_id, params, values, strict=False)
     return call_tool_step(ctx, tool_id, require_mapping(tool_id, filled))
@@ -160,7 +168,9 @@ def _require_tool_success(result: ToolResult, ctx: StepContext) -> dict[str, Jso
     mask, facts = ctx.run.mask, result.metadata
     code = facts.get("exit_code")
     # A tool that is no process ends like one: 0 is success.
-    code = code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
+    code = (
+        code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
+    )
     code = TIMEOUT_EXIT_CODE if facts.get("timed_out") else code
     record: dict[str, Json] = {
         "output": mask_value(result.data, mask),

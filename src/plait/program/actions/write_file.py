@@ -12,7 +12,16 @@ from collections.abc import Iterable
 from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
-from plait.core.values import UNDEFINED, Json, contains_unknown, deep_copy, json_text, json_value, text, utf8
+from plait.core.values import (
+    UNDEFINED,
+    Json,
+    contains_unknown,
+    deep_copy,
+    json_text,
+    json_value,
+    text,
+    utf8,
+)
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext, plans
 from plait.engine.working_run import working
@@ -50,7 +59,9 @@ class WriteFileAction:
         data = utf8(run.mask(self._render_content(ctx.scope)))
         if run.rehearsal is not None:
             return run.add_planned_step(ctx, "write_file", f"{path} ({len(data)} bytes)")
-        run.hands.write(path, data, directory=ctx.directory, mode=self.mode, create_dirs=self.create_dirs)
+        run.hands.write(
+            path, data, directory=ctx.directory, mode=self.mode, create_dirs=self.create_dirs
+        )
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
 
     def _render_content(self, scope: Scope) -> str:
@@ -63,7 +74,9 @@ class WriteFileAction:
                 return _as_yaml(self._data(scope))
 
     def _data(self, scope: Scope) -> Json:
-        """The content as data: a tree, one whole value, or the text of a document with values in it."""
+        """The content as data: a tree, one whole value, or the text of a document with values in
+        it.
+        """
         if isinstance(self.content.root, Leaf) and not _is_one_hole(self.content.root):
             if self.format == "json":
                 return _parse_json(self.content.pieces(scope, strict=self.strict))
@@ -117,18 +130,25 @@ def content_problem(content: Template, format: FileFormat) -> Problem | None:
         except PlaitError as error:
             return replace(error.problems[0], where=source.outer_span(0, len(source.text)))
         return None
-    samples: list[Piece] = [part.text if isinstance(part, Text) else PlacedValue(0, part) for part in parts]
+    samples: list[Piece] = [
+        part.text if isinstance(part, Text) else PlacedValue(0, part) for part in parts
+    ]
     try:
         _parse_json(samples)
     except StepError:
         return Problem(
-            "the content is not JSON", source.outer_span(0, len(source.text)), AS_MAP, code="json-text"
+            "the content is not JSON",
+            source.outer_span(0, len(source.text)),
+            AS_MAP,
+            code="json-text",
         )
     return None
 
 
 def _parse_json(pieces: Iterable[Piece]) -> Json:
-    """JSON text of the author; a value in it is a whole value, or a part of the string around it."""
+    """JSON text of the author; a value in it is a whole value, or a part of the string around
+    it.
+    """
     written: list[str] = []
     in_string = False
     for piece in pieces:
@@ -158,12 +178,15 @@ def _ends_in_string(piece: str, in_string: bool) -> bool:
 
 
 def _parse_yaml(content: Template) -> Json:
-    """YAML text of the author; where values are to stand in it, only a tree says what belongs together."""
+    """YAML text of the author; where values are to stand in it, only a tree says what belongs
+    together.
+    """
     from plait.core.documents import parse
 
     if any(not isinstance(part, Text) for part in content.leaf.program.parts):
         raise InputError(
-            "text with variables in it cannot be written as YAML: a value could change what it means",
+            "text with variables in it cannot be written as YAML: a value could change what it "
+            "means",
             content.leaf.source.outer_span(0, len(content.leaf.source.text)),
             AS_MAP,
             code="yaml-text",
@@ -175,14 +198,19 @@ def _as_yaml(value: Json) -> str:
     import yaml
 
     class Writer(yaml.SafeDumper):
-        """Writes what YAML takes for a line break in double quotes, where it is escaped and comes back."""
+        """Writes what YAML takes for a line break in double quotes, where it is escaped and comes
+        back.
+        """
 
         def represent_str(self, data: str) -> yaml.ScalarNode:
             breaks = any(char in data for char in "\x85\u2028\u2029")
-            return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if breaks else None)
+            return self.represent_scalar(
+                "tag:yaml.org,2002:str", data, style='"' if breaks else None
+            )
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the shape of the library
-            return True  # data is written out wherever it stands: readers of other kinds know no `&id001`
+            # data is written out wherever it stands: readers of other kinds know no `&id001`
+            return True
 
     Writer.add_representer(str, Writer.represent_str)
     written: str = yaml.dump(

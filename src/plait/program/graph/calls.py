@@ -36,7 +36,11 @@ PREFIX = "tool:"
 
 def whole_id(written: str, is_directive: bool) -> str:
     """The id by which a tool, or a directive, is called."""
-    return f"{DIRECTIVE}{written.removeprefix(DIRECTIVE)}" if is_directive else written.removeprefix(PREFIX)
+    return (
+        f"{DIRECTIVE}{written.removeprefix(DIRECTIVE)}"
+        if is_directive
+        else written.removeprefix(PREFIX)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,9 @@ class ShellCall:
 Action: TypeAlias = NodeCall | ShellCall
 
 
-def call_result(call: Action, ctx: StepContext, names: NodeScope, *, strict: bool) -> dict[str, Json]:
+def call_result(
+    call: Action, ctx: StepContext, names: NodeScope, *, strict: bool
+) -> dict[str, Json]:
     """What the action gave, unwrapped; StepError if it failed."""
     if isinstance(call, ShellCall):
         return unwrap_result(replace(call.action, strict=strict).run_with(ctx, names))
@@ -96,7 +102,9 @@ def describe_call(call: Action, ctx: StepContext, names: NodeScope, *, strict: b
 
 
 def _tool_id(call: NodeCall, names: NodeScope, *, strict: bool) -> str:
-    named = call.tool if isinstance(call.tool, str) else render_text(call.tool, names, strict=strict)
+    named = (
+        call.tool if isinstance(call.tool, str) else render_text(call.tool, names, strict=strict)
+    )
     return whole_id(named, call.is_directive)
 
 
@@ -105,7 +113,9 @@ def _params(
 ) -> Mapping[str, Json]:
     if call.params is None:
         return {}
-    return drop_nulls(require_mapping(tool_id, fill_params(ctx, tool_id, call.params, names, strict=strict)))
+    return drop_nulls(
+        require_mapping(tool_id, fill_params(ctx, tool_id, call.params, names, strict=strict))
+    )
 
 
 def drop_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
@@ -134,7 +144,9 @@ def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
 # ── calls that are made once ─────────────────────────────────────────────
 
 
-def _once(call: NodeCall, ctx: StepContext, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+def _once(
+    call: NodeCall, ctx: StepContext, tool_id: str, params: Mapping[str, Json]
+) -> dict[str, Json]:
     """The result of an equal call of the very same tool, if there was one in this project."""
     run = working(ctx.run)
     digest = run.hands.digest(tool_id)
@@ -156,12 +168,22 @@ def _once(call: NodeCall, ctx: StepContext, tool_id: str, params: Mapping[str, J
 
 
 def performed_items(
-    loop: NodeForeach, call: Action, node: NodeSpec, ctx: StepContext, names: NodeScope, *, strict: bool
+    loop: NodeForeach,
+    call: Action,
+    node: NodeSpec,
+    ctx: StepContext,
+    names: NodeScope,
+    *,
+    strict: bool,
 ) -> dict[str, Json]:
-    """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from that."""
+    """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from
+    that.
+    """
     items = _items(loop, names, strict=strict)
     ctx.run.emit(ItemsCounted(ctx.path, len(items)))
-    check_not_empty(len(items), loop.on_empty, ctx, f"node '{node.name}'", "the list of 'over' is empty")
+    check_not_empty(
+        len(items), loop.on_empty, ctx, f"node '{node.name}'", "the list of 'over' is empty"
+    )
     ended: dict[int, Outcome] = {}
 
     def each(work: WorkItem) -> Outcome:
@@ -169,7 +191,9 @@ def performed_items(
         state = {**names.names["state"], loop.name: work.item}
         seen = names.with_names(**{loop.name: work.item, "state": state})
         title = ctx.run.mask(item_title(work.item))
-        item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
+        item = Item(
+            node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going
+        )
         # What a call is given it has from `seen`; hooks ask the scope.
         scope = None if ctx.run.hooks is None else ctx.scope.child(item=deep_copy(work.item))
         return perform(item, ctx.child(item, scope=scope, order=work.order))
@@ -179,7 +203,9 @@ def performed_items(
 
     def wanted() -> Iterator[WorkItem]:
         for order, item in enumerate(items):
-            stops = not loop.keeps_going and any(isinstance(one, Failed) for one in list(ended.values()))
+            stops = not loop.keeps_going and any(
+                isinstance(one, Failed) for one in list(ended.values())
+            )
             if stops or ctx.run.is_stopping():
                 return
             yield WorkItem(order, str(order), item)
@@ -187,7 +213,9 @@ def performed_items(
     backend = working(ctx.run).backend
     backend.run(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
     ctx.run.require_not_stopped()
-    failures = [(order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)]
+    failures = [
+        (order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)
+    ]
     if failures and not loop.keeps_going:
         raise StepError(_as_one(failures, len(items)))
     if failures:
@@ -200,7 +228,9 @@ def _items(loop: NodeForeach, names: NodeScope, *, strict: bool) -> list[Json]:
     found = render_json_value(loop.over, names, strict=strict)  # what a secret is part of is one
     if isinstance(found, list):
         return list(copy_shared(found))
-    raise StepError(Failure("foreach goes over a list, and what 'over' leads to is none", "refused"))
+    raise StepError(
+        Failure("foreach goes over a list, and what 'over' leads to is none", "refused")
+    )
 
 
 def _entry(order: int, outcome: Outcome) -> Json:
@@ -248,7 +278,9 @@ class Item:
     retry_scope = "inner"
 
     def value_after_failure(self, failure: Failure) -> Json:
-        """What an item gives whose failure a hook swallows: the same as in a loop that keeps going."""
+        """What an item gives whose failure a hook swallows: the same as in a loop that keeps
+        going.
+        """
         return error_entry(failure, int(self.name.partition(":")[2]))
 
     def run(self, ctx: StepContext) -> Json:

@@ -100,7 +100,9 @@ class NodeStep:
         self.policy = _whole_policy(node) if self.is_composed else node.policy
 
     def value_after_failure(self, failure: Failure) -> Json:
-        """What the visit comes to where a hook swallows its failure; None: nobody can say where to go on."""
+        """What the visit comes to where a hook swallows its failure; None: nobody can say where to
+        go on.
+        """
         error = error_record(self.node, failure)
         if self.node.on_error is not None:
             return {"error": error, "next": self.node.on_error}
@@ -127,7 +129,8 @@ class NodeStep:
             }
             verdict = self._way.hook_decision("after_step", ctx, told)
             if verdict is not None and verdict.verb == "abort":
-                # A gate that could not answer has not heard of the visit, which therefore has no end yet.
+                # A gate that could not answer has not heard of the visit, which therefore has no
+                # end yet.
                 outcome = Succeeded(record) if verdict.is_all else None
                 raise replace(verdict, path=ctx.path).abort_error(outcome)
         return record
@@ -152,7 +155,9 @@ class NodeStep:
         node, record = self.node, dict[str, Json]()
         if node.assign is not None:
             assigned = record["assign"] = self._recordable(self._render(node.assign, names))
-            if json_size(assigned) > _MANY:  # two nodes may double each other's texts, visit by visit
+            if (
+                json_size(assigned) > _MANY
+            ):  # two nodes may double each other's texts, visit by visit
                 require_bounded({**names.names["state"], **assigned})
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]
@@ -175,7 +180,9 @@ class NodeStep:
         since = ctx.replay_after if ctx.can_replay else ctx.run.journal.last()
         while True:
             name = CALL if attempt == 1 else f"{CALL}@{attempt}"
-            called = Called(self, call, names, name, is_followed=self._is_followed(ctx, name, attempt))
+            called = Called(
+                self, call, names, name, is_followed=self._is_followed(ctx, name, attempt)
+            )
             if attempt > 1:
                 ctx.run.is_first_run = False
                 called.goes_on_in = (first, since)
@@ -188,7 +195,9 @@ class NodeStep:
             attempt += 1
 
     def _is_followed(self, ctx: StepContext, name: str, attempt: int) -> bool:
-        """Has a hook said what follows from a failure, in an earlier life that did not end the visit?"""
+        """Has a hook said what follows from a failure, in an earlier life that did not end the
+        visit?
+        """
         hooks, journal = self._way.hooks, ctx.run.journal
         if hooks is None or ctx.run.is_first_run or not ctx.can_replay:
             return False
@@ -228,13 +237,16 @@ class NodeStep:
         return kept
 
     def _tell_of_secrets(self) -> None:
-        """A resumed run has what is recorded, and no other state: so it is the same in this life."""
+        """A resumed run has what is recorded, and no other state: so it is the same in this
+        life.
+        """
         run, about = working(self._way.turn.run), f"secrets of {self.node.name}"
         if about not in run.note_keys:
             run.note_keys.add(about)
             told = "what it gives on holds a secret, and *** stands for that from here on"
             run.note(
-                self._way.turn.path, f"node '{self.node.name}': {told}; use ${{inputs.…}} where it is needed"
+                self._way.turn.path,
+                f"node '{self.node.name}': {told}; use ${{inputs.…}} where it is needed",
             )
 
 
@@ -269,7 +281,8 @@ class Called:
         self.policy = replace(visit.node.policy, keep_failure=is_followed)
         self._visit, self._call, self._names = visit, call, names
         self.goes_on_in: tuple[str, int] | None = None
-        """The path of the first attempt, and the event behind which what is recorded there counts."""
+        """The path of the first attempt, and the event behind which what is recorded there counts.
+        """
 
     retry_scope = "inner"
 
@@ -307,13 +320,17 @@ def next_node(
     return {"next": to, "edge": number + 1} if alike else {"next": to}
 
 
-def _first_open(node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None) -> int | None:
+def _first_open(
+    node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None
+) -> int | None:
     seen: NodeScope | None = None
     for number, edge in enumerate(node.edges):
         if edge.when is None:
             return number
         if seen is None:
-            seen = names.with_names(state={**names.names["state"], **assigned}) if assigned else names
+            seen = (
+                names.with_names(state={**names.names["state"], **assigned}) if assigned else names
+            )
         if edge.when.holds(seen):
             return number
     return None

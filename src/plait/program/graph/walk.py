@@ -114,7 +114,9 @@ def leads_to(node: NodeSpec) -> Iterator[str]:
 
 
 def describe_node(node: NodeSpec, does: str | None = None) -> str:
-    """What a node does, as its author wrote it, or in the words of whoever knows more; and its edges."""
+    """What a node does, as its author wrote it, or in the words of whoever knows more; and its
+    edges.
+    """
     if does is None:
         does = node.kind if node.call is None else node.call.source_text()
         does = does if node.loop is None else f"for each {node.loop.name}: {does}"
@@ -168,7 +170,9 @@ class GraphProgram:
 
     @plans
     def run(self, ctx: StepContext) -> Json:
-        """`{output, state, steps}`, and `errors` if it went on from some; StepError when it fails."""
+        """`{output, state, steps}`, and `errors` if it went on from some; StepError when it
+        fails.
+        """
         with working(ctx.run).budget_scope(
             ctx.path, self.limits, f"graph '{self.name}'", goes_on=ctx.can_replay
         ) as spent:
@@ -283,7 +287,9 @@ class _Way:
     def _after_failure(self, node: NodeSpec, failure: Failure) -> str | None:
         error = error_record(node, failure)
         if node.on_error is None and not self.graph.continue_on_error:
-            raise StepError(replace(failure, message=_at_node(node, failure.message), output=self.partial()))
+            raise StepError(
+                replace(failure, message=_at_node(node, failure.message), output=self.partial())
+            )
         self._remember(node, error)
         if node.on_error is not None:
             return node.on_error
@@ -299,7 +305,9 @@ class _Way:
 
     def _require_steps_left(self) -> None:
         if self.steps >= self.graph.max_steps:
-            own = LimitReached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
+            own = LimitReached(
+                "steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'"
+            )
             if self.hooks is not None:
                 self.hooks.limit_reached(self.turn, own, self.facts())
             raise StepError(own.failure({**self.partial(), "ended": "limit"}))
@@ -334,7 +342,9 @@ class _Way:
         if verdict is not None and verdict.verb == "abort":
             raise verdict.abort_error()
 
-    def hook_decision(self, event: str, ctx: StepContext, context: Mapping[str, Json]) -> HookDecision | None:
+    def hook_decision(
+        self, event: str, ctx: StepContext, context: Mapping[str, Json]
+    ) -> HookDecision | None:
         """What hooks say, if there are any."""
         if self.hooks is None:
             return None
@@ -364,14 +374,18 @@ def _limit_names(spent: Budget) -> tuple[str, ...]:
 
 
 def _require_known_nodes(graph: GraphProgram, ctx: StepContext) -> None:
-    """A node that was visited and is no longer there was renamed or removed: the file has changed."""
+    """A node that was visited and is no longer there was renamed or removed: the file has
+    changed.
+    """
     from plait.engine.replay import changed_steps_error
 
     recorded = [known.path.rpartition("/")[2] for known in ctx.run.journal.steps_in(ctx.path)]
     visits = (name for name in recorded if not name.startswith("hook:"))
     gone = {name for visit in visits if (name := visit.partition("@")[0]) not in graph.nodes}
     if gone:
-        raise changed_steps_error((f"{ctx.path}/{name}", "no longer a node") for name in sorted(gone))
+        raise changed_steps_error(
+            (f"{ctx.path}/{name}", "no longer a node") for name in sorted(gone)
+        )
 
 
 # ── one visit ────────────────────────────────────────────────────────────
@@ -381,7 +395,9 @@ _AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
 
 
 def _at_node(node: NodeSpec, message: str) -> str:
-    """With the node at which a graph has failed; of graphs that call one another each node is named once."""
+    """With the node at which a graph has failed; of graphs that call one another each node is named
+    once.
+    """
     at = f"node '{node.name}': "
     named = _AT_NODES.match(message)
     return message if named is not None and at in named[0] else at + message
@@ -391,7 +407,8 @@ def _at_node(node: NodeSpec, message: str) -> str:
 
 
 def _plan_graph(graph: GraphProgram, ctx: StepContext) -> Json:
-    """Which way is taken only a run can know: every node that can be reached is shown, as it is written.
+    """Which way is taken only a run can know: every node that can be reached is shown, as it is
+    written.
 
     Of the first one more is known: what it would be called with.
     """
@@ -408,7 +425,9 @@ def _plan_graph(graph: GraphProgram, ctx: StepContext) -> Json:
             does = "what it called is kept"
         is_changed = known is not None and known.fingerprint != node.fingerprint
         run.add_planned_step(
-            replace(inner, can_replay=inner.can_replay and is_changed), node.kind, describe_node(node, does)
+            replace(inner, can_replay=inner.can_replay and is_changed),
+            node.kind,
+            describe_node(node, does),
         )
     return {}
 
@@ -421,8 +440,12 @@ def _first_visit(node: NodeSpec, ctx: StepContext) -> StepRecord | None:
 
 def _first_done_again(graph: GraphProgram, ctx: StepContext) -> float:
     """The number of the first end that counts no more: all that is behind it is done again."""
-    ends = ((node, known) for node in reachable(graph) if (known := _first_visit(node, ctx)) is not None)
-    return min((known.number for node, known in ends if not _counts(node, known)), default=float("inf"))
+    ends = (
+        (node, known) for node in reachable(graph) if (known := _first_visit(node, ctx)) is not None
+    )
+    return min(
+        (known.number for node, known in ends if not _counts(node, known)), default=float("inf")
+    )
 
 
 def _counts(node: NodeSpec, known: StepRecord) -> bool:
@@ -433,7 +456,9 @@ def _counts(node: NodeSpec, known: StepRecord) -> bool:
 def _keeps_call(node: NodeSpec, ctx: StepContext) -> bool:
     """Was its call recorded as a step of its own, as it is now?"""
     known = ctx.run.journal.step(f"{ctx.child(node).path}/call") if node.call else None
-    return known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
+    return (
+        known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
+    )
 
 
 def _first_call(graph: GraphProgram, node: NodeSpec, ctx: StepContext) -> str | None:

@@ -36,19 +36,25 @@ _MAGIC: Final = re.compile(r"[*?\[]")
 
 
 def command_problem(template: Template, span: Span, directory: str | None) -> Problem | None:
-    """Why a plain input is refused: it is written like a command, and nothing there is called so."""
+    """Why a plain input is refused: it is written like a command, and nothing there is called
+    so.
+    """
     written = template.leaf.source.text.strip()
     if not _is_like_command(_without_holes(template).strip()):
         return None
     if directory is not None and not template.placeholders and _names_something(written, directory):
         return None
     what = "this is written like a command, and an input runs one only if it says so"
-    return Problem(what, span, f"write input: {{command: {json_text(written)}}}", code="command-input")
+    return Problem(
+        what, span, f"write input: {{command: {json_text(written)}}}", code="command-input"
+    )
 
 
 def _without_holes(template: Template) -> str:
     """The author's own text; a value in it is some word."""
-    return "".join(part.text if isinstance(part, Text) else "x" for part in template.leaf.program.parts)
+    return "".join(
+        part.text if isinstance(part, Text) else "x" for part in template.leaf.program.parts
+    )
 
 
 def _is_like_command(text: str) -> bool:

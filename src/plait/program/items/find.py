@@ -45,7 +45,9 @@ UNKNOWN: Final[Mapping[str, Json]] = {"count": None, "items": []}
 
 @dataclass(frozen=True, slots=True)
 class FindItems:
-    """The step that finds the items of a map and writes them down, before the first of them is worked on."""
+    """The step that finds the items of a map and writes them down, before the first of them is
+    worked on.
+    """
 
     input: InputSpec
     selection: Selection
@@ -88,7 +90,9 @@ class FindItems:
         if not isinstance(value, dict):
             return
         if "items" in value:
-            yield from (WorkItem(order, key, item) for order, (key, item) in enumerate(value["items"]))
+            yield from (
+                WorkItem(order, key, item) for order, (key, item) in enumerate(value["items"])
+            )
             return
         file = self._file(ctx)
         if not ctx.run.is_first_run:
@@ -98,7 +102,8 @@ class FindItems:
 
     def _file(self, ctx: StepContext) -> str:
         owner = ctx.path.removesuffix(f"/{self.name}")
-        # That of the flow; or of a workflow that a step of it calls, perhaps for each of many items.
+        # That of the flow; or of a workflow that a step of it calls, perhaps for each of many
+        # items.
         name = "items.jsonl" if "/" not in owner else f"items-{path_digest(owner)}.jsonl"
         return os.path.join(working(ctx.run).folder, name)
 
@@ -124,7 +129,9 @@ class FindItems:
         bound = bind_shell(command, ctx.scope, strict=self.strict)
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
         try:
-            yield from run.hands.lines(bound, cwd=ctx.directory, env=ctx.env, timeout=timeout, stop=run.stop)
+            yield from run.hands.lines(
+                bound, cwd=ctx.directory, env=ctx.env, timeout=timeout, stop=run.stop
+            )
         except ProcessError as error:
             if error.code != "command-failed":
                 raise
@@ -146,7 +153,9 @@ class FindItems:
             run.add_planned_step(ctx, "items", f"not known yet: {why}")
             return dict(UNKNOWN)
         try:
-            found = [[key, item] for key, item in islice(self._items_with_keys(ctx), MOST_REHEARSED)]
+            found = [
+                [key, item] for key, item in islice(self._items_with_keys(ctx), MOST_REHEARSED)
+            ]
         except InputError as error:
             if not run.would_have_run:
                 raise  # nothing that could still make them
@@ -167,7 +176,11 @@ class FindItems:
             return None
         chosen = self.selection
         asking = (chosen.json_path, chosen.filter, chosen.sort_by, chosen.distinct, self.id)
-        return "they are chosen by what only a run knows" if any(one is not None for one in asking) else None
+        return (
+            "they are chosen by what only a run knows"
+            if any(one is not None for one in asking)
+            else None
+        )
 
 
 def path_digest(path: str) -> str:

@@ -46,7 +46,9 @@ def parse_items(
     path: JsonPath | None,
     most: int = MAX_LOADED,
 ) -> Iterator[Json]:
-    """The items in these bytes; `name` is what messages call them, `file` the name that tells a format."""
+    """The items in these bytes; `name` is what messages call them, `file` the name that tells a
+    format.
+    """
     if form is None:
         form, chunks = _detect_format(chunks, os.path.splitext(file)[1].lower(), path)
     if form == "json":
@@ -62,7 +64,9 @@ def parse_items(
         yield from path.of_document(list(items), name)
 
 
-def _of_json(chunks: Iterator[bytes], name: str, path: JsonPath | None, most: int) -> Iterator[Json]:
+def _of_json(
+    chunks: Iterator[bytes], name: str, path: JsonPath | None, most: int
+) -> Iterator[Json]:
     if path is None:
         yield from stream_elements(_texts(chunks, name), None, name)
     elif path.names is not None:
@@ -86,7 +90,9 @@ def _detect_format(
 
 
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, bool]:
-    """The beginning: its first line with something on it, and the beginning of another, if there are."""
+    """The beginning: its first line with something on it, and the beginning of another, if there
+    are.
+    """
     head = b""
     for chunk in chunks:
         head += chunk
@@ -155,7 +161,11 @@ def _of_csv(chunks: Iterator[bytes], name: str) -> Iterator[Json]:
         elif len(row) != len(header):
             what = f"this row has {len(row)} fields, and the header has {len(header)}"
             few = "write an empty field for each that has nothing in it: a,,c"
-            fix = few if len(row) < len(header) else 'put fields with a comma in it in "double quotes"'
+            fix = (
+                few
+                if len(row) < len(header)
+                else 'put fields with a comma in it in "double quotes"'
+            )
             raise DocumentError(what, f"{name}:{rows.line_num}", fix, code="csv")
         else:
             yield dict(zip(header, row, strict=True))

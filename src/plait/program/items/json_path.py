@@ -25,7 +25,9 @@ from plait.template.program import follow_path
 class JsonPath:
     text: str
     names: tuple[str, ...] | None
-    """Where the list is of which elements are chosen one by one; None: the whole document is needed."""
+    """Where the list is of which elements are chosen one by one; None: the whole document is
+    needed.
+    """
     wants_list: bool
     """The path names one thing, and that is the list of items."""
     _query: Query = field(repr=False, compare=False)
@@ -41,7 +43,9 @@ class JsonPath:
         if self.names is None:
             found = [node.value for node in self._query.nodes(document, where)]
             yield from (
-                require_list(found[0] if found else UNDEFINED, self, where) if self.wants_list else found
+                require_list(found[0] if found else UNDEFINED, self, where)
+                if self.wants_list
+                else found
             )
             return
         yield from self.of_elements(path_elements(follow_path(document, self.names), self, where))
@@ -102,4 +106,6 @@ def compile_json_path(text: str, source: Source | None = None) -> JsonPath:
         return JsonPath(text, names, True, query, None)
     if not chooses_one_by_one(rest):
         return JsonPath(text, None, query.is_singular, query, None)
-    return JsonPath(text, names, False, query, None if is_wildcard(rest) else compile_query(f"${rest}"))
+    return JsonPath(
+        text, names, False, query, None if is_wildcard(rest) else compile_query(f"${rest}")
+    )

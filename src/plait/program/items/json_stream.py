@@ -111,7 +111,9 @@ class _Document:
                 raise no_list(UNDEFINED, path, self.reader.name)
             if path is None:
                 keys = (
-                    [key for key in value if isinstance(value[key], list)] if isinstance(value, dict) else []
+                    [key for key in value if isinstance(value[key], list)]
+                    if isinstance(value, dict)
+                    else []
                 )
                 raise not_a_list(type_name(value), keys, "in it", self.reader.name)
             yield from path_elements(value, path, self.reader.name)
@@ -124,7 +126,9 @@ class _Document:
                 continue
             if seen:
                 self.wrong(
-                    "a key stands twice in one object", "remove or rename all but one", "duplicate-key"
+                    "a key stands twice in one object",
+                    "remove or rename all but one",
+                    "duplicate-key",
                 )
             seen = True
             yield from self.find_elements(names[1:], path)
@@ -135,7 +139,9 @@ class _Document:
         """Each key of a map; whoever takes it reads its value before the next."""
         for _ in self.parts("{", "}"):
             if self.next_char() != '"':
-                self.wrong("a key in double quotes is missing", "quote the key, or remove a last ','")
+                self.wrong(
+                    "a key in double quotes is missing", "quote the key, or remove a last ','"
+                )
             key = self.value()
             if self.next_char() != ":":
                 self.wrong("a ':' is missing after the key", "write ':' and the value")
@@ -160,7 +166,9 @@ class _Document:
                 return
             if char != ",":
                 self.at -= 1
-                self.wrong("a ',' or a closing bracket is missing here", "separate the values by ','")
+                self.wrong(
+                    "a ',' or a closing bracket is missing here", "separate the values by ','"
+                )
 
     def require_end(self) -> None:
         if self.next_char():
@@ -179,7 +187,11 @@ class _Document:
                 if self.ended or self.is_certain(error):
                     self.reader.explain(self.buffer[self.at : error.pos + NEAR_END], *self.place())
             except ValueError:
-                self.wrong("this value holds a number with too many digits", "write it as a string", "value")
+                self.wrong(
+                    "this value holds a number with too many digits",
+                    "write it as a string",
+                    "value",
+                )
             except RecursionError:
                 self.reader.explain(self.buffer[self.at :], *self.place())
             else:
@@ -192,7 +204,9 @@ class _Document:
 
     def is_complete(self, value: Json, end: int) -> bool:
         """A number near the end of what is there may go on: 1 is also the beginning of 1e+5."""
-        return self.ended or value.__class__ not in (int, float) or end + len("e+") < len(self.buffer)
+        return (
+            self.ended or value.__class__ not in (int, float) or end + len("e+") < len(self.buffer)
+        )
 
     def is_certain(self, error: json.JSONDecodeError) -> bool:
         """Is this wrong whatever follows?"""

@@ -39,7 +39,9 @@ def canonical(item: Json) -> bytes:
     try:
         return _encode(item).encode("ascii")
     except (TypeError, ValueError, RecursionError):
-        return json_text(item).encode("utf-8", "surrogatepass")  # which masks secrets, or says what is wrong
+        return json_text(item).encode(
+            "utf-8", "surrogatepass"
+        )  # which masks secrets, or says what is wrong
 
 
 def item_key(

@@ -43,7 +43,11 @@ def select(items: Iterable[Json], selection: Selection) -> Iterator[Json]:
     """
     chosen = iter(items)
     if (path := selection.json_path) is not None:
-        chosen = path.of_elements(chosen) if path.streams_items else path.of_document(list(chosen), "items")
+        chosen = (
+            path.of_elements(chosen)
+            if path.streams_items
+            else path.of_document(list(chosen), "items")
+        )
     if selection.filter is not None:
         chosen = filter(selection.filter.holds, chosen)
     if selection.sort_by is not None:
@@ -97,7 +101,9 @@ class _Reader:
         self.node = node
         self.problems: list[Problem] = []
 
-    def compile_field(self, key: str, compile_: Callable[[str, Source], Compiled]) -> Compiled | None:
+    def compile_field(
+        self, key: str, compile_: Callable[[str, Source], Compiled]
+    ) -> Compiled | None:
         node = self.node.get(key)
         if node is None:
             return None
@@ -121,10 +127,14 @@ class _Reader:
                     return item_path(path).keys
                 except InputError:
                     self.wrong(
-                        "distinct", "this is not a path", "write a field, a.b, or true for the whole item"
+                        "distinct",
+                        "this is not a path",
+                        "write a field, a.b, or true for the whole item",
                     )
             case _:
-                self.wrong("distinct", "'distinct' is a field, or true", "write the name of a field")
+                self.wrong(
+                    "distinct", "'distinct' is a field, or true", "write the name of a field"
+                )
         return None
 
     def count(self, key: str) -> int | None:

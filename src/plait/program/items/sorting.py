@@ -154,7 +154,10 @@ def compile_order(text: str, source: Source | None = None) -> SortOrder:
 def _order_key(parts: list[re.Match[str]], source: Source, problems: list[Problem]) -> OrderKey:
     if not parts:
         _wrong(
-            "a field is missing", Span(source, 0, len(source.text)), "write a field between commas", problems
+            "a field is missing",
+            Span(source, 0, len(source.text)),
+            "write a field between commas",
+            problems,
         )
         return OrderKey(())
     path, *words = parts
@@ -174,7 +177,9 @@ def _order_key(parts: list[re.Match[str]], source: Source, problems: list[Proble
     meant = closest_name(strange[0].upper(), _WORDS)
     fix = f"did you mean {meant}? " if meant and strange[0].upper() != meant else ""
     fix += "write field [ASC|DESC] [NULLS FIRST|LAST], with a comma before the next"
-    _wrong("this order cannot be read", Span(source, strange.start(), words[-1].end()), fix, problems)
+    _wrong(
+        "this order cannot be read", Span(source, strange.start(), words[-1].end()), fix, problems
+    )
     return OrderKey(keys)
 
 

@@ -22,7 +22,14 @@ from plait.core.values import Json, text
 from plait.program.items.commands import command_problem
 from plait.program.items.formats import parse_items
 from plait.program.items.json_path import JsonPath
-from plait.program.items.spec import AutoInput, CommandInput, FileInput, GlobInput, InputSpec, ItemsInput
+from plait.program.items.spec import (
+    AutoInput,
+    CommandInput,
+    FileInput,
+    GlobInput,
+    InputSpec,
+    ItemsInput,
+)
 from plait.template.nodes import Text
 from plait.template.program import Lookup
 from plait.template.template import Template
@@ -75,7 +82,9 @@ def _read_auto_input(
         return
     if not isinstance(said, str):
         what = "this is neither a list nor the name of a file"
-        raise InputError(what, spec.span, "name a file, or a value that is a list", code="bad-input")
+        raise InputError(
+            what, spec.span, "name a file, or a value that is a list", code="bad-input"
+        )
     if _is_glob(spec.text) and not _exists(said, directory):
         paths = _of_glob(_pattern(spec.text, names), spec.span, directory, allow_outside)
         yield from _apply_path(paths, json_path, spec.span)
@@ -91,7 +100,9 @@ def is_pattern(spec: InputSpec) -> bool:
 def _apply_path(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterator[Json]:
     if path is None:
         return items
-    return path.of_elements(items) if path.streams_items else path.of_document(list(items), str(span))
+    return (
+        path.of_elements(items) if path.streams_items else path.of_document(list(items), str(span))
+    )
 
 
 def _name(template: Template) -> str:
@@ -104,20 +115,30 @@ def _name(template: Template) -> str:
 OUTPUT: Final = "its output"
 
 
-def _of_command(spec: CommandInput, run_command: RunCommand, path: JsonPath | None) -> Iterator[Json]:
+def _of_command(
+    spec: CommandInput, run_command: RunCommand, path: JsonPath | None
+) -> Iterator[Json]:
     try:
-        yield from parse_items(run_command(spec.command), OUTPUT, form=spec.format, file="", path=path)
+        yield from parse_items(
+            run_command(spec.command), OUTPUT, form=spec.format, file="", path=path
+        )
     except (DocumentError, LimitError) as error:
-        raise type(error).together(_in_output(problem, spec) for problem in error.problems) from None
+        raise type(error).together(
+            _in_output(problem, spec) for problem in error.problems
+        ) from None
 
 
 def _in_output(problem: Problem, spec: CommandInput) -> Problem:
     """Two places: where the command stands, and where in its output the trouble is."""
     place = str(problem.where or "").removeprefix(OUTPUT).split(":")[1:]
-    where = ", ".join(f"{name} {number}" for name, number in zip(("line", "column"), place, strict=False))
+    where = ", ".join(
+        f"{name} {number}" for name, number in zip(("line", "column"), place, strict=False)
+    )
     what = f"what this command prints cannot be read{f', {where}' if where else ''}: {problem.what}"
     guessed = "" if spec.format else "; or say which format it is"
-    return Problem(what, spec.span, f"{problem.fix or 'run it by hand'}{guessed}", code=problem.code)
+    return Problem(
+        what, spec.span, f"{problem.fix or 'run it by hand'}{guessed}", code=problem.code
+    )
 
 
 # ── files ────────────────────────────────────────────────────────────────
@@ -137,17 +158,23 @@ def _of_file(
         yield from parse_items(chunks, _name(template), form=form, file=path, path=json_path)
 
 
-def _open_input(path: str, template: Template, span: Span, directory: str, allow_outside: bool) -> IO[bytes]:
+def _open_input(
+    path: str, template: Template, span: Span, directory: str, allow_outside: bool
+) -> IO[bytes]:
     try:
         # Not blocking: a pipe that nobody writes to is refused below, not waited for.
-        descriptor = os.open(os.path.join(directory, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(
+            os.path.join(directory, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except (FileNotFoundError, NotADirectoryError):
         raise _no_file(path, template, span, directory) from None
     except (OSError, ValueError) as error:
         raise_machine_limit(error)
         reason = error.strerror if isinstance(error, OSError) else "its name holds NUL"
         what = f"'{_name(template)}' cannot be read: {reason}"
-        raise InputError(what, span, "look at its name and permissions", code="unreadable") from None
+        raise InputError(
+            what, span, "look at its name and permissions", code="unreadable"
+        ) from None
     try:
         _require_regular_file(descriptor, template, span)
         if not (allow_outside or _is_inside(descriptor, directory)):
@@ -163,7 +190,10 @@ def _require_regular_file(descriptor: int, template: Template, span: Span) -> No
     if stat.S_ISDIR(mode):
         what = f"'{_name(template)}' is a folder"
         raise InputError(
-            what, span, f"for the files in it write {_name(template).rstrip('/')}/*", code="bad-input"
+            what,
+            span,
+            f"for the files in it write {_name(template).rstrip('/')}/*",
+            code="bad-input",
         )
     if not stat.S_ISREG(mode):
         what = f"'{_name(template)}' is a pipe or device, not a file"
@@ -180,7 +210,9 @@ def _is_below(path: str, root: str) -> bool:
 
 def _refuse_outside(template: Template, span: Span) -> NoReturn:
     what = f"'{_name(template)}' is outside the project"
-    raise InputError(what, span, "name a file below the project, or allow files outside", code="file-outside")
+    raise InputError(
+        what, span, "name a file below the project, or allow files outside", code="file-outside"
+    )
 
 
 def _exists(path: str, directory: str) -> bool:
@@ -196,7 +228,10 @@ def _no_file(path: str, template: Template, span: Span, directory: str) -> Input
     what = f"there is no file '{_name(template)}'"
     if not fixed:
         what = f"'{_name(template)}' gives text here, and that is not the name of a file"
-        fix = "what a step prints is a list if it is captured with capture_format: json, or lines; " + fix
+        fix = (
+            "what a step prints is a list if it is captured with capture_format: json, or lines; "
+            + fix
+        )
     return InputError(what, span, fix, code="no-file")
 
 
@@ -227,7 +262,8 @@ def _pattern(template: Template, names: Mapping[str, Json] | Lookup) -> str:
     if len(pieces) == 1 and not isinstance(pieces[0], str):
         return text(pieces[0].value)  # the author says that this value is a pattern
     return "".join(
-        piece if isinstance(piece, str) else _MAGIC.sub(r"[\g<0>]", text(piece.value)) for piece in pieces
+        piece if isinstance(piece, str) else _MAGIC.sub(r"[\g<0>]", text(piece.value))
+        for piece in pieces
     )
 
 
@@ -243,7 +279,9 @@ def _of_glob(pattern: str, span: Span, directory: str, allow_outside: bool) -> I
     if not os.path.isdir(os.path.join(directory, root)):
         raise InputError("the folder of this glob does not exist", span, NO_FOLDER, code="no-file")
     bound = None if allow_outside else os.path.realpath(directory)
-    walk = _Walk([None if one == "**" else _segment(one) for one in segments], wants_folders, bound, span)
+    walk = _Walk(
+        [None if one == "**" else _segment(one) for one in segments], wants_folders, bound, span
+    )
     if walk.leaves(os.path.join(directory, root)):
         raise InputError(
             "this glob leads outside the project", span, "name a folder in it", code="file-outside"
@@ -257,10 +295,16 @@ def _segment(segment: str) -> re.Pattern[str]:
 
 
 class _Walk:
-    """All paths that match, each once: a folder is walked with every place of the pattern it stands at."""
+    """All paths that match, each once: a folder is walked with every place of the pattern it stands
+    at.
+    """
 
     def __init__(
-        self, segments: list[re.Pattern[str] | None], wants_folders: bool, bound: str | None, span: Span
+        self,
+        segments: list[re.Pattern[str] | None],
+        wants_folders: bool,
+        bound: str | None,
+        span: Span,
     ) -> None:
         self.segments = segments
         self.wants_folders = wants_folders
@@ -318,6 +362,9 @@ class _Walk:
         try:
             path.encode()
         except UnicodeEncodeError:
-            what, fix = "a file of this glob has a name that is not UTF-8", "rename it, or narrow the pattern"
+            what, fix = (
+                "a file of this glob has a name that is not UTF-8",
+                "rename it, or narrow the pattern",
+            )
             raise InputError(what, self.span, fix, code="not-utf-8") from None
         return path

@@ -1,4 +1,5 @@
-"""What a file says under `input:`: a file, a glob, a command, a list, or a string that tells by itself.
+"""What a file says under `input:`: a file, a glob, a command, a list, or a string that tells by
+itself.
 
     input: items.json                       a file that exists, or a glob if it has * ? [
     input: [a, b]                           these items
@@ -128,7 +129,9 @@ def _kind_problems(node: Mapping) -> list[Problem]:
     if len(kinds) == 1:
         return []
     if not kinds:
-        return [_wrong("this says nothing to read", node.span, f"write one of: {format_names(KINDS)}")]
+        return [
+            _wrong("this says nothing to read", node.span, f"write one of: {format_names(KINDS)}")
+        ]
     names = " and ".join(f"'{kind}'" for kind in kinds)
     return [_wrong(f"{names} stand in one input", node.span, "keep one of them")]
 
@@ -154,7 +157,8 @@ def _template(node: Node) -> Template:
         return compile_template(str(node.value), "workflow", source=node.source())
     except PlaitError as error:
         raise InputError.together(
-            Problem(problem.what, node.span, problem.fix, code=problem.code) for problem in error.problems
+            Problem(problem.what, node.span, problem.fix, code=problem.code)
+            for problem in error.problems
         ) from None
 
 

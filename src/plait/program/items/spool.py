@@ -39,7 +39,9 @@ def write_spool(items: Iterable[tuple[str, Json]], file: str) -> SpoolInfo:
     unfinished = f"{file}.{os.getpid()}.part"
     count, digest = 0, sha256()
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
         with open(descriptor, "wb", buffering=BUFFER) as spool:
             for key, item in items:
                 line = f"{json_text([key, item])}\n".encode("utf-8", "surrogatepass")

@@ -1,14 +1,16 @@
-"""Which function of Python it is: what tells one handler from another, in this process and the next.
+"""Which function of Python it is: what tells one handler from another, in this process and the
+next.
 
-    a function, a lambda     its qualified name, its code, its defaults, what it holds of those around it
+    a function, a lambda     its qualified name, its code, its defaults, what it holds of those
+    around it
     functools.partial        the function, and the arguments that are bound
     a bound method           the method, and the object
     an object to call        its class, the code of `__call__`, and the object
 
 Data counts by value, functions by this very rule, classes and modules by name.  An object counts by
-its fields if it is frozen.  Any other object may be something else tomorrow: it is known for as long as
-this process lives, and a run that goes on in another one asks.  What a function finds by name in its
-module when it runs is not looked at.
+its fields if it is frozen.  Any other object may be something else tomorrow: it is known for as
+long as this process lives, and a run that goes on in another one asks.  What a function finds by
+name in its module when it runs is not looked at.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ MOST_TOLD: Final = 100_000
 
 
 def function_fingerprint(function: Callable[..., object]) -> str:
-    """The same for the same function, also in another process if everything in it can be compared."""
+    """The same for the same function, also in another process if everything in it can be
+    compared.
+    """
     try:
         return _known(function)
     except TypeError:  # of an object that cannot be a key
@@ -177,7 +181,8 @@ def _constant_fields(value: object) -> dict[str, object] | None:
 
 _HERE: Final = "only here "
 _TOKENS: Final[dict[int, tuple[object, str]]] = {}
-"""By identity: a reference, so that no other object is taken for one that is gone, and its token."""
+"""By identity: a reference, so that no other object is taken for one that is gone, and its token.
+"""
 _LOCK: Final = threading.Lock()
 
 

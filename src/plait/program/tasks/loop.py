@@ -88,7 +88,9 @@ class LoopStep:
 
     @property
     def inner(self) -> Sequence[Step]:
-        return [LoopRound(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)]
+        return [
+            LoopRound(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)
+        ]
 
     retry_scope = "inner"
 
@@ -190,7 +192,9 @@ class LoopRound:
         if order == 0:
             filled = replace(filled, feedback=self.feedback)
         program = self.of.program
-        return make_task_step(program, task, outputs, f"task:{program.cast.task_id(task)}", filled=filled)
+        return make_task_step(
+            program, task, outputs, f"task:{program.cast.task_id(task)}", filled=filled
+        )
 
 
 def compile_until(until: Json) -> Expression:

@@ -2,9 +2,10 @@
 
     delegate(worker, task)
 
-Each delegation is a call of the manager's conversation, and the work is performed below it.  Whether
-one is allowed follows from the calls before it alone, as they were recorded, so that a resumed run
-and calls that run at the same time come to the same.  A refusal goes back to the manager as text.
+Each delegation is a call of the manager's conversation, and the work is performed below it.
+Whether one is allowed follows from the calls before it alone, as they were recorded, so that a
+resumed run and calls that run at the same time come to the same.  A refusal goes back to the
+manager as text.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
 MANAGER: Final = "manager"
 DELEGATE: Final = "delegate"
 PATIENCE: Final = 60.0
-"""Seconds for hooks that are asked about a delegation, while another one waits for what they say."""
+"""Seconds for hooks that are asked about a delegation, while another one waits for what they say.
+"""
 DELEGATION: Final = "delegation-"
 """What the output of a delegation is called, with its number."""
 WORK: Final = "work"
@@ -93,7 +95,9 @@ class ManagerStep:
     workers: Mapping[str, Agent]
     """By their roles, filled: so the manager knows them."""
     roles: Mapping[str, str]
-    """By a role as it is written, as `workers` and `required` of a manager name it: the same, filled."""
+    """By a role as it is written, as `workers` and `required` of a manager name it: the same,
+    filled.
+    """
     fingerprint: str
     name: str = MANAGER
     kind: str = "agent"
@@ -141,7 +145,9 @@ class ManagerStep:
                 made = []
         works = [
             make_task_output(
-                f"{DELEGATION}{number}", Task(str(one["task"]), name=str(one["worker"])), Succeeded(one)
+                f"{DELEGATION}{number}",
+                Task(str(one["task"]), name=str(one["worker"])),
+                Succeeded(one),
             )
             for number, one in enumerate(made, 1)
         ]
@@ -171,20 +177,29 @@ class ManagerStep:
     def _lacking(self, ctx: StepContext) -> str | None:
         worked = {one["worker"] for one in self._delegations(ctx.run.journal, ctx.path)}
         lacking = [role for role in self.manager.required if self.roles[role] not in worked]
-        return f"the manager ended without the work of {', '.join(map(repr, lacking))}" if lacking else None
+        return (
+            f"the manager ended without the work of {', '.join(map(repr, lacking))}"
+            if lacking
+            else None
+        )
 
     def _prompt(self) -> str:
         parts = [
-            "## Workers\n\n" + "\n".join(_describe_worker(one) for one in self._available_workers().values())
+            "## Workers\n\n"
+            + "\n".join(_describe_worker(one) for one in self._available_workers().values())
         ]
         for number, task in enumerate(self.tasks, 1):
-            expected = f"\n\nExpected output: {task.expected_output}" if task.expected_output else ""
+            expected = (
+                f"\n\nExpected output: {task.expected_output}" if task.expected_output else ""
+            )
             parts.append(f"## Task {number}\n\n{task.description or ''}{expected}")
         return "\n\n".join(parts)
 
     def _offer(self) -> ToolOffer:
         named = ", ".join(self._available_workers())
-        return ToolOffer(DELEGATE, f"Have a worker do something. Workers: {named}", SCHEMA, DELEGATE)
+        return ToolOffer(
+            DELEGATE, f"Have a worker do something. Workers: {named}", SCHEMA, DELEGATE
+        )
 
     def _available_workers(self) -> Mapping[str, Agent]:
         names = {self.roles[role] for role in self.manager.workers} or self.workers.keys()
@@ -201,7 +216,9 @@ class ManagerStep:
         worker = self.workers[str(params["worker"])]
         above = run.agents[top].permissions.within
         # A worker may do what its author allows it, not what the manager may do.
-        run.agents[ctx.path] = AgentScope(Permissions(tuple(worker.tools), above), run.budget_at(ctx.path))
+        run.agents[ctx.path] = AgentScope(
+            Permissions(tuple(worker.tools), above), run.budget_at(ctx.path)
+        )
         try:
             value = require_success(ctx.perform(self._work(worker, str(params["task"]))))
         finally:
@@ -211,11 +228,19 @@ class ManagerStep:
     def _work(self, worker: Agent, said: str) -> TaskStep:
         task = Task(said, name=worker.role, agent=worker)
         return task_step(
-            WORK, worker.role, task, (), provider=self.cast.provider, model=self.cast.model, kind="agent"
+            WORK,
+            worker.role,
+            task,
+            (),
+            provider=self.cast.provider,
+            model=self.cast.model,
+            kind="agent",
         )
 
     def _find_refusal(self, ctx: StepContext, rulings: _Rulings) -> str | None:
-        """Why the delegation at a turn is not to be: those that were asked for before it come first."""
+        """Why the delegation at a turn is not to be: those that were asked for before it come
+        first.
+        """
         path, _, own = ctx.path.rpartition("/")
         accepted: Counter[str] = Counter()
         for call, use in _uses(ctx.run.journal, path):
@@ -233,9 +258,13 @@ class ManagerStep:
             guess = closest_name(worker, allowed)
             meant = f"did you mean '{guess}'? " if guess else ""
             there = ", ".join(allowed)
-            return f"there is no worker '{worker}' that you may delegate to; {meant}there are: {there}"
+            return (
+                f"there is no worker '{worker}' that you may delegate to; {meant}there are: {there}"
+            )
         if manager.max_delegations is not None and accepted.total() >= manager.max_delegations:
-            return f"there may be {manager.max_delegations} delegations in all, and they are used up"
+            return (
+                f"there may be {manager.max_delegations} delegations in all, and they are used up"
+            )
         if manager.max_per_worker is not None and accepted[worker] >= manager.max_per_worker:
             return f"'{worker}' may be asked {manager.max_per_worker} times, and that is used up"
         return None
@@ -247,7 +276,9 @@ class ManagerStep:
             known = journal.step(f"{path}/{call}/{WORK}")
             if known is not None and isinstance(known.outcome, Succeeded):
                 assert isinstance(use.arguments, Mapping)
-                made.append({**task_record(known.outcome), **use.arguments, "duration": known.duration})
+                made.append(
+                    {**task_record(known.outcome), **use.arguments, "duration": known.duration}
+                )
         return made
 
     def _with_delegations(self, failure: Failure, ctx: StepContext) -> Failure:
@@ -257,10 +288,16 @@ class ManagerStep:
 
 
 def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
-    """The delegations that a manager has asked for, in its own order, each with the name of its call."""
+    """The delegations that a manager has asked for, in its own order, each with the name of its
+    call.
+    """
     number = 1
     while (known := journal.step(f"{path}/turn:{number}")) is not None:
-        uses = ModelResponse.of(known.outcome.value).uses if isinstance(known.outcome, Succeeded) else ()
+        uses = (
+            ModelResponse.of(known.outcome.value).uses
+            if isinstance(known.outcome, Succeeded)
+            else ()
+        )
         for place, use in enumerate(uses, 1):
             if use.name == DELEGATE:
                 yield f"turn:{number}.call:{place}", use
@@ -268,7 +305,9 @@ def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
 
 
 def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, rulings: _Rulings) -> bool:
-    """Does a delegation count?  Not one that its schema or a hook kept from being made, and that was told."""
+    """Does a delegation count?  Not one that its schema or a hook kept from being made, and that
+    was told.
+    """
     if schema_errors(use.arguments, SCHEMA):
         return False
     journal = ctx.run.journal
@@ -281,7 +320,9 @@ def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, rulings: _Ruling
 
 
 class _Rulings:
-    """Which delegations may be made, by what hooks say: those of one turn are asked about at once."""
+    """Which delegations may be made, by what hooks say: those of one turn are asked about at
+    once.
+    """
 
     def __init__(self) -> None:
         self._told = Condition()

@@ -63,7 +63,9 @@ class MapUnit:
 
 @dataclass(frozen=True, slots=True)
 class TaskMap:
-    """A task for each item, several at a time; then what they gave is put together, level by level."""
+    """A task for each item, several at a time; then what they gave is put together, level by
+    level.
+    """
 
     program: EnsembleProgram
     map: MapReduce
@@ -111,12 +113,19 @@ class TaskMap:
 
     def _any_item(self) -> TaskStep:
         filled = self.program.texts.any_item(self.map, self.program.filled)
-        return make_task_step(self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item")
+        return make_task_step(
+            self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item"
+        )
 
     def _items(self, filled: Sequence[Task]) -> list[TaskStep]:
         return [
             make_task_step(
-                self.program, self.map.task, self.outputs, f"item:{number}", filled=task, kind="item"
+                self.program,
+                self.map.task,
+                self.outputs,
+                f"item:{number}",
+                filled=task,
+                kind="item",
             )
             for number, task in enumerate(filled)
         ]
@@ -130,7 +139,8 @@ class TaskMap:
         program = self.program
         items = items_from_output(self.map, self.outputs[program.cast.task_id(source)])
         steps = self._items(program.texts.fill_items(self.map, program.filled, items))
-        # With other items whoever makes them was done anew, and so is this; else only what is written counts.
+        # With other items whoever makes them was done anew, and so is this; else only what is
+        # written counts.
         written = self._any_item().fingerprint
         return [replace(step, fingerprint=written) for step in steps]
 
@@ -151,7 +161,8 @@ class TaskMap:
         self._require_successes(ctx, outcomes, len(steps), values)
         outputs = [
             replace(
-                make_task_output(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}"
+                make_task_output(f"{self._id}-{number}", step.task, one),
+                name=f"{self.title} {number + 1}",
             )
             for number, (step, one) in enumerate(zip(steps, outcomes, strict=False))
             if isinstance(one, Succeeded)
@@ -172,7 +183,9 @@ class TaskMap:
         failures = [one.failure for one in outcomes if isinstance(one, Failed)]
         if not failures:
             return
-        said = f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
+        said = (
+            f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
+        )
         if self.program.cast.on_error == "fail_fast" or len(failures) == total:
             raise StepError(replace(failures[0], message=said, output={"tasks": values}))
         ctx.run.note(ctx.path, said)
@@ -202,7 +215,8 @@ class TaskMap:
             if len(chunks) == 1:
                 return {**asked[-1], **_usage_fields(asked)}
             made = [
-                make_task_output(one.name, one.task, end) for one, end in zip(steps, outcomes, strict=True)
+                make_task_output(one.name, one.task, end)
+                for one, end in zip(steps, outcomes, strict=True)
             ]
             outputs = [*made, *(chunk[0] for n, chunk in enumerate(chunks) if n not in wanted)]
 
@@ -223,12 +237,20 @@ class TaskMap:
         reduce = self.map.reduce
         assert reduce is not None
         cast = self.program.cast
-        given = [self.outputs[one] for task in reduce.context if (one := cast.task_id(task)) in self.outputs]
+        given = [
+            self.outputs[one]
+            for task in reduce.context
+            if (one := cast.task_id(task)) in self.outputs
+        ]
         return make_task_step(self.program, reduce, {}, name, context=[*given, *chunk])
 
 
-def _split(outputs: Sequence[TaskOutput], most: int, budget: int | None) -> Iterator[list[TaskOutput]]:
-    """In order, at most so many and so many tokens at a time; two go together however long they are."""
+def _split(
+    outputs: Sequence[TaskOutput], most: int, budget: int | None
+) -> Iterator[list[TaskOutput]]:
+    """In order, at most so many and so many tokens at a time; two go together however long they
+    are.
+    """
     chunk: list[TaskOutput] = []
     used = 0
     for output in outputs:
@@ -241,7 +263,9 @@ def _split(outputs: Sequence[TaskOutput], most: int, budget: int | None) -> Iter
 
 
 def output_tokens(output: TaskOutput) -> int:
-    """As its model counted them; of several answers, or where nobody counts, a quarter of the characters."""
+    """As its model counted them; of several answers, or where nobody counts, a quarter of the
+    characters.
+    """
     counted = output.usage.output if output.usage.calls == 1 else 0
     return counted or -(-len(output.raw) // CHARACTERS_A_TOKEN)
 

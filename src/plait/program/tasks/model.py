@@ -35,7 +35,9 @@ class Agent:
     role: str
     goal: str = ""
     background: str = field(default="", kw_only=True)
-    provider: str | Provider | Callable[..., Any] | Sequence[Any] | None = field(default=None, kw_only=True)
+    provider: str | Provider | Callable[..., Any] | Sequence[Any] | None = field(
+        default=None, kw_only=True
+    )
     """The name of a provider; in Python also a function of the question, or a list of answers."""
     model: str | None = field(default=None, kw_only=True)
     tools: Sequence[str] = field(default=(), kw_only=True)
@@ -99,10 +101,14 @@ class Task:
     context: Sequence[Task] = field(default=(), kw_only=True)
     """The tasks whose outputs it is given, in this order."""
     handler: Handler | None = field(default=None, kw_only=True)
-    """`handler(task, context)`: the task with its text filled, and the outputs of those in its context."""
+    """`handler(task, context)`: the task with its text filled, and the outputs of those in its
+    context.
+    """
     tool: str | None = field(default=None, kw_only=True)
     params: Json = field(default=None, kw_only=True)
-    """Of a tool: a map of templates (`${inputs.x}`, `${context.research.raw}`) of the profile `graph`."""
+    """Of a tool: a map of templates (`${inputs.x}`, `${context.research.raw}`) of the profile
+    `graph`.
+    """
     name: str | None = field(default=None, kw_only=True)
     output_schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
     max_output_retries: int = field(default=2, kw_only=True)
@@ -123,7 +129,9 @@ class Task:
             if text is not None:
                 _require_text(text, f"the {name} of a task")
         for name, kind in _TYPES.items():
-            require_type(getattr(self, name), kind, f"the {name} of a task", optional=kind is not int)
+            require_type(
+                getattr(self, name), kind, f"the {name} of a task", optional=kind is not int
+            )
 
     def __eq__(self, other: object) -> bool:
         return self._essence() == other._essence() if isinstance(other, Task) else NotImplemented
@@ -132,7 +140,8 @@ class Task:
         return hash((self.description, self.expected_output, self.name))
 
     def _essence(self) -> tuple[Any, ...]:
-        # Those in the context by identity: to compare them in turn takes ever longer, layer by layer.
+        # Those in the context by identity: to compare them in turn takes ever longer, layer by
+        # layer.
         return (
             self.description, self.expected_output, self.name, self.agent, self.handler, self.tool,
             self.params, self.output_schema, [id(one) for one in self.context],
@@ -140,7 +149,11 @@ class Task:
         )  # fmt: skip
 
     def with_texts(
-        self, description: str | None, expected: str | None, agent: Agent | None, inputs: Mapping[str, Json]
+        self,
+        description: str | None,
+        expected: str | None,
+        agent: Agent | None,
+        inputs: Mapping[str, Json],
     ) -> Task:
         """A copy with its texts filled: what was checked of this one is not checked again."""
         made = object.__new__(Task)
@@ -177,7 +190,9 @@ class Loop:
 
     tasks: Sequence[Task]
     until: Json | Callable[[TaskOutput], bool] = None
-    """A condition over `output`, `data` and `iteration`, as data or as a line of text; or a function."""
+    """A condition over `output`, `data` and `iteration`, as data or as a line of text; or a
+    function.
+    """
     max_iterations: int = field(default=MAX_ITERATIONS, kw_only=True)
     on_max: OnMax = field(default="return_last", kw_only=True)
     feedback: bool = field(default=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""One task of an ensemble as a step: a model is asked, a function of its author or a tool is called.
+"""One task of an ensemble as a step: a model is asked, a function of its author or a tool is
+called.
 
 Its value is `{raw, data, usage, duration, …}`, masked; the next task is given that, and so is a
 resumed run.  Whatever an author's function raises ends the task and not the run.
@@ -10,7 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from plait.agents.messages import Provider, TokenUsage, digest, options_fingerprint, provider_fingerprint
+from plait.agents.messages import (
+    Provider,
+    TokenUsage,
+    digest,
+    options_fingerprint,
+    provider_fingerprint,
+)
 from plait.agents.session import AgentSession, AgentStep
 from plait.core.errors import MissingNamesError
 from plait.core.hints import Final
@@ -62,7 +69,12 @@ class TaskStep:
             return self._plan_task(ctx)
         began = time.monotonic()
         value = self._value(ctx)
-        record = {"agent": "", "usage": UNUSED.record(), **value, "duration": round(_since(began), 6)}
+        record = {
+            "agent": "",
+            "usage": UNUSED.record(),
+            **value,
+            "duration": round(_since(began), 6),
+        }
         return mask_value(deep_copy(record), ctx.run.mask)
 
     def _value(self, ctx: StepContext) -> dict[str, Json]:
@@ -76,7 +88,9 @@ class TaskStep:
                 call_author_function(lambda: handler(own, context), "handler", ctx.run.mask)
             )
         assert task.tool is not None
-        return _output_record(call_tool_step(ctx, task.tool, self._params(task.tool, ctx)).get("output"))
+        return _output_record(
+            call_tool_step(ctx, task.tool, self._params(task.tool, ctx)).get("output")
+        )
 
     def _run_agent(self, conversation: AgentStep, ctx: StepContext) -> dict[str, Json]:
         value = AgentSession(conversation, ctx).to_the_end()
@@ -95,9 +109,16 @@ class TaskStep:
     def _params(self, tool: str, ctx: StepContext) -> Mapping[str, Json]:
         if self.params is None:
             return {}
-        outputs: dict[str, Json] = {one.id: {"raw": one.raw, "data": one.data} for one in self.context}
+        outputs: dict[str, Json] = {
+            one.id: {"raw": one.raw, "data": one.data} for one in self.context
+        }
         inputs = self.task.inputs
-        names: dict[str, Json] = {**inputs, "inputs": dict(inputs), "context": outputs, "task": self._facts()}
+        names: dict[str, Json] = {
+            **inputs,
+            "inputs": dict(inputs),
+            "context": outputs,
+            "task": self._facts(),
+        }
         # Strict: a tool is not called with something else than its author meant.
         return require_mapping(tool, fill_params(ctx, tool, self.params, Scope(names), strict=True))
 
@@ -154,7 +175,9 @@ def task_step(
     ]
     conversation = None
     if task.is_done_by_model:
-        conversation = make_agent_step(task, context, provider=provider, model=model, name=name, id=id)
+        conversation = make_agent_step(
+            task, context, provider=provider, model=model, name=name, id=id
+        )
         essence = [essence, agent_key(task.agent or PLAIN_AGENT, provider, model)]
     retry = Retry(attempts=task.attempts) if task.attempts > 1 else DEFAULT_POLICY.retry
     return TaskStep(
@@ -219,7 +242,9 @@ def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) 
 
 
 def _own(task: Task, context: Sequence[TaskOutput]) -> tuple[Task, tuple[TaskOutput, ...]]:
-    """For a function of the author's: whatever it changes, others are given what they would have been."""
+    """For a function of the author's: whatever it changes, others are given what they would have
+    been.
+    """
     outputs = tuple(replace(one, data=copy_shared(one.data)) for one in context)
     return replace(task, inputs=copy_shared(dict(task.inputs))), outputs
 
@@ -250,7 +275,9 @@ def make_task_output(id: str, task: Task, outcome: Outcome) -> TaskOutput:
         case Failed(failure):
             said = failure.output if isinstance(failure.output, Mapping) else {}
             raw = str(said.get("text") or "")
-            return replace(plain, raw=raw, usage=task_usage(said), status="failed", why=failure.message)
+            return replace(
+                plain, raw=raw, usage=task_usage(said), status="failed", why=failure.message
+            )
         case Skipped(why):
             return replace(plain, status="skipped", why=why)
 

@@ -5,10 +5,10 @@
     tasks/map:summary/item:3             a task of a map, and `reduce:1.2` what puts them together
     tasks/manager                        a manager; below its calls the work of others
 
-A unit is a task, a loop or a map.  One strategy does all: a unit begins when those that it needs are
-done; `sequential` does them one at a time in the order of the list, `parallel` several at a time.
-What a task gave is its recorded value, so a resumed run knows every output that was there, and
-does again only what depends on something new.
+A unit is a task, a loop or a map.  One strategy does all: a unit begins when those that it needs
+are done; `sequential` does them one at a time in the order of the list, `parallel` several at a
+time. What a task gave is its recorded value, so a resumed run knows every output that was there,
+and does again only what depends on something new.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class EnsembleProgram:
         """
         run = working(ctx.run)
         # Whoever calls it as a tool does not know which of its inputs nobody may see.
-        run.add_secrets(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
+        run.add_secrets(
+            value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret)
+        )
         with run.budget_scope(
             ctx.path, self.limits, f"ensemble '{self.name}'", goes_on=ctx.can_replay
         ) as spent:
@@ -143,10 +145,18 @@ class TaskGraph:
 
 
 def _require_known_units(names: set[str], ctx: StepContext) -> None:
-    """What was done is still there: a task with another name is another task, and would be done again."""
-    done = [known for known in ctx.run.journal.steps_in(ctx.path) if isinstance(known.outcome, Succeeded)]
+    """What was done is still there: a task with another name is another task, and would be done
+    again.
+    """
+    done = [
+        known
+        for known in ctx.run.journal.steps_in(ctx.path)
+        if isinstance(known.outcome, Succeeded)
+    ]
     lost = [
-        known for known in done if (name := known.path.rpartition("/")[2]) not in names and _is_unit(name)
+        known
+        for known in done
+        if (name := known.path.rpartition("/")[2]) not in names and _is_unit(name)
     ]
     if lost:
         raise changed_steps_error((known.path, known.title) for known in lost)
@@ -234,9 +244,13 @@ class _Play:
         self.outputs: Outputs = {}
         self.failures: list[tuple[Unit, Failure]] = []
         self.skipped: dict[str, str] = {}
-        self._of_task = {id(task): order for order, unit in enumerate(self.units) for task in unit.tasks}
+        self._of_task = {
+            id(task): order for order, unit in enumerate(self.units) for task in unit.tasks
+        }
         self._needed = [self._unit_dependencies(order) for order in range(len(self.units))]
-        self._needs = [frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed]
+        self._needs = [
+            frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed
+        ]
         self._state: dict[int, str] = {}
         """By the order of a unit: begun, done, failed, skipped."""
         self._behind: dict[int, StepContext] = {}
@@ -288,7 +302,9 @@ class _Play:
         if self.failures and self.cast.on_error == "fail_fast":
             return None
         for order in range(len(self.units)):
-            if order not in self._state and all(self._state.get(one) == "done" for one in self._needs[order]):
+            if order not in self._state and all(
+                self._state.get(one) == "done" for one in self._needs[order]
+            ):
                 return order
         return None
 
@@ -296,7 +312,9 @@ class _Play:
         return not self._is_broken and "begun" in self._state.values()
 
     def _skip_hopeless(self) -> None:
-        """Units that need what was skipped, or failed without being the end: they will never begin."""
+        """Units that need what was skipped, or failed without being the end: they will never
+        begin.
+        """
         while (found := next(self._hopeless(), None)) is not None:
             order, why = found
             self._state[order] = "skipped"
@@ -315,7 +333,9 @@ class _Play:
         """How a task ended that others need in vain."""
         state = self._state.get(self._of_task[id(task)])
         output = self.outputs.get(self.cast.task_id(task))
-        if state == "skipped" or (state == "done" and output is not None and output.status == "skipped"):
+        if state == "skipped" or (
+            state == "done" and output is not None and output.status == "skipped"
+        ):
             return "skipped"
         return "failed" if state == "failed" and self.cast.on_error == "continue_on_error" else None
 
@@ -412,7 +432,9 @@ def _require_providers(cast: EnsembleSpec, ctx: StepContext) -> None:
             continue
         try:
             if hands.provider(named) is None:
-                problems[named or ""] = Problem(f"{called} needs a model, and {NOBODY}", code="no-provider")
+                problems[named or ""] = Problem(
+                    f"{called} needs a model, and {NOBODY}", code="no-provider"
+                )
         except InputError as error:
             problems[named or ""] = replace(error.problems[0], what=f"{called}: {error.what}")
     if problems:
@@ -423,6 +445,9 @@ def model_users(cast: EnsembleSpec) -> Iterator[tuple[str, Json]]:
     """Who needs a model, and the provider that was named for it."""
     for task in cast.tasks:
         if task.is_done_by_model:
-            yield f"task '{cast.task_id(task)}'", None if task.agent is None else task.agent.provider
+            yield (
+                f"task '{cast.task_id(task)}'",
+                None if task.agent is None else task.agent.provider,
+            )
     if cast.strategy == "hierarchical":
         yield "the manager", None if cast.manager is None else cast.manager.provider

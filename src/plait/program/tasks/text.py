@@ -49,7 +49,9 @@ _Missing: TypeAlias = tuple[list[str], str, Span | None]
 
 @dataclass(frozen=True, slots=True)
 class FilledTasks:
-    """The tasks of an ensemble with their texts filled; those that their authors wrote stay as they are."""
+    """The tasks of an ensemble with their texts filled; those that their authors wrote stay as they
+    are.
+    """
 
     tasks: Mapping[int, Task]
     """By the identity of the task."""
@@ -72,12 +74,15 @@ class TaskTemplates:
         self._agents = list({id(one): one for one in _agents(cast)}.values())
         read = dict(written or {})
         self._templates: dict[Place, Template] = {
-            place: read[place] if place in read else compile_template(text, "prompt", source=Source("", text))
+            place: read[place]
+            if place in read
+            else compile_template(text, "prompt", source=Source("", text))
             for place, text in self._texts()
         }
         self._fillers = {place: _filler(template) for place, template in self._templates.items()}
         self._of_tasks = [
-            (task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS]) for task in cast.tasks
+            (task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS])
+            for task in cast.tasks
         ]
         self._params = {
             id(task): read.get((id(task), "params")) or compile_template(task.params, "graph")
@@ -99,7 +104,8 @@ class TaskTemplates:
     ) -> FilledTasks:
         """PromptTemplateError with every variable that is missing anywhere, in order of appearance.
 
-        `providers`: by the identity of an agent, who answers if its author gave a function or a list.
+        `providers`: by the identity of an agent, who answers if its author gave a function or a
+        list.
         """
         asked = providers or {}
         try:
@@ -125,7 +131,9 @@ class TaskTemplates:
         _log_texts(self._templates.values(), len(inputs))
         return FilledTasks(tasks, items, agents, inputs)
 
-    def fill_items(self, one: MapReduce, filled: FilledTasks, items: Sequence[Json]) -> tuple[Task, ...]:
+    def fill_items(
+        self, one: MapReduce, filled: FilledTasks, items: Sequence[Json]
+    ) -> tuple[Task, ...]:
         """The task of a map for each of the items that another task has made."""
         task = one.task
         texts = [self._fillers.get((id(task), name)) for name in TASK_TEXTS]
@@ -136,24 +144,36 @@ class TaskTemplates:
             try:
                 made.append(_fill_task(task, texts, agent, {**filled.inputs, **names}))
             except PromptTemplateError as error:
-                what = f"item {number} of task '{self._cast.task_id(task)}' has no {_format_missing(error)}"
-                fix = f"'{self._cast.task_id(_source(one))}' has to give it, or leave it away in the text"
+                what = (
+                    f"item {number} of task '{self._cast.task_id(task)}' has no "
+                    f"{_format_missing(error)}"
+                )
+                fix = (
+                    f"'{self._cast.task_id(_source(one))}' has to give it, or leave it away in the "
+                    "text"
+                )
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
             raise InputError.together(problems)
         return tuple(made)
 
     def any_item(self, one: MapReduce, filled: FilledTasks) -> Task:
-        """The task of a map whose items nobody knows yet: what asks for an item stays as it is written."""
+        """The task of a map whose items nobody knows yet: what asks for an item stays as it is
+        written.
+        """
         task = one.task
-        texts = [template for name in TASK_TEXTS if (template := self._templates.get((id(task), name)))]
+        texts = [
+            template for name in TASK_TEXTS if (template := self._templates.get((id(task), name)))
+        ]
         asked = {str(name) for template in texts for name in template.placeholders}
         names = {name for name in asked if is_item_name(name, one.item)} | {
             one.item, f"{one.item}_index", f"{one.item}_total"
         }  # fmt: skip
         values = {**filled.inputs, **{name: f"{{{name}}}" for name in names}}
         agent = None if task.agent is None else filled.agents[id(task.agent)]
-        return _fill_task(task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS], agent, values)
+        return _fill_task(
+            task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS], agent, values
+        )
 
     def variables(self) -> tuple[str, ...]:
         """Every variable that has to be given, in order of appearance."""
@@ -165,10 +185,14 @@ class TaskTemplates:
                 continue
             if field == "params":
                 asked = (placeholder_input(hole) for _, hole in self._asking[id(owner)])
-                found |= dict.fromkeys(name for name in asked if name and not is_item_name(name, own))
+                found |= dict.fromkeys(
+                    name for name in asked if name and not is_item_name(name, own)
+                )
                 continue
             template = self._templates[(id(owner), field)]
-            found |= dict.fromkeys(name for name in template.placeholders if not is_item_name(name, own))
+            found |= dict.fromkeys(
+                name for name in template.placeholders if not is_item_name(name, own)
+            )
         return tuple(str(name) for name in found)
 
     def _texts(self) -> Iterator[tuple[Place, str]]:
@@ -180,7 +204,9 @@ class TaskTemplates:
                 if text:
                     yield (id(owner), name), text
 
-    def _agent(self, agent: Agent, inputs: Mapping[str, Json], providers: Mapping[int, Provider]) -> Agent:
+    def _agent(
+        self, agent: Agent, inputs: Mapping[str, Json], providers: Mapping[int, Provider]
+    ) -> Agent:
         texts: dict[str, Json] = {
             name: fill(inputs)
             for name in AGENT_TEXTS
@@ -202,13 +228,17 @@ class TaskTemplates:
                     continue
                 seen.add(id(owner))
                 own = one.item if one is not None and owner is task else None
-                yield from ((owner, name, own) for name in names if (id(owner), name) in self._templates)
+                yield from (
+                    (owner, name, own) for name in names if (id(owner), name) in self._templates
+                )
                 if id(owner) in self._asking:
                     yield owner, "params", own
         manager = self._cast.manager
         if manager is not None and id(manager) not in seen:
             yield from (
-                (manager, name, None) for name in AGENT_TEXTS if (id(manager), name) in self._templates
+                (manager, name, None)
+                for name in AGENT_TEXTS
+                if (id(manager), name) in self._templates
             )
 
     def missing(self, inputs: Mapping[str, Json]) -> PromptTemplateError | None:
@@ -222,7 +252,9 @@ class TaskTemplates:
                 template = template or written
                 missing |= dict.fromkeys(names)
                 fix = _fix(names, inputs, each, own, is_in_file=where is not None)
-                problems.append(_problem(names, self._describe_field(owner, field), written, where, fix))
+                problems.append(
+                    _problem(names, self._describe_field(owner, field), written, where, fix)
+                )
         if not problems:
             return None
         error = PromptTemplateError(problems[0].what, list(missing), template)
@@ -230,7 +262,11 @@ class TaskTemplates:
         return error
 
     def _missing_at(
-        self, owner: Task | Agent | MapReduce, field: str, item: str | None, inputs: Mapping[str, Json]
+        self,
+        owner: Task | Agent | MapReduce,
+        field: str,
+        item: str | None,
+        inputs: Mapping[str, Json],
     ) -> Iterator[_Missing]:
         """What is missing in one text, or in each of the parameters of a tool."""
         if isinstance(owner, MapReduce):
@@ -253,7 +289,9 @@ class TaskTemplates:
     def _items_known(
         self, owner: Task | Agent, item: str | None, inputs: Mapping[str, Json]
     ) -> list[dict[str, Json]]:
-        """What the items of a map's task are called and hold, as far as that is known before it runs."""
+        """What the items of a map's task are called and hold, as far as that is known before it
+        runs.
+        """
         one = self._maps.get(id(owner))
         if item is None or one is None or one.source is not None:
             return []
@@ -289,12 +327,16 @@ def _fill_task(
 
 
 def _filler(template: Template) -> Filler:
-    """What fills a text: its pieces are joined, which needs no function of its own to be fast at once."""
+    """What fills a text: its pieces are joined, which needs no function of its own to be fast at
+    once.
+    """
     parts = template.leaf.program.parts
     if template.counted or not all(isinstance(part, Text | PromptPlaceholder) for part in parts):
         return template.render
     written = [part.text if isinstance(part, Text) else "" for part in parts]
-    names = [(at, part.name) for at, part in enumerate(parts) if isinstance(part, PromptPlaceholder)]
+    names = [
+        (at, part.name) for at, part in enumerate(parts) if isinstance(part, PromptPlaceholder)
+    ]
 
     def fill(values: Mapping[str, Json]) -> str:
         pieces = written.copy()
@@ -312,10 +354,14 @@ def _filler(template: Template) -> Filler:
 def _log_texts(templates: Iterable[Template], count: int) -> None:
     """Tell the log how long each text is and how much is filled in, if somebody listens to it."""
     logging = sys.modules.get("logging")  # nobody listens who has not loaded it
-    if logging is None or not (log := logging.getLogger("plait.template")).isEnabledFor(logging.DEBUG):
+    if logging is None or not (log := logging.getLogger("plait.template")).isEnabledFor(
+        logging.DEBUG
+    ):
         return
     for template in templates:
-        log.debug("Resolving template (%d chars) with %d variables", len(template.leaf.source.text), count)
+        log.debug(
+            "Resolving template (%d chars) with %d variables", len(template.leaf.source.text), count
+        )
         log.debug("Resolved %d variables in template", len(template.placeholders))
 
 
@@ -323,7 +369,11 @@ def _missing_in(template: Template, known: set[str]) -> Iterator[_Missing]:
     leaf = template.leaf
     absent = [hole for hole in placeholders(leaf.program.parts) if hole.name not in known]
     if absent:
-        yield list(dict.fromkeys(hole.name for hole in absent)), leaf.source.text, _place(leaf, absent[0])
+        yield (
+            list(dict.fromkeys(hole.name for hole in absent)),
+            leaf.source.text,
+            _place(leaf, absent[0]),
+        )
 
 
 def _place(leaf: Leaf, placeholder: Hole) -> Span | None:
@@ -379,7 +429,9 @@ def _missing_params(
 def _lacks(placeholder: Hole, names: Mapping[str, Json]) -> bool:
     if isinstance(placeholder, InputPlaceholder):
         return placeholder.key not in names["inputs"]
-    return all(follow_path(names, (path.root, *path.keys)) is UNDEFINED for path in _paths(placeholder))
+    return all(
+        follow_path(names, (path.root, *path.keys)) is UNDEFINED for path in _paths(placeholder)
+    )
 
 
 def _paths(placeholder: Hole) -> list[Path]:
@@ -438,7 +490,11 @@ def _fix(
 
 def _item_without(name: str, each: Sequence[Mapping[str, Json]], item: str | None) -> str:
     """The first of the items that have no such field, by its place among all."""
-    at = next(at for at, names in enumerate(each) if follow_path(names, tuple(name.split("."))) is UNDEFINED)
+    at = next(
+        at
+        for at, names in enumerate(each)
+        if follow_path(names, tuple(name.split("."))) is UNDEFINED
+    )
     return f"item {at} of {len(each)}, counted from 0, has no field '{name[len(item or '') + 1 :]}'"
 
 
@@ -476,7 +532,11 @@ def items_from_output(one: MapReduce, output: TaskOutput) -> list[Json]:
 def item_names(name: str, items: Sequence[Json]) -> Iterator[dict[str, Json]]:
     """What the text of the task knows for each item: `{item}`, `{item_field}`, `{item_index}`, …"""
     for index, item in enumerate(items):
-        fields = {f"{name}_{key}": value for key, value in item.items()} if isinstance(item, Mapping) else {}
+        fields = (
+            {f"{name}_{key}": value for key, value in item.items()}
+            if isinstance(item, Mapping)
+            else {}
+        )
         yield {**fields, name: item, f"{name}_index": index, f"{name}_total": len(items)}
 
 
@@ -497,12 +557,18 @@ def is_item_name(name: str, item: str | None) -> bool:
 
 
 def system_text(agent: Agent) -> str:
-    parts = [f"You are {agent.role}.", agent.background, f"Your goal: {agent.goal}" if agent.goal else ""]
+    parts = [
+        f"You are {agent.role}.",
+        agent.background,
+        f"Your goal: {agent.goal}" if agent.goal else "",
+    ]
     rule = "Do the task that you are given, and answer with its result and nothing else."
     return "\n\n".join(part for part in (*parts, rule) if part)
 
 
-def task_prompt(task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Json] | None = None) -> str:
+def task_prompt(
+    task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Json] | None = None
+) -> str:
     """What came before, then the task: whoever reads it ends with what is to be done."""
     parts = [f"## Output of {_output_label(one)}\n\n{one.raw}" for one in context]
     if task.feedback is not None:
@@ -512,7 +578,8 @@ def task_prompt(task: Task, context: Sequence[TaskOutput], schema: Mapping[str, 
         parts.append(f"## Expected output\n\n{task.expected_output}")
     if schema is not None:
         parts.append(
-            f"## Form of the answer\n\nJSON of this schema, and nothing else:\n{json_text(dict(schema))}"
+            "## Form of the answer\n\nJSON of this schema, and nothing "
+            f"else:\n{json_text(dict(schema))}"
         )
     return "\n\n".join(parts)
 

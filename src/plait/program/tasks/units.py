@@ -77,7 +77,8 @@ def make_task_step(
 def performed_all(
     ctx: StepContext, steps: Sequence[TaskStep], cast: EnsembleSpec
 ) -> tuple[list[Outcome], StepContext]:
-    """Perform steps that need nothing of each other; those behind them are done anew if one of them was.
+    """Perform steps that need nothing of each other; those behind them are done anew if one of them
+    was.
 
     Under `fail_fast` none begins behind one that failed: there are as many outcomes as were begun.
     """
@@ -107,7 +108,9 @@ def performed_all(
 
 
 def task_record_or_skip(outcome: Outcome) -> dict[str, Json]:
-    """What is recorded of a task in a loop or a map; one that was skipped gave nothing, and says so."""
+    """What is recorded of a task in a loop or a map; one that was skipped gave nothing, and says
+    so.
+    """
     if isinstance(outcome, Skipped):
         return {"status": "skipped", "why": outcome.why, "usage": TokenUsage(calls=0).record()}
     return task_record(outcome)
@@ -126,7 +129,9 @@ def why_skipped(id: str, ended: str) -> str:
     return f"'{id}', which it needs, {_ENDED[ended]}"
 
 
-def outputs_from_record(program: EnsembleProgram, tasks: Sequence[Task], outcome: Outcome) -> Outputs:
+def outputs_from_record(
+    program: EnsembleProgram, tasks: Sequence[Task], outcome: Outcome
+) -> Outputs:
     """The outputs of several tasks, as a loop or a map has recorded them."""
     match outcome:
         case Succeeded(dict() as value) | Failed(Failure(output=dict() as value)):
@@ -139,7 +144,9 @@ def outputs_from_record(program: EnsembleProgram, tasks: Sequence[Task], outcome
         key = program.cast.task_id(task)
         if key in values:
             one = make_task_output(key, program.filled.task(task), _outcome(values[key]))
-            made[key] = replace(one, reached_max=reached, iteration=int(values[key].get("iteration", 1)))
+            made[key] = replace(
+                one, reached_max=reached, iteration=int(values[key].get("iteration", 1))
+            )
         elif isinstance(outcome, Skipped):
             made[key] = make_task_output(key, program.filled.task(task), outcome)
     if isinstance(outcome, Failed):
@@ -165,7 +172,9 @@ def last_value(value: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _outcome(value: Mapping[str, Json]) -> Outcome:
     """What `told` has told, as an outcome."""
-    return Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Succeeded(value)
+    return (
+        Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Succeeded(value)
+    )
 
 
 _ENDED: Final = {"failed": "failed", "skipped": "was skipped"}

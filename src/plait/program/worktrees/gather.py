@@ -1,7 +1,8 @@
 """Where reduce and merge steps work, behind a map whose items worked in worktrees.
 
-With merge steps both work in a worktree of the run, with all that the items did.  Without them that is in
-the branch of the user, and reduce works in the project: it begins only if that is still at that branch.
+With merge steps both work in a worktree of the run, with all that the items did.  Without them that
+is in the branch of the user, and reduce works in the project: it begins only if that is still at
+that branch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from plait.engine.perform import StepContext
 from plait.engine.step import Step
 from plait.engine.working_run import working
 from plait.program.worktrees.isolation import in_worktree
-from plait.program.worktrees.merge import BRANCHES, format_files, require_worktrees, result_mapping, short
+from plait.program.worktrees.merge import (
+    BRANCHES,
+    format_files,
+    require_worktrees,
+    result_mapping,
+    short,
+)
 from plait.program.worktrees.ports import RepositoryState, Worktree, Worktrees, WorktreeStatus
 
 if TYPE_CHECKING:
@@ -47,7 +54,9 @@ class GatherWorktree:
 
 
 def context_after_map(ctx: StepContext, fan: Map, value: Json) -> StepContext:
-    """The turn of what follows the map: where its items met, if steps of the flow merge what they did."""
+    """The turn of what follows the map: where its items met, if steps of the flow merge what they
+    did.
+    """
     facts = _facts(value)
     if "worktree" not in facts:
         return ctx
@@ -55,10 +64,16 @@ def context_after_map(ctx: StepContext, fan: Map, value: Json) -> StepContext:
     if run.rehearsal is not None:
         return ctx  # nothing is made, so there is no place
     if fan.name not in run.shelters:  # the map was done in an earlier life of the run
-        require_worktrees(ctx).open(RepositoryState(**result_mapping(run.journal.step(f"{fan.name}/ground"))))
+        require_worktrees(ctx).open(
+            RepositoryState(**result_mapping(run.journal.step(f"{fan.name}/ground")))
+        )
     source = str(facts["source"])
     merge = run.journal.step("merge")
-    if not require_worktrees(ctx).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Succeeded):
+    if (
+        not require_worktrees(ctx).tip(BRANCHES + source)
+        and merge
+        and isinstance(merge.outcome, Succeeded)
+    ):
         return ctx  # all is merged, and the branch is gone: nothing is done there any more
     spot = require_worktrees(ctx).gather(source)
     failed = value.get("failed") if isinstance(value, dict) else None
@@ -68,12 +83,17 @@ def context_after_map(ctx: StepContext, fan: Map, value: Json) -> StepContext:
 
 
 def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
-    """Raises if reduce is about to begin in a project that has left the branch the items were merged into.
+    """Raises if reduce is about to begin in a project that has left the branch the items were
+    merged into.
 
     One that had begun goes on, with a note: it may itself have left that branch.
     """
     target, path = str(_facts(value).get("target", "")), ctx.child(reduce).path
-    if "merged" not in _facts(value) or working(ctx.run).rehearsal is not None or _is_done(ctx, path):
+    if (
+        "merged" not in _facts(value)
+        or working(ctx.run).rehearsal is not None
+        or _is_done(ctx, path)
+    ):
         return
     now = require_worktrees(ctx).project_branch()
     if now == target:
@@ -94,7 +114,11 @@ def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
 def _is_done(ctx: StepContext, path: str) -> bool:
     """Has an earlier life done it, behind all that is before it now?"""
     known = ctx.run.journal.step(path) if ctx.can_replay and not ctx.run.is_first_run else None
-    return known is not None and known.number > ctx.replay_after and isinstance(known.outcome, Succeeded)
+    return (
+        known is not None
+        and known.number > ctx.replay_after
+        and isinstance(known.outcome, Succeeded)
+    )
 
 
 def _has_begun(ctx: StepContext, path: str) -> bool:
@@ -132,7 +156,8 @@ def _reasons_to_stay(look: WorktreeStatus, meeting: GatherWorktree, spaces: Work
     reasons = []
     if not spaces.is_ancestor(look.head, meeting.target):
         reasons.append(
-            f"the merge steps have not merged all of {meeting.spot.branch} into {short(meeting.target)}"
+            f"the merge steps have not merged all of {meeting.spot.branch} into "
+            f"{short(meeting.target)}"
         )
     if left := (*look.files, *look.repositories):
         reasons.append(f"nobody has committed {format_files(left)}")

@@ -1,11 +1,12 @@
 """Each item of a map in a place of its own: a git worktree, or a folder with copies of its inputs.
 
-    ground → for each item: worktree → its steps → merge (in the order of the items) → for all: merge
+    ground → for each item: worktree → its steps → merge (in the order of the items) → for all:
+    merge
 
-Items begin at one commit.  What they commit is collected, in their order, on a branch of the run that
-nobody else writes to; at the end that branch goes into the one that was checked out.  Each merge is
-made beside all working trees, its intent {target, old, new} is recorded, and only then the branch is
-moved, by compare-and-swap: a resumed run sees by the branch whether that has happened.
+Items begin at one commit.  What they commit is collected, in their order, on a branch of the run
+that nobody else writes to; at the end that branch goes into the one that was checked out.  Each
+merge is made beside all working trees, its intent {target, old, new} is recorded, and only then the
+branch is moved, by compare-and-swap: a resumed run sees by the branch whether that has happened.
 
 Nothing is dropped: what an item did is merged, or its branch stays, and its folder, too.
 """
@@ -22,7 +23,15 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.events import StepInvalidated
 from plait.engine.journal import StepRecord
-from plait.engine.outcome import Failed, Failure, Interrupted, Outcome, StepError, Succeeded, require_success
+from plait.engine.outcome import (
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    StepError,
+    Succeeded,
+    require_success,
+)
 from plait.engine.perform import StepContext, act, perform
 from plait.engine.replay import replay
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
@@ -84,14 +93,18 @@ class Isolation:
     @property
     def around(self) -> tuple[Step, ...]:
         """The steps that the map has besides its items."""
-        return (_Fact("merge", "merge what all items did", self.fingerprint),) if self.collects else ()
+        return (
+            (_Fact("merge", "merge what all items did", self.fingerprint),) if self.collects else ()
+        )
 
 
 # ── what is waited for ───────────────────────────────────────────────────
 
 
 class MergeQueue:
-    """Items in their order: so many work at a time, each waits at its end until those before it left."""
+    """Items in their order: so many work at a time, each waits at its end until those before it
+    left.
+    """
 
     def __init__(self, parallel: int) -> None:
         self._free = threading.Semaphore(parallel)
@@ -184,13 +197,16 @@ class ItemWorktrees:
         return self.site.branch
 
     def threads(self, parallel: int, total: int) -> int:
-        """So many items are in hand: those that work, and those that wait for their turn to be merged."""
+        """So many items are in hand: those that work, and those that wait for their turn to be
+        merged.
+        """
         return min(parallel + WAITING, max(total, 1)) if self.isolation.collects else parallel
 
     # ── one item ─────────────────────────────────────────────────────────
 
     def perform(self, item: Step, ctx: StepContext, count: Callable[[Outcome], None]) -> Outcome:
-        """Perform an item; it leaves the line when its end is recorded and counted, and its place goes.
+        """Perform an item; it leaves the line when its end is recorded and counted, and its place
+        goes.
 
         Whoever comes behind it in the line may not be wanted any more, if it is a failure too many.
         """
@@ -263,7 +279,9 @@ class ItemWorktrees:
         return self._workspaces.add(ctx.order, title, key, self._base(again=again))
 
     def _base(self, *, again: bool) -> str:
-        """The first attempt of every item begins at one commit, a later one with what was merged since."""
+        """The first attempt of every item begins at one commit, a later one with what was merged
+        since.
+        """
         assert self.site is not None
         if again and self.isolation.collects and self.isolation.base == "HEAD":
             return self._workspaces.tip(BRANCHES + self.branch) or self.site.commit
@@ -293,9 +311,15 @@ class ItemWorktrees:
                 raise StepError(outcome.failure)
         if not keeps:
             self._spots[ctx.path] = spot, look.head if self.isolation.merges else None
-        return {**facts, "branch": spot.branch if keeps or not self.isolation.merges else "", "kept": keeps}
+        return {
+            **facts,
+            "branch": spot.branch if keeps or not self.isolation.merges else "",
+            "kept": keeps,
+        }
 
-    def _require_committed(self, ctx: StepContext, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
+    def _require_committed(
+        self, ctx: StepContext, spot: Worktree, look: WorktreeStatus
+    ) -> WorktreeStatus:
         """What the place holds, once its branch names all of it, as far as that is wanted."""
         if not look.on_branch and not self._workspaces.point(spot, look.head):
             raise _branch_error(spot)
@@ -304,17 +328,23 @@ class ItemWorktrees:
         if look.unmerged:
             raise StepError(
                 _with_place(
-                    Failure(f"a merge was begun there and not ended: {format_files(look.files)}"), spot
+                    Failure(f"a merge was begun there and not ended: {format_files(look.files)}"),
+                    spot,
                 )
             )
         match self.isolation.uncommitted:
             case "commit":
                 if look.repositories:
-                    what = f"what cannot be committed, being a repository of its own, stays in {spot.path}"
+                    what = (
+                        "what cannot be committed, being a repository of its own, stays in "
+                        f"{spot.path}"
+                    )
                     ctx.run.note(ctx.path, f"{what}: {format_files(look.repositories)}")
                 return self._with_all_committed(spot, look) if look.files else look
             case "fail":
-                what = f"changes were not committed: {format_files((*look.files, *look.repositories))}"
+                what = (
+                    f"changes were not committed: {format_files((*look.files, *look.repositories))}"
+                )
                 raise StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
             case "keep":
                 ctx.run.note(ctx.path, f"changes that were not committed stay in {spot.path}")
@@ -328,7 +358,8 @@ class ItemWorktrees:
         return replace(look, head=head, files=())
 
     def tidy(self, spot: Worktree, *, just_left: bool = False) -> None:
-        """The place of an attempt that nobody goes on with: its branch keeps what it has, the folder goes.
+        """The place of an attempt that nobody goes on with: its branch keeps what it has, the
+        folder goes.
 
         `just_left`: by an attempt of this life, so that nobody can have begun to remove it.
         """
@@ -372,10 +403,14 @@ class ItemWorktrees:
         self._workspaces.move(BRANCHES + self.branch, target, "")
 
     def _leave_meeting(self) -> None:
-        """Reduce and merge steps of an earlier life worked in a place that does not see what comes now."""
+        """Reduce and merge steps of an earlier life worked in a place that does not see what comes
+        now.
+        """
         if self.isolation.collects and (side := self._workspaces.remove_gather(self.branch)):
             what = "what nobody had committed in the worktree of reduce and merge"
-            self._turn.run.note(self._turn.path, f"{what} is on the branch {side} now: they begin anew")
+            self._turn.run.note(
+                self._turn.path, f"{what} is on the branch {side} now: they begin anew"
+            )
 
     def _last_merged(self) -> str:
         """Where the branch was, if this run had one that somebody has removed."""
@@ -388,7 +423,9 @@ class ItemWorktrees:
         return last
 
     def conclude(self, failed: int) -> dict[str, Json]:
-        """After the last item: all that was collected goes where it belongs; what nobody needs is removed."""
+        """After the last item: all that was collected goes where it belongs; what nobody needs is
+        removed.
+        """
         self._tidy_leftovers()
         self._workspaces.settle()
         if not self.isolation.collects:
@@ -400,7 +437,12 @@ class ItemWorktrees:
             since = self._workspaces.tip(self.target)
             self._tell_of_attempts(tip)
             return {
-                "isolation": {**facts, "since": since, "worktree": spot.path, "directory": spot.directory}
+                "isolation": {
+                    **facts,
+                    "since": since,
+                    "worktree": spot.path,
+                    "directory": spot.directory,
+                }
             }
         step = MergeAll(self, tip)
         path = f"{self._turn.path}/{step.name}"
@@ -413,16 +455,21 @@ class ItemWorktrees:
         return {"isolation": {**facts, "merged": merged}}
 
     def _tell_of_attempts(self, merged: str) -> None:
-        """What they committed that others followed is in no other branch, so that it is not ours to drop."""
+        """What they committed that others followed is in no other branch, so that it is not ours to
+        drop.
+        """
         if self._turn.run.is_first_run and not self._tidied:
             return
         if branches := [
             one for one in self._workspaces.find_unmerged(merged) if not one.startswith(self.branch)
         ]:
             what = (
-                f"commits of attempts that came to nothing stay on their branches: {format_files(branches)}"
+                "commits of attempts that came to nothing stay on their branches: "
+                f"{format_files(branches)}"
             )
-            self._turn.run.note(self._turn.path, f"{what}; git branch -D drops one that you do not need")
+            self._turn.run.note(
+                self._turn.path, f"{what}; git branch -D drops one that you do not need"
+            )
 
     def _tidy_leftovers(self) -> None:
         """Places of which a crash kept us from taking leave; those of dead letters stay."""
@@ -458,7 +505,9 @@ class ItemWorktrees:
         self.tidy(replace(spot, base=base))
 
 
-def open_item_worktrees(isolation: Isolation | None, ctx: StepContext, parallel: int) -> ItemWorktrees | None:
+def open_item_worktrees(
+    isolation: Isolation | None, ctx: StepContext, parallel: int
+) -> ItemWorktrees | None:
     """Before the first item: look at the repository, once for all lives of the run."""
     run = working(ctx.run)
     if isolation is None:
@@ -516,7 +565,9 @@ class _Ground:
         return self.isolation.fingerprint
 
     def run(self, ctx: StepContext) -> Json:
-        found = require_worktrees(ctx).inspect(self.isolation.base, needs_branch=self.isolation.merges)
+        found = require_worktrees(ctx).inspect(
+            self.isolation.base, needs_branch=self.isolation.merges
+        )
         return found.record()
 
 
@@ -560,7 +611,10 @@ def _with_place(failure: Failure, spot: Worktree) -> Failure:
 
 
 def _branch_error(spot: Worktree) -> StepError:
-    what = "its worktree has left its branch, and the two have gone apart: bring the branch to what is meant"
+    what = (
+        "its worktree has left its branch, and the two have gone apart: bring the branch to what "
+        "is meant"
+    )
     return StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
 
 

@@ -1,9 +1,9 @@
 """Merges of what items did: onto the branch of the run, and from there into the branch of the user.
 
-A merge is made beside all working trees.  Its intent {target, old, new} is recorded, and only then the
-branch is moved, by compare-and-swap: a resumed run sees by the branch whether that has happened.  The
-working tree in which the user's branch is checked out is locked from before the branch moves until it has
-gone along, so that nobody commits in between what would undo the merge.
+A merge is made beside all working trees.  Its intent {target, old, new} is recorded, and only then
+the branch is moved, by compare-and-swap: a resumed run sees by the branch whether that has
+happened.  The working tree in which the user's branch is checked out is locked from before the
+branch moves until it has gone along, so that nobody commits in between what would undo the merge.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class MergeAll:
     def run(self, ctx: StepContext) -> Json:
         message = f"Merge branch '{self.shelter.branch}'\n"
         target = self.shelter.target
-        return _merge_commit(ctx, target, self.head, message, self._conflict, in_the_way=self._in_the_way)
+        return _merge_commit(
+            ctx, target, self.head, message, self._conflict, in_the_way=self._in_the_way
+        )
 
     def _conflict(self, files: Sequence[str]) -> Failure:
         what = f"what the items did conflicts with what came to {short(self.shelter.target)} since"
@@ -145,8 +147,9 @@ def _merge_commit(
 ) -> Json:
     """Bring a commit into a branch.
 
-    `in_the_way`: the branch is one that people work on.  It is only moved forward where that is enough, and
-    a working tree in which it is checked out goes with it; what is said if that cannot be done.
+    `in_the_way`: the branch is one that people work on.  It is only moved forward where that is
+    enough, and a working tree in which it is checked out goes with it; what is said if that cannot
+    be done.
     """
     spaces, of_people = require_worktrees(ctx), in_the_way is not None
     begun = result_mapping(ctx.run.journal.step(f"{ctx.path}/intent"))
@@ -169,9 +172,15 @@ def _merge_commit(
         if isinstance(new, Conflict):
             raise StepError(conflict(new.files))
         intent: dict[str, Json] = {"target": target, "old": old, "new": new, "head": head}
-        if _is_moved(ctx, intent) if in_the_way is None else _is_moved_with_tree(ctx, intent, in_the_way):
+        if (
+            _is_moved(ctx, intent)
+            if in_the_way is None
+            else _is_moved_with_tree(ctx, intent, in_the_way)
+        ):
             return intent
-    raise StepError(Failure(f"the branch {short(target)} moves too often to be merged into; try again later"))
+    raise StepError(
+        Failure(f"the branch {short(target)} moves too often to be merged into; try again later")
+    )
 
 
 def _is_moved_with_tree(
@@ -217,7 +226,8 @@ def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
         return False
     resume = f"plait resume {ctx.run.id}"
     raise InputError(
-        f"the branch {short(target)} is neither where a merge ({ctx.path}) began nor where it was to end, "
+        f"the branch {short(target)} is neither where a merge ({ctx.path}) began nor where it was "
+        "to end, "
         "and nobody knows whether the merge was made and undone",
         fix=f"look at it: git log {short(target)}; then {resume} --repeat {ctx.path} merges "
         f"{str(intent['head'])[:12]} into it, and {resume} --done {ctx.path} leaves it as it is",
@@ -226,14 +236,18 @@ def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
 
 
 def _tell_of_undone(ctx: StepContext, intent: Mapping[str, Json]) -> None:
-    """Somebody has committed in a tree that had not gone along: that may have taken out what was merged."""
+    """Somebody has committed in a tree that had not gone along: that may have taken out what was
+    merged.
+    """
     spaces, target = require_worktrees(ctx), str(intent["target"])
     new = str(intent["new"])
     if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
         ctx.run.note(
             ctx.path,
-            f"{short(target)} has commits behind the merge of the items, in which these files are as they "
-            f"were before it: {format_files(files)}; if that was not meant: git checkout {new[:12]} -- FILE",
+            f"{short(target)} has commits behind the merge of the items, in which these files are "
+            "as they "
+            f"were before it: {format_files(files)}; if that was not meant: git checkout "
+            f"{new[:12]} -- FILE",
         )
 
 
@@ -246,19 +260,26 @@ def _go_along(tree: WorkingTree | None, intent: Mapping[str, Json], *, again: bo
     try:
         tree.update(old, new, again=again)
     except CheckoutFailed as error:
-        fix = "make room there, then plait resume; its index.lock stays until then, so that nobody commits"
+        fix = (
+            "make room there, then plait resume; its index.lock stays until then, so that nobody "
+            "commits"
+        )
         raise _stale_tree_error(branch, tree, error, fix) from None
     except LocalChangesConflict as error:
         fix = (
             "if that is because of changes of yours, bring both together: "
-            f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash pop; "
+            f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash "
+            "pop; "
             "then plait resume"
         )
         raise _stale_tree_error(branch, tree, error, fix) from None
 
 
 def _stale_tree_error(branch: str, tree: WorkingTree, error: Exception, fix: str) -> StepError:
-    what = f"{branch} has what the items did; your working tree {tree.path} could not go along: {error}"
+    what = (
+        f"{branch} has what the items did; your working tree {tree.path} could not go along: "
+        f"{error}"
+    )
     return StepError(Failure(f"{what}\n{fix}", "refused", exit_code=1))
 
 

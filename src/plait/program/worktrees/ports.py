@@ -28,7 +28,9 @@ class RepositoryState:
     """The ref that is checked out; empty if none is."""
 
     def record(self) -> dict[str, Json]:
-        return {name: getattr(self, name) for name in ("root", "common", "prefix", "commit", "branch")}
+        return {
+            name: getattr(self, name) for name in ("root", "common", "prefix", "commit", "branch")
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class Worktree:
     """Of a folder of copies: what tells whether anything in it has changed."""
 
     def record(self) -> dict[str, Json]:
-        return {name: getattr(self, name) for name in ("path", "directory", "branch", "base", "stamps")}
+        return {
+            name: getattr(self, name) for name in ("path", "directory", "branch", "base", "stamps")
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +84,13 @@ class Leftover:
         path = short_path(self.path)
         match self.cause:
             case "repositories":
-                return f"the folder of an item stays, since it holds repositories of its own: {path}"
+                return (
+                    f"the folder of an item stays, since it holds repositories of its own: {path}"
+                )
             case "closed":
                 return (
-                    "the folder of an item stays, since a part of it cannot be read, and so may hold what is "
+                    "the folder of an item stays, since a part of it cannot be read, and so may "
+                    "hold what is "
                     f"not committed: {path} ({self.said}); "
                     "make it readable, then plait worktrees --clean"
                 )
@@ -94,15 +101,21 @@ class Leftover:
                 )
             case "aside":
                 return (
-                    "all that an item did is on its branch or merged, but its folder could not be wholly "
-                    f"removed: {path} ({self.said}); plait worktrees --clean tries again, or remove it "
+                    "all that an item did is on its branch or merged, but its folder could not be "
+                    "wholly "
+                    f"removed: {path} ({self.said}); plait worktrees --clean tries again, or "
+                    "remove it "
                     "yourself"
                 )
 
 
 def short_path(path: str) -> str:
     """A path for people: of one that is nested without end, how it begins and how it ends."""
-    return path if len(path) <= LONGEST_PATH else f"{path[: LONGEST_PATH // 2]}…{path[-LONGEST_PATH // 4 :]}"
+    return (
+        path
+        if len(path) <= LONGEST_PATH
+        else f"{path[: LONGEST_PATH // 2]}…{path[-LONGEST_PATH // 4 :]}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,25 +157,33 @@ class Worktrees(Protocol):
         """Work with a repository that was looked at before."""
 
     def project_branch(self) -> str:
-        """The branch that is checked out where the project is, a whole ref; empty if there is none."""
+        """The branch that is checked out where the project is, a whole ref; empty if there is
+        none.
+        """
 
     def add(self, order: int, title: str, key: str, commit: str) -> Worktree: ...
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Worktree: ...
     def publish(self, spot: Worktree) -> None:
-        """A place was recorded, and steps are about to work there; until then nobody keeps a copy."""
+        """A place was recorded, and steps are about to work there; until then nobody keeps a
+        copy.
+        """
 
     def gather(self, branch: str) -> Worktree:
         """The worktree of the branch on which everything is collected."""
 
     def remove_gather(self, branch: str) -> str:
-        """Remove it, since its branch moves on without it; the branch that keeps what is not committed."""
+        """Remove it, since its branch moves on without it; the branch that keeps what is not
+        committed.
+        """
 
     def is_there(self, spot: Worktree) -> bool: ...
     def is_unfinished(self, path: str) -> bool:
         """A folder that was being made for an item when an earlier life of the run ended."""
 
     def break_locks(self, spot: Worktree | None = None) -> None:
-        """Remove what git processes that died with an earlier life left locked: branches, or a place."""
+        """Remove what git processes that died with an earlier life left locked: branches, or a
+        place.
+        """
 
     def is_unchanged(self, spot: Worktree) -> bool: ...
     def look(self, spot: Worktree) -> WorktreeStatus: ...
@@ -174,7 +195,8 @@ class Worktrees(Protocol):
         """Raises if a worktree may be half removed: what is missing there is nobody's deletion."""
 
     def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
-        """Remove a place, and its branch if that is still at `merged`; what stays of it, if anything.
+        """Remove a place, and its branch if that is still at `merged`; what stays of it, if
+        anything.
 
         The branch is removed at the latest when it is said to `settle`.
         """
@@ -202,7 +224,9 @@ class Worktrees(Protocol):
     def is_ancestor(self, one: str, other: str) -> bool: ...
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
     def lock_tree(self, ref: str, *, mark: str) -> AbstractContextManager[WorkingTree | None]:
-        """The working tree in which a branch is checked out; nobody else changes its index meanwhile."""
+        """The working tree in which a branch is checked out; nobody else changes its index
+        meanwhile.
+        """
 
     def facts(self, target: str, source: str) -> dict[str, Json]:
         """`commits` that one ref has and another has not, and the `files` that they change."""

@@ -85,7 +85,9 @@ class Plan:
     variables: frozenset[str] = frozenset()
     """Those in the commands, and in what the script gives to its own."""
     script: str | None = None
-    """What the shell is given for all values that fit into the environment and become one word each."""
+    """What the shell is given for all values that fit into the environment and become one word
+    each.
+    """
 
     @property
     def slots(self) -> Iterator[BoundSlot]:
@@ -99,19 +101,30 @@ class BoundScript:
     script: str = field(repr=False)
     env: dict[str, str] = field(repr=False)
     files: tuple[tuple[str, bytes], ...] = field(repr=False)
-    """Environment variable that shall hold a path, and what must be found there, for reading and emptying."""
+    """Environment variable that shall hold a path, and what must be found there, for reading and
+    emptying.
+    """
     shown: str
     """The command with its values quoted inline, for people; secrets are masked."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Those among its values, or made of them."""
 
 
-def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None) -> Plan:
+def plan(
+    pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None
+) -> Plan:
     """Check a script before any value is known.  All refusals are reported together."""
-    checked = _check_script(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
+    checked = (
+        _check_script(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
+    )
     if checked.refusals:
         raise ShellRefusedError.together(
-            Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
+            Problem(
+                refusal.what,
+                Span(source, refusal.start, refusal.end),
+                refusal.fix,
+                code=refusal.code,
+            )
             for refusal in checked.refusals
         )
     lexed = checked.lexed
@@ -168,7 +181,8 @@ def _usual_script(parts: Sequence[str | BoundSlot], variable: str, carrier: str)
         return None
     passed = [slot.variable for slot in slots if slot.place.state != "comment"]
     emitted = [
-        part if isinstance(part, str) else _reference(part, [part.variable], variable) for part in parts
+        part if isinstance(part, str) else _reference(part, [part.variable], variable)
+        for part in parts
     ]
     return _prelude(variable, carrier, passed, {}) + "".join(emitted)
 
@@ -184,8 +198,8 @@ def bind(
     """Put values to a plan's gaps.
 
     `trusted` values may be options.  `variables` knows the values that the script finds in its
-    environment.  `source` is where to show refused values, if the plan was made from another copy of
-    the text.
+    environment.  `source` is where to show refused values, if the plan was made from another copy
+    of the text.
     """
     parts = [part if isinstance(part, str) else _fill_slot(part, values) for part in plan.parts]
     filled = [part for part in parts if isinstance(part, _Filled)]
@@ -200,7 +214,9 @@ def bind(
     env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
     script = plan.script
     if script is None or in_file or any(_spreads(each.slot, each.value) for each in filled):
-        emitted = [part if isinstance(part, str) else _slot_code(part, plan.variable) for part in parts]
+        emitted = [
+            part if isinstance(part, str) else _slot_code(part, plan.variable) for part in parts
+        ]
         script = _prelude(plan.variable, plan.carrier, list(carried), in_file) + "".join(emitted)
     shown = [part if isinstance(part, str) else _display_slot(part) for part in parts]
     return BoundScript(
@@ -245,7 +261,12 @@ def _fill_slot(slot: BoundSlot, values: Sequence[Json]) -> _Filled:
 
 def _spreads(slot: BoundSlot, value: Json) -> bool:
     """Does each element of a list become a word of its own?"""
-    return isinstance(value, list) and slot.place.spread and slot.place.state == "bare" and not slot.gap.raw
+    return (
+        isinstance(value, list)
+        and slot.place.spread
+        and slot.place.state == "bare"
+        and not slot.gap.raw
+    )
 
 
 # ── a second look, that does not trust the lexer ────────────────────────────
@@ -321,7 +342,9 @@ def _require_safe_values(
         if isinstance(each.value, Unknown):
             continue  # nobody runs this, and the value may turn out well
         trust = gap.option or (gap.index < len(trusted) and trusted[gap.index])
-        values[slot.number] = Value(each.texts, _spreads(slot, each.value), trust, gap.start, gap.end)
+        values[slot.number] = Value(
+            each.texts, _spreads(slot, each.value), trust, gap.start, gap.end
+        )
         for what, fix, code in _unacceptable(each):
             problems.append(Problem(what, Span(source, gap.start, gap.end), fix, code=code))
     for option in values_as_options(plan.commands, plan.given, values, variables):
@@ -335,7 +358,11 @@ def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:
     """What is wrong with a value at this place: what, fix, code."""
     slot, value, texts = filled.slot, filled.value, filled.texts
     if any("\0" in each for each in texts):
-        yield "a value for the shell cannot hold NUL", "pass it through a file or standard input", "nul"
+        yield (
+            "a value for the shell cannot hold NUL",
+            "pass it through a file or standard input",
+            "nul",
+        )
     if not all(map(_has_bytes, texts)):
         yield (
             "a value for the shell holds half of a surrogate pair, which no bytes stand for",
@@ -346,7 +373,8 @@ def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:
         return
     if (slot.place.state == "arithmetic" or slot.place.integer) and not _is_integer(value):
         yield (
-            "only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 bits",
+            "only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 "
+            "bits",
             "give it an integer; compare text with [ ${a} = ${b} ]",
             "not-an-integer",
         )
@@ -428,9 +456,10 @@ def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
 
 
 def _prelude(variable: str, carrier: str, names: Sequence[str], in_file: dict[str, bytes]) -> str:
-    """Take the values, then hide where they came from.  All on the script's first line, so that lines keep
-    their numbers; `unset` first, because a variable that came in exported would stay so.  A value that does
-    not arrive, because something between us and the shell clears the environment, ends the script.
+    """Take the values, then hide where they came from.  All on the script's first line, so that
+    lines keep their numbers; `unset` first, because a variable that came in exported would stay
+    so.  A value that does not arrive, because something between us and the shell clears the
+    environment, ends the script.
     """
     if not names:
         return ""
@@ -443,7 +472,9 @@ def _prelude(variable: str, carrier: str, names: Sequence[str], in_file: dict[st
 
 
 def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Iterator[str]:
-    """The file holds the values one after the other.  The `x` saves newlines at a value's end from `$( )`."""
+    """The file holds the values one after the other.  The `x` saves newlines at a value's end from
+    `$( )`.
+    """
     if not in_file:
         return
     path = f'"${{{carrier}FILE}}"'

@@ -297,7 +297,11 @@ class _Reader(WordReader):
                 return
             word = self.word(subscript=only_assignments)
             only_assignments = only_assignments and ASSIGNMENT.match(word.naked) is not None
-            if self.peek() in _REDIRECTS and self.at_redirection() and _DESCRIPTOR.fullmatch(word.naked):
+            if (
+                self.peek() in _REDIRECTS
+                and self.at_redirection()
+                and _DESCRIPTOR.fullmatch(word.naked)
+            ):
                 for name in NAME.findall(word.naked):  # {name}>file
                     self.found.own.add(name)
                     self.found.give(name)
@@ -347,7 +351,9 @@ class _Reader(WordReader):
         return True
 
     def time_options(self) -> None:
-        """bash reads a command behind `time`, keywords and all; elsewhere it is a program with options."""
+        """bash reads a command behind `time`, keywords and all; elsewhere it is a program with
+        options.
+        """
         while self.skip_blanks() == "-":
             if self.word().literal in ("-f", "-o"):
                 self.skip_blanks()
@@ -476,7 +482,9 @@ class _Reader(WordReader):
             raise UnreadableError
         if delimiter.literal is None:
             raise self.unreadable("heredoc-unclear", start)
-        self.documents.waiting.append(_HereDocument(start, delimiter.text, strip_tabs, delimiter.quoted))
+        self.documents.waiting.append(
+            _HereDocument(start, delimiter.text, strip_tabs, delimiter.quoted)
+        )
 
     def here_document(self, document: _HereDocument, *, code: bool) -> None:
         body = self.at

@@ -1,9 +1,9 @@
 """Values that a program would read as options.
 
-A script says which words each of its commands has; the values are known when it is bound.  So the words
-are put together as the shell will, lists as several and empty ones as none, and read as the program
-reads them (`options`).  A value may also come by a variable: one of the step's environment, or one that
-the script gives the value to.
+A script says which words each of its commands has; the values are known when it is bound.  So the
+words are put together as the shell will, lists as several and empty ones as none, and read as the
+program reads them (`options`).  A value may also come by a variable: one of the step's environment,
+or one that the script gives the value to.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def values_as_options(
     # Nearly always nothing begins with a sign, and there is nothing to ask.
     sign = _SIGN_OF_WORD if given else _SIGN
     is_risky = any(_is_risky(value, sign) for value in values.values())
-    if not is_risky and (variables is None or not any(map(variables, variable_names(commands, given)))):
+    if not is_risky and (
+        variables is None or not any(map(variables, variable_names(commands, given)))
+    ):
         return []
     return [found for command in commands for found in reading.options(command)]
 
@@ -76,7 +78,9 @@ def variable_names(commands: Sequence[Command], given: Given = ()) -> frozenset[
     """The variables in the words of these commands, and of what the script gives to its own."""
     words = [word for command in (*commands, *(words for _, words in given)) for word in command]
     every = (part for word in words for part in word.parts)
-    return frozenset(part.name for part in every if isinstance(part, Variable) and part.name is not None)
+    return frozenset(
+        part.name for part in every if isinstance(part, Variable) and part.name is not None
+    )
 
 
 def _is_risky(value: Value, sign: re.Pattern[str]) -> bool:
@@ -87,7 +91,8 @@ _SIGN: Final = re.compile(r"\A[-+]")
 _SIGN_OF_WORD: Final = re.compile(r"(?:\A|[ \t\n])[-+]")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
 _MOST_BITS: Final = 64
-"""Of a variable that is made of more, nobody says what it holds: variables can double each other."""
+"""Of a variable that is made of more, nobody says what it holds: variables can double each other.
+"""
 
 
 class _Reading:
@@ -108,9 +113,13 @@ class _Reading:
         for at, program in found.items():
             match words[at][1]:
                 case _Bit(value=(start, end), split_off=True):
-                    yield OptionLike(start, end, "put the variable in quotes, so that it stays one word")
+                    yield OptionLike(
+                        start, end, "put the variable in quotes, so that it stays one word"
+                    )
                 case _Bit(value=(start, end)):
-                    yield OptionLike(start, end, f"{program.fix}, or say that it may be one: ${{x:opt}}")
+                    yield OptionLike(
+                        start, end, f"{program.fix}, or say that it may be one: ${{x:opt}}"
+                    )
 
     def words(self, word: CommandWord) -> Iterator[list[_Bit]]:
         """What becomes of a word: several, one, or none."""
@@ -159,7 +168,8 @@ class _Reading:
             for bits in self.words(word):
                 if len(bits) <= _MOST_BITS and any(map(_is_value_with_sign, bits)):
                     return bits
-        # A script that makes a variable of itself has looked at it; any other text may not come to be given.
+        # A script that makes a variable of itself has looked at it; any other text may not come to
+        # be given.
         if not name or any(_mentions(word, name) for word in words):
             return [_Bit(None)]
         text = self.variables(name)
@@ -202,7 +212,11 @@ def _may_hold_text(bit: _Bit) -> bool:
 
 
 def _is_value_with_sign(bit: _Bit) -> bool:
-    return bit.value is not None and bit.text is not None and _SIGN_OF_WORD.search(bit.text) is not None
+    return (
+        bit.value is not None
+        and bit.text is not None
+        and _SIGN_OF_WORD.search(bit.text) is not None
+    )
 
 
 def _no_variable(_: str) -> None:

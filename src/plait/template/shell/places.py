@@ -114,12 +114,14 @@ class ScriptAnalysis:
     handed: tuple[tuple[str, int], ...] = ()
     """Where, in the joined text, a word begins that gives a variable its value, and which one."""
     effects: tuple[tuple[Effect, str, int], ...] = ()
-    """What it does to the folder in which it runs: files that it overwrites, commits; and where it says so.
+    """What it does to the folder in which it runs: files that it overwrites, commits; and where it
+    says so.
 
     None, if it goes to a folder that a value names, or lets one at a time do it.
     """
     commands: tuple[Command, ...] = ()
-    """Those whose words hold values or variables and are read by a program, which may have options."""
+    """Those whose words hold values or variables and are read by a program, which may have options.
+    """
     given: tuple[tuple[str, tuple[CommandWord, ...]], ...] = ()
     """Variables that the script sets once, each with the words that its text may be."""
 
@@ -136,7 +138,8 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
     ),
     "value-as-code": (
         "this command reads its words as code, and a value would be part of it",
-        "call the program directly, or hand the value over as an argument: sh -c 'echo \"$1\"' sh ${x}",
+        "call the program directly, or hand the value over as an argument: sh -c 'echo \"$1\"' sh "
+        "${x}",
     ),
     "value-in-code-input": (
         "this program reads its input as code, and a value would be part of it",
@@ -163,8 +166,10 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
         "use the value directly in $(( … )), or compare with [ ${a} -gt ${b} ]",
     ),
     "arithmetic-nested": (
-        "the shell evaluates what stands in $(( … )), so a value may only be a number of its own there",
-        "move the quotes or the command out of the arithmetic: n=$(…), and check that n is a number",
+        "the shell evaluates what stands in $(( … )), so a value may only be a number of its own "
+        "there",
+        "move the quotes or the command out of the arithmetic: n=$(…), and check that n is a "
+        "number",
     ),
     "subscript": (
         "the shell evaluates an array subscript, and a value would be part of it",
@@ -223,7 +228,8 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
         "write $( … ) instead of the backticks",
     ),
     "nested-quotes": (
-        "shells disagree on quotes inside of ${…} that stands itself in double quotes or a here-document",
+        "shells disagree on quotes inside of ${…} that stands itself in double quotes or a "
+        "here-document",
         "give the inner text to a variable first",
     ),
     "bash-only": (
@@ -231,7 +237,10 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
         "say that the shell is bash, or write it in the language of sh",
     ),
     "alias": ("an alias changes what later words mean", "write a function instead"),
-    "coproc": ("a co-process hides which word is the program", "use a pipe or a background command"),
+    "coproc": (
+        "a co-process hides which word is the program",
+        "use a pipe or a background command",
+    ),
     "dollar-bracket": ("$[ … ] is evaluated as arithmetic by some shells only", "write $(( … ))"),
     "double-parens": (
         "shells read (( as arithmetic or as two subshells",
@@ -243,14 +252,22 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
     ),
     "heredoc-unclear": (
         "shells disagree on where this here-document starts or ends",
-        "put the here-document's command on a line of its own, and its delimiter on a line of its own",
+        "put the here-document's command on a line of its own, and its delimiter on a line of its "
+        "own",
     ),
     "heredoc-in-substitution": (
-        "some versions of bash join the commands that follow a here-document inside of $( … ) into one",
+        "some versions of bash join the commands that follow a here-document inside of $( … ) into "
+        "one",
         "let the here-document be the last thing in $( … ), or move it out",
     ),
-    "unbalanced": ("this is opened and never closed", "close it, or quote it if it is meant as text"),
-    "unexpected": ("a shell could not go on from here", "correct the shell syntax, or quote the character"),
+    "unbalanced": (
+        "this is opened and never closed",
+        "close it, or quote it if it is meant as text",
+    ),
+    "unexpected": (
+        "a shell could not go on from here",
+        "correct the shell syntax, or quote the character",
+    ),
     "too-deep": (f"nested more than {MAX_DEPTH} deep", "move the inner commands into functions"),
     "nul-in-script": ("the script contains a NUL character", "take it out; no shell reads it"),
 }
@@ -301,7 +318,8 @@ class LexerFindings:
 
     def give(self, name: str, words: Iterable[CommandWord] | None = None) -> None:
         """A variable gets the text of one of these words; None: nobody knows."""
-        # A script that sets it twice may have looked at it, as with `case $f in -*) f=./$f ;; esac`.
+        # A script that sets it twice may have looked at it, as with `case $f in -*) f=./$f ;;
+        # esac`.
         self._given[name] = None if words is None or name in self._given else tuple(words)
 
     def refuse_gaps(self, code: str, numbers: Iterable[int]) -> None:
@@ -330,7 +348,9 @@ class LexerFindings:
         self._refusals[code, start, end] = Refusal(code, start, end, what, fix)
 
     def source_offset(self, offset: int) -> int:
-        """Where an offset of the joined text stands in the author's text (exact but for escapes)."""
+        """Where an offset of the joined text stands in the author's text (exact but for
+        escapes).
+        """
         number = self.number_at(offset)
         if number < len(self.offsets) and self.offsets[number] == offset:
             return self.gaps[number].start

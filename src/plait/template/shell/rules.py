@@ -140,8 +140,8 @@ _FILTERS: Final = {
     **dict.fromkeys(word_set("awk gawk mawk nawk original-awk"), _Filter("e", "fE", "Fvil")),
     **dict.fromkeys(word_set("sed gsed"), _Filter("e", "f", "l")),
 }
-"""Asked of command lines only: in shell text authors quote such programs, and what a value does there is
-the printed exception of commands that read their arguments again."""
+"""Asked of command lines only: in shell text authors quote such programs, and what a value does
+there is the printed exception of commands that read their arguments again."""
 _NEAR: Final = 4
 """How many words behind `deno` its subcommand is looked for."""
 _PLAIN_ATTRIBUTES: Final = frozenset("rxglu-")
@@ -152,7 +152,9 @@ _ENDS_VERSION: Final = tuple(string.digits + ".")
 
 
 class Rules:
-    """Judges the words of each command, and says which of them may be more than one or start an option."""
+    """Judges the words of each command, and says which of them may be more than one or start an
+    option.
+    """
 
     def __init__(self, found: LexerFindings, dialect: Dialect) -> None:
         self.found = found
@@ -205,7 +207,11 @@ class Rules:
             self.found.alone |= any(word.literal is None for word in words[1:])
         elif name == "flock":
             self.found.alone = True
-        elif name == "git" and (at := _git_command(words)) is not None and words[at].literal in _COMMITTING:
+        elif (
+            name == "git"
+            and (at := _git_command(words)) is not None
+            and words[at].literal in _COMMITTING
+        ):
             self.found.effect("commits", words[0].text, words[0].start)
 
     # ── the way to the program ──────────────────────────────────────────────
@@ -214,7 +220,9 @@ class Rules:
         for position, word in enumerate(words):
             if not self.assignment(word):
                 return words[position:]
-        self.found.own.update(map(_variable_name, words))  # no command follows that alone would get them
+        self.found.own.update(
+            map(_variable_name, words)
+        )  # no command follows that alone would get them
         return []
 
     def assignment(self, word: Word) -> bool:
@@ -232,7 +240,9 @@ class Rules:
         self.check_ordinary_name(found.group(1), word.all_numbers)
         return True
 
-    def assigns(self, name: str, numbers: Iterable[int], words: Iterable[CommandWord] | None = None) -> None:
+    def assigns(
+        self, name: str, numbers: Iterable[int], words: Iterable[CommandWord] | None = None
+    ) -> None:
         self.found.own.add(name)
         self.found.give(name, words)
         self.check_ordinary_name(name, numbers)
@@ -264,7 +274,9 @@ class Rules:
         return None
 
     def only_looks_up(self, words: list[Word], prefix: Prefix) -> bool:
-        return bool(words) and len(words[0].text) == 2 and words[0].text[1] in tuple(prefix.looks_up)
+        return (
+            bool(words) and len(words[0].text) == 2 and words[0].text[1] in tuple(prefix.looks_up)
+        )
 
     def behind_options(self, words: list[Word], at: int, prefix: Prefix) -> int:
         options_ended = False
@@ -357,7 +369,9 @@ class Rules:
             self.become_arrays(words)
 
     def check_declaration(self, word: Word, letters: set[str]) -> None:
-        """What `name=…` is given.  The elements of `name=( … )` are parsed once, and never again."""
+        """What `name=…` is given.  The elements of `name=( … )` are parsed once, and never
+        again.
+        """
         numbers = word.all_numbers
         if not word.array:
             self.declared.append((_variable_name(word), numbers))
@@ -462,7 +476,9 @@ def _command(words: list[Word], found: LexerFindings) -> list[Command]:
 
 def _interpreter(program: str) -> _Interpreter | None:
     """The interpreter of this name, with or without a version."""
-    return _INTERPRETERS.get(_VERSION.sub("", program) if program[-1:] in _ENDS_VERSION else program)
+    return _INTERPRETERS.get(
+        _VERSION.sub("", program) if program[-1:] in _ENDS_VERSION else program
+    )
 
 
 def _takes_code_as_input(program: str, arguments: list[Word]) -> bool:
@@ -488,7 +504,9 @@ def _is_input(file: Word) -> bool:
 
 
 def _xargs_makes_code(words: list[Word], start: int) -> bool:
-    """Whether `xargs`, standing before the program, puts lines of its input where code or the program is."""
+    """Whether `xargs`, standing before the program, puts lines of its input where code or the
+    program is.
+    """
     xargs = next((at for at, word in enumerate(words[:start]) if word.base == "xargs"), None)
     if xargs is None:
         return False
@@ -518,7 +536,9 @@ _COMMITTING: Final = word_set("commit merge cherry-pick revert rebase am pull")
 
 
 def _git_command(words: list[Word]) -> int | None:
-    """Which word says what git is to do; None if nobody can say, or it does that in a folder of a value."""
+    """Which word says what git is to do; None if nobody can say, or it does that in a folder of a
+    value.
+    """
     at = 1
     while at < len(words):
         option = words[at].literal
@@ -598,7 +618,9 @@ def _is_plain_test(name: str, words: list[Word]) -> bool:
 
 
 def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[list[int], int]:
-    """Which words an interpreter, standing before `at`, reads as code; and the first it does not read."""
+    """Which words an interpreter, standing before `at`, reads as code; and the first it does not
+    read.
+    """
     code: list[int] = []
     pending = False
     operands = interpreter.operands
@@ -632,7 +654,10 @@ def _code_option(option: str, interpreter: _Interpreter) -> tuple[bool, bool]:
         known = _is_long_option(option, interpreter.long)
         return known and "=" in option, known and "=" not in option
     cluster = len(option) - len(option[1:].lstrip(string.ascii_letters))
-    at = min((at for letter in interpreter.letters if (at := option.find(letter, 1, cluster)) > 0), default=0)
+    at = min(
+        (at for letter in interpreter.letters if (at := option.find(letter, 1, cluster)) > 0),
+        default=0,
+    )
     if interpreter.options_between:
         return False, at > 0
     return 0 < at < len(option) - 1, at == len(option) - 1
@@ -741,7 +766,9 @@ def _code_of_filter(words: Sequence[str], rules: _Filter) -> list[int]:
 def _option_of_filter(option: str, rules: _Filter) -> tuple[Literal["code", "file", "other"], bool]:
     """What an option says about the code, and whether it takes the next word."""
     if option.startswith("--"):
-        role = next((role for role, names in _LONG_OF_FILTERS if _is_long_option(option, names)), None)
+        role = next(
+            (role for role, names in _LONG_OF_FILTERS if _is_long_option(option, names)), None
+        )
         return role or "other", role is not None and "=" not in option
     has_value = takes_next(option, rules.code + rules.files + rules.valued, frozenset())
     if any(letter in option for letter in rules.code):

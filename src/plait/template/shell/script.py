@@ -35,7 +35,8 @@ from plait.template.sinks import original_placeholder
 from plait.template.template import Leaf, Template
 
 MOST_PLANS: Final = 16
-"""Plans of one script that are kept; there is one for each choice of holes that are not answered."""
+"""Plans of one script that are kept; there is one for each choice of holes that are not answered.
+"""
 
 
 def parse_script(template: Template, dialect: Dialect, names: Container[str]) -> Script:
@@ -43,13 +44,17 @@ def parse_script(template: Template, dialect: Dialect, names: Container[str]) ->
     read = _read(template.leaf, template.profile, dialect)
     if not read.defaulted:
         return read.script
-    return read.with_expansions(frozenset(start for start, name in read.defaulted if name not in names))
+    return read.with_expansions(
+        frozenset(start for start, name in read.defaulted if name not in names)
+    )
 
 
 class Script:
     """A template without the holes that are the shell's business."""
 
-    def __init__(self, leaf: Leaf, profile: Profile, assigned: frozenset[str], dialect: Dialect) -> None:
+    def __init__(
+        self, leaf: Leaf, profile: Profile, assigned: frozenset[str], dialect: Dialect
+    ) -> None:
         self.template = Template(leaf, profile)
         self.assigned = assigned
         """Variables that the script sets itself: `${x}` of them is never missing."""
@@ -58,12 +63,16 @@ class Script:
         self._plans: dict[tuple[bool, ...], Plan] = {}
 
     def plan(self, answered: tuple[bool, ...]) -> Plan:
-        """That for these parts being values, and the others text as it is written; refusals are raised."""
+        """That for these parts being values, and the others text as it is written; refusals are
+        raised.
+        """
         known = self._plans.get(answered)
         if known is None:
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
-            known = self._plans[answered] = plan(self._pieces(answered), self._dialect, self._leaf.source)
+            known = self._plans[answered] = plan(
+                self._pieces(answered), self._dialect, self._leaf.source
+            )
         return known
 
     def _pieces(self, answered: tuple[bool, ...]) -> list[Piece]:
@@ -101,14 +110,19 @@ class _Read:
         self.defaulted = tuple(
             (part.start, name)
             for part in leaf.program.parts
-            if isinstance(part, ContextPlaceholder) and (name := _name_with_default(part)) is not None
+            if isinstance(part, ContextPlaceholder)
+            and (name := _name_with_default(part)) is not None
             if name in assigned or _ENV_NAME.fullmatch(name)
         )
-        """Where they start, and their names: holes that are the shell's if our scope does not know them."""
+        """Where they start, and their names: holes that are the shell's if our scope does not know
+        them.
+        """
         self._expanded: dict[frozenset[int], Script] = {frozenset(): self.script}
 
     def with_expansions(self, starts: frozenset[int]) -> Script:
-        """The script in which the holes that start there are the shell's, where it would expand them."""
+        """The script in which the holes that start there are the shell's, where it would expand
+        them.
+        """
         known = self._expanded.get(starts)
         if known is None:
             if len(self._expanded) >= MOST_PLANS:
@@ -128,14 +142,19 @@ class _Read:
         kept: list[Part] = []
         for part in parts:
             state = "" if isinstance(part, Text) else next(places).state
-            if isinstance(part, ContextPlaceholder) and part.start in starts and state in _EXPANDING:
+            if (
+                isinstance(part, ContextPlaceholder)
+                and part.start in starts
+                and state in _EXPANDING
+            ):
                 kept += _as_expansion(part, self._leaf)
             else:
                 kept.append(part)
         return tuple(kept)
 
 
-# Some megabytes at most, for scripts of ordinary length; whoever has more of them in one map waits a little.
+# Some megabytes at most, for scripts of ordinary length; whoever has more of them in one map waits
+# a little.
 _read: Final = lru_cache(maxsize=128)(_Read)
 _EXPANDING: Final = ("bare", "double", "heredoc", "parameter", "quoted-parameter")
 _ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*+")
@@ -150,7 +169,9 @@ def _part_source(part: Part, leaf: Leaf) -> str:
 
 
 def without_own_holes(program: Program, source: Source) -> Parts:
-    """The parts of shell text, with the holes that ask for its own variables as they are written."""
+    """The parts of shell text, with the holes that ask for its own variables as they are
+    written.
+    """
     leaf = Leaf(program, source)
     own = read_names(leaf, "sh").own_holes
     return tuple(_restore_source(leaf, own)) if own else program.parts
@@ -187,7 +208,9 @@ def read_names(leaf: Leaf, dialect: Dialect) -> Names:
 def _shell_name(part: Part, written: str) -> str:
     """The variable for which a hole asks, if a shell would read it so; else nothing."""
     match part:
-        case ContextPlaceholder(alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False):
+        case ContextPlaceholder(
+            alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False
+        ):
             is_element = len(keys) == 1 and isinstance(keys[0], int) and "." not in written
             return root if not keys or is_element else ""
     return ""
@@ -196,8 +219,12 @@ def _shell_name(part: Part, written: str) -> str:
 _ENDS_WORD: Final = frozenset({"", " ", "\t", "\n", ";", "&", "|", ")", "}", "`"})
 
 
-def _is_handed_over(name: str, text: str, at: int, end: int, words: Container[tuple[str, int]]) -> bool:
-    """Is the hole all that a word gives to the variable of the same name: `f=${f}`, `for f in "${f}"`?"""
+def _is_handed_over(
+    name: str, text: str, at: int, end: int, words: Container[tuple[str, int]]
+) -> bool:
+    """Is the hole all that a word gives to the variable of the same name: `f=${f}`, `for f in
+    "${f}"`?
+    """
     quote = text[at - 1 : at] if text[at - 1 : at] in ("'", '"') else ""
     if (
         text[end : end + len(quote)] != quote
@@ -212,10 +239,16 @@ def _is_handed_over(name: str, text: str, at: int, end: int, words: Container[tu
 
 
 def _restore_source(leaf: Leaf, starts: frozenset[int]) -> Iterator[Part]:
-    """Its parts, with the holes that start there as the author wrote them; holes in their defaults stay."""
+    """Its parts, with the holes that start there as the author wrote them; holes in their defaults
+    stay.
+    """
     for part in leaf.program.parts:
         if isinstance(part, ContextPlaceholder) and part.start in starts:
-            yield from [Text(_part_source(part, leaf))] if part.default is None else _as_expansion(part, leaf)
+            yield from (
+                [Text(_part_source(part, leaf))]
+                if part.default is None
+                else _as_expansion(part, leaf)
+            )
         else:
             yield part
 
@@ -223,7 +256,9 @@ def _restore_source(leaf: Leaf, starts: frozenset[int]) -> Iterator[Part]:
 def _name_with_default(placeholder: ContextPlaceholder) -> str | None:
     """The name of `${name:-default}`, if the hole is just that."""
     match placeholder:
-        case ContextPlaceholder(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default):
+        case ContextPlaceholder(
+            alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default
+        ):
             return None if default is None else root
     return None
 

@@ -94,7 +94,9 @@ class Word:
         self.process = False
         """It holds `<( … )`, a file that a command writes."""
         self.variables: dict[int, tuple[str, int, int, bool]] = {}
-        """By position in `text`: the variable an expansion begins with, where it stands, whether bare."""
+        """By position in `text`: the variable an expansion begins with, where it stands, whether
+        bare.
+        """
 
     def add(self, text: str) -> None:
         self._more_text.append(text)
@@ -130,7 +132,8 @@ class Word:
     @property
     def name_only(self) -> bool:
         """Whether nothing was read that cannot be part of a name."""
-        # Once it is false it stays so: a word full of brackets is not looked through at each of them.
+        # Once it is false it stays so: a word full of brackets is not looked through at each of
+        # them.
         self._only_names = self._only_names and all(
             map(_NAME_PART.fullmatch, (self.naked, *self._more_naked))
         )
@@ -186,9 +189,13 @@ class Word:
             if mark == GAP:
                 parts.append(gaps[at])
             elif mark == EXPANSION:
-                name, start, end, bare = self.variables.get(at, (None, self.start, self.start, False))
+                name, start, end, bare = self.variables.get(
+                    at, (None, self.start, self.start, False)
+                )
                 parts.append(
-                    Variable(name, found.source_offset(start), found.source_offset(end), bare and splits)
+                    Variable(
+                        name, found.source_offset(start), found.source_offset(end), bare and splits
+                    )
                 )
             elif parts and isinstance(parts[-1], str):
                 parts[-1] += char
@@ -231,7 +238,9 @@ class WordReader(ABC):
 
     @abstractmethod
     def script(self, start: int, until: Literal["end", ")"]) -> None:
-        """Read a script inside of a word that started at `start`, up to and not over what ends it."""
+        """Read a script inside of a word that started at `start`, up to and not over what ends
+        it.
+        """
 
     @abstractmethod
     def assigns(self, name: str, numbers: Iterable[int]) -> None:
@@ -254,7 +263,9 @@ class WordReader(ABC):
         return self.text.startswith(text, self.at, self.end)
 
     def behind_plain(self, word: Word, run: re.Pattern[str]) -> str:
-        """Read quoted characters without a meaning; the first that has one, or nothing at the end."""
+        """Read quoted characters without a meaning; the first that has one, or nothing at the
+        end.
+        """
         if found := run.match(self.text, self.at, self.end):
             word.add_quoted(found.group())
             self.at = found.end()
@@ -277,7 +288,9 @@ class WordReader(ABC):
         """A backslash and what follows; with `special`, it means itself before other characters."""
         following = self.peek(1)
         if following == GAP:
-            self.refuse_gaps("backslash-before-hole", self.numbers_between(self.at + 1, self.at + 2))
+            self.refuse_gaps(
+                "backslash-before-hole", self.numbers_between(self.at + 1, self.at + 2)
+            )
         word.quoted = True
         if following == "\n":
             self.at += 2
@@ -305,7 +318,9 @@ class WordReader(ABC):
     def word(self, *, subscript: bool = False) -> Word:
         """One word; `subscript`: here a shell would take `name[` for an array's element."""
         start = self.at
-        if plain := _PLAIN_WORD.match(self.text, start, self.end):  # most words are no more than that
+        if plain := _PLAIN_WORD.match(
+            self.text, start, self.end
+        ):  # most words are no more than that
             self.at = plain.end()
             return Word(start, plain.group())
         word = Word(start)
@@ -336,7 +351,9 @@ class WordReader(ABC):
                 self.subscript(word)
             case "(" if word.last and word.last in "?*+@!":
                 self.read_extended_glob(word)
-            case "(" if word.last == "=" and not word.array and ASSIGNMENT.fullmatch(word.settle().naked):
+            case "(" if (
+                word.last == "=" and not word.array and ASSIGNMENT.fullmatch(word.settle().naked)
+            ):
                 self.array(word)
             case "<" | ">" if self.peek(1) == "(":
                 self.process_substitution(word)
@@ -378,7 +395,9 @@ class WordReader(ABC):
         self.at += 1
 
     def dollar_single_quotes(self, word: Word, start: int) -> None:
-        """`$'…'`; a shell without it reads `$` and `'…'`, so sh may have neither gap nor backslash in it."""
+        """`$'…'`; a shell without it reads `$` and `'…'`, so sh may have neither gap nor backslash
+        in it.
+        """
         word.quoted = True
         self.at += 1
         while (char := self.behind_plain(word, _PLAIN_IN_DOLLAR_SINGLE)) != "'":
@@ -458,9 +477,12 @@ class WordReader(ABC):
         check_one_argument(element, self.found)
         may_spread(element, self.found)
         if element.naked.startswith("["):
-            # From `[` to `]=`, or all of it: a blank inside would end our word, not bash's subscript.
+            # From `[` to `]=`, or all of it: a blank inside would end our word, not bash's
+            # subscript.
             closed = element.naked.find("]=")
-            self.refuse_gaps("subscript", [n for at, n in element.gaps if closed < 0 or at < closed])
+            self.refuse_gaps(
+                "subscript", [n for at, n in element.gaps if closed < 0 or at < closed]
+            )
             self.refuse_gaps("subscript", element.nested)
             if closed < 0:
                 raise self.unreadable("subscript", element.start)
@@ -503,7 +525,9 @@ class WordReader(ABC):
                 word.add(EXPANSION)
             case following:  # a dollar sign that means itself
                 if following == GAP:
-                    self.refuse_gaps("dollar-before-hole", self.numbers_between(self.at, self.at + 1))
+                    self.refuse_gaps(
+                        "dollar-before-hole", self.numbers_between(self.at, self.at + 1)
+                    )
                 word.add_quoted("$")
 
     def substitution(self, word: Word, start: int) -> None:
@@ -606,14 +630,25 @@ class WordReader(ABC):
         self.at += 1
 
     def beginning(self, word: Word, position: int, name: str, start: int, *, bare: bool) -> None:
-        """Note which variable the expansion begins with, if its operator leaves the beginning as it is."""
+        """Note which variable the expansion begins with, if its operator leaves the beginning as it
+        is.
+        """
         following = self.peek(1) if self.peek() == ":" else self.peek()
         if name and following in ("}", "-", "?", "=", "%"):
             word.variables[position] = (name, start, self.at, bare)
 
     def parameter_name(self) -> str:
         """The name, behind `#` or `!` if they are there; a gap may not be the name."""
-        if self.peek() in ("#", "!") and self.peek(1) not in ("}", ":", "%", "#", "-", "+", "=", "?"):
+        if self.peek() in ("#", "!") and self.peek(1) not in (
+            "}",
+            ":",
+            "%",
+            "#",
+            "-",
+            "+",
+            "=",
+            "?",
+        ):
             self.at += 1
         if name := NAME.match(self.text, self.at, self.end):
             self.at = name.end()

@@ -30,7 +30,15 @@ from plait.core.source import Source, Span
 from plait.core.values import Json
 from plait.tools.headers.entries import KEYS, MAX_ODD_NAMES, HeaderEntries, is_almost
 from plait.tools.headers.formats import Format, extractors, find_format
-from plait.tools.items import FLOWS, INFORMATIONAL, Entry, Header, ToolFile, file_digest, parse_header
+from plait.tools.items import (
+    FLOWS,
+    INFORMATIONAL,
+    Entry,
+    Header,
+    ToolFile,
+    file_digest,
+    parse_header,
+)
 from plait.tools.spaces import Space, ToolLocation
 from plait.tools.trust import manifest
 
@@ -143,7 +151,9 @@ _GRAIN: Final = 20_000_000
 def _read(found: ToolLocation, kind: str) -> tuple[ToolFile, FileStamp]:
     data, stamp = found.read()
     digest = file_digest(data)
-    header = _system_header(found, digest, kind) or _header(_source(data, found.path), found.path, kind)
+    header = _system_header(found, digest, kind) or _header(
+        _source(data, found.path), found.path, kind
+    )
     return ToolFile(kind, found.id, found.space, found.path, data, digest, header), stamp
 
 
@@ -207,7 +217,9 @@ def _build_header(said: HeaderEntries, form: Format, kind: str) -> Header:
         said.problems += error.problems
     needs_none = said.value("tool_type") in ("primitive", *FLOWS)
     if kind == "tool" and not needs_none and not said.value("executor_id"):
-        said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor")
+        said.missing(
+            "executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor"
+        )
     if said.problems:
         raise DocumentError.together(said.problems[: documents.MAX_PROBLEMS])
     return header

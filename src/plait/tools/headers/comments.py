@@ -59,7 +59,10 @@ def read_fenced(said: HeaderEntries, lines: list[_Line]) -> bool:
         return False
     opening, *others = (_text_span(said.source, lines[number]) for number in fences)
     if not others:
-        what, fix = "this '---' opens a header that is never closed", "write '---' below its last line"
+        what, fix = (
+            "this '---' opens a header that is never closed",
+            "write '---' below its last line",
+        )
         raise DocumentError(what, opening, fix, code="unclosed-header")
     if len(others) > 1:
         what, fix = "a second header begins here", "a file has one header between '---' and '---'"
@@ -78,7 +81,9 @@ _KEY_LINE = re.compile(r"[ \t]*+([a-z_]++):(?=[ \t]|\Z)")
 
 
 def _key_lines(lines: list[_Line]) -> set[int]:
-    """`key: value` where the key is one of a header, and what is indented below it; all else is prose."""
+    """`key: value` where the key is one of a header, and what is indented below it; all else is
+    prose.
+    """
     chosen: set[int] = set()
     indent = -1
     for number, line in enumerate(lines):

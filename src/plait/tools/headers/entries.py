@@ -47,7 +47,11 @@ def _is_whole(text: str) -> bool:
 
 
 def require_finite(value: float, where: Span) -> float:
-    large = value.bit_length() > 4 * documents.MAX_DIGITS if isinstance(value, int) else not isfinite(value)
+    large = (
+        value.bit_length() > 4 * documents.MAX_DIGITS
+        if isinstance(value, int)
+        else not isfinite(value)
+    )
     if large:
         raise RefusedLiteral("holds a number that is too large", where, "write it as text")
     return value
@@ -55,14 +59,19 @@ def require_finite(value: float, where: Span) -> float:
 
 def require_size(source: Source, limit: int) -> None:
     if len(source.text) > limit:
-        what, fix = f"this file is larger than {limit:,} characters", "keep large data in files of their own"
+        what, fix = (
+            f"this file is larger than {limit:,} characters",
+            "keep large data in files of their own",
+        )
         raise LimitError(what, source.name, fix, code="too-large")
 
 
 def require_depth(depth: int, where: Span) -> None:
     if depth > documents.MAX_DEPTH:
         what = f"this is nested deeper than {documents.MAX_DEPTH} levels"
-        raise LimitError(what, where, "flatten it, or move it to a file of its own", code="too-deep")
+        raise LimitError(
+            what, where, "flatten it, or move it to a file of its own", code="too-deep"
+        )
 
 
 def set_key(table: dict[str, Json], key: str, where: Span, value: Json) -> None:
@@ -92,7 +101,9 @@ class HeaderEntries:
         known = self.entries.setdefault(key, Entry(value, span))
         if known.span != span:
             what = f"'{key}' is said twice, again at line {span.position[0]}"
-            self.problems.append(Problem(what, known.span, "remove all but one", (span,), "said-twice"))
+            self.problems.append(
+                Problem(what, known.span, "remove all but one", (span,), "said-twice")
+            )
 
     @contextmanager
     def about(self, key: str, name: str) -> Iterator[None]:
@@ -112,7 +123,9 @@ class HeaderEntries:
         if (guess := _almost(name, self.names)) is not None:
             self._refused.add(self.names[guess])
             what = f"'{name}' is not a key of a header"
-            self.problems.append(Problem(what, span, f"did you mean '{guess}'?", code="unknown-name"))
+            self.problems.append(
+                Problem(what, span, f"did you mean '{guess}'?", code="unknown-name")
+            )
 
     def value(self, key: str) -> Json:
         return self.entries[key].value if key in self.entries else None
@@ -154,6 +167,8 @@ def read_yaml(said: HeaderEntries, _: str) -> None:
 
 def say_all(node: documents.Node, said: HeaderEntries, where: Span) -> None:
     if not isinstance(node, documents.Mapping):
-        raise DocumentError("a header is a map", where, "write 'key: value' lines", code="not-a-map")
+        raise DocumentError(
+            "a header is a map", where, "write 'key: value' lines", code="not-a-map"
+        )
     for key, value in node.entries:
         said.add(str(key.value), value.data(), Span(said.source, key.span.start, key.span.end))

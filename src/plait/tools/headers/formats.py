@@ -22,7 +22,9 @@ from plait.tools.trust import manifest
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read` takes the mark of a comment along; `sample` shows how such a file names its executor."""
+    """`read` takes the mark of a comment along; `sample` shows how such a file names its
+    executor.
+    """
 
     read: Callable[[HeaderEntries, str], None]
     sample: str
@@ -54,7 +56,9 @@ def find_format(path: str) -> Format:
     form = formats.get(os.path.splitext(path)[1])
     if form is None:
         known = ", ".join(formats)
-        raise DocumentError("no reader knows this kind of file", path, f"known: {known}", code="no-reader")
+        raise DocumentError(
+            "no reader knows this kind of file", path, f"known: {known}", code="no-reader"
+        )
     return form
 
 

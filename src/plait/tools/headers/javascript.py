@@ -1,4 +1,5 @@
-"""A header in JavaScript or TypeScript: `const NAME = literal` at the top level, or a fenced comment.
+"""A header in JavaScript or TypeScript: `const NAME = literal` at the top level, or a fenced
+comment.
 
 Only as much of the language is understood as it takes to tell a literal from
 an expression.  What might be computed is refused, never guessed.
@@ -230,4 +231,6 @@ def _unescape(found: re.Match[str], where: Span) -> str:
             return ""
         case "one", letter:
             return _SHORT.get(letter, letter)
-    raise RefusedLiteral("holds an escape that is no character", where, "write '\\\\' for a backslash")
+    raise RefusedLiteral(
+        "holds an escape that is no character", where, "write '\\\\' for a backslash"
+    )

@@ -37,13 +37,28 @@ class Token(NamedTuple):
         """Goes on with the expression of the line before."""
         if self.kind == "word":
             return self.text in ("in", "instanceof")
-        return self.kind in ("template", "piece") or (self.kind == "mark" and self.text not in _BEGINNINGS)
+        return self.kind in ("template", "piece") or (
+            self.kind == "mark" and self.text not in _BEGINNINGS
+        )
 
 
 _BEGINNINGS: Final = frozenset("{}@#!~;") | {"++", "--"}
 _BRACKETS: Final = {")": "(", "]": "[", "}": "{"}
 _BEFORE_VALUE: Final = frozenset(
-    ["return", "typeof", "instanceof", "in", "of", "new", "delete", "void", "throw", "case", "yield", "await"]
+    [
+        "return",
+        "typeof",
+        "instanceof",
+        "in",
+        "of",
+        "new",
+        "delete",
+        "void",
+        "throw",
+        "case",
+        "yield",
+        "await",
+    ]
 )
 _BEFORE_MAP: Final = frozenset("(,=:[!&|?+-*%<>~^")
 _BEFORE_PATTERN: Final = _BEFORE_VALUE | {"do", "else"}
@@ -73,7 +88,9 @@ class _Open(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a source; whether `/` divides or begins a pattern is told by what stands before it."""
+    """The tokens of a source; whether `/` divides or begins a pattern is told by what stands before
+    it.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source, self.text = source, source.text
@@ -115,7 +132,8 @@ class Tokens:
         if character == "`" or (character == "}" and self.open and self.open[-1].mark == "`"):
             return self.template(at)
         if character == "/" and not self.after_value:
-            # Bounded, or many openings of patterns without an end would be searched to the end each.
+            # Bounded, or many openings of patterns without an end would be searched to the end
+            # each.
             found = _PATTERN.match(self.text, at, at + MAX_PATTERN)
             if found is not None:
                 return "pattern", found.end()
@@ -130,7 +148,11 @@ class Tokens:
         if end == len(self.text) or self.text[end] == "\\":
             raise self.wrong(at, "this template is never closed")
         is_whole = self.text[at] == "`" and self.text[end] == "`"
-        return ("template", end + 1) if is_whole else ("piece", end + (1 if self.text[end] == "`" else 2))
+        return (
+            ("template", end + 1)
+            if is_whole
+            else ("piece", end + (1 if self.text[end] == "`" else 2))
+        )
 
     def account(self, kind: str, text: str, start: int) -> int:
         """Notes what is open and what came last; the number of brackets around the token."""
@@ -164,7 +186,9 @@ class Tokens:
     def push(self, mark: str, start: int) -> None:
         if len(self.open) == MAX_OPEN:
             what = f"this is nested deeper than {MAX_OPEN:,} brackets"
-            raise LimitError(what, Span(self.source, start, start + 1), "flatten it", code="too-deep")
+            raise LimitError(
+                what, Span(self.source, start, start + 1), "flatten it", code="too-deep"
+            )
         match mark:
             case "(":
                 is_value = self.after not in _BEFORE_CONDITION

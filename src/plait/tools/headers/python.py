@@ -1,4 +1,6 @@
-"""A header in Python: literals assigned to `__names__` of the module, taken from its syntax tree."""
+"""A header in Python: literals assigned to `__names__` of the module, taken from its syntax
+tree.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from plait.tools.headers.entries import (
 if TYPE_CHECKING:
     import ast
 else:
-    import _ast as ast  # the nodes alone: the functions of `ast` take as long to load as to read a tool
+    # the nodes alone: the functions of `ast` take as long to load as to read a tool
+    import _ast as ast
 
 MAX_PYTHON: Final = 512 << 10
 """Characters; a syntax tree takes some hundred times the memory of its text."""
@@ -45,7 +48,9 @@ def read_python(said: HeaderEntries, _: str) -> None:
 def _tree(source: Source, places: _Places) -> ast.Module:
     require_size(source, MAX_PYTHON)
     if (nul := source.text.find("\0")) >= 0:
-        raise DocumentError("a NUL stands here", Span(source, nul, nul + 1), "remove it", code="syntax")
+        raise DocumentError(
+            "a NUL stands here", Span(source, nul, nul + 1), "remove it", code="syntax"
+        )
     try:
         tree = compile(source.text, source.name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as error:
@@ -55,13 +60,17 @@ def _tree(source: Source, places: _Places) -> ast.Module:
     except (RecursionError, MemoryError):
         # The parser reports its own stack as memory; either way it says no place.
         what = "this Python is nested too deeply to be read"
-        raise LimitError(what, source.name, "split its longest expression", code="too-deep") from None
+        raise LimitError(
+            what, source.name, "split its longest expression", code="too-deep"
+        ) from None
     assert isinstance(tree, ast.Module)
     return tree
 
 
 def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.Name, ast.expr | None]]:
-    """Names that a statement of the module assigns; no value where it is not simply written there."""
+    """Names that a statement of the module assigns; no value where it is not simply written
+    there.
+    """
     match statement:
         case ast.Assign(targets, value):
             for target in targets:
@@ -95,9 +104,9 @@ def _value(node: ast.expr, places: _Places, depth: int = 0) -> Json:
             return require_valid_text(value, where)
         case ast.Constant(int() | float() as number):
             return require_finite(number, where)
-        case ast.UnaryOp(ast.USub() | ast.UAdd() as sign, ast.Constant(int() | float() as number)) if not (
-            isinstance(number, bool)
-        ):
+        case ast.UnaryOp(
+            ast.USub() | ast.UAdd() as sign, ast.Constant(int() | float() as number)
+        ) if not (isinstance(number, bool)):
             return require_finite(-number if isinstance(sign, ast.USub) else number, where)
         case ast.List(elements) | ast.Tuple(elements):
             return [_value(element, places, depth + 1) for element in elements]
@@ -107,18 +116,24 @@ def _value(node: ast.expr, places: _Places, depth: int = 0) -> Json:
             raise RefusedLiteral("holds a set, which JSON does not have", where, "write a list")
         case ast.Constant():
             kind = "..." if node.value is ... else type(node.value).__name__
-            raise RefusedLiteral(f"holds {kind}, which JSON does not have", where, "write text or a number")
+            raise RefusedLiteral(
+                f"holds {kind}, which JSON does not have", where, "write text or a number"
+            )
     raise computed_value_error(where)
 
 
-def _map(keys: list[ast.expr | None], values: list[ast.expr], places: _Places, depth: int) -> dict[str, Json]:
+def _map(
+    keys: list[ast.expr | None], values: list[ast.expr], places: _Places, depth: int
+) -> dict[str, Json]:
     table: dict[str, Json] = {}
     for key, value in zip(keys, values, strict=True):
         if key is None:  # {**other}
             raise computed_value_error(places.of(value))
         name = _value(key, places, depth + 1)
         if not isinstance(name, str):
-            raise RefusedLiteral("has a key that is not text", places.of(key), "put the key in quotes")
+            raise RefusedLiteral(
+                "has a key that is not text", places.of(key), "put the key in quotes"
+            )
         set_key(table, name, places.of(key), _value(value, places, depth + 1))
     return table
 
@@ -142,7 +157,9 @@ class _Places:
         text = self.source.text[start:end].rstrip()
         column = max(error.offset or 1, 1) - 1
         if column > len(text) or (error.text is not None and error.text.rstrip() != text):
-            return Span(self.source, start, start + len(text))  # the column of an inner text, as in f"{a b}"
+            return Span(
+                self.source, start, start + len(text)
+            )  # the column of an inner text, as in f"{a b}"
         width = (error.end_offset or 0) - column - 1 if error.end_lineno == error.lineno else 1
         return Span(self.source, start + column, start + column + max(width, 1))
 

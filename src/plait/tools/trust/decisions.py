@@ -176,7 +176,8 @@ class Trust:
         self._ask = ask
         self._now = now
         self._allow_downgrade = frozenset(allow_downgrade)
-        # A user space that the project brought, or came with: what it says about trust is not believed.
+        # A user space that the project brought, or came with: what it says about trust is not
+        # believed.
         self._foreign = self.project and foreign_place(user, self.project, home or account_home())
         self._verified: set[tuple[str, ...]] = set()
         self._signatures: dict[str, Signature | None] = {}
@@ -193,7 +194,9 @@ class Trust:
         held._lock = lock
         return held
 
-    def require(self, items: Sequence[ToolFile], *, running: bool = True) -> tuple[TrustDecision, ...]:
+    def require(
+        self, items: Sequence[ToolFile], *, running: bool = True
+    ) -> tuple[TrustDecision, ...]:
         """The verdicts, if all items may run; one error about all that may not.
 
         Not `running`: they are only looked at, and do not count as versions that ran here.
@@ -211,10 +214,11 @@ class Trust:
     def admit(
         self, items: Sequence[ToolFile], *, running: bool = True
     ) -> tuple[list[TrustDecision], list[TrustDecision]]:
-        """The verdicts on files that lie beside a tool: those that may come along, and those that nobody
-        speaks for, which stay behind.
+        """The verdicts on files that lie beside a tool: those that may come along, and those that
+        nobody speaks for, which stay behind.
 
-        One error if something speaks against a file: a false signature, a newer version that ran, a lock.
+        One error if something speaks against a file: a false signature, a newer version that ran, a
+        lock.
         """
         verdicts = self._judge_all(items)
         if refused := _select_refused(verdicts):
@@ -225,7 +229,9 @@ class Trust:
         return allowed, [verdict for verdict in verdicts if not verdict.allowed]
 
     def find_refused(self, items: Sequence[ToolFile]) -> list[TrustDecision]:
-        """The verdicts on those files beside a tool that something speaks against; remembers nothing."""
+        """The verdicts on those files beside a tool that something speaks against; remembers
+        nothing.
+        """
         return _select_refused(self._judge_all(items))
 
     def decide(self, item: ToolFile) -> TrustDecision:
@@ -235,7 +241,9 @@ class Trust:
     def trust_project(self, *, origin: str) -> None:
         """Trust everything that the project brings; `origin` says how the user told us."""
         if self.project is None:
-            raise InputError("there is no project to trust", fix="name its folder", code="no-project")
+            raise InputError(
+                "there is no project to trust", fix="name its folder", code="no-project"
+            )
         if self._foreign:
             raise TrustError(
                 f"the user space lies {self._foreign} this project, which cannot vouch for itself",
@@ -262,12 +270,18 @@ class Trust:
         files.append(f"{self.project}/.ai/{_SETTINGS}")
         if verdict.signature is not None:
             key = f"{verdict.signature.fingerprint}.json"
-            files += [f"{store.root}/{key}", f"{store.machine}/{key}", f"{store.root}/rollback.json"]
+            files += [
+                f"{store.root}/{key}",
+                f"{store.machine}/{key}",
+                f"{store.root}/rollback.json",
+            ]
         return tuple(files)
 
     # ── asking ───────────────────────────────────────────────────────────
 
-    def _judge_after_asking(self, items: Sequence[ToolFile], ask: AskTrust) -> tuple[TrustDecision, ...]:
+    def _judge_after_asking(
+        self, items: Sequence[ToolFile], ask: AskTrust
+    ) -> tuple[TrustDecision, ...]:
         with self._question:  # threads that run items in parallel put the question once
             verdicts = self._judge_all(items)
             if self._said_no or not _worth_asking(verdicts) or self.project is None:
@@ -391,24 +405,44 @@ class Trust:
     def _judge_age(self, item: ToolFile, signature: Signature, key: TrustedKey) -> TrustDecision:
         if signature.time > time_text(self._now() + CLOCK_SKEW):
             fix = "set the clock of this machine, or have it signed again"
-            return _make_refusal(item, "from-the-future", "it was signed at a time that has not come", fix)
+            return _make_refusal(
+                item, "from-the-future", "it was signed at a time that has not come", fix
+            )
         newest = self.store.newest(self._version_key(item))
-        if newest is not None and not newest.allows(signature) and item.id not in self._allow_downgrade:
+        if (
+            newest is not None
+            and not newest.allows(signature)
+            and item.id not in self._allow_downgrade
+        ):
             fix = f"restore the newer one, or accept this one: plait trust reset {item.id}"
             return _make_refusal(item, "rolled-back", "a newer version of it ran here before", fix)
         return TrustDecision(
-            item, True, f"it is signed by {key.owner}", "signature", key.fingerprint, key.owner, signature
+            item,
+            True,
+            f"it is signed by {key.owner}",
+            "signature",
+            key.fingerprint,
+            key.owner,
+            signature,
         )
 
     def _judge_by_lock(self, verdict: TrustDecision) -> TrustDecision:
         """A lock only refuses; what came with Plait has the digests of the installation for it."""
         item = verdict.item
-        if self._lock is None or verdict.by == "manifest" or (not verdict.allowed and not verdict.askable):
+        if (
+            self._lock is None
+            or verdict.by == "manifest"
+            or (not verdict.allowed and not verdict.askable)
+        ):
             return verdict
         pinned = self._lock.files.get(_relative(item)) if item.space.name == "project" else None
         if pinned == item.digest:
             return verdict
-        why = "it has changed since plait.lock was written" if pinned else "plait.lock does not list it"
+        why = (
+            "it has changed since plait.lock was written"
+            if pinned
+            else "plait.lock does not list it"
+        )
         code = "differs-from-lock" if pinned else "not-in-lock"
         first = "look at it" if item.space.name == "project" else "copy it into the project"
         return _make_refusal(item, code, why, f"{first}, then type: plait tools lock")
@@ -430,7 +464,14 @@ class Trust:
         known = (item.digest, item.kind, item.id, extension, signature.text)
         if known in self._verified:
             return
-        verify(item.data, signature, key.public_key, kind=item.kind, item_id=item.id, extension=extension)
+        verify(
+            item.data,
+            signature,
+            key.public_key,
+            kind=item.kind,
+            item_id=item.id,
+            extension=extension,
+        )
         if len(self._verified) >= _MOST_VERIFIED:
             self._verified.clear()
         self._verified.add(known)
@@ -443,7 +484,9 @@ class Trust:
             for verdict in verdicts
             if verdict.by == "signature" and verdict.signature is not None
         }
-        downgraded = {self._version_key(v.item) for v in verdicts if v.item.id in self._allow_downgrade}
+        downgraded = {
+            self._version_key(v.item) for v in verdicts if v.item.id in self._allow_downgrade
+        }
         self.store.remember(ran, replacing=downgraded)
 
     def _version_key(self, item: ToolFile) -> str:
@@ -452,7 +495,9 @@ class Trust:
         return version_key(space, item.kind, item.id, _extension(item))
 
     def _needs_signatures(self) -> bool:
-        """Does the project demand signatures?  It can ask for more than the user, never for less."""
+        """Does the project demand signatures?  It can ask for more than the user, never for
+        less.
+        """
         root = os.path.join(self.project or "/", ".ai")
         stamp = file_stamp(f"{root}/{_SETTINGS}")
         known = self._demand
@@ -493,7 +538,8 @@ def _not_trusted(project: str, refused: Sequence[TrustDecision]) -> Problem:
     names = [f"{verdict.item.id}{_extension(verdict.item)} ({verdict.why})" for verdict in refused]
     files = "a file" if len(names) == 1 else f"{len(names)} files"
     return Problem(
-        f"this project brings {files} that nobody you trust has signed: {format_names(names, most=50)}",
+        f"this project brings {files} that nobody you trust has signed: "
+        f"{format_names(names, most=50)}",
         project,
         f"look at what it brings, then type: plait trust {shlex.quote(project)}",
         code="not-trusted",
@@ -501,7 +547,9 @@ def _not_trusted(project: str, refused: Sequence[TrustDecision]) -> Problem:
 
 
 def _doubtful(item: ToolFile, signature: Signature | None, code: str, why: str) -> TrustDecision:
-    fix = f"trust its signer with 'plait trust add', or sign it: plait sign {shlex.quote(item.path)}"
+    fix = (
+        f"trust its signer with 'plait trust add', or sign it: plait sign {shlex.quote(item.path)}"
+    )
     return TrustDecision(item, False, why, signature=signature, code=code, fix=fix, askable=True)
 
 
@@ -531,9 +579,13 @@ def _demands_signatures(root: str) -> bool:
     contents = read_below(root, _SETTINGS)
     if contents is None:
         return False
-    plain = [line for line in contents[0].splitlines() if line.strip() and not line.startswith(b"#")]
+    plain = [
+        line for line in contents[0].splitlines() if line.strip() and not line.startswith(b"#")
+    ]
     if plain in ([], [b"trust: project"], [b"trust: signed"]):
-        return plain == [b"trust: signed"]  # as `plait init` writes it; to load YAML takes longer than a call
+        return plain == [
+            b"trust: signed"
+        ]  # as `plait init` writes it; to load YAML takes longer than a call
     from plait.core.documents import Mapping as MappingNode
     from plait.core.documents import Scalar, parse
 
@@ -572,7 +624,9 @@ def require_valid_settings(node: MappingNode) -> None:
             pass
         case said:
             fix = "write trust: signed"
-            problems.append(Problem("'trust' is 'signed' or 'project'", said.span, fix, code="bad-trust"))
+            problems.append(
+                Problem("'trust' is 'signed' or 'project'", said.span, fix, code="bad-trust")
+            )
     match node.get("keep_runs"):
         case None | Scalar(None) | Scalar("all"):
             pass
@@ -601,7 +655,10 @@ class TrustQuestion:
     def __str__(self) -> str:
         inside = [path for path in self.brings if path.count("/") > 1]
         folders = Counter(path.split("/")[1] for path in inside)
-        parts = [_count_text(folder, count) for folder, count in sorted(folders.items(), key=_tools_first)]
+        parts = [
+            _count_text(folder, count)
+            for folder, count in sorted(folders.items(), key=_tools_first)
+        ]
         parts += [path for path in self.brings if path not in inside]
         return f"this project brings {', '.join(parts)}, signed by nobody you trust: {self.project}"
 

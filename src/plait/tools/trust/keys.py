@@ -1,4 +1,5 @@
-"""The user's private keys: a file for each that nobody else can read, closed with a passphrase if you like.
+"""The user's private keys: a file for each that nobody else can read, closed with a passphrase if
+you like.
 
 A key is never written over another, and a file that was tampered with is
 refused: what is opened has the public half that stands beside it.
@@ -33,7 +34,13 @@ from plait.core.private_files import (
 )
 from plait.core.records import dataclass
 from plait.core.values import Json, Secret
-from plait.tools.trust.signatures import PrivateKey, is_key, key_fingerprint, read_rotation, sign_rotation
+from plait.tools.trust.signatures import (
+    PrivateKey,
+    is_key,
+    key_fingerprint,
+    read_rotation,
+    sign_rotation,
+)
 from plait.tools.trust.store import Now, TrustStore
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -63,7 +70,11 @@ class KeyFolder:
         return tuple(name.removesuffix(".key") for name in files if name.endswith(".key"))
 
     def create(
-        self, name: str = "signing", *, passphrase: Secret | None = None, effort: Effort | None = None
+        self,
+        name: str = "signing",
+        *,
+        passphrase: Secret | None = None,
+        effort: Effort | None = None,
     ) -> PrivateKey:
         """A new key, closed with the passphrase if there is one; never over an old one."""
         key = PrivateKey.generate()
@@ -73,7 +84,10 @@ class KeyFolder:
             write_new(path, _encode_record(self._make_record(key, passphrase, effort)))
         except FileExistsError:
             raise InputError(
-                f"there is a key '{name}' already", path, "give the new one another name", code="key-exists"
+                f"there is a key '{name}' already",
+                path,
+                "give the new one another name",
+                code="key-exists",
             ) from None
         sync_folder(self.root)
         return key
@@ -116,7 +130,9 @@ class KeyFolder:
         return None if record is None else record["rotation"].encode()
 
     def exchange(self, name: str, reached: Callable[[str], None]) -> str:
-        """Give a key's name to its successor, once or again; the name under which the old one is kept."""
+        """Give a key's name to its successor, once or again; the name under which the old one is
+        kept.
+        """
         record = self._next(name)
         if record is None:
             raise damaged_file_error(self._path(name))
@@ -147,7 +163,9 @@ class KeyFolder:
         except ABSENT:
             return None
         match record:
-            case {"format": self.FORMAT, "public": str(public), "rotation": str()} if is_key(public):
+            case {"format": self.FORMAT, "public": str(public), "rotation": str()} if is_key(
+                public
+            ):
                 return dict(record)
         raise damaged_file_error(path)
 
@@ -194,7 +212,8 @@ def rotate(
     now: Now = time.time,
     reached: Callable[[str], None] = lambda _: None,
 ) -> Rotated:
-    """Put a new key in the place of an old one, or go on with what was begun; `reached` hears each step.
+    """Put a new key in the place of an old one, or go on with what was begun; `reached` hears each
+    step.
 
     The caller hands the statement out and then says `folder.end_rotation`.
     """
@@ -260,19 +279,27 @@ def _decode_key(record: Json, passphrase: Secret | None, path: str) -> PrivateKe
                 "box": str(box),
             }:
                 return _decrypt_key(
-                    bytes.fromhex(box), bytes.fromhex(salt), Effort(operations, memory), passphrase, path
+                    bytes.fromhex(box),
+                    bytes.fromhex(salt),
+                    Effort(operations, memory),
+                    passphrase,
+                    path,
                 )
     except ValueError:
         raise damaged_file_error(path) from None
     raise damaged_file_error(path)
 
 
-def _decrypt_key(box: bytes, salt: bytes, effort: Effort, passphrase: Secret | None, path: str) -> PrivateKey:
+def _decrypt_key(
+    box: bytes, salt: bytes, effort: Effort, passphrase: Secret | None, path: str
+) -> PrivateKey:
     from nacl.exceptions import CryptoError
     from nacl.secret import SecretBox
 
     if passphrase is None:
-        raise InputError("this key needs its passphrase", path, "type it when asked", code="passphrase")
+        raise InputError(
+            "this key needs its passphrase", path, "type it when asked", code="passphrase"
+        )
     try:
         return PrivateKey(SecretBox(_derive_key(passphrase, salt, effort)).decrypt(box))
     except CryptoError:

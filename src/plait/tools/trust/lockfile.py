@@ -35,7 +35,9 @@ class Lockfile:
         """The lock of what the project holds now."""
         root = os.path.join(project, ".ai")
         read = ((path, read_below(root, path)) for path in _lockable(root))
-        return cls({path: file_digest(contents[0]) for path, contents in read if contents is not None})
+        return cls(
+            {path: file_digest(contents[0]) for path, contents in read if contents is not None}
+        )
 
     @classmethod
     def read(cls, project: str) -> Lockfile:
@@ -43,7 +45,9 @@ class Lockfile:
         path = os.path.join(project, LOCK)
         contents = read_below(project, LOCK)
         if contents is None:
-            raise InputError("this project has no lock", path, "write it: plait tools lock", code="no-file")
+            raise InputError(
+                "this project has no lock", path, "write it: plait tools lock", code="no-file"
+            )
         from plait.core.documents import parse_json
 
         try:
@@ -55,7 +59,9 @@ class Lockfile:
                 isinstance(digest, str) and is_key(digest) for digest in files.values()
             ):
                 return cls(files)
-        raise TrustError("this is no lock", path, "write it anew: plait tools lock", code="damaged-store")
+        raise TrustError(
+            "this is no lock", path, "write it anew: plait tools lock", code="damaged-store"
+        )
 
     @property
     def text(self) -> str:
@@ -75,11 +81,15 @@ class Lockfile:
 
 
 def _lockable(root: str) -> Iterator[str]:
-    """The plain files that could run or be read; installed packages are pinned by their own tools."""
+    """The plain files that could run or be read; installed packages are pinned by their own
+    tools.
+    """
     for top in _LOCKED:
         for folder, folders, files in os.walk(os.path.join(root, top), followlinks=False):
             folders[:] = sorted(
-                name for name in folders if not name.startswith((".", "__")) and name != "node_modules"
+                name
+                for name in folders
+                if not name.startswith((".", "__")) and name != "node_modules"
             )
             for name in sorted(files):
                 path = os.path.join(folder, name)

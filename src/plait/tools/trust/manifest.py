@@ -60,13 +60,16 @@ def check(root: str = SYSTEM) -> list[str]:
     """What is not as the manifest says, one line for each file; empty if all is."""
     manifest, current = _manifest(root), build(root)
     written, found = manifest.files, current.files
-    changed = [f"{path} has changed" for path in written if path in found and written[path] != found[path]]
+    changed = [
+        f"{path} has changed" for path in written if path in found and written[path] != found[path]
+    ]
     gone = [f"{path} is missing" for path in written if path not in found]
     new = [f"{path} is not listed" for path in found if path not in written]
     misread = [
         f"{path} says something else"
         for path in written
-        if written[path] == found.get(path) and manifest.contents.get(path) != current.contents.get(path)
+        if written[path] == found.get(path)
+        and manifest.contents.get(path) != current.contents.get(path)
     ]
     return sorted([*changed, *gone, *new, *misread])
 
@@ -106,7 +109,10 @@ def _read(root: str) -> Manifest:
             said = record.get("contents", {})
             return Manifest(files, said if isinstance(said, dict) else {})
     raise TrustError(
-        f"{NAME} does not list files and digests", root, "install Plait again", code="damaged-manifest"
+        f"{NAME} does not list files and digests",
+        root,
+        "install Plait again",
+        code="damaged-manifest",
     )
 
 

@@ -1,10 +1,12 @@
-"""A seal that only this user can make: what bears it was written by this user's own Plait, on this machine.
+"""A seal that only this user can make: what bears it was written by this user's own Plait, on this
+machine.
 
-Sealed is what Plait writes into a project and believes later: the facts of a run, a result that is kept.
-Whatever else lies there may have come with a clone or an archive, and decides nothing.
+Sealed is what Plait writes into a project and believes later: the facts of a run, a result that is
+kept. Whatever else lies there may have come with a clone or an archive, and decides nothing.
 
-The key is random and made on first use.  It lies in the user space, in a file that only its owner can
-read.  A user space that may have come along with the project makes no seal, and none that it made holds.
+The key is random and made on first use.  It lies in the user space, in a file that only its owner
+can read.  A user space that may have come along with the project makes no seal, and none that it
+made holds.
 """
 
 from __future__ import annotations
@@ -85,9 +87,13 @@ class Seals:
 
 
 def _hmac(key: bytes, text: str) -> str:
-    """RFC 2104 with SHA-256.  The module `hmac` loads OpenSSL, which takes longer than all of this."""
+    """RFC 2104 with SHA-256.  The module `hmac` loads OpenSSL, which takes longer than all of
+    this.
+    """
     padded = key.ljust(BLOCK, b"\0")
-    inner = sha256(bytes(byte ^ 0x36 for byte in padded) + text.encode("utf-8", "surrogatepass")).digest()
+    inner = sha256(
+        bytes(byte ^ 0x36 for byte in padded) + text.encode("utf-8", "surrogatepass")
+    ).digest()
     return sha256(bytes(byte ^ 0x5C for byte in padded) + inner).hexdigest()
 
 

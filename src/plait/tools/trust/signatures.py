@@ -39,10 +39,14 @@ _COMMENTS: Final = {
     **dict.fromkeys((".js", ".mjs", ".cjs", ".ts", ".go"), ("// ", "")),
     **dict.fromkeys((".md", ".html"), ("<!-- ", " -->")),
 }
-_SAID: Final = rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ):(?P<hash>[0-9a-f]{64}):(?P<value>[\w-]{86})"
+_SAID: Final = (
+    rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ):(?P<hash>[0-9a-f]{64}):(?P<value>[\w-]{86})"
+)
 # Patterns are compiled when a file is signed: most are not, and a call should not wait for them.
 _PLAIT: Final = rb"plait:signed:" + _SAID + rb":(?P<key>[0-9a-f]{64})"
-_RYE: Final = rb"rye:signed:" + _SAID + rb"(?:==)?:(?P<key>[0-9a-f]{64}|[0-9a-f]{16})(?:\|[^\s|@]+@[^\s|@]+)?"
+_RYE: Final = (
+    rb"rye:signed:" + _SAID + rb"(?:==)?:(?P<key>[0-9a-f]{64}|[0-9a-f]{16})(?:\|[^\s|@]+@[^\s|@]+)?"
+)
 _COMMENTED: Final = rb"(?:(?:#|//) (?P<plain>\S+)|<!-- (?P<marked>\S+) -->)\n"
 _MARKS: Final = (b"plait:signed:", b"rye:signed:")
 _MOST_BEFORE_MARK: Final = 16
@@ -140,7 +144,9 @@ def has_comment_syntax(extension: str) -> bool:
 # ── signing ──────────────────────────────────────────────────────────────
 
 
-def sign_bytes(data: bytes, *, kind: str, item_id: str, extension: str, key: PrivateKey, now: float) -> bytes:
+def sign_bytes(
+    data: bytes, *, kind: str, item_id: str, extension: str, key: PrivateKey, now: float
+) -> bytes:
     """The file with its signature line; a line that is already there is replaced."""
     if not has_comment_syntax(extension):
         raise InputError(
@@ -199,10 +205,14 @@ def read_signature(data: bytes) -> Signature | None:
         raise _signature_error("it has two signature lines")
     start, end = lines[0]
     if start != _place(data):
-        raise _signature_error("its signature is neither on the first line nor on the second after '#!'")
+        raise _signature_error(
+            "its signature is neither on the first line nor on the second after '#!'"
+        )
     commented = re.compile(_COMMENTED).fullmatch(data, start, end)
     if commented is None:
-        raise _signature_error("its signature line is not of the form '# plait:signed:TIME:HASH:SIG:FP'")
+        raise _signature_error(
+            "its signature line is not of the form '# plait:signed:TIME:HASH:SIG:FP'"
+        )
     return _parse_signature(commented["plain"] or commented["marked"], (start, end))
 
 
@@ -274,7 +284,9 @@ def verify(
         raise TrustError("it was signed with another key", code="other-key")
     if _content_hash(data, signature) != signature.hash:
         raise TrustError("its bytes are not those that were signed", code="changed")
-    statement = _statement(kind, item_id + extension, signature.time, signature.hash, signature.fingerprint)
+    statement = _statement(
+        kind, item_id + extension, signature.time, signature.hash, signature.fingerprint
+    )
     if not _holds(statement, _decode_signature(signature.value), public_key):
         raise TrustError(
             f"its signature is not for the {kind} {item_id}{extension} of this time: "
@@ -373,7 +385,9 @@ def read_rotation(data: bytes) -> Rotation:
     except (DocumentError, LimitError):
         raise _bad_rotation("is not JSON") from None
     rotation = _rotation(record)
-    message = _fields(ROTATION, rotation.old.hex(), rotation.new.hex(), str(rotation.version), rotation.time)
+    message = _fields(
+        ROTATION, rotation.old.hex(), rotation.new.hex(), str(rotation.version), rotation.time
+    )
     by_old, by_new = record["signatures"]
     for name, key, value in (("old", rotation.old, by_old), ("new", rotation.new, by_new)):
         if not _holds(message, _decode_signature(value), key):
@@ -392,7 +406,9 @@ def _rotation(record: Json) -> Rotation:
             "signatures": [str(), str()],
         } if is_key(old) and is_key(new) and old != new and version > 0:
             _require_time(time)
-            return Rotation(bytes.fromhex(old), require_valid_key(bytes.fromhex(new)), version, time)
+            return Rotation(
+                bytes.fromhex(old), require_valid_key(bytes.fromhex(new)), version, time
+            )
     raise _bad_rotation("lacks one of format, old, new, version, time and two signatures")
 
 

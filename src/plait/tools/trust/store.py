@@ -1,4 +1,5 @@
-"""What the user trusts: keys, projects, and the newest version that ran, in files below the user space.
+"""What the user trusts: keys, projects, and the newest version that ran, in files below the user
+space.
 
 Each change is whole or not at all, and made by one process at a time.  What is
 damaged, or could have been written by others, is refused: it is never taken
@@ -103,7 +104,10 @@ class Version:
     hash: str
 
     def allows(self, signature: Signature) -> bool:
-        return signature.time > self.time or (signature.time, signature.hash) == (self.time, self.hash)
+        return signature.time > self.time or (signature.time, signature.hash) == (
+            self.time,
+            self.hash,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,9 @@ class TrustStore:
     # ── keys ─────────────────────────────────────────────────────────────
 
     def key(self, fingerprint: str) -> TrustedKey | None:
-        """A key that the user trusts, or the machine; with whatever either of them says against it."""
+        """A key that the user trusts, or the machine; with whatever either of them says against
+        it.
+        """
         if not is_key(fingerprint):
             return None
         own = self._load(f"{fingerprint}.json", _parse_key)
@@ -158,7 +164,8 @@ class TrustStore:
             return None
         known = self._read.get(path)
         if known is None or known[0] != stamp:
-            # The folder is looked at each time a file is read: who can write it can exchange the file.
+            # The folder is looked at each time a file is read: who can write it can exchange the
+            # file.
             record = read_json_owned_by(self._administrator, self.machine, f"{fingerprint}.json")
             known = self._read[path] = (stamp, _parse_key(record, path))
         key: TrustedKey = known[1]
@@ -217,7 +224,11 @@ class TrustStore:
         return key
 
     def rotate(
-        self, statement: bytes, *, origin: str | None = None, meanwhile: Callable[[], None] | None = None
+        self,
+        statement: bytes,
+        *,
+        origin: str | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> TrustedKey:
         """Trust a new key in place of an old one, on the word of both; `meanwhile` both are valid.
 
@@ -257,7 +268,9 @@ class TrustStore:
 
     def projects(self) -> tuple[TrustedProject, ...]:
         table = self._table("projects.json")
-        return tuple(TrustedProject(root, said["trusted"], said["origin"]) for root, said in table.items())
+        return tuple(
+            TrustedProject(root, said["trusted"], said["origin"]) for root, said in table.items()
+        )
 
     def trust_project(self, project: str, *, origin: str) -> None:
         root = os.path.realpath(project)
@@ -281,7 +294,9 @@ class TrustStore:
         said = self._table("rollback.json").get(place)
         return None if said is None else Version(said["time"], said["hash"])
 
-    def remember(self, ran: Mapping[str, Version], *, replacing: Collection[str] = frozenset()) -> None:
+    def remember(
+        self, ran: Mapping[str, Version], *, replacing: Collection[str] = frozenset()
+    ) -> None:
         """Keep the newest version of each place; of those in `replacing`, this one."""
         if all(self.newest(place) == version for place, version in ran.items()):
             return
@@ -323,7 +338,9 @@ class TrustStore:
         self._write(f"{key.fingerprint}.json", key.record())
 
     def _write(self, name: str, record: Json) -> None:
-        write_atomic(self.root, name, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+        write_atomic(
+            self.root, name, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n"
+        )
 
 
 _FIELDS: Final[Mapping[str, Mapping[str, type]]] = {
@@ -344,7 +361,9 @@ def _matches(item_id: str, pattern: str) -> bool:
 def _parse_table(record: Json, path: str) -> dict[str, dict[str, Json]]:
     fields = _FIELDS[os.path.basename(path)]
     match record:
-        case dict(table) if all(isinstance(said, dict) and _has(said, fields) for said in table.values()):
+        case dict(table) if all(
+            isinstance(said, dict) and _has(said, fields) for said in table.values()
+        ):
             return table
     raise damaged_file_error(path)
 
@@ -382,10 +401,14 @@ def _parse_key(record: Json, path: str) -> TrustedKey:
 
 def _require_valid_spaces(spaces: Collection[str]) -> None:
     if not spaces or not set(spaces) <= {"project", "user"}:
-        raise InputError("a key is trusted for 'project', 'user' or both", fix="name one", code="bad-space")
+        raise InputError(
+            "a key is trusted for 'project', 'user' or both", fix="name one", code="bad-space"
+        )
 
 
-def _successor(old: TrustedKey, public_key: bytes, version: int, now: str, origin: str | None) -> TrustedKey:
+def _successor(
+    old: TrustedKey, public_key: bytes, version: int, now: str, origin: str | None
+) -> TrustedKey:
     _require_not_revoked(old)
     if old.not_after is not None and old.not_after <= now:
         raise _no_rotation("the old key has ended, or was replaced already")
@@ -430,7 +453,9 @@ def _require_not_revoked(key: TrustedKey) -> None:
 
 def _unknown_key(fingerprint: str) -> InputError:
     return InputError(
-        f"no key {fingerprint[:16]}… is trusted here", fix="'plait trust' lists the keys", code="unknown-key"
+        f"no key {fingerprint[:16]}… is trusted here",
+        fix="'plait trust' lists the keys",
+        code="unknown-key",
     )
 
 
@@ -440,5 +465,7 @@ def _no_rotation(why: str) -> TrustError:
 
 def _inode(root: str) -> int:
     if not os.path.isdir(root):
-        raise InputError(f"{root} is not a folder", fix="name the folder of a project", code="no-project")
+        raise InputError(
+            f"{root} is not a folder", fix="name the folder of a project", code="no-project"
+        )
     return os.stat(root).st_ino

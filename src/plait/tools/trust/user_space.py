@@ -1,7 +1,9 @@
-"""Whether the user space is the user's own, or came along with the project that it is to speak about.
+"""Whether the user space is the user's own, or came along with the project that it is to speak
+about.
 
-A user space inside a project, or around it, may have arrived with the project's files.  It counts only if
-it is the home of this account by the machine's list of accounts, whatever `HOME` and `USER_SPACE` say.
+A user space inside a project, or around it, may have arrived with the project's files.  It counts
+only if it is the home of this account by the machine's list of accounts, whatever `HOME` and
+`USER_SPACE` say.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from plait.core.hints import Literal
 
 
 def foreign_place(user: str, project: str, home: str | None) -> Literal["inside", "around"] | None:
-    """Does the user space lie in the project, or the project in it, though neither is the user's home?"""
+    """Does the user space lie in the project, or the project in it, though neither is the user's
+    home?
+    """
     around = os.path.realpath(os.path.dirname(user))
     home = None if home is None else os.path.realpath(home)
     if _is_below(os.path.realpath(user), project):

@@ -24,7 +24,9 @@ from plait.engine.outcome import Failed, Outcome, Succeeded
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
 
-NodeShape: TypeAlias = Literal["start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"]
+NodeShape: TypeAlias = Literal[
+    "start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"
+]
 Style: TypeAlias = Literal["plain", "error"]
 OTHERWISE: Final = "otherwise"
 """At the arrow without a condition, where others have one."""
@@ -107,7 +109,13 @@ def _sign(node: nodes.Node) -> NodeShape:
 def _about(node: nodes.Node) -> str:
     action = node.get("action") if isinstance(node, nodes.Mapping) else None
     named = next(
-        (word for key in ("tool", "item_id") for one in (node, action) if (word := _word(one, key))), ""
+        (
+            word
+            for key in ("tool", "item_id")
+            for one in (node, action)
+            if (word := _word(one, key))
+        ),
+        "",
     )
     over = f"each of {_word(node, 'over') or 'a list'}: " if _has(node, "over") else ""
     return over + named
@@ -164,7 +172,9 @@ def _workflow(document: nodes.Node, title: str) -> Diagram:
 
 def _in_a_row(title: str, boxes: Sequence[DiagramNode]) -> Diagram:
     pairs = pairwise(boxes)
-    return Diagram(title, tuple(boxes), tuple(DiagramEdge(one.name, other.name) for one, other in pairs))
+    return Diagram(
+        title, tuple(boxes), tuple(DiagramEdge(one.name, other.name) for one, other in pairs)
+    )
 
 
 def _step(at: int, node: nodes.Node) -> DiagramNode:
@@ -236,7 +246,9 @@ def _maps(document: nodes.Node) -> Sequence[nodes.Node]:
 
 
 def _map_arrows(node: nodes.Node) -> Iterator[DiagramEdge]:
-    """From the task that makes the items to the one for each of them, and on to what puts them together."""
+    """From the task that makes the items to the one for each of them, and on to what puts them
+    together.
+    """
     items = node.get("items") if isinstance(node, nodes.Mapping) else None
     for task in _words(node, "task"):
         if (made_by := _word(items, "task")) != "":
@@ -267,7 +279,11 @@ def _role_in(task: nodes.Node, agents: Mapping[str, nodes.Node]) -> str:
 
 def _entries(node: nodes.Node | None, key: str) -> list[tuple[str, nodes.Node]]:
     found = node.get(key) if isinstance(node, nodes.Mapping) else None
-    return [(str(name.value), one) for name, one in found.entries] if isinstance(found, nodes.Mapping) else []
+    return (
+        [(str(name.value), one) for name, one in found.entries]
+        if isinstance(found, nodes.Mapping)
+        else []
+    )
 
 
 def _word(node: nodes.Node | None, key: str) -> str:
@@ -298,7 +314,9 @@ def _cut(text: str, most: int = LABEL) -> str:
 
 
 Visit: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
-"""A visit: the box, whether that failed, and the number of the edge that was followed, if it was recorded."""
+"""A visit: the box, whether that failed, and the number of the edge that was followed, if it was
+recorded.
+"""
 
 
 def mark_visits(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
@@ -315,17 +333,24 @@ def mark_visits(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
         if at is not None:
             taken[at] = taken.get(at, 0) + 1
     boxes = tuple(
-        replace(box, visits=counts.get(box.name, 0), failed=box.name in failed) for box in picture.boxes
+        replace(box, visits=counts.get(box.name, 0), failed=box.name in failed)
+        for box in picture.boxes
     )
-    arrows = tuple(replace(arrow, taken=taken.get(at, 0)) for at, arrow in enumerate(picture.arrows))
+    arrows = tuple(
+        replace(arrow, taken=taken.get(at, 0)) for at, arrow in enumerate(picture.arrows)
+    )
     return replace(picture, boxes=boxes, arrows=arrows, is_run=True)
 
 
 def mark_tasks(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
-    """The same for tasks: they have no order but what they need, and an arrow to what was done was taken."""
+    """The same for tasks: they have no order but what they need, and an arrow to what was done was
+    taken.
+    """
     marked = mark_visits(picture, visits)
     done = {box.name: box.visits for box in marked.boxes}
-    arrows = tuple(replace(one, taken=done[one.to] if done[one.start] else 0) for one in picture.arrows)
+    arrows = tuple(
+        replace(one, taken=done[one.to] if done[one.start] else 0) for one in picture.arrows
+    )
     return replace(marked, arrows=arrows)
 
 
@@ -364,7 +389,8 @@ def graph_visits(journal: Journal, part: str) -> list[Visit]:
 
     found = [known for known in journal.steps_in(part) if ":" not in known.path.rpartition("/")[2]]
     return [
-        (node_name(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome)) for known in found
+        (node_name(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome))
+        for known in found
     ]
 
 
@@ -383,7 +409,9 @@ def _by_start(arrows: Sequence[DiagramEdge]) -> dict[str, list[tuple[int, Diagra
 
 
 def _arrow_taken(leaving: Sequence[tuple[int, DiagramEdge]], visit: Visit, to: str) -> int | None:
-    """The arrow by which a visit was left: that of its edge or its error, or the first that leads there."""
+    """The arrow by which a visit was left: that of its edge or its error, or the first that leads
+    there.
+    """
     edges = [(at, arrow) for at, arrow in leaving if arrow.style == "plain"]
     number = visit[2] if len(visit) == 3 else None
     if number is not None and 0 < number <= len(edges) and edges[number - 1][1].to == to:
@@ -401,7 +429,9 @@ ROUNDS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layers from the top, each from the left; names of boxes, and of bends where an arrow passes."""
+    """Layers from the top, each from the left; names of boxes, and of bends where an arrow
+    passes.
+    """
 
     layers: tuple[tuple[str, ...], ...]
     ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -437,7 +467,9 @@ def _leading_back(names: Sequence[str], arrows: Sequence[DiagramEdge]) -> frozen
     seen: set[str] = set()
     for first in names:
         # By hand, not by recursion: a graph may be a thousand nodes long.
-        path: list[tuple[str, Iterator[int]]] = [] if first in seen else [(first, iter(leaving[first]))]
+        path: list[tuple[str, Iterator[int]]] = (
+            [] if first in seen else [(first, iter(leaving[first]))]
+        )
         open_: set[str] = {first} if path else set()
         seen.add(first)
         while path:
@@ -474,7 +506,9 @@ def _depths(names: Sequence[str], pairs: Sequence[tuple[str, str, int]]) -> dict
     return depth
 
 
-def _with_few_crossings(layers: list[list[str]], ways: Mapping[int, tuple[str, ...]]) -> list[list[str]]:
+def _with_few_crossings(
+    layers: list[list[str]], ways: Mapping[int, tuple[str, ...]]
+) -> list[list[str]]:
     """Each where the middle of its neighbours is, downwards and upwards in turn."""
     above: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}

@@ -73,7 +73,11 @@ def render_svg(picture: Diagram) -> str:
         f'<text class="title" x="{MARGIN}" y="{MARGIN}">{escape(picture.title)}</text>',
         f'<g transform="translate({MARGIN},{HEAD + MARGIN})">',
         *_arrows(picture, layout, spots, lanes),
-        *(line for box in picture.boxes for line in _box(box, spots[box.name], is_run=picture.is_run)),
+        *(
+            line
+            for box in picture.boxes
+            for line in _box(box, spots[box.name], is_run=picture.is_run)
+        ),
         "</g>",
         "</svg>",
     ]
@@ -98,7 +102,9 @@ def _place_nodes(
     """The places of boxes and bends, and how wide and high all of it is."""
     labels = {way[1]: _label(picture.arrows[at]) for at, way in layout.ways.items() if len(way) > 2}
     widths = {
-        name: _width(boxes[name]) if name in boxes else max(BEND, len(labels.get(name, "")) * SMALL + 10)
+        name: _width(boxes[name])
+        if name in boxes
+        else max(BEND, len(labels.get(name, "")) * SMALL + 10)
         for layer in layout.layers
         for name in layer
     }
@@ -140,7 +146,9 @@ def _box(box: DiagramNode, spot: Spot, *, is_run: bool) -> Iterator[str]:
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "middle") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return (
+        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    )
 
 
 def _tooltip(box: DiagramNode) -> str:
@@ -165,12 +173,16 @@ def _arrows(
         tip = "tip-was" if arrow.taken else "tip-error" if arrow.style == "error" else "tip"
         yield f'<path class="{style}" d="{path}" marker-end="url(#{tip})">{title}</path>'
         if label := _label(arrow):
-            labels += _render_label(x, y, label, faint, is_beside=at in lanes or len(layout.ways[at]) == 2)
+            labels += _render_label(
+                x, y, label, faint, is_beside=at in lanes or len(layout.ways[at]) == 2
+            )
     yield from labels  # above every line
 
 
 def _render_label(x: float, y: float, label: str, faint: str, *, is_beside: bool) -> Iterator[str]:
-    """What is written at an arrow: beside its line, or on a piece of the page that covers the line."""
+    """What is written at an arrow: beside its line, or on a piece of the page that covers the
+    line.
+    """
     if is_beside:
         yield _text(x, y, label, f"label halo{faint}", "start")
         return
@@ -179,7 +191,9 @@ def _render_label(x: float, y: float, label: str, faint: str, *, is_beside: bool
     yield _text(x, y, label, f"label{faint}")
 
 
-def _ports(arrows: Sequence[DiagramEdge], layout: Layout, spots: Mapping[str, Spot]) -> dict[int, float]:
+def _ports(
+    arrows: Sequence[DiagramEdge], layout: Layout, spots: Mapping[str, Spot]
+) -> dict[int, float]:
     """Where each arrow leaves its box: beside each other, those to the left at the left."""
     by_box: dict[str, list[int]] = {}
     for at in layout.ways:
@@ -194,7 +208,9 @@ def _ports(arrows: Sequence[DiagramEdge], layout: Layout, spots: Mapping[str, Sp
     return found
 
 
-def _forward(way: Sequence[str], spots: Mapping[str, Spot], port: float) -> tuple[str, float, float]:
+def _forward(
+    way: Sequence[str], spots: Mapping[str, Spot], port: float
+) -> tuple[str, float, float]:
     points = [(port, spots[way[0]].y + HEIGHT / 2)]
     points += [(spots[name].x, spots[name].y) for name in way[1:-1]]
     points.append((spots[way[-1]].x, spots[way[-1]].y - HEIGHT / 2 - 2))
@@ -214,7 +230,8 @@ def _back(arrow: DiagramEdge, spots: Mapping[str, Spot], lane: float) -> tuple[s
     low, high = one.y + 9, other.y - 9
     middle = (low + high) / 2
     path = (
-        f"M{right:.1f} {low:.1f} C{lane:.1f} {low:.1f} {lane:.1f} {low:.1f} {lane:.1f} {middle:.1f} "
+        f"M{right:.1f} {low:.1f} C{lane:.1f} {low:.1f} {lane:.1f} {low:.1f} {lane:.1f} "
+        f"{middle:.1f} "
         f"S{lane:.1f} {high:.1f} {left:.1f} {high:.1f}"
     )
     return path, lane + 6, middle + 4

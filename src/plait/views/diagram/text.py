@@ -1,4 +1,5 @@
-"""A picture as lines for a terminal: each box once, its arrows below it, in the order of the layers.
+"""A picture as lines for a terminal: each box once, its arrows below it, in the order of the
+layers.
 
     ● draft            tool demo/write                3 visits
       ├─ state.ok = true ──▶ send
@@ -26,7 +27,10 @@ def render_text(picture: Diagram) -> Iterator[Painted]:
     wide = min(28, max((len(box.name) for box in picture.boxes), default=0))
     yield picture.title, "bold"
     for name in (name for layer in layout.layers for name in layer if name in boxes):
-        yield _head(boxes[name], wide, is_first=name == picture.boxes[0].name), _colour(boxes[name], picture)
+        yield (
+            _head(boxes[name], wide, is_first=name == picture.boxes[0].name),
+            _colour(boxes[name], picture),
+        )
         leaving = [(at, arrow) for at, arrow in enumerate(picture.arrows) if arrow.start == name]
         for place, (at, arrow) in enumerate(leaving):
             yield (

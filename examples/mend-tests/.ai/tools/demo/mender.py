@@ -1,4 +1,6 @@
-"""Stands in for a coding agent: reads the failure in its prompt and mends the one fault that it knows."""
+"""Stands in for a coding agent: reads the failure in its prompt and mends the one fault that it
+knows.
+"""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""What the wire formats have in common: a question becomes names for a body, and bodies become answers.
+"""What the wire formats have in common: a question becomes names for a body, and bodies become
+answers.
 
 Nothing here sends anything.  Whatever a person, a tool or a model said goes into the values
 that fill the body of a request, never into its template.
@@ -99,8 +100,8 @@ def system_text_with_schema(ask: ModelRequest) -> str:
     if ask.schema is None:
         return ask.system
     wanted = (
-        "Answer with JSON alone, without any text around it. It has to be valid against this JSON Schema:\n"
-        + json_text(ask.schema)
+        "Answer with JSON alone, without any text around it. It has to be valid against this JSON "
+        "Schema:\n" + json_text(ask.schema)
     )
     return f"{ask.system}\n\n{wanted}" if ask.system else wanted
 
@@ -169,7 +170,11 @@ def number(source: Json, *path: str) -> int:
     count = found.get(path[-1]) if found else None
     if count is None:
         return 0
-    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= MOST_COUNTED:
+    if (
+        isinstance(count, bool)
+        or not isinstance(count, int | float)
+        or not 0 <= count <= MOST_COUNTED
+    ):
         raise UnreadableError(f"'{path[-1]}' to be a count up to {MOST_COUNTED:,}")
     return int(count)
 

@@ -1,10 +1,19 @@
-"""Anthropic messages: content in blocks, the system text beside them, results of tools in a user's turn."""
+"""Anthropic messages: content in blocks, the system text beside them, results of tools in a user's
+turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plait.agents.messages import Ending, Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
+from plait.agents.messages import (
+    Ending,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    TokenUsage,
+    ToolRequest,
+)
 from plait.agents.providers.families import (
     ANSWER_TOOL,
     RequestShape,
@@ -49,11 +58,17 @@ class AnthropicMessages:
         as_tool = ask.schema is not None and shape.structured == "tool"
         as_field = ask.schema is not None and shape.structured == "json_schema"
         system = ask.system if as_tool or as_field else system_text_with_schema(ask)
-        values: dict[str, Json] = {**ask.options, "model": shape.model, "messages": _turns(ask.messages)}
+        values: dict[str, Json] = {
+            **ask.options,
+            "model": shape.model,
+            "messages": _turns(ask.messages),
+        }
         tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
         if as_tool:
             tools.append(_tool(ANSWER_TOOL, "Gives the answer.", ask.schema))
-            values["tool_choice"] = {"type": "any"} if ask.tools else {"type": "tool", "name": ANSWER_TOOL}
+            values["tool_choice"] = (
+                {"type": "any"} if ask.tools else {"type": "tool", "name": ANSWER_TOOL}
+            )
         if as_field:
             values["output_config"] = {"format": {"type": "json_schema", "schema": ask.schema}}
         optional = {"system": system, "tools": tools, "stream": shape.stream}
@@ -126,7 +141,8 @@ class MessageReading:
 
     @property
     def is_over(self) -> bool:
-        # A server that breaks off may still say that this was all: only a reason tells that it is whole.
+        # A server that breaks off may still say that this was all: only a reason tells that it is
+        # whole.
         return self._done and bool(self._reason)
 
     @property
@@ -169,7 +185,9 @@ def _blocks(message: Message) -> list[Json]:
         return [{**result, "is_error": True} if message.failed else result]
     if isinstance(message.blocks, list):
         return [_request_block(block) for block in message.blocks]
-    said: list[Json] = [{"type": "text", "text": message.text}] if message.text or not message.uses else []
+    said: list[Json] = (
+        [{"type": "text", "text": message.text}] if message.text or not message.uses else []
+    )
     return [*said, *(_use_block(use) for use in message.uses)]
 
 
@@ -179,11 +197,18 @@ def _request_block(block: Json) -> Json:
 
 
 def _use_block(use: ToolRequest) -> dict[str, Json]:
-    return {"type": "tool_use", "id": use.id, "name": use.name, "input": _arguments_map(use.arguments)}
+    return {
+        "type": "tool_use",
+        "id": use.id,
+        "name": use.name,
+        "input": _arguments_map(use.arguments),
+    }
 
 
 def _arguments_map(arguments: Json) -> Json:
-    """The format wants a map; what a model wrote instead of one was refused, and says so in its result."""
+    """The format wants a map; what a model wrote instead of one was refused, and says so in its
+    result.
+    """
     return arguments if isinstance(arguments, dict) else {"not_a_map": arguments}
 
 
@@ -200,7 +225,9 @@ def _usage(body: Json) -> TokenUsage:
 
 
 def _parse_block(said: Json) -> dict[str, Json]:
-    """A block whose parts are what they have to be; kinds that are not known here are kept as they are."""
+    """A block whose parts are what they have to be; kinds that are not known here are kept as they
+    are.
+    """
     if not isinstance(said, dict) or not word(said, "type"):
         raise UnreadableError("blocks of content as maps with a type")
     match said["type"]:
@@ -212,11 +239,16 @@ def _parse_block(said: Json) -> dict[str, Json]:
             named = {name: word(said, name) for name in ("id", "name")}
             return {**said, **named, "input": parse_arguments(said.get("input", {}))}
         case "thinking":
-            return {**said, **{name: piece(said, name) for name in ("thinking", "signature") if name in said}}
+            return {
+                **said,
+                **{name: piece(said, name) for name in ("thinking", "signature") if name in said},
+            }
     return dict(said)
 
 
-def _answer(blocks: list[dict[str, Json]], usage: TokenUsage, model: str, reason: str) -> ModelResponse:
+def _answer(
+    blocks: list[dict[str, Json]], usage: TokenUsage, model: str, reason: str
+) -> ModelResponse:
     text = whole_text("".join(block["text"] for block in blocks if block["type"] == "text"))
     uses = tuple(
         ToolRequest(block["id"], block["name"], block["input"])

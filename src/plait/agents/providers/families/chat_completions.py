@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from plait.agents.messages import Ending, Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
+from plait.agents.messages import (
+    Ending,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    TokenUsage,
+    ToolRequest,
+)
 from plait.agents.providers.families import (
     ANSWER_TOOL,
     RequestShape,
@@ -37,7 +44,11 @@ class ChatCompletions:
         as_tool = ask.schema is not None and shape.structured == "tool"
         as_field = ask.schema is not None and shape.structured == "json_schema"
         system = ask.system if as_tool or as_field else system_text_with_schema(ask)
-        values: dict[str, Json] = {**ask.options, "model": shape.model, "messages": _messages(ask, system)}
+        values: dict[str, Json] = {
+            **ask.options,
+            "model": shape.model,
+            "messages": _messages(ask, system),
+        }
         tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
         if as_tool:
             tools.append(_tool(ANSWER_TOOL, "Gives the answer.", ask.schema))
@@ -63,7 +74,9 @@ class ChatCompletions:
         uses = [_use(call, place) for place, call in enumerate(calls)]
         refusal = word(message, "refusal")
         reason = "content_filter" if refusal else word(choice, "finish_reason")
-        answer = _answer(_content(message) or refusal, uses, _usage(body), word(body, "model"), reason)
+        answer = _answer(
+            _content(message) or refusal, uses, _usage(body), word(body, "model"), reason
+        )
         return require_stop_reason(answer, reason)
 
     def reading(self) -> ChatReading:
@@ -79,7 +92,9 @@ class _Call:
     written: list[str] = field(default_factory=list)
 
     def use(self, place: int) -> ToolRequest:
-        return ToolRequest(self.id or f"call_{place}", self.name, parse_arguments("".join(self.written)))
+        return ToolRequest(
+            self.id or f"call_{place}", self.name, parse_arguments("".join(self.written))
+        )
 
 
 class ChatReading:
@@ -131,7 +146,8 @@ class ChatReading:
 
     @property
     def is_over(self) -> bool:
-        # A server that breaks off may still say that this was all: only a reason tells that it is whole.
+        # A server that breaks off may still say that this was all: only a reason tells that it is
+        # whole.
         return bool(self._reason)
 
     @property
@@ -173,11 +189,17 @@ def _tool(name: str, description: str, schema: Json) -> dict[str, Json]:
 
 def _first_choice(body: Json) -> dict[str, Json] | None:
     choices = body.get("choices") if isinstance(body, dict) else None
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    return (
+        choices[0]
+        if isinstance(choices, list) and choices and isinstance(choices[0], dict)
+        else None
+    )
 
 
 def _content(message: Json) -> str:
-    """The text of a message; some servers give it in parts, of which others than text say nothing to us."""
+    """The text of a message; some servers give it in parts, of which others than text say nothing
+    to us.
+    """
     if isinstance(parts := message.get("content"), list):
         return "".join(piece(one, "text") for one in parts if word(one, "type") == "text")
     return piece(message, "content")
@@ -200,7 +222,9 @@ def _usage(body: Json) -> TokenUsage:
     )
 
 
-def _answer(text: str, uses: list[ToolRequest], usage: TokenUsage, model: str, reason: str) -> ModelResponse:
+def _answer(
+    text: str, uses: list[ToolRequest], usage: TokenUsage, model: str, reason: str
+) -> ModelResponse:
     ending = ENDINGS.get(reason, "end")
     # A server may say `stop` of an answer that calls tools.
     if uses and ending == "end":

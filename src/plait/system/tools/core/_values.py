@@ -32,14 +32,18 @@ def with_values(
             pieces.append(write(values[name]))
         except UnicodeEncodeError:
             raise InputError(
-                f"the value of '{name}' holds bytes that are no text", fix="give text", code="bad-parameters"
+                f"the value of '{name}' holds bytes that are no text",
+                fix="give text",
+                code="bad-parameters",
             ) from None
         end = found.end()
     return "".join([*pieces, code[end:]])
 
 
 def _is_quoted(before: str, quotes: str) -> bool:
-    """Is a quote open behind this text?  A backslash hides the character that follows it in quotes."""
+    """Is a quote open behind this text?  A backslash hides the character that follows it in
+    quotes.
+    """
     opened = ""
     hidden = False
     for char in before:

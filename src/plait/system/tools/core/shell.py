@@ -31,7 +31,11 @@ CONFIG_SCHEMA = {
             "description": "Shell text, with ${name} for each value",
         },
         "values": {"type": "object", "default": {}, "description": "The values by name"},
-        "shell": {"enum": ["sh", "dash", "bash"], "default": "sh", "description": "Which shell runs it"},
+        "shell": {
+            "enum": ["sh", "dash", "bash"],
+            "default": "sh",
+            "description": "Which shell runs it",
+        },
         "timeout": {
             "type": "number",
             "exclusiveMinimum": 0,
@@ -65,7 +69,11 @@ def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
         return {"success": False, "error": str(error), **_said(error.ended, TOOK_TOO_LONG)}
     result = _said(finished, finished.exit_code)
     if finished.exit_code != 0:
-        return {"success": False, "error": f"the command ended with exit code {finished.exit_code}", **result}
+        return {
+            "success": False,
+            "error": f"the command ended with exit code {finished.exit_code}",
+            **result,
+        }
     return result
 
 

@@ -13,8 +13,10 @@ __version__ = "1.0.0"
 __tool_type__ = "python"
 __category__ = "core/agents"
 __tool_description__ = (
-    "Give a prompt or a slash command to Claude Code and wait for its answer. It works in the project's "
-    "folder with the permissions that are named; PLAIT_CLAUDE may name another program than 'claude'."
+    "Give a prompt or a slash command to Claude Code and wait for its answer. It works in the "
+    "project's "
+    "folder with the permissions that are named; PLAIT_CLAUDE may name another program than "
+    "'claude'."
 )
 
 CONFIG_SCHEMA = {
@@ -22,7 +24,11 @@ CONFIG_SCHEMA = {
     "additionalProperties": False,
     "required": ["prompt"],
     "properties": {
-        "prompt": {"type": "string", "minLength": 1, "description": "What it is to do; passed on as it is"},
+        "prompt": {
+            "type": "string",
+            "minLength": 1,
+            "description": "What it is to do; passed on as it is",
+        },
         "directory": {"type": "string", "minLength": 1, "description": "Where it works"},
         "model": {
             "type": "string",
@@ -43,7 +49,11 @@ CONFIG_SCHEMA = {
             "items": {"type": "string", "pattern": "^[A-Za-z_]"},
             "description": "Tools that it may not use",
         },
-        "max_turns": {"type": "integer", "minimum": 1, "description": "How often it may act before it ends"},
+        "max_turns": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "How often it may act before it ends",
+        },
         "system": {"type": "string", "description": "Text that is added to its system prompt"},
     },
 }
@@ -85,7 +95,10 @@ def options(params: dict[str, Any]) -> list[str]:
         if name in params:
             words += [option, str(params[name])]
     # These take all words that follow, so they come last.
-    for name, option in (("allowed_tools", "--allowedTools"), ("disallowed_tools", "--disallowedTools")):
+    for name, option in (
+        ("allowed_tools", "--allowedTools"),
+        ("disallowed_tools", "--disallowedTools"),
+    ):
         if params.get(name):
             words += [option, *params[name]]
     return words

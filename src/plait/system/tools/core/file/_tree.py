@@ -137,13 +137,17 @@ def _step(held: int, name: str, inside: str, *, make: bool) -> int:
         return os.open(name, _FOLDER, dir_fd=held)
     except FileNotFoundError:
         raise InputError(
-            f"there is no folder '{inside}'", fix="core/file/list shows what there is", code="no-file"
+            f"there is no folder '{inside}'",
+            fix="core/file/list shows what there is",
+            code="no-file",
         ) from None
     except NotADirectoryError:
         status = os.stat(name, dir_fd=held, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             raise _outside(inside) from None
-        raise InputError(f"'{inside}' is not a folder", fix="name a folder", code="not-a-folder") from None
+        raise InputError(
+            f"'{inside}' is not a folder", fix="name a folder", code="not-a-folder"
+        ) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _outside(inside) from None
@@ -161,7 +165,10 @@ def _replace(folder: int, name: str, data: bytes, path: Json) -> bool:
         raise _not_a_file(path)
     temporary = f".{name[:100]}.{os.urandom(6).hex()}.new"
     handle = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder
+        temporary,
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o666,
+        dir_fd=folder,
     )
     try:
         with open(handle, "wb") as file:
@@ -198,7 +205,9 @@ def walk(root: str, inside: str) -> Iterator[Entry]:
                 code="too-many-files",
             )
         names = [entry for entry in found if entry.kind == "folder"]
-        pending += [entry.path for entry in reversed(names) if entry.path.rpartition("/")[2] not in SKIPPED]
+        pending += [
+            entry.path for entry in reversed(names) if entry.path.rpartition("/")[2] not in SKIPPED
+        ]
         yield from (entry for entry in found if entry.kind == "file")
 
 
@@ -210,7 +219,8 @@ def matching(pattern: str) -> Callable[[str], bool]:
     import re2
 
     whole = "".join(
-        _glob_part(part) for part in re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", pattern, re.DOTALL)
+        _glob_part(part)
+        for part in re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", pattern, re.DOTALL)
     )
     try:
         compiled = re2.compile(whole)

@@ -12,9 +12,12 @@ __version__ = "1.0.0"
 __tool_type__ = "python"
 __category__ = "core/file"
 __tool_description__ = (
-    "Replace a piece of text in a file of the project by another. The old text must occur exactly once, "
-    "unless all occurrences are to be replaced. Files that can start programs are not changed: those below "
-    ".git, .ai, .venv, node_modules, .github and their like, and .env, plait.lock, *.pth and their like."
+    "Replace a piece of text in a file of the project by another. The old text must occur exactly "
+    "once, "
+    "unless all occurrences are to be replaced. Files that can start programs are not changed: "
+    "those below "
+    ".git, .ai, .venv, node_modules, .github and their like, and .env, plait.lock, *.pth and their "
+    "like."
 )
 
 CONFIG_SCHEMA = {
@@ -22,8 +25,16 @@ CONFIG_SCHEMA = {
     "additionalProperties": False,
     "required": ["path", "old", "new"],
     "properties": {
-        "path": {"type": "string", "minLength": 1, "description": "The file, relative to the project"},
-        "old": {"type": "string", "minLength": 1, "description": "The text to replace, exactly as it stands"},
+        "path": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The file, relative to the project",
+        },
+        "old": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The text to replace, exactly as it stands",
+        },
         "new": {"type": "string", "description": "The text to put in its place"},
         "all": {"type": "boolean", "default": False, "description": "Replace every occurrence"},
     },

@@ -19,13 +19,22 @@ CONFIG_SCHEMA = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "path": {"type": "string", "default": ".", "description": "The folder, relative to the project"},
+        "path": {
+            "type": "string",
+            "default": ".",
+            "description": "The folder, relative to the project",
+        },
         "pattern": {
             "type": "string",
             "minLength": 1,
             "description": "A glob on paths below that folder; without '/' it is on names, at any depth",
         },
-        "max": {"type": "integer", "minimum": 1, "default": 1000, "description": "How many entries at most"},
+        "max": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 1000,
+            "description": "How many entries at most",
+        },
     },
 }
 

@@ -17,14 +17,23 @@ CONFIG_SCHEMA = {
     "additionalProperties": False,
     "required": ["path"],
     "properties": {
-        "path": {"type": "string", "minLength": 1, "description": "The file, relative to the project"},
+        "path": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The file, relative to the project",
+        },
         "offset": {
             "type": "integer",
             "minimum": 1,
             "default": 1,
             "description": "The first line, counted from 1",
         },
-        "limit": {"type": "integer", "minimum": 1, "default": 2000, "description": "How many lines at most"},
+        "limit": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 2000,
+            "description": "How many lines at most",
+        },
     },
 }
 

@@ -16,7 +16,8 @@ __version__ = "1.0.0"
 __tool_type__ = "python"
 __category__ = "core/file"
 __tool_description__ = (
-    "Search the project's text files for a regular expression (RE2 syntax) and show the lines that match."
+    "Search the project's text files for a regular expression (RE2 syntax) and show the lines that "
+    "match."
 )
 
 CONFIG_SCHEMA = {
@@ -40,8 +41,17 @@ CONFIG_SCHEMA = {
             "default": ".",
             "description": "A file or folder, relative to the project",
         },
-        "glob": {"type": "string", "minLength": 1, "description": "Only files that match, for example *.py"},
-        "max": {"type": "integer", "minimum": 1, "default": 100, "description": "How many lines at most"},
+        "glob": {
+            "type": "string",
+            "minLength": 1,
+            "description": "Only files that match, for example *.py",
+        },
+        "max": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 100,
+            "description": "How many lines at most",
+        },
     },
 }
 
@@ -55,7 +65,9 @@ def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
     pattern = with_values(params["pattern"], params.get("values", {}))
     matches: list[dict[str, Any]] = []
     files = 0
-    for path, text in texts(root, _tree.relative(root, params.get("path", ".")), params.get("glob")):
+    for path, text in texts(
+        root, _tree.relative(root, params.get("path", ".")), params.get("glob")
+    ):
         files += 1
         for match in matching_lines(pattern, path, text):
             if len(matches) == most:

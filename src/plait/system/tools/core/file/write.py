@@ -12,7 +12,8 @@ __tool_type__ = "python"
 __category__ = "core/file"
 __tool_description__ = (
     "Write a text file of the project, replacing what it held; folders on the way are made. "
-    "Files that can start programs are not written: those below .git, .ai, .venv, node_modules, .github and "
+    "Files that can start programs are not written: those below .git, .ai, .venv, node_modules, "
+    ".github and "
     "their like, and .env, .envrc, plait.lock, *.pth and their like."
 )
 
@@ -21,7 +22,11 @@ CONFIG_SCHEMA = {
     "additionalProperties": False,
     "required": ["path", "content"],
     "properties": {
-        "path": {"type": "string", "minLength": 1, "description": "The file, relative to the project"},
+        "path": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The file, relative to the project",
+        },
         "content": {"type": "string", "description": "The whole new content"},
     },
 }

@@ -35,8 +35,17 @@ CONFIG_SCHEMA = {
             "description": "Text, numbers, true, false and null by name, to compare with or to choose by",
         },
         "data": {"description": "The JSON value to look into"},
-        "path": {"type": "string", "minLength": 1, "description": "A JSON file, relative to the project"},
-        "max": {"type": "integer", "minimum": 1, "default": 1000, "description": "How many values at most"},
+        "path": {
+            "type": "string",
+            "minLength": 1,
+            "description": "A JSON file, relative to the project",
+        },
+        "max": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 1000,
+            "description": "How many values at most",
+        },
     },
 }
 
@@ -81,7 +90,9 @@ def _literal(value: Any) -> str:
 def _data(params: dict[str, Any], project_path: str | None) -> Any:
     if ("data" in params) == ("path" in params):
         raise InputError(
-            "give either data or path", fix='{"query": "$.a", "data": {"a": 1}}', code="bad-parameters"
+            "give either data or path",
+            fix='{"query": "$.a", "data": {"a": 1}}',
+            code="bad-parameters",
         )
     if "data" in params:
         return params["data"]
@@ -89,4 +100,6 @@ def _data(params: dict[str, Any], project_path: str | None) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError(f"'{params['path']}' is not JSON", fix="name a JSON file", code="not-json") from None
+        raise InputError(
+            f"'{params['path']}' is not JSON", fix="name a JSON file", code="not-json"
+        ) from None

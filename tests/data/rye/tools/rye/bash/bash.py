@@ -29,4 +29,8 @@ if __name__ == "__main__":
         text=True,
         timeout=params["timeout"],
     )
-    print(json.dumps({"success": done.returncode == 0, "stdout": done.stdout, "exit_code": done.returncode}))
+    print(
+        json.dumps(
+            {"success": done.returncode == 0, "stdout": done.stdout, "exit_code": done.returncode}
+        )
+    )
