@@ -41,9 +41,9 @@ hostile_texts = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3)
 @pytest.mark.parametrize("checker", dict.fromkeys(CHECKS), ids=lambda checker: checker.__name__)
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chance=st.randoms(use_true_random=False))
-def test_what_comes_out_is_known_by_construction(
+def test_what_comes_out_is_known_by_construction(  # type: ignore[no-untyped-def]
     profile: str, checker, chance: random.Random
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     assert check(random_case(chance, profile), checker) == []
 
 

@@ -214,8 +214,8 @@ def test_a_secret_in_a_version_stops_no_run(secret: str) -> None:
 def test_another_version_is_told_without_secrets() -> None:
     played = Played(lambda key, _: done(key))
     played.run.mask = Masker(["very.secret.4711"]).mask
-    played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(
+    played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(  # type: ignore[method-assign]
         workers or ["w"], "very.secret.4711"
-    )  # type: ignore[method-assign]
+    )
     with pytest.raises(PlaitError, match=r"has Plait \*\*\* with Python \*\*\*\n"):
         played.go()

@@ -28,8 +28,9 @@ def test_an_agent_calls_tools_and_hears_their_results_letter_by_letter(family: s
         events(fixture(family, "stream_tools.sse")), events(fixture(family, "stream.sse"))
     ) as server:
         hands = ToolHands(
-            provider(family, server.url), {"read_file": read, "list_files": lambda _: HOSTILE}
-        )  # type: ignore[arg-type]
+            provider(family, server.url),  # type: ignore[arg-type]
+            {"read_file": read, "list_files": lambda _: HOSTILE},
+        )
         talk = AgentStep("agent", "look", f"look at {HOSTILE}", tools=("*",))
         outcome = performed(talk, new_run(hands))
     assert isinstance(outcome, Succeeded), outcome

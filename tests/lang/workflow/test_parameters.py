@@ -164,8 +164,11 @@ def test_any_text_is_taken_or_refused_without_being_shown(value: str, kind: str)
 def read(folder: Path, text: str, *, profile: str | None = None, **environ: str) -> FlowEnvironment:
     node = parse(text, str(folder / "flow.yaml"))
     return load_environment(
-        Fields("flow", node, Scope()), {"p": "given"}, profile=profile, environ=environ
-    )  # type: ignore[arg-type]
+        Fields("flow", node, Scope()),  # type: ignore[arg-type]
+        {"p": "given"},
+        profile=profile,
+        environ=environ,
+    )
 
 
 def test_values_may_hold_parameters_what_stands_above_them_and_the_environment(
