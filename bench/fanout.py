@@ -33,12 +33,12 @@ from plait.adapters.store.journal import SqliteJournal  # noqa: E402
 from plait.app import runs as flows  # noqa: E402
 from plait.core.values import Json  # noqa: E402
 from plait.engine.backend import WorkItem  # noqa: E402
+from plait.engine.context import new_run_context  # noqa: E402
 from plait.engine.events import StepFinished  # noqa: E402
 from plait.engine.journal import Journal, MemoryJournal  # noqa: E402
 from plait.engine.outcome import Succeeded  # noqa: E402
 from plait.engine.perform import StepContext, perform  # noqa: E402
 from plait.engine.step import DEFAULT_POLICY, Policy, Step  # noqa: E402
-from plait.engine.working_run import WorkingRun  # noqa: E402
 from plait.program.action_step import ActionStep  # noqa: E402
 from plait.program.items.spool import read_spool, write_spool  # noqa: E402
 from plait.program.map import Map  # noqa: E402
@@ -371,15 +371,13 @@ def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict
 
 
 def _performed(journal: Journal, folder: str, items: int, steps: int, *, parallel: int = 1) -> None:
-    run = WorkingRun("bench", journal)
-    run.backend = LocalBackend()
-    run.folder = folder
+    run = new_run_context("bench", journal, backend=LocalBackend(), folder=folder)
     fan = _fan_of(items, steps, folder, parallel=parallel)
     turn = StepContext(run, "", Scope({}))
     try:
-        outcome = perform(fan, turn.inner(fan))
+        outcome = perform(fan, turn.child(fan))
     finally:
-        run.close()
+        run.events.close()
     assert isinstance(outcome, Succeeded)
 
 

@@ -36,9 +36,6 @@ ONLY_FOR = {"adapters": ("adapters", "app"), "views": ("views", "cli", "__main__
 AGAINST_THE_ORDER = {
     # module                        what it imports           what will end it
     ("agents/providers/registry.py", "lang"): "providers get their check from app",
-    ("agents/turns.py",              "program"): "a run context calls tools",
-    ("engine/working_run.py",        "program"): "a run context has ports by type",
-    ("engine/working_run.py",        "agents"): "the same",
 }  # fmt: skip
 PURE = {"os", "pathlib", "time", "random", "subprocess"}
 PROCESSES = ("adapters/process/process.py",)

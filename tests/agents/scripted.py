@@ -120,7 +120,7 @@ class ToolHands(FakeHands):
             raise InputError(f"there is no tool '{tool_id}'", code="unknown-tool")
         return result(tool_id, self.tools[tool_id](params))
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Any:  # noqa: ARG002
+    def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Any:  # noqa: ARG002
         return None
 
 

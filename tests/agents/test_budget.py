@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from agents.scripted import Scripted, ToolHands
 from plait.agents.budget import ROOM, TurnBudget, estimate_request_tokens
 from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, TokenUsage
-from plait.app.hooks import begin
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.engine.limits import Budget, Limits
@@ -263,16 +262,14 @@ def test_no_flow_asks_more_than_its_limit_and_it_is_not_done(
     file.write_text(text % limit)
     loaded = load_flow(str(file), environ={})
     model = Priced(lambda room: min(room, 150))
-    run = new_run(ToolHands(model), folder=str(file.parent))
-    begin(loaded, run)
+    run = new_run(ToolHands(model), folder=str(file.parent), loaded=loaded)
     value: Json = None
     try:
         value = loaded.program.run(turn_of(run))
     except (StepError, Aborted) as error:
         value = error.failure.kind
     finally:
-        run.close()
-    assert run.spent is not None
-    assert 0 < run.spent.used()[name] <= most
+        run.events.close()
+    assert 0 < run.budgets.total.used()[name] <= most
     assert len(model.asks) < 5
     assert value == "limit"

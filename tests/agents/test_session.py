@@ -22,7 +22,7 @@ from plait.agents.messages import (
     ToolRequest,
 )
 from plait.agents.permissions import Permissions
-from plait.agents.session import AgentStep
+from plait.agents.session import AgentScopes, AgentStep
 from plait.agents.tool_access import MAX_RESULT, make_offer, tool_id_for, wire_name
 from plait.agents.turns import recorded_tool_call
 from plait.core.errors import InputError, TrustError
@@ -32,6 +32,7 @@ from plait.engine.hooks import Hook, HookRunner
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failure, LimitExceeded, StepError, Succeeded
+from plait.engine.step import FunctionAction
 from plait.views.progress import Progress, replay_events
 from program.fakes import failure_of, new_run, performed, turn_of
 
@@ -179,7 +180,7 @@ def test_a_dry_run_asks_nobody() -> None:
     model = Scripted(says("no"))
     run = new_run(ToolHands(model), rehearsing=True)
     performed(agent("look at it"), run)
-    assert [(one.path, one.kind, one.shown) for one in run.rehearsal or ()] == [
+    assert [(one.path, one.kind, one.shown) for one in (run.plan.steps if run.plan else ())] == [
         ("agent", "agent", "look at it")
     ]
     assert model.asks == []
@@ -458,8 +459,8 @@ def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
 
 
 def test_what_is_spent_inside_is_spent_outside() -> None:
-    run = new_run(ToolHands(Scripted(for_ever), {"t/x": lambda _: 1}))
-    run.spent = Budget(Limits(turns=3))
+    hands = ToolHands(Scripted(for_ever), {"t/x": lambda _: 1})
+    run = new_run(hands, spent=Budget(Limits(turns=3)))
     with pytest.raises(LimitExceeded) as caught:
         performed(agent(tools=("*",), limits=Limits(turns=9)), run)
     assert caught.value.failure.message == "the run has reached its limit of 3 turns (3 used)"
@@ -579,7 +580,7 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
     assert value == {"output": "", "failed": False, "tool": "pay__out"}
     answered = {"agent/turn:1.call:1": value}
     assert (
-        value_of(talked(conversation, again, journal.reopen(), said_done=answered))["output"]
+        value_of(talked(conversation, again, journal.reopen(), marked_done=answered))["output"]
         == "done"
     )
     assert again.calls == []
@@ -593,7 +594,7 @@ class Nested(ToolHands):
 
     child: AgentStep
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Any:  # noqa: ARG002
+    def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Any:  # noqa: ARG002
         if tool_id != "sub":
             return None
         return self
@@ -673,7 +674,7 @@ def test_offers_are_those_of_the_hands() -> None:
 def test_a_turn_of_its_own_is_no_agent_above() -> None:
     run = new_run(ToolHands(Scripted(says("ok"))))
     performed(agent(), run)
-    assert run.agents == {}
+    assert run.shared(AgentScopes) == {}
     assert turn_of(run).path == ""
 
 
@@ -681,8 +682,7 @@ def test_a_hook_may_end_the_run_before_a_call() -> None:
     guard = Hook("guard", "tool_call", verb="abort", why="too risky")
     model = Scripted(wants(("t/x", {})), says("never"))
     hands = ToolHands(model, {"t/x": lambda _: 1})
-    run = new_run(hands)
-    run.hooks = HookRunner([guard], call=lambda *_: {})
+    run = new_run(hands, hooks=HookRunner([guard], call=lambda *_: FunctionAction(lambda _: {})))
     with pytest.raises(Aborted) as caught:
         performed(agent(tools=("*",)), run)
     assert (str(caught.value), hands.calls) == ("the hook 'guard' says abort: too risky", [])
@@ -692,8 +692,7 @@ def test_a_hook_may_forbid_one_call_and_the_model_hears_why() -> None:
     guard = Hook("guard", "tool_call", verb="skip", why="not now")
     model = Scripted(wants(("t/x", {})), says("then not"))
     hands = ToolHands(model, {"t/x": lambda _: 1})
-    run = new_run(hands)
-    run.hooks = HookRunner([guard], call=lambda *_: {})
+    run = new_run(hands, hooks=HookRunner([guard], call=lambda *_: FunctionAction(lambda _: {})))
     assert value_of(performed(agent(tools=("*",)), run))["output"] == "then not"
     assert hands.calls == []
     assert (
@@ -704,10 +703,11 @@ def test_a_hook_may_forbid_one_call_and_the_model_hears_why() -> None:
 
 def test_an_answer_after_which_a_hook_ends_the_run_is_recorded() -> None:
     journal = MemoryJournal()
-    run = new_run(ToolHands(Scripted(says("paid for"))), journal)
-    run.hooks = HookRunner(
-        [Hook("stop", "turn_finished", verb="abort", why="enough")], call=lambda *_: {}
+    hooks = HookRunner(
+        [Hook("stop", "turn_finished", verb="abort", why="enough")],
+        call=lambda *_: FunctionAction(lambda _: {}),
     )
+    run = new_run(ToolHands(Scripted(says("paid for"))), journal, hooks=hooks)
     with pytest.raises(Aborted):
         performed(agent(), run)
     assert journal.step("agent/turn:1") is not None

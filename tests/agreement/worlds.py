@@ -223,4 +223,4 @@ def _live(loaded: LoadedFlow, world: World, folder: File, patch: pytest.MonkeyPa
     except (StepError, Aborted, PlaitError):
         pass  # that it fails is one of the ways through it
     finally:
-        run.close()
+        run.events.close()

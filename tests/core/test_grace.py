@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plait.adapters.process.process import ProcessResult, call_process, run, run_shell
-from plait.app.services import LocalServices
+from plait.app.services import LocalProcesses
 from plait.core.errors import InputError, ProcessError
 from plait.core.grace import GRACE, grace_seconds
 from plait.engine.event_bus import StopSignal
@@ -92,7 +92,7 @@ def by_tool(folder: Path) -> str:
 
 
 def by_step(folder: Path) -> str:
-    hands = LocalServices(str(folder), str(folder), StopSignal(), env={})
+    hands = LocalProcesses(str(folder))
     with pytest.raises(ProcessError) as caught:
         hands.shell(
             BoundScript(SLOW, {}, (), "slow"),

@@ -261,17 +261,17 @@ REFUSED = [refused(errno.EMFILE, "/a"), MemoryError(), NO_THREAD, refused(errno.
 def test_a_run_that_meets_a_limit_fails_no_item_and_is_resumed(
     raised: Exception, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plait.app.services import LocalServices
+    from plait.app.services import LocalProcesses
 
-    really, calls = LocalServices.shell, []
+    really, calls = LocalProcesses.shell, []
 
-    def shell(self: LocalServices, *args: object, **how: object) -> object:
+    def shell(self: LocalProcesses, *args: object, **how: object) -> object:
         calls.append(1)
         if len(calls) == 3:
             raise raised
         return really(self, *args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LocalServices, "shell", shell)
+    monkeypatch.setattr(LocalProcesses, "shell", shell)
     result = run_flow(str(project / "flow.yaml"), Options(max_parallel=1))
     assert (result.status, result.counts.get("failed", 0)) == ("failed", 0)
     assert result.failure is not None

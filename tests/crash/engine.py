@@ -61,12 +61,12 @@ def forgetful() -> None:
 
 
 def amnesiac() -> None:
-    from plait.engine.context import RunContext
+    from plait.engine.replay import Replay
 
     def known(*_: object) -> None:
         return None
 
-    RunContext.find_recorded = known  # type: ignore[assignment]
+    Replay.find = known  # type: ignore[assignment, method-assign]
 
 
 def unsynced() -> None:

@@ -78,7 +78,9 @@ def test_watchers_hear_of_every_start_and_end_in_order_whatever_is_recorded() ->
     heard: list[str] = []
     run = new_run(
         watchers=[
-            lambda stamped: heard.append(f"{type(stamped.event).__name__} {stamped.event.path}")
+            lambda record: heard.append(
+                f"{type(record.event).__name__} {getattr(record.event, 'path', '')}"
+            )
         ]
     )
     performed(steps(step("a", Acting()), step("b", Acting())), run)
@@ -95,8 +97,8 @@ def test_watchers_hear_of_every_start_and_end_in_order_whatever_is_recorded() ->
 def test_an_end_that_waits_for_its_list_is_recorded_when_the_run_is_closed_before() -> None:
     journal = Watched()
     run = new_run(journal=journal)
-    run.emit_with_parent(StepFinished("flow/a", "shell", "a", "f", Succeeded({}), 0.0))
-    run.close()
+    run.events.emit_with_parent(StepFinished("flow/a", "shell", "a", "f", Succeeded({}), 0.0))
+    run.events.close()
     assert journal.transactions == [["StepFinished flow/a"]]
 
 

@@ -14,7 +14,7 @@ from plait.app.api import compile
 from plait.core.errors import TrustError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.context import RunContext
+from plait.engine.context import RunContext, new_run_context
 from plait.engine.events import Note, StepFinished, StepRetrying
 from plait.engine.hooks import (
     ALWAYS,
@@ -31,7 +31,7 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failed, Failure, Outcome, Skipped, StepError, Succeeded
 from plait.engine.perform import StepContext, perform
-from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
+from plait.engine.step import DEFAULT_POLICY, Action, FunctionAction, Policy, Retry, Step
 from plait.scope import Scope
 from plait.scope.expressions import parse_when
 from plait.template.sinks import render_json_value
@@ -73,13 +73,17 @@ class Tools:
 
     def __call__(
         self, ctx: StepContext, tool: str, params: Template | None, values: Scope
-    ) -> Mapping[str, Json]:
+    ) -> Action:
         filled = {} if params is None else render_json_value(params, values)
         self.calls.append((ctx.path, tool, filled))
-        answer = self.answers.get(tool)
-        if isinstance(answer, BaseException):
-            raise answer
-        return {"output": answer(ctx) if callable(answer) else answer}
+
+        def run(ctx: StepContext) -> Json:
+            answer = self.answers.get(tool)
+            if isinstance(answer, BaseException):
+                raise answer
+            return {"output": answer(ctx) if callable(answer) else answer}
+
+        return FunctionAction(run)
 
     @property
     def names(self) -> list[str]:
@@ -102,9 +106,8 @@ def saying(verb: Any, event: str, id: str = "says", **fields: Any) -> Hook:
 def new_run(
     hooks: Sequence[Hook], tools: Tools | None = None, journal: Any = None, **more: Any
 ) -> RunContext:
-    run = RunContext("r", journal or MemoryJournal())
-    run.hooks = HookRunner(hooks, call=tools or Tools(), names={"run": {"id": "r"}}, **more)
-    return run
+    runner = HookRunner(hooks, call=tools or Tools(), names={"run": {"id": "r"}}, **more)
+    return new_run_context("r", journal or MemoryJournal(), hooks=runner)
 
 
 def done(step: Any, run: RunContext, **names: Json) -> Outcome:
@@ -292,7 +295,7 @@ def test_of_many_verdicts_an_abort_counts_then_a_gate_that_cannot_answer_then_th
     run = new_run(hooks, tools)
     assert run.hooks is not None
     verdict = run.hooks.fire(event, StepContext(run, "a", Scope()), {})
-    run.close()
+    run.events.close()
     aborts = [at for at, (verb, blocks) in enumerate(said) if verb == "abort" and not blocks]
     blocked = [at for at, (_, blocks) in enumerate(said) if blocks]
     expected = next(iter([*aborts, *blocked, *range(len(said))]), None)
@@ -441,11 +444,11 @@ def test_params_are_filled_with_what_the_event_knows() -> None:
         "nothing": "${model}",
     }
     spent = Budget(Limits(steps=9))
-    run = RunContext("r", MemoryJournal())
     names: Json = {"run": {"id": "r"}, "limits": spent.limits.record()}
-    run.hooks = HookRunner(
+    hooks = HookRunner(
         [calling("t", "step_failed", params=params)], call=tools, names=names, spent=spent
     )
+    run = new_run_context("r", MemoryJournal(), hooks=hooks)
     done(Fake([BROKEN]), run, item=[1, 2])
     assert tools.calls[0][2] == {
         "all": "step_failed a a shell r",
@@ -477,7 +480,7 @@ def test_what_an_event_brings_along_arrives_unchanged(value: Json) -> None:
     tools = Tools()
     run = new_run([calling("t", "step_finished", params={"r": "${result}"})], tools)
     done(Fake([value]), run)
-    run.close()
+    run.events.close()
     assert tools.calls[0][2] == {"r": value}
 
 
@@ -498,7 +501,8 @@ def test_what_happens_inside_a_hook_causes_nothing() -> None:
     run = new_run([calling("nested", "step_finished"), calling("nested", "step_started")], tools)
     done(Fake([1]), run)
     assert tools.names == ["nested", "nested"]
-    assert run.reacting == set()
+    assert isinstance(run.hooks, HookRunner)
+    assert run.hooks.active == set()
 
 
 def test_parts_of_a_step_that_nobody_wrote_cause_nothing() -> None:
@@ -621,7 +625,7 @@ def _life(
     try:
         return done(Fake([cut.before(answer) for answer in answers]), run)
     finally:
-        run.close()
+        run.events.close()
 
 
 # ── limits ───────────────────────────────────────────────────────────────

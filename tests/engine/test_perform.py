@@ -23,7 +23,7 @@ from plait.core.errors import (
 )
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
-from plait.engine.context import RunContext
+from plait.engine.context import new_run_context
 from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import LimitReached
@@ -630,7 +630,7 @@ def lived(flow: Step, journal: MemoryJournal) -> Outcome:
         return perform(flow, turn_of(run).child(flow))
     finally:
         with suppress(Killed):
-            run.close()
+            run.events.close()
 
 
 def leaves_done(journal: MemoryJournal) -> set[str]:
@@ -723,14 +723,14 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
             raise GuardianError("the guardian has ended", code="guardian")
 
     journal = MemoryJournal()
-    first = RunContext("r", journal)
+    first = new_run_context("r", journal)
     with pytest.raises(GuardianError):
         perform(Lost(), StepContext(first, "pay", Scope()))
-    first.close()
-    again = RunContext("r", journal.reopen())
+    first.events.close()
+    again = new_run_context("r", journal.reopen())
     with pytest.raises(InputError, match="may run only once"):
         perform(Lost(), StepContext(again, "pay", Scope()))
-    again.close()
+    again.events.close()
 
 
 class Full(MemoryJournal):

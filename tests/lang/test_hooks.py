@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from plait.app.hooks import begin
 from plait.app.runs import Options, RunObservers, plan_run, run_flow
 from plait.app.toolbox import toolbox
 from plait.core.errors import InputError, TrustError
@@ -598,19 +597,16 @@ def test_time_of_earlier_lives_counts(place: Place) -> None:
     path = place.write("flow.yaml", "limits: {seconds: 1m}\nsteps: [{shell: 'true'}]\n")
     journal = MemoryJournal()
     journal.append(StepFinished("setup", "phase", "", "", Succeeded(None), 59.5))
-    run = new_run(journal=journal.reopen())
-    begin(load_workflow(str(path)), run)
-    assert run.spent is not None
-    assert (run.spent.available("seconds") or 60) <= 0.5
-    run.close()
+    run = new_run(journal=journal.reopen(), loaded=load_workflow(str(path)))
+    assert (run.budgets.total.available("seconds") or 60) <= 0.5
+    run.events.close()
 
 
 def test_a_run_without_hooks_and_limits_has_nobody_to_ask(place: Place) -> None:
     path = place.write("flow.yaml", "steps: [{shell: 'true'}]\n")
-    run = new_run()
-    begin(load_workflow(str(path)), run)
-    assert run.hooks is None
-    run.close()
+    run = new_run(loaded=load_workflow(str(path)))
+    assert run.hooks.is_empty
+    run.events.close()
 
 
 def test_a_limit_of_no_steps_lets_nothing_run(place: Place) -> None:

@@ -41,7 +41,7 @@ def test_the_model_sees_a_step_remembered_behind_one_that_was_done_again(
 def test_the_model_sees_what_may_run_once_begun_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.engine.context.RunContext.require_answer", lambda *_: None)
+    monkeypatch.setattr("plait.engine.replay.Replay.require_answer", lambda *_: None)
     found = lived(tmp_path / "project", 2).found
     assert "begun again, its end was not known, and nobody was asked: map/item:s/s0" in found
 
@@ -49,7 +49,7 @@ def test_the_model_sees_what_may_run_once_begun_twice(
 def test_the_model_sees_a_recorded_step_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.engine.context.RunContext.find_recorded", lambda *_: None)
+    monkeypatch.setattr("plait.engine.replay.Replay.find", lambda *_: None)
     found = [rule for seed in range(3) for rule in lived(tmp_path / str(seed), seed).found]
     assert any("again without need: " in rule for rule in found)
 

@@ -26,7 +26,7 @@ from plait.adapters.store.writer import Writer
 from plait.app.runs import FlowResult, plan_resume, resume_flow, retry_flow, run_flow
 from plait.cli import runs, show
 from plait.core.errors import InputError
-from plait.engine.working_run import PlannedStep
+from plait.engine.dry_run import PlannedStep
 
 ONCE = "may run only once, was begun, and its end is not known"
 
@@ -247,7 +247,7 @@ class Death:
     def append(self) -> Any:
         def append(writer: Writer, *events: Any) -> None:
             # What long steps have begun is recorded by a clock, and so not counted.
-            if threading.current_thread().name == "plait-teller":
+            if threading.current_thread().name == "plait-reporter":
                 if self._records is None or self._records > 0:
                     self._really(writer, *events)
                 return

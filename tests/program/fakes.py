@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from plait.adapters.local import LocalBackend
@@ -15,22 +16,32 @@ from plait.agents.messages import (
     TokenUsage,
     ToolOffer,
 )
+from plait.agents.ports import Models, ToolCatalog
 from plait.app.api import compile
+from plait.app.hooks import build_hooks
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.source import Source
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
-from plait.engine.journal import MemoryJournal
+from plait.engine.budgets import Budgets
+from plait.engine.context import RunContext, Secrets, Services, new_run_context
+from plait.engine.dry_run import PlanLog
+from plait.engine.event_bus import EventBus, Mask, StopSignal, Watch
+from plait.engine.hook_port import NO_HOOKS, Hooks
+from plait.engine.journal import Journal, MemoryJournal
+from plait.engine.limits import Budget
 from plait.engine.outcome import Failed, Failure, Outcome, StepError
 from plait.engine.perform import StepContext, perform
+from plait.engine.replay import Replay
 from plait.engine.step import Policy, Step
-from plait.engine.working_run import WorkingRun
+from plait.lang.loaded import LoadedFlow
 from plait.program.action_step import ActionStep
+from plait.program.actions.tool import call_tool_step
 from plait.program.capture import Capture, Format
-from plait.program.ports import ProcessResult, Subflow
+from plait.program.ports import Files, Http, Processes, ProcessResult, Results, Subflow, Tools
 from plait.program.step_list import StepList as Steps
 from plait.program.step_list import step_list
+from plait.program.worktrees.ports import Worktrees
 from plait.scope import Scope
 from plait.template.shell.binding import BoundScript
 from plait.template.template import Template
@@ -96,7 +107,7 @@ class FakeHands:
         assert self.on_call is not None
         return self.on_call(tool_id, params)
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
+    def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
         return self.flows[tool_id](params) if tool_id in self.flows else None
 
     def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
@@ -191,31 +202,91 @@ class FakeModel:
         return usage.cost or 0.0
 
 
+class MaskedBy(Secrets):
+    """Masks as a test says."""
+
+    def __init__(self, mask: Mask) -> None:
+        super().__init__()
+        self._mask = mask
+
+    @property
+    def is_empty(self) -> bool:
+        return False
+
+    def mask(self, text: str) -> str:
+        return self._mask(super().mask(text))
+
+
+PORTS: tuple[type, ...] = (Processes, Files, Http, Results, Tools, ToolCatalog, Models)
+
+
+def services_of(hands: object, **more: object) -> Services:
+    """One fake for all ports; more by their names."""
+    return Services(
+        {**dict.fromkeys(PORTS, hands), **{globals()[name]: more[name] for name in more}}
+    )
+
+
 def new_run(
     hands: FakeHands | None = None,
-    journal: MemoryJournal | None = None,
+    journal: Journal | None = None,
     *,
     folder: str = "",
     rehearsing: bool = False,
-    **options: Any,
-) -> WorkingRun:
-    run = WorkingRun("r1", journal or MemoryJournal(), **options)
-    run.hands = hands or FakeHands()
-    run.backend = LocalBackend()
-    run.folder = folder
-    run.rehearsal = [] if rehearsing else None
-    return run
+    loaded: LoadedFlow | None = None,
+    spent: Budget | None = None,
+    watchers: Iterable[Watch] = (),
+    mask: Mask | None = None,
+    stop: StopSignal | None = None,
+    full_durability: bool = False,
+    random: Random | None = None,
+    workspaces: Worktrees | None = None,
+    hooks: Hooks = NO_HOOKS,
+    **replaying: Any,
+) -> RunContext:
+    """A run whose steps meet fakes; `loaded`: with the hooks and limits of a flow."""
+    journal = journal or MemoryJournal()
+    secrets = Secrets() if mask is None else MaskedBy(mask)
+    plan = PlanLog(secrets.mask) if rehearsing else None
+    replay = Replay("r1", journal, **replaying)
+    budgets = Budgets(
+        journal,
+        spent or hooks.budget,
+        first_event=replay.first_event,
+        has_hooks=not hooks.is_empty,
+    )
+    if loaded is not None:
+        hooks, budgets = build_hooks(loaded, "r1", journal, replay)
+    more = {} if workspaces is None else {"Worktrees": workspaces}
+    return new_run_context(
+        "r1",
+        journal,
+        replay=replay,
+        secrets=secrets,
+        events=EventBus(
+            journal, watchers, mask=secrets.mask, full_durability=full_durability, plan=plan
+        ),
+        budgets=budgets,
+        hooks=hooks,
+        services=services_of(hands or FakeHands(), **more),
+        backend=LocalBackend(),
+        stop=stop,
+        folder=folder,
+        plan=plan,
+        call_tool=call_tool_step,
+        random=random,
+    )
 
 
 def turn_of(
-    run: WorkingRun, values: Mapping[str, Json] | None = None, **fields: Any
+    run: RunContext, values: Mapping[str, Json] | None = None, **fields: Any
 ) -> StepContext:
     return StepContext(run, "", Scope(values), **{"directory": "/project", **fields})
 
 
 def performed(
     step: Step,
-    run: WorkingRun | None = None,
+    run: RunContext | None = None,
     values: Mapping[str, Json] | None = None,
     **fields: Any,
 ) -> Outcome:
@@ -225,7 +296,7 @@ def performed(
     try:
         return perform(step, turn.child(step))
     finally:
-        run.close()
+        run.events.close()
 
 
 def failure_of(outcome: Outcome) -> Failure:

@@ -350,7 +350,7 @@ def ran(
     try:
         value = flow.run(turn_of(run, directory=str(folder)))
     finally:
-        run.close()
+        run.events.close()
     return value["output"]
 
 
@@ -448,7 +448,7 @@ def test_a_flow_that_does_not_ask_starts_no_git(tmp_path: Path) -> None:
     run = new_run(FakeHands(), folder=str(tmp_path / "run"))
     flow = WorkflowProgram("w", steps(step("one", writing(repository, b="1\n"))))
     assert flow.run(turn_of(run, directory=str(repository)))["output"] == "written"
-    run.close()
+    run.events.close()
     assert not (tmp_path / "run").exists()
 
 

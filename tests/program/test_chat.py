@@ -11,9 +11,9 @@ from plait.agents.messages import ModelRequest, ModelResponse
 from plait.agents.session import AgentStep
 from plait.cli import logs
 from plait.core.values import Json
+from plait.engine.context import RunContext
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Failure, Interrupted, LimitExceeded, StepError
-from plait.engine.working_run import WorkingRun
 from plait.program.chat import Chat, ReadUserInput
 from plait.views.progress import replay_events
 from program.fakes import new_run, turn_of
@@ -30,14 +30,14 @@ def heard(ask: ModelRequest) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in ask.messages]
 
 
-def chatted(run: WorkingRun, listen: ReadUserInput, first: AgentStep = FIRST) -> Json:
+def chatted(run: RunContext, listen: ReadUserInput, first: AgentStep = FIRST) -> Json:
     try:
         return Chat("review", first, listen).run(turn_of(run))
     finally:
-        run.close()
+        run.events.close()
 
 
-def stopping(run_of: list[WorkingRun], then: Iterable[ModelResponse]) -> Says:
+def stopping(run_of: list[RunContext], then: Iterable[ModelResponse]) -> Says:
     """The person stops the first answer while the model speaks."""
     rest = iter(then)
 
@@ -52,7 +52,7 @@ def stopping(run_of: list[WorkingRun], then: Iterable[ModelResponse]) -> Says:
 
 
 def test_the_prompt_of_the_directive_is_known_behind_an_answer_that_was_stopped() -> None:
-    runs: list[WorkingRun] = []
+    runs: list[RunContext] = []
     model = Scripted(stopping(runs, [says("here")]))
     runs.append(new_run(ToolHands(model)))
     chatted(runs[0], lines("and now?"))
@@ -69,7 +69,7 @@ def test_a_prompt_that_was_stopped_before_it_was_sent_is_known_as_well() -> None
 
 
 def test_an_answer_that_was_stopped_is_recorded_so_with_what_the_person_said() -> None:
-    runs: list[WorkingRun] = []
+    runs: list[RunContext] = []
 
     def stopped(_: ModelRequest) -> ModelResponse:
         runs[0].stop.ask("SIGINT")
@@ -105,7 +105,7 @@ def test_what_an_answer_called_before_it_failed_is_known_to_the_next() -> None:
 
 def test_a_call_that_was_stopped_has_a_result_for_the_model() -> None:
     """Servers refuse a question in which a call has none."""
-    runs: list[WorkingRun] = []
+    runs: list[RunContext] = []
 
     def stopped(_: Mapping[str, Json]) -> Json:
         runs[0].stop.ask("SIGINT")
@@ -123,15 +123,14 @@ def test_a_call_that_was_stopped_has_a_result_for_the_model() -> None:
 
 def test_a_limit_of_a_chat_is_that_of_all_its_answers() -> None:
     model = Scripted(lambda _: says("here"))
-    run = new_run(ToolHands(model))
-    run.spent = Budget(Limits(turns=2))
+    run = new_run(ToolHands(model), spent=Budget(Limits(turns=2)))
     with pytest.raises(LimitExceeded, match="the run has reached its limit of 2 turns"):
         chatted(run, lines("two", "three", "four"))
     assert len(model.asks) == 2
 
 
 def test_a_wish_to_stop_that_came_behind_an_answer_does_not_stop_the_next_one() -> None:
-    runs: list[WorkingRun] = []
+    runs: list[RunContext] = []
 
     def late(_: ModelRequest) -> ModelResponse:
         runs[0].stop.ask("SIGINT")

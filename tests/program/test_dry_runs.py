@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plait
-from plait.core.records import dataclass, field
+from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
+from plait.engine.context import RunContext
 from plait.engine.hooks import Hook, HookCall, HookRunner
 from plait.engine.outcome import Succeeded
-from plait.engine.perform import StepContext, act, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import WorkingRun
+from plait.engine.perform import StepContext, act
+from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
 from plait.program.action_step import FailureHandler
 from plait.program.actions.shell import ShellAction
 from plait.program.block import BlockAction
@@ -29,7 +29,7 @@ from plait.program.graph.walk import GraphProgram, NodeSpec
 from plait.program.map import ForeachAction, Map
 from plait.program.step_list import StepList as Steps
 from plait.program.step_list import step_list
-from program.fakes import FakeHands, new_run, performed, step, text_of, turn_of
+from program.fakes import FakeHands, new_run, performed, services_of, step, text_of, turn_of
 from program.test_map import Given
 from share import examples
 
@@ -64,29 +64,30 @@ def listed(name: str, steps: list[Any]) -> Steps:
     return step_list(name, steps)
 
 
-def in_hook(new: Forgetful) -> Callable[[WorkingRun], Any]:
-    def call(ctx: StepContext, *_: Any) -> dict[str, Json]:
-        return new.run(ctx)
+def in_hook(new: Forgetful) -> Callable[[RunContext], Any]:
+    def call(*_: Any) -> Any:
+        return new
 
-    def performs(run: WorkingRun) -> Any:
-        run.hooks = HookRunner([Hook("h", "step_finished", (HookCall("new"),))], call=call)
+    def performs(run: RunContext) -> Any:
+        hooks = HookRunner([Hook("h", "step_finished", (HookCall("new"),))], call=call)
+        run = replace(run, hooks=hooks)
         return performed(step("s", ShellAction(text_of("true"))), run)
 
     return performs
 
 
-def in_graph(new: Forgetful) -> Callable[[WorkingRun], Any]:
+def in_graph(new: Forgetful) -> Callable[[RunContext], Any]:
     node = NodeSpec("a", "tool", "f", call=NodeCall("team/new"))
     graph = GraphProgram("g", "a", {"a": node})
 
-    def performs(run: WorkingRun) -> Any:
-        run.hands = FakeHands(flows={"team/new": lambda _: new})
+    def performs(run: RunContext) -> Any:
+        run = replace(run, services=services_of(FakeHands(flows={"team/new": lambda _: new})))
         return act(graph, turn_of(run))
 
     return performs
 
 
-def in_ensemble(new: Forgetful) -> Callable[[WorkingRun], Any]:
+def in_ensemble(new: Forgetful) -> Callable[[RunContext], Any]:
     from plait.program.tasks.model import EnsembleSpec, Task
     from plait.program.tasks.task_graph import compile_ensemble
     from plait.program.tasks.text import TaskTemplates
@@ -99,18 +100,18 @@ def in_ensemble(new: Forgetful) -> Callable[[WorkingRun], Any]:
     cast = EnsembleSpec("e", tasks, ids={id(task): f"t{at}" for at, task in enumerate(tasks)})
     program = compile_ensemble(cast, TaskTemplates(cast, {}), {})
 
-    def performs(run: WorkingRun) -> Any:
-        run.hands = FakeHands(flows={"team/new": lambda _: new})
+    def performs(run: RunContext) -> Any:
+        run = replace(run, services=services_of(FakeHands(flows={"team/new": lambda _: new})))
         return act(program, turn_of(run))
 
     return performs
 
 
-def as_step(made: Step) -> Callable[[WorkingRun], Any]:
+def as_step(made: Step) -> Callable[[RunContext], Any]:
     return lambda run: performed(made, run)
 
 
-NESTED: dict[str, Callable[[Forgetful], Callable[[WorkingRun], Any]]] = {
+NESTED: dict[str, Callable[[Forgetful], Callable[[RunContext], Any]]] = {
     "itself": lambda new: as_step(new),
     "sequence": lambda new: as_step(listed("s", [new])),
     "action": lambda new: as_step(step("s", new)),
@@ -137,35 +138,49 @@ def test_a_kind_that_knows_nothing_of_dry_runs_does_not_act_in_one(place: str) -
     run = new_run(rehearsing=True)
     NESTED[place](new)(run)
     assert new.acts == []
-    assert run.rehearsal, "something is shown in its place"
+    assert run.plan is not None
+    assert run.plan.steps, "something is shown in its place"
 
 
 def test_it_is_shown_as_something_that_would_run() -> None:
     run = new_run(rehearsing=True)
     outcome = performed(listed("s", [Forgetful()]), run)
     assert isinstance(outcome, Succeeded)
-    assert [(one.path, one.kind, one.shown) for one in run.rehearsal or ()] == [
+    assert [(one.path, one.kind, one.shown) for one in (run.plan.steps if run.plan else ())] == [
         ("s/new", "brand-new", "would run: something new")
     ]
 
 
-def test_a_kind_that_is_made_of_another_plans_only_what_it_says_itself() -> None:
-    @dataclass(slots=True)
-    class Planning(Forgetful):
-        @plans
-        def run(self, ctx: StepContext) -> dict[str, Json]:
-            return {"planned": ctx.run.is_dry}
+def test_a_class_that_is_made_of_a_composite_has_to_say_that_it_is_one() -> None:
+    class Through(Composite):
+        def run(self, ctx: StepContext) -> Json:
+            return {"planned": ctx.run.plan is not None}
 
-    @dataclass(slots=True)
-    class Derived(Planning):
-        def run(self, ctx: StepContext) -> dict[str, Json]:
-            self.acts.append(ctx.path)
-            return {}
+    class Same(Through):
+        """It has no `run` of its own."""
 
-    new = Derived()
-    performed(new, new_run(rehearsing=True))
-    assert new.acts == []
-    assert performed(Planning(), new_run(rehearsing=True)) == Succeeded({"planned": True})
+    with pytest.raises(TypeError, match="name Composite as a base"):
+
+        class Acting(Through):
+            def run(self, ctx: StepContext) -> Json:
+                return ctx.path
+
+    ctx = turn_of(new_run(rehearsing=True))
+    assert act(Same(), ctx) == {"planned": True}
+
+
+def test_the_execute_of_an_action_is_never_called_in_a_dry_run() -> None:
+    class Planned:
+        def plan(self, ctx: StepContext) -> Plan:
+            return Plan("new", f"would act at {ctx.path}")
+
+        def execute(self, plan: Plan, ctx: StepContext) -> Json:
+            raise AssertionError((plan, ctx))
+
+    run = new_run(rehearsing=True)
+    assert isinstance(performed(step("s", Planned()), run), Succeeded)
+    assert run.plan is not None
+    assert [one.shown for one in run.plan.steps] == ["would act at s"]
 
 
 around = st.recursive(
@@ -227,14 +242,20 @@ def test_nothing_but_act_calls_the_run_of_a_step_an_action_or_a_program() -> Non
             if not (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "run"
+                and node.func.attr in ("run", "execute")
             ):
                 continue
-            first = ast.unparse(node.args[0]) if node.args else ""
-            if "ctx" in first:
+            given = [ast.unparse(one) for one in node.args]
+            if any("ctx" in one for one in given):
                 found.append(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
-    # A check is no step: what it performs are steps of its own.
+    # The first four are `perform` itself; then an action that is one function.  A check is no step: what
+    # it performs are steps of its own.
     allowed = [
-        "program/action_step.py: self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))"
+        "engine/perform.py: action.execute(plan, ctx)",
+        "engine/perform.py: action.run(ctx)",
+        "engine/perform.py: step.run(ctx)",
+        "engine/perform.py: what.run(ctx)",
+        "engine/step.py: self.run(ctx)",
+        "program/action_step.py: self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))",
     ]
-    assert found == allowed
+    assert sorted(found) == allowed

@@ -28,8 +28,8 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Retry, Step
 from plait.program.map import (
     FEW,
     CircuitBreaker,
@@ -39,6 +39,7 @@ from plait.program.map import (
     item_results,
     item_title,
 )
+from plait.program.ports import ItemCounts
 from plait.program.workflow import WorkflowProgram
 from program.fakes import (
     Acting,
@@ -55,7 +56,7 @@ from share import examples
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Given(Composite):
     """Items that are simply there."""
 
     items: tuple[Json, ...]
@@ -66,7 +67,6 @@ class Given:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    @plans
     def run(self, ctx: StepContext) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 
@@ -139,7 +139,7 @@ def test_nothing_is_kept_of_a_fan_inside_an_item() -> None:
     """There may be a million of them."""
     run, inner = new_run(), fan([1, 2], Acting())
     performed(fan(range(3), Acting(lambda ctx: require_success(ctx.perform(inner)))), run)
-    assert set(run.tallies) == {"map"}
+    assert set(run.shared(ItemCounts)) == {"map"}
 
 
 def test_max_failures_stops_at_that_failure() -> None:
@@ -243,7 +243,7 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
     turn = turn_of(run)
     turn.perform(made)
     found = list(item_results(turn.child(made), made.items.read(None, turn)))
-    run.close()
+    run.events.close()
     assert [one["item"] for one in found] == items
     assert [one["status"] for one in found] == [
         "failed" if item in bad else "success" for item in items
@@ -260,7 +260,7 @@ def test_reduce_sees_what_became_of_the_items() -> None:
     )
     run = new_run()
     value = flow.run(turn_of(run))
-    run.close()
+    run.events.close()
     assert value["output"] == '3/4 1 75.0 ["<1>","","<3>","<4>"] 2 is bad'
 
 
@@ -403,6 +403,6 @@ def test_a_skipped_item_says_why() -> None:
     turn = turn_of(run)
     turn.perform(made)
     known = run.journal.step("map/item:k0")
-    run.close()
+    run.events.close()
     assert known is not None
     assert known.outcome == Skipped("1 is bad")

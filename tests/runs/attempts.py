@@ -7,14 +7,13 @@ from pathlib import Path
 
 from agents.scripted import Says, Scripted, ToolHands, says, wants
 from plait.agents.messages import ModelRequest, ModelResponse
-from plait.app.hooks import begin
 from plait.core.values import Json
+from plait.engine.context import RunContext
 from plait.engine.event_bus import Watch
 from plait.engine.events import EarlierUsage, RunStarted, StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget
 from plait.engine.outcome import Aborted, Failed, Outcome, StepError, Succeeded
-from plait.engine.working_run import WorkingRun
 from plait.lang.directive.read import load_directive
 from plait.lang.load import load_flow
 from plait.lang.loaded import LoadedFlow
@@ -45,7 +44,7 @@ class Hands(ToolHands):
         super().__init__(Scripted(model), {"log": lambda params: log(params.get("x")), **flows})
         self._top = top
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
+    def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
         if tool_id in FLOWS:
             return load_flow(str(self._top / f"{tool_id}.yaml"), environ={}).program
         if tool_id.startswith("directive:"):
@@ -75,26 +74,29 @@ def life(
     loaded = load_flow(str(top / file), environ={})
     is_first = journal.last() == 0
     run = new_run(
-        hands, journal if is_first else journal.reopen(), folder=str(top), watchers=watchers
+        hands,
+        journal if is_first else journal.reopen(),
+        folder=str(top),
+        watchers=watchers,
+        loaded=loaded if spent is None else None,
+        spent=spent,
     )
-    if spent is None:
-        begin(loaded, run)
-    else:
-        run.spent = spent
-    run.notify(RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases))
+    run.events.notify(
+        RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases)
+    )
     if not is_first:
-        run.notify(EarlierUsage(run.earlier.by_part()))
+        run.events.notify(EarlierUsage(run.budgets.earlier.by_part()))
     return performed(loaded, run)
 
 
-def performed(loaded: LoadedFlow, run: WorkingRun) -> Outcome:
+def performed(loaded: LoadedFlow, run: RunContext) -> Outcome:
     """How a program ends that a run performs, which ends with it."""
     try:
         return Succeeded(loaded.program.run(turn_of(run)))
     except (StepError, Aborted) as error:
         return Failed(error.failure)
     finally:
-        run.close()
+        run.events.close()
 
 
 def said(outcome: Outcome) -> str:

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from agents.scripted import Says, Scripted, ToolHands, says, wants
 from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage
-from plait.agents.session import AgentScope
-from plait.app.hooks import begin
+from plait.agents.session import AgentScope, AgentScopes
 from plait.core.values import Json
+from plait.engine.context import RunContext
 from plait.engine.events import Event, ModelText, StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from plait.engine.working_run import WorkingRun
 from plait.lang.directive.read import load_directive
 from plait.lang.graph.read import load_graph
 from plait.lang.load import load_flow
@@ -104,7 +103,7 @@ class Hands(ToolHands):
             return wants((("graph", "directive:talk")[results], {}))
         return says("done")
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
+    def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
         match tool_id:
             case "graph":
                 return load_graph(str(self._top / "graph.yaml"), environ={}).program
@@ -125,23 +124,21 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lived(
     top: Path, host: str, journal: MemoryJournal, effects: Effects
-) -> tuple[WorkingRun, LoadedFlow]:
+) -> tuple[RunContext, LoadedFlow]:
     """One life of a run, to its end or its death."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
-    run = new_run(Hands(effects, top), journal)
-    begin(loaded, run)
+    run = new_run(Hands(effects, top), journal, loaded=loaded)
     try:
         loaded.program.run(turn_of(run))
     finally:
-        run.close()
+        run.events.close()
     return run, loaded
 
 
-def used(run: WorkingRun) -> dict[str, Any]:
-    assert run.spent is not None
-    return {name: value for name, value in run.spent.used().items() if name != "seconds"}
+def used(run: RunContext) -> dict[str, Any]:
+    return {name: value for name, value in run.budgets.total.used().items() if name != "seconds"}
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -198,23 +195,22 @@ def test_a_resumed_agent_has_what_its_earlier_life_left_over(top: Path) -> None:
     assert run["agent"].used()["turns"] == 2
 
 
-def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any], WorkingRun]:
+def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any], RunContext]:
     """A life, and what each agent in it had used up in the end."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
-    run = new_run(Hands(Effects(), top), journal)
-    begin(loaded, run)
+    run = new_run(Hands(Effects(), top), journal, loaded=loaded)
     seen: dict[str, Any] = {}
 
-    class Noting(dict[str, AgentScope]):
+    class Noting(AgentScopes):
         def __setitem__(self, path: str, agency: AgentScope) -> None:
-            seen[path] = agency.spent
+            seen[path] = run.budgets.at(path)
             super().__setitem__(path, agency)
 
-    run.agents = Noting()
+    run._shared[AgentScopes] = Noting()
     loaded.program.run(turn_of(run))
-    run.close()
+    run.events.close()
     return seen, run
 
 
@@ -269,7 +265,7 @@ def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[s
     except StepError as error:
         said = error.failure.message
     finally:
-        run.close()
+        run.events.close()
     return said, len(hands.scripted.asks)
 
 
@@ -281,13 +277,13 @@ def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_b
     run = new_run(hands, journal)
     with pytest.raises(StepError, match="'two' has reached its limit of 1 step"):
         load_directive(str(top / "two.md"), environ={}).program.run(turn_of(run))
-    run.close()
+    run.events.close()
     assert hands.calls == [("add", {})]
     (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 2}\n---\ntalk\n")
     again = Hands(Effects(), top)
     resumed = new_run(again, journal.reopen())
     load_directive(str(top / "two.md"), environ={}).program.run(turn_of(resumed))
-    resumed.close()
+    resumed.events.close()
     assert again.calls == [("add", {"n": 2})]
 
 
@@ -298,10 +294,11 @@ def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
     (top / "flow.yaml").write_text("steps: [{prompt: hello}]\n")
     loaded = load_flow(str(top / "flow.yaml"), environ={})
     heard: list[Event] = []
-    run = new_run(Hands(Effects(), top), watchers=[lambda told: heard.append(told.event)])
-    run.hands.scripted = Scripted(says("word by word"))  # type: ignore[attr-defined]
+    hands = Hands(Effects(), top)
+    hands.scripted = Scripted(says("word by word"))
+    run = new_run(hands, watchers=[lambda record: heard.append(record.event)])
     loaded.program.run(turn_of(run))
-    run.close()
+    run.events.close()
     spoken = [event for event in heard if isinstance(event, ModelText)]
     assert [(one.path, one.text) for one in spoken] == [
         ("steps/0", "word "), ("steps/0", "by "), ("steps/0", "word ")

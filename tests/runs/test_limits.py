@@ -18,7 +18,7 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Failed, Outcome, Succeeded
 from plait.lang.load import load_flow
-from plait.program.actions.tool import fill_and_call
+from plait.program.actions.tool import make_tool_call
 from plait.tools.call import ToolResult
 from plait.views.progress import replay_events
 from program.fakes import new_run
@@ -614,10 +614,9 @@ def timed_life(
     """One life with the hooks of its file, in which time passes as a clock says."""
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
-    run = new_run(hands, journal.reopen(), folder=str(top))
-    run.spent = spent
     names: Json = {"run": {"id": "r"}}
-    run.hooks = HookRunner(loaded.hooks, call=fill_and_call, names=names, spent=spent)
+    hooks = HookRunner(loaded.hooks, call=make_tool_call, names=names, spent=spent)
+    run = new_run(hands, journal.reopen(), folder=str(top), hooks=hooks)
     return performed(loaded, run)
 
 

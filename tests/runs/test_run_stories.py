@@ -12,7 +12,7 @@ import pytest
 
 from plait.app import env_changes
 from plait.app.runs import RunObservers, flow_runs, plan_resume, retry_flow
-from plait.app.services import LocalServices
+from plait.app.services import LocalProcesses
 from plait.app.takeover import look_at, take_over
 from plait.core.errors import InputError, TrustError
 from plait.engine.event_bus import StopSignal
@@ -339,9 +339,7 @@ def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_onc
 ) -> None:
     notes: list[str] = []
     stop = StopSignal()
-    hands = LocalServices(
-        str(tmp_path), str(tmp_path / "run"), stop, env={}, most_kept=45_000_000, note=notes.append
-    )
+    hands = LocalProcesses(str(tmp_path / "run"), most_kept=45_000_000, note=notes.append)
 
     def printed() -> str | None:
         env = {"PATH": "/usr/bin:/bin"}

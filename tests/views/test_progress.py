@@ -632,18 +632,18 @@ def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
     run = new_run(journal=journal, stop=stop, watchers=[lambda one: _discard(live.add(one))])
     each = step_list("each", [step("0", Odd(stop, stop_at))])
     fan = Map("map", Numbers(many), each, "f", parallel=1)
-    run.emit(
+    run.events.emit(
         RunStarted(
             "r1", "fix", "f", "p", not journal.is_fresh(), WorkflowProgram("fix", fan=fan).phases
         )
     )
     try:
         WorkflowProgram("fix", fan=fan, map_lists=frozenset()).run(StepContext(run, "", Scope({})))
-        run.emit(RunEnded("done"))
+        run.events.emit(RunEnded("done"))
     except Interrupted:
-        run.emit(RunEnded("interrupted"))
+        run.events.emit(RunEnded("interrupted"))
     finally:
-        run.close()
+        run.events.close()
     return live
 
 

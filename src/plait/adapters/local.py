@@ -33,7 +33,7 @@ class LocalBackend:
             ]
             started = _start(threads)
             if started < parallel and fanned is not None:
-                fanned.turn.run.note(
+                fanned.turn.run.events.note(
                     fanned.turn.path,
                     f"the machine has room for {started} threads: so many items are done at a "
                     "time, "

@@ -31,6 +31,7 @@ from plait.agents.messages import (
     sum_usage,
 )
 from plait.agents.permissions import Permissions, matches_any
+from plait.agents.ports import Models, ToolCatalog
 from plait.agents.structured_output import StructuredResult, check_structured, parse_structured
 from plait.agents.tool_access import tool_id_for
 from plait.agents.turns import ModelTurn, ToolCallTurn, tool_call_title, tool_request_fingerprint
@@ -38,7 +39,7 @@ from plait.core.errors import TrustError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, json_text
-from plait.engine.backend import WorkItem
+from plait.engine.budgets import limit_error
 from plait.engine.hooks import step_names
 from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
 from plait.engine.outcome import (
@@ -50,13 +51,13 @@ from plait.engine.outcome import (
     StepError,
     Succeeded,
 )
-from plait.engine.perform import StepContext, join_contexts, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import limit_error, working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 
 if TYPE_CHECKING:
     from plait.agents.turns import Consent, SessionTool
-    from plait.engine.working_run import WorkingRun
+    from plait.engine.context import RunContext
+    from plait.engine.dry_run import PlanLog
 
 
 MOST_AT_ONCE: Final = 4
@@ -125,54 +126,66 @@ class AgentStep:
 
     retry_scope = "inner"
 
-    @plans
-    def run(self, ctx: StepContext) -> Json:
-        run = working(ctx.run)
-        if run.rehearsal is not None:
-            self.rehearse(ctx)
-            return {}
+    def plan(self, ctx: StepContext) -> AgentPlan:  # noqa: ARG002 - the protocol's shape
+        return AgentPlan("agent", self.prompt, self)
+
+    def execute(self, plan: AgentPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         return AgentSession(self, ctx).to_the_end()
 
-    def rehearse(self, ctx: StepContext) -> None:
-        """Say what the model would be told, and which tools it would be offered."""
-        run = working(ctx.run)
-        if self.system:
-            run.add_planned_step(ctx, "system", self.system)
-        run.add_planned_step(ctx, "agent", self.prompt)
-        if self.tools or self.own:
-            run.add_planned_step(ctx, "tools", ", ".join(self._tools_in_reach(run)))
-
-    def _tools_in_reach(self, run: WorkingRun) -> list[str]:
+    def tools_in_reach(self, run: RunContext) -> list[str]:
         own = [tool.offer.name for tool in self.own]
         try:
             return [
                 *own,
-                *(offer.tool_id for offer in run.hands.offers(self.tools, ask_servers=False)),
+                *(
+                    offer.tool_id
+                    for offer in run.services.get(ToolCatalog).offers(self.tools, ask_servers=False)
+                ),
             ] or ["none"]
         except TrustError:
             return [*own, *self.tools, "which are not trusted here yet"]
 
 
 @dataclass(frozen=True, slots=True)
+class AgentPlan(Plan):
+    """Shows what the model would be told, and which tools it would be offered."""
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        agent: AgentStep = self.data
+        if agent.system:
+            log.add(ctx, "system", agent.system)
+        log.add(ctx, self.kind, self.shown)
+        if agent.tools or agent.own:
+            log.add(ctx, "tools", ", ".join(agent.tools_in_reach(ctx.run)))
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
 class AgentScope:
-    """What an agent may do and spend, for those that are inside it."""
+    """What an agent may do, for the agents inside it."""
 
     permissions: Permissions
-    spent: Budget
+
+
+class AgentScopes(dict[str, AgentScope]):
+    """By path: the agents that run; shared by all steps of a run."""
 
 
 class AgentSession:
     """One conversation while it goes on."""
 
     def __init__(self, said: AgentStep, ctx: StepContext) -> None:
-        run = working(ctx.run)
+        run = ctx.run
         above = _agency_above(run, ctx.path)
         self.said = said
         self.turn = ctx
         self.run = run
         self.permissions = Permissions(said.tools, None if above is None else above.permissions)
         self.spent = Budget()
-        self.messages: list[Message] = [*said.before, Message("user", run.mask(said.prompt))]
+        self.messages: list[Message] = [
+            *said.before,
+            Message("user", run.secrets.mask(said.prompt)),
+        ]
         self.answers: list[ModelResponse] = []
         self._performed = 0
         self._bad_answers = 0
@@ -180,10 +193,11 @@ class AgentSession:
     def to_the_end(self) -> dict[str, Json]:
         path, limits = self.turn.path, self.said.limits
         goes_on = self.turn.can_replay
-        with self.run.budget_scope(
+        with self.run.budgets.scope(
             path, limits, f"'{self.said.title}'", goes_on=goes_on
         ) as self.spent:
-            self.run.agents[path] = AgentScope(self.permissions, self.spent)
+            scopes = self.run.shared(AgentScopes)
+            scopes[path] = AgentScope(self.permissions)
             try:
                 self._require_depth()
                 return self._run_turns()
@@ -191,7 +205,7 @@ class AgentSession:
                 end.failure = replace(end.failure, output=self.record(end.reached.code))
                 raise
             finally:
-                del self.run.agents[path]
+                del scopes[path]
 
     def so_far(self) -> list[Message]:
         """What was said, with a result for every call, also of those that were cut off: models want
@@ -243,7 +257,11 @@ class AgentSession:
 
     def _provider(self) -> Provider:
         named = self.said.provider
-        provider = self.run.hands.provider(named) if isinstance(named, str | None) else named
+        provider = (
+            self.run.services.get(Models).provider(named)
+            if isinstance(named, str | None)
+            else named
+        )
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
         return provider
@@ -253,7 +271,7 @@ class AgentSession:
         others = self._tool_offers()
         for name in own.keys() & {offer.name for offer in others}:
             tool_id, whose = tool_id_for(name, others), self.said.title
-            self.run.note(
+            self.run.events.note(
                 self.turn.path,
                 f"the tool '{tool_id}' is not offered: '{whose}' has one of that name",
             )
@@ -262,7 +280,7 @@ class AgentSession:
     def _tool_offers(self) -> tuple[ToolOffer, ...]:
         if not self.said.tools and self.said.consent is None:
             return ()
-        found = self.run.hands.offers(self.said.tools)
+        found = self.run.services.get(ToolCatalog).offers(self.said.tools)
         if self.said.consent is None:
             return tuple(offer for offer in found if self.permissions.allow(offer.tool_id))
         return (*found, *_others(self.run, found))
@@ -271,7 +289,7 @@ class AgentSession:
         number = len(self.answers) + 1
         path = f"{self.turn.path}/turn:{number}"
         bill = TurnBudget(
-            self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path)
+            self.spent, partial(self.run.budgets.charge, path), is_taken=not self._seems_known(path)
         )
         # Taken before it is asked: of agents side by side no two have the last question.
         if bill.is_taken and (reached := self.spent.take(*ASKING, turns=1)) is not None:
@@ -289,7 +307,7 @@ class AgentSession:
             ),
             ask=ModelRequest(
                 tuple(self.messages),
-                self.run.mask(self.said.system),
+                self.run.secrets.mask(self.said.system),
                 self.said.model,
                 offers,
                 self.said.schema,
@@ -321,7 +339,7 @@ class AgentSession:
 
     def _seems_known(self, path: str) -> bool:
         """Is there an answer of an earlier life?  Should it not count, a turn is taken later."""
-        if self.run.is_first_run or not self.turn.can_replay:
+        if self.run.replay.is_first_run or not self.turn.can_replay:
             return False
         known = self.run.journal.step(path)
         return known is not None and not isinstance(known.outcome, Failed)
@@ -423,7 +441,7 @@ class AgentSession:
             path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
             if self._seems_known(path):
                 continue
-            if (reached := self.run.take_step(path, self.spent)) is not None:
+            if (reached := self.run.budgets.take_step(path, self.spent)) is not None:
                 return taken, reached
         return wanted, None
 
@@ -432,7 +450,7 @@ class AgentSession:
         once = bool(tool_id) and matches_any(self.said.once, tool_id)
         return ToolCallTurn(
             name=f"turn:{len(self.answers)}.call:{number}",
-            title=self.run.mask(tool_call_title(tool_id or use.name, use.arguments)),
+            title=self.run.secrets.mask(tool_call_title(tool_id or use.name, use.arguments)),
             fingerprint=tool_request_fingerprint(use),
             use=use,
             tool_id=tool_id,
@@ -447,24 +465,11 @@ class AgentSession:
     def _perform_all(self, calls: Sequence[ToolCallTurn]) -> list[Outcome]:
         if len(calls) < 2:
             return [self._perform(call) for call in calls]
-        outcomes: dict[int, Outcome] = {}
-        turns: dict[int, StepContext] = {}
-        first, at_first = self._performed, self.turn
-
-        def perform(work: WorkItem) -> Outcome:
-            outcome, turns[work.order] = at_first.perform_next(
-                calls[work.order], first + work.order
-            )
-            return outcome
-
-        def finished(work: WorkItem, outcome: Outcome) -> None:
-            outcomes[work.order] = outcome
-
-        works = (WorkItem(order, call.name, None) for order, call in enumerate(calls))
-        self.run.backend.run(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
+        outcomes, self.turn = self.turn.perform_many(
+            calls, parallel=MOST_AT_ONCE, first=self._performed
+        )
         self._performed += len(calls)
-        self.turn = join_contexts(at_first, turns.values())
-        return [outcomes[order] for order in range(len(calls))]
+        return outcomes
 
     def _perform(self, step: Step) -> Outcome:
         outcome, self.turn = self.turn.perform_next(step, self._performed)
@@ -477,11 +482,10 @@ class AgentSession:
         """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes
         on.
         """
-        reached, hooks = self.spent.reach("depth"), self.run.hooks
+        reached = self.spent.reach("depth")
         if reached is None:
             return
-        if hooks is not None:
-            hooks.limit_reached(self.turn, reached, self._context(1))
+        self.run.hooks.limit_reached(self.turn, reached, self._context(1))
         raise StepError(reached.failure(self.record("depth")))
 
     def _limit(self, reached: LimitReached) -> LimitExceeded:
@@ -489,7 +493,7 @@ class AgentSession:
 
     def _context(self, turn: int) -> dict[str, Json]:
         """What hooks know of it."""
-        if self.run.hooks is None:
+        if self.run.hooks.is_empty:
             return {}
         used = self.spent.used()
         return {
@@ -528,20 +532,21 @@ def _record(message: Message) -> Json:
     return [message.role, message.text, uses, message.answers, message.failed]
 
 
-def _agency_above(run: WorkingRun, path: str) -> AgentScope | None:
-    """That of the nearest agent which this path is inside of."""
+def _agency_above(run: RunContext, path: str) -> AgentScope | None:
+    """That of the nearest agent around a path."""
+    scopes = run.shared(AgentScopes)
     while path:
         path = path.rpartition("/")[0]
-        if (found := run.agents.get(path)) is not None:
+        if (found := scopes.get(path)) is not None:
             return found
     return None
 
 
-def _others(run: WorkingRun, found: Sequence[ToolOffer]) -> Sequence[ToolOffer]:
+def _others(run: RunContext, found: Sequence[ToolOffer]) -> Sequence[ToolOffer]:
     """What a person may still permit, as far as it may run at all."""
     known = {offer.tool_id for offer in found}
     try:
-        everything = run.hands.offers(("*",), ask_servers=False)
+        everything = run.services.get(ToolCatalog).offers(("*",), ask_servers=False)
     except TrustError:
         return ()  # of a project that is not trusted only what is permitted is spoken of
     return [offer for offer in everything if offer.tool_id not in known]

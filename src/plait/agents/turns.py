@@ -17,8 +17,7 @@ from plait.engine.context import RunContext
 from plait.engine.events import ModelText
 from plait.engine.outcome import Failed, Failure, Skip, StepError, Succeeded, require_success
 from plait.engine.replay import QUESTION_CODES
-from plait.engine.step import DEFAULT_POLICY
-from plait.program.actions.tool import call_tool_step
+from plait.engine.step import DEFAULT_POLICY, Plan
 
 if TYPE_CHECKING:
     from plait.agents.budget import TurnBudget
@@ -37,7 +36,7 @@ class TextStream:
         self._run, self._path = run, path
         self._held = ""
         # A secret could come in two pieces, neither of which looks like one.
-        self._by_line = run.mask is not str
+        self._by_line = not run.secrets.is_empty
 
     def hear(self, text: str) -> None:
         if self._by_line:
@@ -51,7 +50,7 @@ class TextStream:
 
     def _tell(self, text: str) -> None:
         if text:
-            self._run.notify(ModelText(self._path, self._run.mask(text)))
+            self._run.events.notify(ModelText(self._path, self._run.secrets.mask(text)))
 
 
 TITLE_LENGTH: Final = 100
@@ -96,7 +95,10 @@ class ModelTurn:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, ctx: StepContext) -> Json:
+    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
+        return Plan(self.kind, self.title)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         run = ctx.run
         self._require_allowed(ctx)
         limits = [one for one in (self.timeout, ctx.time_left()) if one is not None]
@@ -107,28 +109,23 @@ class ModelTurn:
                 self.provider, self.ask, timeout=timeout, stop=run.stop, on_text=speaking.hear
             )
         except StepError as error:
-            answer = _bad_answer(error, run.mask)
+            answer = _bad_answer(error, run.secrets.mask)
         speaking.finish()
-        record = mask_value({**answer.record(), **self._prompt_record()}, run.mask)
+        record = mask_value({**answer.record(), **self._prompt_record()}, run.secrets.mask)
         useless = self.judge(answer)
         outcome = (
             Succeeded(record)
             if useless is None
             else Failed(replace(useless, output=record, path=ctx.path))
         )
-        if run.hooks is not None:
-            told = {**self.context(), "result": record}
-            run.hooks.notify_after(
-                ctx, "turn_finished", {**told, "model": self.ask.model or answer.model}
-            )
+        facts = {"result": record, "model": self.ask.model or answer.model}
+        run.hooks.notify_after(ctx, "turn_finished", {**self.context(), **facts})
         return require_success(outcome)
 
     def _require_allowed(self, ctx: StepContext) -> None:
         """A hook may keep the model from being asked; that is no end that a run which goes on
         remembers.
         """
-        if ctx.run.hooks is None:
-            return
         try:
             ctx.run.hooks.require("turn_started", ctx, self.context())
         except Skip as skip:
@@ -179,7 +176,10 @@ class ToolCallTurn:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, ctx: StepContext) -> Json:
+    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
+        return Plan(self.kind, self.title)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         refused = self._report_refusal(ctx)
         if refused is not None:
             return self._failure_record("refused", refused)
@@ -194,21 +194,20 @@ class ToolCallTurn:
         except PlaitError as error:
             if error.code in QUESTION_CODES or error.code == "cancelled":
                 raise
-            result = self._failure_record("refused", ctx.run.mask(str(error)))
+            result = self._failure_record("refused", ctx.run.secrets.mask(str(error)))
         else:
             result = {
                 "output": format_tool_result(value.get("output")),
                 "failed": False,
                 "tool": self.tool_id,
             }
-        if ctx.run.hooks is not None:
-            ctx.run.hooks.notify_after(ctx, "tool_result", {**self._facts(), "result": result})
+        ctx.run.hooks.notify_after(ctx, "tool_result", {**self._facts(), "result": result})
         return result
 
     def _call_tool(self, ctx: StepContext) -> Mapping[str, Json]:
         if self.own is not None:
             return {"output": self.own.call(ctx, self._arguments())}
-        return call_tool_step(ctx, self.tool_id, self._arguments())
+        return ctx.run.call_tool(ctx, self.tool_id, self._arguments())
 
     def _report_refusal(self, ctx: StepContext) -> str | None:
         is_allowed = False
@@ -243,8 +242,7 @@ class ToolCallTurn:
 
     def _forbidden(self, ctx: StepContext) -> str | None:
         """What hooks have against it."""
-        hooks = ctx.run.hooks
-        verdict = None if hooks is None else hooks.fire("tool_call", ctx, self._facts())
+        verdict = ctx.run.hooks.fire("tool_call", ctx, self._facts())
         if verdict is None or verdict.verb not in ("skip", "fail", "abort"):
             return None
         if verdict.verb == "abort":

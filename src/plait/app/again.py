@@ -94,7 +94,7 @@ def marked_done_in(opened: OpenRun, forgotten: Iterable[StepInvalidated]) -> lis
 def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
     """What a step gives that did its work unseen; None if there is no such step any more."""
     from plait.agents.turns import recorded_tool_call
-    from plait.engine.dry_run import UNSEEN
+    from plait.engine.unknown import UNSEEN
 
     if (call := recorded_tool_call(journal, path)) is not None:
         return call

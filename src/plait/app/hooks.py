@@ -8,11 +8,11 @@ trusted; the bytes that were judged are those that are read.
 from __future__ import annotations
 
 import os
-from threading import Lock
 
-from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
+from plait.engine.hook_port import NO_HOOKS
 from plait.engine.outcome import (
     Aborted,
     DeadlineExceeded,
@@ -22,13 +22,14 @@ from plait.engine.outcome import (
     too_long,
 )
 from plait.engine.perform import StepContext, act
-from plait.engine.working_run import working
 
 if TYPE_CHECKING:
-    from plait.engine.context import RunContext
-    from plait.engine.hooks import Hook, HookRunner
+    from plait.engine.budgets import Budgets
+    from plait.engine.hook_port import Hooks
+    from plait.engine.hooks import Hook
+    from plait.engine.journal import Journal
     from plait.engine.limits import Limits
-    from plait.engine.working_run import WorkingRun
+    from plait.engine.replay import Replay
     from plait.lang.loaded import LoadedFlow
     from plait.program.ports import Subflow
     from plait.program.program import Program
@@ -72,25 +73,29 @@ def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Ho
     )
 
 
-def begin(loaded: LoadedFlow, run: WorkingRun) -> None:
-    """Give a run its limits and its hooks; one that has neither is not slowed down by them."""
+def build_hooks(
+    loaded: LoadedFlow, run_id: str, journal: Journal, replay: Replay
+) -> tuple[Hooks, Budgets]:
+    """The hooks and budgets of a run; a run without hooks and limits is not slowed down by them."""
+    from plait.engine.budgets import Budgets
     from plait.engine.limits import Budget
 
-    limited = bool(loaded.limits.record())
-    run.spent = Budget(_limits_around(loaded))
-    if not (limited or loaded.hooks):
-        return
+    total, limited = Budget(_limits_around(loaded)), bool(loaded.limits.record())
+    is_watched = limited or bool(loaded.hooks)
+    budgets = Budgets(journal, total, first_event=replay.first_event, has_hooks=is_watched)
+    if not is_watched:
+        return NO_HOOKS, budgets
     from plait.engine.hooks import HookRunner
-    from plait.program.actions.tool import fill_and_call
+    from plait.program.actions.tool import make_tool_call
 
-    if limited and not run.is_first_run:
-        run.spent.add(seconds=run.earlier.seconds)
-    if not run.is_first_run:
-        # Before the first step: of steps side by side some are remembered later than others take
-        # new ones.
-        run.spent.add_earlier(**run.earlier.inside(""))
-    names = _names(loaded, run.id)
-    run.hooks = HookRunner(loaded.hooks, call=fill_and_call, names=names, spent=run.spent)
+    if not replay.is_first_run:
+        if limited:
+            total.add(seconds=budgets.earlier.seconds)
+        # Before the first step: of steps side by side some are replayed later than others use
+        # something.
+        total.add_earlier(**budgets.earlier.inside(""))
+    names = _names(loaded, run_id)
+    return HookRunner(loaded.hooks, call=make_tool_call, names=names, spent=total), budgets
 
 
 def _limits_around(loaded: LoadedFlow) -> Limits:
@@ -135,22 +140,20 @@ def _directive_model(loaded: LoadedFlow) -> str | None:
     return next((step.model for step in loaded.program.inner if isinstance(step, AgentStep)), None)
 
 
-def fire_run_started(program: Program, ctx: StepContext, hooks: HookRunner | None) -> Json:
+def fire_run_started(program: Program, ctx: StepContext) -> Json:
     """What a program comes to, if no hook is against it."""
-    if hooks is not None:
-        hooks.require("run_started", ctx)
+    ctx.run.hooks.require("run_started", ctx, own_only=True)
     return act(program, ctx)
 
 
 def fire_run_ended(
     program: Program,
     ctx: StepContext,
-    hooks: HookRunner | None,
     value: Json,
     failure: Failure | None,
 ) -> Json:
-    """Tell how a run has ended: that it has failed each time, that it is done once; the value."""
-    if hooks is None:
+    """Report how a run has ended: a failure each time, success once.  Returns the value."""
+    if ctx.run.hooks.is_empty:
         return value
     ctx = ctx.without_timeout()
     if failure is None:
@@ -161,7 +164,7 @@ def fire_run_ended(
     event, told = (
         ("run_finished", {"result": value}) if failure is None else ("run_failed", _error(failure))
     )
-    verdict = hooks.fire(event, ctx, told)
+    verdict = ctx.run.hooks.fire(event, ctx, told, own_only=True)
     if verdict is not None and verdict.verb == "abort":
         raise verdict.abort_error()
     return value
@@ -169,7 +172,7 @@ def fire_run_ended(
 
 def _last_end(program: Program, ctx: StepContext) -> int:
     """The number of the event with which the last part of a program ended."""
-    if ctx.run.is_first_run:
+    if ctx.run.replay.is_first_run:
         return 0
     from plait.engine.journal import record_number
 
@@ -203,7 +206,7 @@ class _Called:
 
     def run(self, ctx: StepContext) -> Json:
         # Whoever calls it does not know which of its inputs nobody may see.
-        working(ctx.run).add_secrets(self.loaded.secret_texts())
+        ctx.run.secrets.add(self.loaded.secret_texts())
         limit = self.loaded.timeout
         if limit is None:
             return self._with_hooks(ctx)
@@ -218,18 +221,17 @@ class _Called:
         loaded = self.loaded
         if not loaded.hooks:
             return act(loaded.program, ctx)
-        names = _names(loaded, ctx.run.id)
-        with _ensure_hooks(ctx.run).inside(ctx.path, loaded.hooks, names) as own:
-            try:
-                value = fire_run_started(loaded.program, ctx, own)
-            except StepError as error:
-                self._fire_failure(ctx, own, error.failure)
-                raise
-            return fire_run_ended(loaded.program, ctx, own, value, None)
-
-    def _fire_failure(self, ctx: StepContext, own: HookRunner, failure: Failure) -> None:
+        ctx = _with_hooks_of(loaded, ctx)
         try:
-            fire_run_ended(self.loaded.program, ctx, own, None, failure)
+            value = fire_run_started(loaded.program, ctx)
+        except StepError as error:
+            self._fire_failure(ctx, error.failure)
+            raise
+        return fire_run_ended(loaded.program, ctx, value, None)
+
+    def _fire_failure(self, ctx: StepContext, failure: Failure) -> None:
+        try:
+            fire_run_ended(self.loaded.program, ctx, None, failure)
         except LimitExceeded:
             raise  # no word of a hook: it ends whoever has the limit
         except Aborted as end:
@@ -238,15 +240,11 @@ class _Called:
             raise
 
 
-_MAKING: Final = Lock()
-
-
-def _ensure_hooks(run: RunContext) -> HookRunner:
-    """Those of a run; it has some from now on, if only for what is inside it."""
+def _with_hooks_of(loaded: LoadedFlow, ctx: StepContext) -> StepContext:
+    """The context of a called flow: its hooks are asked besides those around it."""
     from plait.engine.hooks import HookRunner
-    from plait.program.actions.tool import fill_and_call
+    from plait.program.actions.tool import make_tool_call
 
-    with _MAKING:
-        if run.hooks is None:
-            run.hooks = HookRunner(call=fill_and_call)
-        return run.hooks
+    names = _names(loaded, ctx.run.id)
+    own = HookRunner(loaded.hooks, call=make_tool_call, names=names, around=ctx.run.hooks)
+    return replace(ctx, run=replace(ctx.run, hooks=own))

@@ -18,7 +18,6 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.machine import map_machine_errors
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.context import RunContext
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import EarlierUsage, RunEnded, RunStarted
 from plait.engine.outcome import (
@@ -38,11 +37,12 @@ from plait.template.program import FACTS
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun
     from plait.app.flow_source import FlowSource
-    from plait.app.services import LocalServices
     from plait.engine.backend import Backend
+    from plait.engine.context import RunContext
+    from plait.engine.dry_run import PlannedStep
     from plait.engine.journal import Journal
-    from plait.engine.working_run import PlannedStep, WorkingRun
     from plait.lang.loaded import LoadedFlow
+    from plait.program.worktrees.ports import Worktrees
     from plait.tools.trust.decisions import AskTrust
 
 NOTED: Final = frozenset({"refused-variable", "short-secret"})
@@ -63,7 +63,7 @@ def execute_run(
 ) -> FlowResult:
     """`notes`: what was done before it, and is to be told with it."""
     with map_machine_errors(run=None if isinstance(opened, TemporaryRun) else opened.id):
-        run = _new_run(
+        run = build_run(
             flow,
             loaded,
             opened.journal,
@@ -72,48 +72,42 @@ def execute_run(
             company,
             accept_changes=accept_changes,
             repeat=repeat,
-            said_done=said_done,
+            marked_done=said_done,
             retried=retried,
         )
-        run.hands = _hands(flow, loaded, run, company.ask)
-        _give_workspaces(flow, loaded, run)
-        resumed = not opened.journal.is_fresh()
-        if resumed:  # before anything begins in this life
-            from plait.app.again import open_questions
-
-            run.open_questions = dict(open_questions(loaded, opened.journal))
+        resumed = not run.replay.is_first_run
         program = loaded.program
-        run.emit(
+        run.events.emit(
             RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases)
         )
         if resumed:
-            run.notify(EarlierUsage(run.earlier.by_part()))
+            run.events.notify(EarlierUsage(run.budgets.earlier.by_part()))
         for note in notes:
-            run.note("", note)
+            run.events.note("", note)
         for finding in loaded.warnings:
             if finding.code in NOTED:
-                run.note("", str(finding.problem))
+                run.events.note("", str(finding.problem))
         _note_new_variables(opened, loaded, run)
         if opened.why_unsealed:
             fix = f"put that right, then plait trust run {opened.id}"
-            run.note(
+            run.events.note(
                 "",
                 f"this run cannot be resumed, since it has no seal: {opened.why_unsealed}; {fix}",
             )
         result = FlowResult(opened.id, "failed")
         try:
-            with jobs.listening(partial(run.warn, "")):
+            with jobs.listening(partial(run.events.warn, "")):
                 result = _outcome(opened.id, loaded, run, flow)
             result = replace(result, has_seal=not opened.why_unsealed)
-            run.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
+            run.events.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
         except JournalError:
             with suppress(JournalError):  # the first one says more
-                run.close()
+                run.events.close()
             raise
         except BaseException:  # nothing is hidden: what was recorded is made safe first
-            run.close()
+            run.events.close()
             raise
-        run.close()
+        run.events.close()
         return result
 
 
@@ -124,32 +118,29 @@ def _note_new_variables(
     filed = loaded.surroundings.filed
     change = env_changes.describe_change(opened.facts.get("env_files"), filed)
     if change is not None:
-        run.note("", f"the env files have changed, and the run goes on with them: {change}")
+        run.events.note("", f"the env files have changed, and the run goes on with them: {change}")
         opened.update_facts(env_files=env_changes.env_digest(filed))
 
 
-def _outcome(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> FlowResult:
+def _outcome(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource) -> FlowResult:
     from plait.app import hooks
 
-    hooks.begin(loaded, run)
-    turn = _first_turn(id, loaded, run, flow)
-    result = _run_to_result(
-        id, loaded, run, lambda: hooks.fire_run_started(loaded.program, turn, run.hooks)
-    )
-    if run.hooks is None or result.status == "interrupted":
+    ctx = _first_context(id, loaded, run, flow)
+    result = _run_to_result(id, loaded, run, lambda: hooks.fire_run_started(loaded.program, ctx))
+    if run.hooks.is_empty or result.status == "interrupted":
         return result
-    of = loaded.program, turn, run.hooks, result.value, result.failure
+    of = loaded.program, ctx, result.value, result.failure
     told = _run_to_result(id, loaded, run, lambda: hooks.fire_run_ended(*of))
     if result.failure is None or told.failure is None or told.status == "interrupted":
         return result if told.status == "done" else replace(told, value=result.value)
     # What it failed by stays, whatever is said or met behind it: whoever resumes it is told of the
     # next end.
-    run.note("", f"at run_failed: {told.failure.message}")
+    run.events.note("", f"at run_failed: {told.failure.message}")
     return result
 
 
 def _run_to_result(
-    id: str, loaded: LoadedFlow, run: WorkingRun, work: Callable[[], Json]
+    id: str, loaded: LoadedFlow, run: RunContext, work: Callable[[], Json]
 ) -> FlowResult:
     try:
         value = work()
@@ -167,7 +158,7 @@ def _run_to_result(
         raise  # nothing more can be recorded, or asked of the journal
     except PlaitError as error:
         refused = isinstance(error, TrustError)
-        failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
+        failure = Failure(run.secrets.mask(str(error)), "trust" if refused else "refused")
         return FlowResult(id, "failed", failure, counts=_counts(loaded, run), trust_refused=refused)
     return FlowResult(id, "done", value=_for_callers(value), counts=_counts(loaded, run))
 
@@ -183,11 +174,11 @@ def _for_callers(value: Json) -> Json:
     }
 
 
-def _first_turn(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) -> StepContext:
+def _first_context(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource) -> StepContext:
     from plait.app.toolbox import command_output
 
     env = {**os.environ, **loaded.process_env()}
-    may_change = None if run.rehearsal is None else lambda: run.would_have_run
+    may_change = None if run.plan is None else run.plan.is_acting
     return StepContext(
         run,
         "",
@@ -204,13 +195,16 @@ def _first_turn(id: str, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource) 
     )
 
 
-def _counts(loaded: LoadedFlow, run: WorkingRun) -> dict[str, Json]:
+def _counts(loaded: LoadedFlow, run: RunContext) -> dict[str, Json]:
     fan = loaded.program.fan
     if fan is None:
         return {}
     known = run.journal.step(fan.name)
     if known is None:
-        return run.tallies[fan.name]() if fan.name in run.tallies else {}
+        from plait.program.ports import ItemCounts
+
+        counts = run.shared(ItemCounts).get(fan.name)
+        return {} if counts is None else counts()
     value = (
         known.outcome.failure.output
         if isinstance(known.outcome, Failed)
@@ -221,48 +215,97 @@ def _counts(loaded: LoadedFlow, run: WorkingRun) -> dict[str, Json]:
     return {name: count for name, count in value.items() if name != "isolation"}
 
 
-def _new_run(
+def build_run(
     flow: FlowSource,
     loaded: LoadedFlow,
     journal: Journal,
     id: str,
     folder: str,
-    company: RunObservers,
+    observers: RunObservers,
     *,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
-    said_done: Mapping[str, Json] | None = None,
+    marked_done: Mapping[str, Json] | None = None,
     retried: RetriedItems = NOT_RETRIED,
-    kind: type[WorkingRun] | None = None,
-) -> WorkingRun:
+    is_dry: bool = False,
+) -> RunContext:
+    """What the steps of a run share: the one place where it is put together."""
     from plait.adapters.local import backend
-    from plait.core.masking import Masker
-    from plait.engine.working_run import WorkingRun
+    from plait.app.hooks import build_hooks
+    from plait.app.services import local_services
+    from plait.engine.backend import SERIAL
+    from plait.engine.context import RunContext, Secrets
+    from plait.engine.dry_run import PlanLog
+    from plait.engine.event_bus import EventBus
+    from plait.engine.replay import Replay
 
-    masker = Masker(secrets) if (secrets := loaded.secret_texts()) else None
-    run = (kind or WorkingRun)(
+    secrets = Secrets(loaded.secret_texts())
+    plan = PlanLog(secrets.mask) if is_dry else None
+    stop = observers.stop or StopSignal()
+    is_resumed = not is_dry and not journal.is_fresh()
+    replay = Replay(
         id,
         journal,
-        watchers=company.watchers,
-        stop=company.stop,
-        mask=masker.mask if masker else str,
         accept_changes=accept_changes,
         repeat=repeat,
-        said_done=said_done,
+        marked_done=marked_done,
         retried=retried,
+        open_questions=_open_questions(loaded, journal) if is_resumed else None,
+    )
+    events = EventBus(
+        journal,
+        observers.watchers,
+        mask=secrets.mask,
         full_durability=loaded.durability == "full",
+        plan=plan,
     )
-    run.masker = masker
-    run.folder = folder
-    run.backend = _configure_backend(
-        backend(flow.options.backend or loaded.backend), loaded, run, flow
+    hooks, budgets = build_hooks(loaded, id, journal, replay)
+    place = backend(flow.options.backend or loaded.backend)
+    if is_dry:
+        place = SERIAL  # what a dry run shows is in the order of the items
+    run = RunContext(
+        id,
+        journal,
+        events,
+        replay,
+        budgets,
+        hooks,
+        secrets,
+        local_services(
+            flow.project,
+            folder,
+            stop,
+            env=loaded.process_env(),
+            ask=observers.ask,
+            keeps_overflow=secrets.is_empty,
+            note=partial(events.note, ""),
+            worktrees=None if is_dry else _worktrees(flow, loaded, folder, id),
+        ),
+        place,
+        stop,
+        folder,
+        plan,
+        _call_tool,
     )
+    _configure_backend(place, loaded, run, flow)
     return run
 
 
+def _open_questions(loaded: LoadedFlow, journal: Journal) -> dict[str, str]:
+    from plait.app.again import open_questions
+
+    return dict(open_questions(loaded, journal))
+
+
+def _call_tool(ctx: StepContext, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    from plait.program.actions.tool import call_tool_step
+
+    return call_tool_step(ctx, tool_id, params)
+
+
 def _configure_backend(
-    backend: Backend, loaded: LoadedFlow, run: WorkingRun, flow: FlowSource
-) -> Backend:
+    backend: Backend, loaded: LoadedFlow, run: RunContext, flow: FlowSource
+) -> None:
     """A backend that sends items elsewhere gets somebody who can pack them."""
     if hasattr(backend, "office"):
         from plait.app.remote.pack import JobPacker
@@ -271,7 +314,15 @@ def _configure_backend(
         for setting in ("stall_timeout", "wait_for_workers"):
             if (seconds := getattr(loaded, setting)) is not None:
                 setattr(backend, setting, seconds)
-    return backend
+
+
+def _worktrees(flow: FlowSource, loaded: LoadedFlow, folder: str, run_id: str) -> Worktrees | None:
+    if loaded.program.fan is None or loaded.program.fan.isolation is None:
+        return None
+    from plait.adapters.git import GitWorktrees
+    from plait.app.services import start_git
+
+    return GitWorktrees(start_git, flow.project, folder, run_id)
 
 
 def require_backend(
@@ -324,31 +375,6 @@ def require_tools(
         raise InputError.together(problems)
 
 
-def _hands(
-    flow: FlowSource, loaded: LoadedFlow, run: WorkingRun, ask: AskTrust | None
-) -> LocalServices:
-    from plait.app.services import LocalServices
-
-    return LocalServices(
-        flow.project,
-        run.folder,
-        run.stop,
-        env=loaded.process_env(),
-        ask=ask,
-        keeps_overflow=not loaded.secret_texts(),
-        note=lambda message: run.note("", message),
-    )
-
-
-def _give_workspaces(flow: FlowSource, loaded: LoadedFlow, run: WorkingRun) -> None:
-    if loaded.program.fan is None or loaded.program.fan.isolation is None:
-        return
-    from plait.adapters.git import GitWorktrees
-    from plait.app.services import start_git
-
-    run.workspaces = GitWorktrees(start_git, flow.project, run.folder, run.id)
-
-
 def plan_program(
     flow: FlowSource,
     loaded: LoadedFlow,
@@ -359,10 +385,9 @@ def plan_program(
     said_done: Mapping[str, Json] | None = None,
     retried: RetriedItems = NOT_RETRIED,
 ) -> list[PlannedStep]:
-    from plait.engine.working_run import RehearsedRun
 
     require_tools(flow, loaded, None, running=False)
-    run = _new_run(
+    run = build_run(
         flow,
         loaded,
         journal,
@@ -371,20 +396,19 @@ def plan_program(
         RunObservers(),
         accept_changes=True,
         repeat=repeat,
-        said_done=said_done,
+        marked_done=said_done,
         retried=retried,
-        kind=RehearsedRun,
+        is_dry=True,
     )
-    run.hands = _hands(flow, loaded, run, None)
-    run.rehearsal = []
+    assert run.plan is not None
     try:
         result = _outcome("dry-run", loaded, run, flow)
     finally:
-        run.close()
+        run.events.close()
     fatal = _fatal(loaded, run, result)
     shown = [
         replace(one, fatal=True) if one.fails and one.path in fatal else one
-        for one in run.rehearsal
+        for one in run.plan.steps
     ]
     if result.failure is not None and not any(one.fatal for one in shown):
         raise would_fail_error(result.failure.message)  # not by a step that could be shown

@@ -1,4 +1,4 @@
-"""The hands of a run: the primitives, as steps know them."""
+"""The services of a run on this machine: processes, tools, files, requests, models, results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from plait.adapters.process.process import ProcessResult, run_shell
 from plait.core.errors import InputError, LimitError, ProcessError
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from plait.adapters.store.result_cache import ResultCache
     from plait.agents.messages import Provider, ToolOffer
     from plait.agents.providers.registry import Providers
+    from plait.engine.context import Services
     from plait.program.ports import Subflow
+    from plait.program.worktrees.ports import Worktrees
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import Toolbox, ToolResult
     from plait.tools.code_params import CodeParams
@@ -32,46 +35,61 @@ WRITE_FILES: Final = ("core/file/write", "core/file/edit")
 MOST_ELSEWHERE: Final = 64
 """Folders and environments of steps whose tools are kept ready."""
 
-_HERE: Final = threading.local()
-"""The time that the call of this thread has.  One for all hands: on a cluster there are hands for
-every item, and to free such an object a thread needs a lock that a profiler may hold while
-garbage is collected."""
+
+def local_services(
+    project: str,
+    folder: str,
+    stop: StopSignal,
+    *,
+    env: Mapping[str, str],
+    ask: AskTrust | None = None,
+    keeps_overflow: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+    worktrees: Worktrees | None = None,
+) -> Services:
+    """What the steps of a run use here.
+
+    `folder`: that of the run, for outputs that are too long for the journal (unless not
+    `keeps_overflow`).  `env`: the variables of the flow.
+    """
+    from plait.agents.ports import Models, ToolCatalog
+    from plait.engine.context import Services
+    from plait.program.ports import Files, Http, Processes, Results, Tools
+
+    tools = LocalTools(project, folder, stop, env=env, ask=ask)
+    ports: dict[type, object] = {
+        Processes: LocalProcesses(folder, keeps_overflow=keeps_overflow, note=note),
+        Tools: tools,
+        ToolCatalog: tools,
+        Files: LocalFiles(project, folder),
+        Http: LocalHttp(),
+        Models: LocalModels(project, ask=ask),
+        Results: LocalResults(project),
+    }
+    if worktrees is not None:
+        from plait.program.worktrees.ports import Worktrees
+
+        ports[Worktrees] = worktrees
+    return Services(ports)
 
 
-class LocalServices:
+class LocalProcesses:
+    """Shell commands and git, as processes of this machine."""
+
     def __init__(
         self,
-        project: str,
         folder: str,
-        stop: StopSignal,
         *,
-        env: Mapping[str, str],
-        ask: AskTrust | None = None,
         keeps_overflow: bool = True,
         most_kept: int = MOST_KEPT,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._project = project
         self._folder = folder
-        self._stop = stop
-        self._env = env
-        self._ask = ask
         self._keeps_overflow = keeps_overflow
         self._most_kept = most_kept
         self._note = note
         self._is_full = False
         self._lock = threading.Lock()
-        self._tools: Toolbox | None = None
-        self._providers: Providers | None = None
-        self._kept_results: ResultCache | None = None
-        self._no_flows: dict[str, bool] = {}
-        """Tools that are not flows: may they be called only once?"""
-        self._code: dict[str, CodeParams] = {}
-        self._tools_at = project
-        """The folder that tools take for the project."""
-        self._tools_env: Mapping[str, str] = {}
-        """What they find beside the variables of the flow."""
-        self._elsewhere: dict[tuple[str, tuple[tuple[str, str], ...]], LocalServices] = {}
 
     def shell(
         self,
@@ -190,8 +208,49 @@ class LocalServices:
         finally:
             finished.remove_files()
 
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
-        if tool_id in self._no_flows:
+    def git(
+        self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
+    ) -> bytes:
+        finished = start_git(args, cwd=cwd, env=env, stdin=stdin)
+        if finished.exit_code != 0:
+            raise ProcessError(
+                f"'git {args[0] if args else ''}' ended with exit code {finished.exit_code}",
+                fix="run it by hand and look at what it says",
+                code="git",
+            )
+        return finished.stdout
+
+
+class LocalTools:
+    """The tools of the project and of the user, in the environment of the flow."""
+
+    def __init__(
+        self,
+        project: str,
+        folder: str,
+        stop: StopSignal,
+        *,
+        env: Mapping[str, str],
+        ask: AskTrust | None = None,
+    ) -> None:
+        self._project = project
+        self._folder = folder
+        self._stop = stop
+        self._env = env
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._tools: Toolbox | None = None
+        self._plain: dict[str, bool] = {}
+        """Tools that are not flows: may they be called only once?"""
+        self._code: dict[str, CodeParams] = {}
+        self._directory = project
+        """The folder that tools take for the project."""
+        self._more_env: Mapping[str, str] = {}
+        """What they find beside the variables of the flow."""
+        self._elsewhere: dict[tuple[str, tuple[tuple[str, str], ...]], LocalTools] = {}
+
+    def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
+        if tool_id in self._plain:
             return None
         from plait.app.hooks import make_subflow
         from plait.app.subflows import load_tool
@@ -200,7 +259,7 @@ class LocalServices:
         if loaded is None:
             # To look at a tool twice takes as long as many a call; what it is does not change in a
             # run.
-            self._no_flows[tool_id] = self._toolbox().chains.get(tool_id).tool.header.once
+            self._plain[tool_id] = self._toolbox().chains.get(tool_id).tool.header.once
             return None
         return make_subflow(loaded)
 
@@ -229,7 +288,7 @@ class LocalServices:
         return known
 
     def is_once(self, tool_id: str) -> bool:
-        return self._no_flows.get(tool_id, False)
+        return self._plain.get(tool_id, False)
 
     def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:
         from plait.app.tool_catalog import offers
@@ -241,37 +300,25 @@ class LocalServices:
 
         return digest_of_tool(self._toolbox(), tool_id)
 
-    def recall(self, key: str) -> Json:
-        return self._results.get(key)
-
-    def keep(self, key: str, value: Json) -> None:
-        self._results.put(key, value)
-
-    @property
-    def _results(self) -> ResultCache:
-        if self._kept_results is None:
-            from plait.adapters.store.result_cache import ResultCache
-            from plait.app.runs import seals_for
-
-            self._kept_results = ResultCache(self._project, seals=seals_for(self._project))
-        return self._kept_results
-
     def call(
         self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
     ) -> ToolResult:
+        from plait.core.records import replace
         from plait.tools.call import call_tool
 
-        if tool_id in WRITE_FILES and self._tools_at != self._project:
+        if tool_id in WRITE_FILES and self._directory != self._project:
             self._require_unguarded()
-        _HERE.timeout = timeout
-        return call_tool(self._toolbox(), tool_id, params)
+        tools = self._toolbox()
+        if timeout is not None:
+            tools = replace(tools, perform=partial(self._call_primitive, timeout))
+        return call_tool(tools, tool_id, params)
 
     def _require_unguarded(self) -> None:
         """Tools that write files guard some folders: nobody gets around that by being there."""
         from plait.core.safe_files import find_guarded_folder
 
-        top = item_project_root(self._folder, self._project, self._tools_at) or self._project
-        inside = os.path.relpath(os.path.realpath(self._tools_at), os.path.realpath(top))
+        top = item_project_root(self._folder, self._project, self._directory) or self._project
+        inside = os.path.relpath(os.path.realpath(self._directory), os.path.realpath(top))
         if (guarded := find_guarded_folder(inside)) is not None:
             raise InputError(
                 f"'{guarded}' is not written by this tool",
@@ -287,59 +334,52 @@ class LocalServices:
         with self._lock:
             if self._tools is None:
                 tools = toolbox(self._project, ask=self._ask)
-                host = {**tools.host, **self._env, **self._tools_env}
-                if self._tools_at != self._project:
-                    moved = replace(tools.spaces, project=self._tools_at)
+                host = {**tools.host, **self._env, **self._more_env}
+                if self._directory != self._project:
+                    moved = replace(tools.spaces, project=self._directory)
                     tools = replace(tools, spaces=moved, own_project=self._project)
-                self._tools = replace(tools, host=host, perform=self._call_with_timeout)
+                self._tools = replace(tools, host=host, perform=partial(self._call_primitive, None))
             return self._tools
 
-    def _call_with_timeout(self, invocation: Invocation) -> PrimitiveResult:
+    def _call_primitive(self, timeout: float | None, invocation: Invocation) -> PrimitiveResult:
         from plait.app.toolbox import call_until_stopped
         from plait.core.records import replace
 
-        timeout = _HERE.timeout
         if timeout is not None:
             own = invocation.limits.timeout
             limit = timeout if own is None else min(own, timeout)
             invocation = replace(invocation, limits=replace(invocation.limits, timeout=limit))
         return call_until_stopped(invocation, self._stop)
 
-    def request(self, call: RequestCall) -> PrimitiveResult:
-        from plait.adapters.http.client import send_request
-
-        return send_request(call)
-
-    def git(
-        self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
-    ) -> bytes:
-        finished = start_git(args, cwd=cwd, env=env, stdin=stdin)
-        if finished.exit_code != 0:
-            raise ProcessError(
-                f"'git {args[0] if args else ''}' ended with exit code {finished.exit_code}",
-                fix="run it by hand and look at what it says",
-                code="git",
-            )
-        return finished.stdout
-
-    def provider(self, name: str | None) -> Provider | None:
-        from plait.adapters.http.client import stream_request
-        from plait.agents.providers.registry import Providers
-        from plait.app.toolbox import toolbox
+    def at(self, directory: str, env: Mapping[str, str]) -> LocalTools:
+        host = self._toolbox().host
+        own = (
+            ()
+            if env == host
+            else tuple((name, env[name]) for name in env if host.get(name) != env[name])
+        )
+        if not own and directory == self._directory:
+            return self
+        from copy import copy
 
         with self._lock:
-            if self._providers is None:
-                tools = toolbox(self._project, ask=self._ask)
-                # Not the variables of the flow: the host that a key goes to is no matter of its
-                # data.
-                self._providers = Providers(
-                    tools.spaces,
-                    tools.trust,
-                    stream_request,
-                    environ=tools.host,
-                    project=self._project,
-                )
-        return self._providers.get(name)
+            moved = self._elsewhere.get((directory, own))
+            if moved is None:
+                moved = copy(self)
+                moved._directory, moved._more_env = directory, dict(own)
+                moved._tools, moved._lock, moved._elsewhere = None, threading.Lock(), {}
+                if len(self._elsewhere) >= MOST_ELSEWHERE:
+                    self._elsewhere.pop(next(iter(self._elsewhere)))
+                self._elsewhere[directory, own] = moved
+            return moved
+
+
+class LocalFiles:
+    """Files below the project, or below the worktree of an item."""
+
+    def __init__(self, project: str, folder: str) -> None:
+        self._project = project
+        self._folder = folder
 
     def read(self, path: str, *, directory: str) -> bytes:
         from plait.adapters.files import read_file
@@ -367,31 +407,68 @@ class LocalServices:
         """What files may not leave: the project, or the place of the item in which a step runs."""
         return item_project_root(self._folder, self._project, directory) or self._project
 
-    def at(self, directory: str, env: Mapping[str, str]) -> LocalServices:
-        host = self._toolbox().host
-        own = (
-            ()
-            if env == host
-            else tuple((name, env[name]) for name in env if host.get(name) != env[name])
-        )
-        if not own and directory == self._tools_at:
-            return self
-        from copy import copy
-
-        with self._lock:
-            moved = self._elsewhere.get((directory, own))
-            if moved is None:
-                moved = copy(self)
-                moved._tools_at, moved._tools_env = directory, dict(own)
-                moved._tools, moved._lock, moved._elsewhere = None, threading.Lock(), {}
-                if len(self._elsewhere) >= MOST_ELSEWHERE:
-                    self._elsewhere.pop(next(iter(self._elsewhere)))
-                self._elsewhere[directory, own] = moved
-            return moved
-
     def is_inside(self, directory: str) -> bool:
         top = os.path.realpath(self._project)
         return os.path.commonpath([top, os.path.realpath(directory)]) == top
+
+
+class LocalHttp:
+    def request(self, call: RequestCall) -> PrimitiveResult:
+        from plait.adapters.http.client import send_request
+
+        return send_request(call)
+
+
+class LocalModels:
+    """The providers that the project, the user and the system name."""
+
+    def __init__(self, project: str, *, ask: AskTrust | None = None) -> None:
+        self._project = project
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._providers: Providers | None = None
+
+    def provider(self, name: str | None) -> Provider | None:
+        from plait.adapters.http.client import stream_request
+        from plait.agents.providers.registry import Providers
+        from plait.app.toolbox import toolbox
+
+        with self._lock:
+            if self._providers is None:
+                tools = toolbox(self._project, ask=self._ask)
+                # Not the variables of the flow: the host that a key goes to is no matter of its
+                # data.
+                self._providers = Providers(
+                    tools.spaces,
+                    tools.trust,
+                    stream_request,
+                    environ=tools.host,
+                    project=self._project,
+                )
+        return self._providers.get(name)
+
+
+class LocalResults:
+    """Results of tools that a project keeps beyond a run."""
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._kept_results: ResultCache | None = None
+
+    def recall(self, key: str) -> Json:
+        return self._results.get(key)
+
+    def keep(self, key: str, value: Json) -> None:
+        self._results.put(key, value)
+
+    @property
+    def _results(self) -> ResultCache:
+        if self._kept_results is None:
+            from plait.adapters.store.result_cache import ResultCache
+            from plait.app.runs import seals_for
+
+            self._kept_results = ResultCache(self._project, seals=seals_for(self._project))
+        return self._kept_results
 
 
 def item_project_root(folder: str, project: str, directory: str) -> str | None:

@@ -76,3 +76,22 @@ class Backend(Protocol):
 
 
 MOST_PARALLEL = 4096
+
+
+class SerialBackend:
+    """One item after the other, in the thread that asks."""
+
+    def run(
+        self,
+        items: Iterator[WorkItem],
+        perform: Perform,
+        finished: Finished,
+        *,
+        parallel: int,  # noqa: ARG002
+        fanned: MapRun | None = None,  # noqa: ARG002
+    ) -> None:
+        for item in items:
+            finished(item, perform(item))
+
+
+SERIAL: Final = SerialBackend()

@@ -1,15 +1,36 @@
-"""Who hears of events, and the signal that stops a run."""
+"""Events of a run: first to the journal, then to watchers.
+
+Watchers see an event when a power cut could no longer undo it: a thread syncs the journal every
+20 ms while there is something to report, and then reports it.
+
+What a crash may undo waits, because a transaction costs more than what is in it.  The start of a
+step is recorded with the first event of the step or of one inside it; if none comes, by that
+thread; and never if the end is recorded with that event, since an end says all that the start
+would.  The end of the last step of a list is recorded with the end of the list.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 from plait.core.hints import TYPE_CHECKING
-from plait.engine.events import EventRecord
+from plait.engine.events import (
+    Event,
+    EventRecord,
+    Note,
+    StepFinished,
+    StepInvalidated,
+    StepRenamed,
+    StepStarted,
+)
+from plait.engine.outcome import Interrupted
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
+    from plait.engine.dry_run import PlanLog
+    from plait.engine.journal import Journal
 
 
 SYNC_PAUSE: Final = 0.02
@@ -21,7 +42,7 @@ Mask = Callable[[str], str]
 
 
 class StopSignal:
-    """The wish to stop: once is to begin nothing new and end what runs; twice is at once."""
+    """A request to stop: once means start nothing new and end what runs; twice means at once."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -34,7 +55,7 @@ class StopSignal:
         self._event.set()
 
     def forget(self) -> None:
-        """Go on: what was to end was one answer, and not the run."""
+        """Continue: only one answer was to end, not the run."""
         self._event.clear()
         self.at_once, self.why = False, ""
 
@@ -43,3 +64,251 @@ class StopSignal:
 
     def wait(self, seconds: float) -> bool:
         return self._event.wait(seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raises Interrupted as soon as the run is to stop."""
+        if self._event.wait(seconds):
+            raise Interrupted
+
+    def require_unset(self) -> None:
+        """Raises Interrupted if the run is to stop."""
+        if self._event.is_set():
+            raise Interrupted
+
+
+class EventBus:
+    """Records the events of a run and reports them to watchers."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        watchers: Iterable[Watch] = (),
+        *,
+        mask: Mask = str,
+        full_durability: bool = False,
+        reports: bool = True,
+        plan: PlanLog | None = None,
+        noted: set[str] | None = None,
+    ) -> None:
+        """Without `reports` nothing watches and the journal ends with the run: no thread is needed.
+
+        `plan`: the log of a dry run, which shows how steps would end.  `noted`: what `note_once`
+        need not say again.
+        """
+        self._journal = journal
+        self._mask = mask
+        self._full_durability = full_durability
+        self._plan = plan
+        self._starts: dict[str, StepStarted] = {}
+        """By path: steps that have started, and of which nothing is recorded."""
+        self._long_starts: Iterable[str] = ()
+        """Those of them of which nothing was recorded at the last look either."""
+        self._ends: dict[str, StepFinished] = {}
+        """By the path of its list: the end of a list's last step, recorded with that of the list."""
+        self._titles: dict[str, str] = {}
+        """By path: titles of running steps that differ from what their authors wrote."""
+        self._noted: set[str] = set() if noted is None else noted
+        self._starting = threading.Lock()
+        self._reporter: _Reporter | _Silence = (
+            _Reporter(journal, list(watchers), self._record_long_starts) if reports else _Silence()
+        )
+
+    def emit(self, event: Event) -> None:
+        """Record an event, then report it: nobody may act on an event that a crash could undo."""
+        if self._plan is not None:
+            self._plan.add_end(event)
+        path = getattr(event, "path", "")
+        end = self._ends.pop(path, None)
+        ended = (event,) if end is None else (end, event)
+        self._journal.append(*self._starts_before(ended), *ended)
+        if self._full_durability:
+            self._journal.sync()
+        for one in ended:
+            self._reporter.report(one)
+
+    def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
+        """A crash may lose a start if the step is then done again; `at_once` where it must not."""
+        if at_once:
+            self.emit(event)
+            self._journal.sync()
+            return
+        with self._starting:
+            self._starts[event.path] = event
+        self._reporter.report(event)
+
+    def emit_with_parent(self, event: StepFinished) -> None:
+        """The end of the last step of a list: the end of the list follows at once."""
+        if self._plan is not None:
+            self._plan.add_end(event)
+        self._ends[event.path.rpartition("/")[0]] = event
+
+    def emit_discarded(self, event: StepFinished, why: str) -> None:
+        """What a step used that counts as not done: in one transaction, so that no crash leaves an
+        end that counts.
+        """
+        self.flush_end(event.path)
+        self._ends[event.path] = event
+        self.emit(StepInvalidated(event.path, why, below=False))
+
+    def notify(self, event: Event) -> None:
+        """Report an event to watchers only; the journal does not keep it."""
+        self._reporter.report(event)
+
+    def flush_end(self, path: str) -> None:
+        """Record the end of the last step of a list, before somebody acts on the end of the list."""
+        end = self._ends.pop(path, None)
+        if end is not None:
+            self.emit(end)
+
+    def append_remote(self, events: tuple[Event, ...]) -> None:
+        """Record what happened in another process, in one transaction."""
+        self._journal.append(*events)
+        if self._full_durability:
+            self._journal.sync()
+        for event in events:
+            self._reporter.report(event)
+
+    def note(self, path: str, message: str) -> None:
+        self.emit(Note(path, self._mask(message)))
+
+    def note_once(self, key: str, path: str, message: str) -> None:
+        """The same, unless this run has noted something under that key."""
+        if key not in self._noted:
+            self._noted.add(key)
+            self.note(path, message)
+
+    def warn(self, path: str, message: str) -> None:
+        self.emit(Note(path, self._mask(message), warning=True))
+
+    # ── titles ───────────────────────────────────────────────────────────
+
+    def set_title(self, path: str, title: str) -> None:
+        """Name a running step by what it does, with its values filled in and secrets masked."""
+        self._titles[path] = title
+        self._reporter.report(StepRenamed(path, title))
+
+    def title(self, path: str) -> str | None:
+        return self._titles.get(path)
+
+    def copy_title(self, path: str, to: str) -> None:
+        """Give one step the title of another, if that has one."""
+        title = self._titles.get(path)
+        if title is not None:
+            self._titles[to] = title
+
+    def take_title(self, path: str, otherwise: str) -> str:
+        """The title under which a step ends."""
+        return self._titles.pop(path, otherwise)
+
+    # ── the end ──────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """When this returns, all that was recorded is safe and watchers have seen it."""
+        for end in list(self._ends.values()):
+            self.emit(end)
+        with self._starting:
+            if self._starts:
+                self._journal.append(*self._starts.values())
+                self._starts.clear()
+        self._reporter.close()
+
+    def _starts_before(self, events: tuple[Event, ...]) -> list[StepStarted]:
+        """The starts to record before an event and what follows it, the outermost first."""
+        starts: list[StepStarted] = []
+        path = getattr(events[0], "path", "")
+        with self._starting:
+            while path and self._starts:
+                start = self._starts.pop(path, None)
+                if start is not None and not any(_says_all(event, start) for event in events):
+                    starts.append(start)
+                path = path.rpartition("/")[0]
+        starts.reverse()
+        return starts
+
+    def _record_long_starts(self) -> bool:
+        """Record the starts that were waiting at the last look and still are; are others waiting?"""
+        with self._starting:
+            long = [self._starts.pop(path) for path in self._long_starts if path in self._starts]
+            if long:
+                # While the lock is held, so that no end comes before its start.
+                self._journal.append(*long)
+            self._long_starts = tuple(self._starts)
+        return bool(self._long_starts)
+
+
+def _says_all(event: Event, start: StepStarted) -> bool:
+    """Is the event the end of this step, at the first attempt?"""
+    return isinstance(event, StepFinished) and event.path == start.path and start.attempt == 1
+
+
+class _Silence:
+    """Stands for a reporter where nothing watches."""
+
+    def report(self, event: Event) -> None:
+        """Nothing watches."""
+
+    def close(self) -> None:
+        """There is nothing to wait for."""
+
+
+class _Reporter:
+    """Reports events to watchers, once they are safe."""
+
+    def __init__(
+        self, journal: Journal, watchers: list[Watch], record_starts: Callable[[], bool]
+    ) -> None:
+        self._journal = journal
+        self._watchers = watchers
+        self._record_starts = record_starts
+        self._waiting: list[EventRecord] = []
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._number = 0
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="plait-reporter", daemon=True)
+        self._thread.start()
+
+    def report(self, event: Event) -> None:
+        if self._watchers:
+            with self._lock:
+                self._number += 1
+                self._waiting.append(EventRecord(self._number, time.time(), event))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            closing = self._closing.is_set()
+            try:
+                self._pass_on()
+            except BaseException as error:
+                # `close` raises it, in the thread that can do something about it.
+                self._failure = error
+                return
+            if closing:
+                return
+            self._closing.wait(SYNC_PAUSE)  # not longer than somebody waits for the end
+
+    def _pass_on(self) -> None:
+        if self._record_starts():
+            self._wake.set()  # look at running steps again, even if nothing else happens
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        self._journal.sync()
+        for watch in list(self._watchers):
+            try:
+                for record in waiting:
+                    watch(record)
+            except Exception:
+                # A view that breaks must not break the run that it shows.
+                self._watchers.remove(watch)

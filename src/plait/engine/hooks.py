@@ -24,8 +24,8 @@ The limits of a run are looked at in the same place: before each of its steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from threading import Lock
 
 from plait.core.errors import ConditionError, closest_name
@@ -34,6 +34,7 @@ from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import PendingHooks
+from plait.engine.hook_port import NOTHING, Hooks
 from plait.engine.journal import StepRecord, record_number
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Budget, LimitReached
@@ -53,8 +54,8 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.paths import is_at_or_below
-from plait.engine.perform import StepContext, act, perform, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.perform import StepContext, act, perform
+from plait.engine.step import DEFAULT_POLICY, Action, Composite, LeafStep, Policy, Step
 from plait.scope import Scope
 from plait.template.program import FACTS
 
@@ -263,11 +264,9 @@ class HookDecision:
         return Aborted(Failure(self.message, ABORTED, path=self.path), self.path, outcome)
 
 
-CallTool: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Mapping[str, Json]]"
-"""Fills the parameters of a tool and calls it, as a step does: how it ended, its result as
-`output`.
+MakeCall: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Action]"
+"""Makes the call of a tool, with its parameters filled: it gives how that ended, with its `output`.
 """
-_NOTHING: Final[Mapping[str, Json]] = {}
 
 
 class HookRunner:
@@ -277,11 +276,12 @@ class HookRunner:
         self,
         hooks: Iterable[Hook] = (),
         *,
-        call: CallTool,
-        names: Mapping[str, Json] = _NOTHING,
+        call: MakeCall,
+        names: Mapping[str, Json] = NOTHING,
         spent: Budget | None = None,
-        called: str = "",
+        around: Hooks | None = None,
     ) -> None:
+        """`around`: the hooks of the run, or of the flow, that has called this flow."""
         self._call = call
         self._names: dict[str, Json] = {
             "inputs": {},
@@ -290,75 +290,66 @@ class HookRunner:
             "model": None,
             **names,
         }
-        self._spent = spent
+        outer = around if isinstance(around, HookRunner) else None
+        self._spent: Budget | None = spent if outer is None else outer._spent
+        self._chain: tuple[HookRunner, ...] = (*(() if outer is None else outer._chain), self)
+        """Those of the run, and of every flow around, from the outermost inwards; this is the last.
+        """
+        depth = 0 if around is None else around.depth
+        self._depth: int = depth + 1
+        # The depth tells its hooks from those of the flows around, in every attempt of the run.
+        prefix = "" if not depth else "inner." if depth == 1 else f"inner{depth}."
         self._by_event: dict[str, list[tuple[str, Hook]]] = {}
         for name, hook in _name_hooks(hooks):
-            self._by_event.setdefault(hook.event, []).append((called + name, hook))
-        self._inside: dict[str, HookRunner] = {}
-        """By path: those of flows that were called there, and still run."""
+            self._by_event.setdefault(hook.event, []).append((prefix + name, hook))
         self._lock = Lock()
+        self.active: set[str] = set() if outer is None else outer.active
+        """The paths of hooks that run: what happens below them causes no events."""
         self._behind: dict[str, tuple[str, Mapping[str, Json]]] = {}
         """By path: what a step wants to be told when its end is recorded."""
         self._dropped: set[str] = set()
-        self._given_up: set[tuple[str, str]] = set()
+        self._given_up: set[tuple[str, str]] = set() if outer is None else outer._given_up
         """Hooks whose retries were in vain, and the step that failed: what it is inside of is not
         retried.
         """
 
-    def has(self, event: str, path: str = "") -> bool:
-        """Is somebody asked about such an event at a path?"""
-        return any(event in hooks._by_event for hooks in self._around(path))
+    @property
+    def is_empty(self) -> bool:
+        return False
 
-    @contextmanager
-    def inside(
-        self, path: str, hooks: Iterable[Hook], names: Mapping[str, Json]
-    ) -> Iterator[HookRunner]:
-        """For as long as a flow runs that was called at a path: its hooks, asked about what is
-        inside it.
-        """
-        # How many flows it is inside of tells its hooks from those of the others, in every life of
-        # the run.
-        depth = len(self._around(path))
-        own = HookRunner(
-            hooks, call=self._call, names=names, called=f"inner{depth if depth > 1 else ''}."
-        )
-        own._spent = self._spent
-        before, self._inside[path] = self._inside.get(path), own
-        try:
-            yield own
-        finally:
-            if before is None:
-                del self._inside[path]
-            else:
-                self._inside[path] = before
+    @property
+    def depth(self) -> int:
+        """How many flows with hooks are around, the run and this one included."""
+        return self._depth
 
-    def _around(self, path: str) -> Sequence[HookRunner]:
-        """Those of the run, and of every flow that a path is inside of, from the outermost
-        inwards.
-        """
-        if not self._inside:
-            return (self,)
-        found: list[HookRunner] = []
-        while path:
-            if (hooks := self._inside.get(path)) is not None:
-                found.append(hooks)
-            path = path.rpartition("/")[0]
-        return [self, *reversed(found)]
+    @property
+    def budget(self) -> Budget | None:
+        """That of the run."""
+        return self._spent
+
+    def has(self, event: str) -> bool:
+        """Is a hook asked about such an event?"""
+        return any(event in hooks._by_event for hooks in self._chain)
 
     # ── for whoever causes events ────────────────────────────────────────
 
     def fire(
-        self, event: str, ctx: StepContext, context: Mapping[str, Json] = _NOTHING
+        self,
+        event: str,
+        ctx: StepContext,
+        context: Mapping[str, Json] = NOTHING,
+        *,
+        own_only: bool = False,
     ) -> HookDecision | None:
-        """Ask all hooks of an event that happened at a turn; the verdict that counts, if there is
-        one.
+        """Ask all hooks of an event that happened at a step; the verdict that counts, if there is
+        one.  `own_only`: not those of flows around.
 
         An `abort` is for whoever fires to raise (`Verdict.aborted`): no handler goes on after it.
         A path has an event once for each attempt (`turn.attempt`, or `attempt` of the context):
         each visit of a place has a path of its own.
         """
-        hooks = self._to_ask(event, ctx.path)
-        if not hooks or _is_inside_hook(ctx):
+        hooks = self._to_ask(event, own_only=own_only)
+        if not hooks or self._is_inside_hook(ctx):
             return None
         attempt = context.get("attempt")
         if isinstance(attempt, int) and attempt != ctx.attempt:
@@ -371,21 +362,29 @@ class HookRunner:
                 found.append(verdict)
         return _strongest(found)
 
-    def _to_ask(self, event: str, path: str) -> list[tuple[HookRunner, str, Hook]]:
+    def _to_ask(self, event: str, *, own_only: bool = False) -> list[tuple[HookRunner, str, Hook]]:
         """In order; in one layer those of the run come before those of the flows inside it."""
-        around = self._around(path)
+        chain = (self,) if own_only else self._chain
         found = [
-            (hooks, name, hook) for hooks in around for name, hook in hooks._by_event.get(event, ())
+            (hooks, name, hook) for hooks in chain for name, hook in hooks._by_event.get(event, ())
         ]
-        return found if len(around) == 1 else sorted(found, key=lambda one: _rank(one[2]))
+        return found if len(chain) == 1 else sorted(found, key=lambda one: _rank(one[2]))
+
+    def _is_inside_hook(self, ctx: StepContext) -> bool:
+        return any(is_at_or_below(ctx.path, one) for one in tuple(self.active))
 
     def require(
-        self, event: str, ctx: StepContext, context: Mapping[str, Json] = _NOTHING
+        self,
+        event: str,
+        ctx: StepContext,
+        context: Mapping[str, Json] = NOTHING,
+        *,
+        own_only: bool = False,
     ) -> HookDecision | None:
         """The same for an event before something: raises Skip, StepError or Aborted if it is not to
         be.
         """
-        verdict = self.fire(event, ctx, context)
+        verdict = self.fire(event, ctx, context, own_only=own_only)
         match verdict:
             case HookDecision("skip"):
                 raise Skip(verdict.message)
@@ -400,7 +399,7 @@ class HookRunner:
         self._behind[ctx.path] = event, context
 
     def limit_reached(
-        self, ctx: StepContext, reached: LimitReached, context: Mapping[str, Json] = _NOTHING
+        self, ctx: StepContext, reached: LimitReached, context: Mapping[str, Json] = NOTHING
     ) -> None:
         """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
         verdict = self.fire("limit", ctx, {**context, "limit": reached.record()})
@@ -412,7 +411,7 @@ class HookRunner:
     def before(self, step: Step, ctx: StepContext) -> Outcome | None:
         """What a step comes to without being done; None if it is to be done."""
         kind = hook_family(step)
-        if kind is None or _is_inside_hook(ctx):
+        if kind is None or self._is_inside_hook(ctx):
             return None
         if self._spent is not None:
             self._require_within_limits(self._spent, step, ctx)
@@ -431,7 +430,7 @@ class HookRunner:
     ) -> tuple[Outcome, float | None]:
         """What a failure comes to, and the pause before another attempt, if there is to be one."""
         kind, failure = hook_family(step), failed.failure
-        if kind is None or failure.kind == LIMIT or not self.has(f"{kind}_failed", ctx.path):
+        if kind is None or failure.kind == LIMIT or not self.has(f"{kind}_failed"):
             return failed, None
         ctx = ctx if attempt == ctx.attempt else replace(ctx, attempt=attempt)
         context = {**step_names(step, ctx.attempt), "error": error_names(failure)}
@@ -447,7 +446,7 @@ class HookRunner:
                 value = _value_after_failure(step, failure)
                 if value is None:
                     return failed, None
-                ctx.run.note(
+                ctx.run.events.note(
                     ctx.path, f"'{step.title}' failed, and {verdict.message}: {failure.message}"
                 )
                 return Succeeded(value), None
@@ -469,8 +468,8 @@ class HookRunner:
         """
         own = self._behind.pop(ctx.path) if ctx.path in self._behind else None
         event, context = own or _finish_event(step, outcome, attempt)
-        hooks = self._to_ask(event, ctx.path)
-        if not hooks or _is_inside_hook(ctx):
+        hooks = self._to_ask(event)
+        if not hooks or self._is_inside_hook(ctx):
             return None
         told = self._event_variables(event, ctx, context)
         to: list[HookListener] = []
@@ -488,9 +487,9 @@ class HookRunner:
         """Tell those who had not heard of a step, when an earlier life ended, which is now
         remembered.
         """
-        if not isinstance(outcome, Succeeded) or _is_inside_hook(ctx):
+        if not isinstance(outcome, Succeeded) or self._is_inside_hook(ctx):
             return
-        if not any(self.has(event, ctx.path) for event in OWED):
+        if not any(self.has(event) for event in OWED):
             return
         journal = ctx.run.journal
         known = journal.step(ctx.path)
@@ -498,7 +497,7 @@ class HookRunner:
             return
         told: dict[str, Json] = {**_around(ctx), "result": outcome.value, **known.owed.told}
         to: list[HookListener] = []
-        for whose, name, hook in self._to_ask(str(told["event"]), ctx.path):
+        for whose, name, hook in self._to_ask(str(told["event"])):
             end = journal.last_result(f"{ctx.path}/{HOOK}{name}")
             if name not in known.owed.to or (
                 record_number(end) > known.number and _is_answer(end, hook)
@@ -515,7 +514,7 @@ class HookRunner:
         event?
         """
         journal = ctx.run.journal
-        for whose, name, hook in self._to_ask(event, ctx.path):
+        for whose, name, hook in self._to_ask(event):
             end = journal.last_result(f"{ctx.path}/{whose._reaction(name, hook, ctx, {}).name}")
             match end:
                 case StepRecord(outcome=Succeeded({"verb": _}), number=number) if number > since:
@@ -526,11 +525,11 @@ class HookRunner:
 
     def _require_within_limits(self, spent: Budget, step: Step, ctx: StepContext) -> None:
         # A step that was begun before is no next one: what its question needs is looked at there.
-        is_begun = not ctx.run.is_first_run and ctx.run.journal.was_ever_started(ctx.path)
+        is_begun = not ctx.run.replay.is_first_run and ctx.run.journal.was_ever_started(ctx.path)
         reached = spent.reach("seconds") if is_begun else spent.reach(*_BESIDE_STEPS)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
         if reached is None and hook_family(step) == "step" and not counts_own_steps(step):
-            reached = ctx.run.take_step(ctx.path, ctx.run.budget_at(ctx.path) or spent)
+            reached = ctx.run.budgets.take_step(ctx.path, ctx.run.budgets.at(ctx.path))
         if reached is None:
             return
         self.limit_reached(ctx, reached, step_names(step, ctx.attempt))
@@ -575,7 +574,7 @@ class HookRunner:
         inner = _place(step, ctx)
         if one.wrong:
             return self._handle_broken_hook(name, hook, inner, one.wrong)
-        match _perform_hook(step, inner):
+        match _perform_hook(step, inner, self.active):
             case Succeeded(dict() as value) | Failed(
                 Failure(kind="verdict", output=dict() as value)
             ):
@@ -595,12 +594,16 @@ class HookRunner:
     ) -> HookDecision | None:
         if hook.gate:
             verb: Verb = "fail" if "fail" in HOOK_EVENTS[hook.event].verbs else "abort"
-            return HookDecision(verb, ctx.run.mask(why), hook.id, path=ctx.path, blocks=True)
+            return HookDecision(
+                verb, ctx.run.secrets.mask(why), hook.id, path=ctx.path, blocks=True
+            )
         with self._lock:
             if name in self._dropped:
                 return None
             self._dropped.add(name)
-        ctx.run.note(ctx.path, f"the hook '{hook.id}' failed, and is left away from now on: {why}")
+        ctx.run.events.note(
+            ctx.path, f"the hook '{hook.id}' failed, and is left away from now on: {why}"
+        )
         return None
 
     def _may_retry(self, verdict: HookDecision, failure: Failure, attempt: int, step: Step) -> bool:
@@ -704,17 +707,19 @@ def _owed(
     # hear.
     owed = [one for one in to if one.hook.gate or not one.wrong]
     unjudged = tuple(one.name for one in owed if one.wrong)
-    return PendingHooks(tuple(one.name for one in owed), mask_value(rest, ctx.run.mask), unjudged)
+    return PendingHooks(
+        tuple(one.name for one in owed), mask_value(rest, ctx.run.secrets.mask), unjudged
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class HookStep:
+class HookStep(Composite):
     """What a hook does about one event: the step that is recorded."""
 
     called: str
     hook: Hook
     names: Mapping[str, Json] = field(repr=False)
-    call: CallTool = field(repr=False)
+    make_call: MakeCall = field(repr=False)
     kind: str = "hook"
 
     @property
@@ -737,7 +742,6 @@ class HookStep:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         ctx = self._replay_context(ctx)
         try:
@@ -754,7 +758,7 @@ class HookStep:
             )
         value: dict[str, Json] = {
             "output": outputs[0] if len(outputs) == 1 else outputs or None,
-            **mask_mapping(said, ctx.run.mask),
+            **mask_mapping(said, ctx.run.secrets.mask),
         }
         if said.get("verb") in ("fail", "abort"):
             # No end that counts: a resumed run asks again.
@@ -768,7 +772,7 @@ class HookStep:
         remembered.
         """
         journal = ctx.run.journal
-        if ctx.run.is_first_run or not ctx.can_replay or len(self.hook.calls) < 2:
+        if ctx.run.replay.is_first_run or not ctx.can_replay or len(self.hook.calls) < 2:
             return ctx
         last, end = (
             journal.step(f"{ctx.path}/{len(self.hook.calls)}"),
@@ -783,8 +787,12 @@ class HookStep:
         return replace(ctx, can_replay=False)
 
     def _output(self, ctx: StepContext, number: int) -> Json:
-        one = HookCallAction(str(number + 1), self)
-        ended = act(one, ctx) if len(self.hook.calls) == 1 else require_success(ctx.perform(one))
+        call = _HookCall(self, self.hook.calls[number])
+        if len(self.hook.calls) == 1:
+            ended = act(call, ctx)
+        else:
+            step = LeafStep(str(number + 1), "tool", call.call.tool, self.fingerprint, call)
+            ended = require_success(ctx.perform(step))
         return ended.get("output") if isinstance(ended, Mapping) else None
 
     def _find_decision(self, outputs: Sequence[Json]) -> dict[str, Json]:
@@ -797,33 +805,15 @@ class HookStep:
 
 
 @dataclass(frozen=True, slots=True)
-class HookCallAction:
+class _HookCall(Composite):
     """One of the calls of a hook."""
 
-    name: str
-    reaction: HookStep = field(repr=False)
-    kind: str = "tool"
-    policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    step: HookStep = field(repr=False)
+    call: HookCall
 
-    @property
-    def _call(self) -> HookCall:
-        return self.reaction.hook.calls[int(self.name) - 1]
-
-    @property
-    def title(self) -> str:
-        return self._call.tool
-
-    @property
-    def fingerprint(self) -> str:
-        return self.reaction.fingerprint
-
-    @plans
     def run(self, ctx: StepContext) -> Json:
-        call, calling = self._call, self.reaction.call
-        if ctx.run.is_dry and not getattr(calling, "plans", False):
-            return ctx.run.would_run(ctx, self)
-        return dict(calling(ctx, call.tool, call.params, _scope(self.reaction.names, ctx)))
+        names = _scope(self.step.names, ctx)
+        return act(self.step.make_call(ctx, self.call.tool, self.call.params, names), ctx)
 
 
 def step_names(step: Step, attempt: int) -> dict[str, Json]:
@@ -929,7 +919,7 @@ def _partial_result(ctx: StepContext) -> Json:
         "output": last.get("output") if isinstance(last, Mapping) else None,
         "captures": captures,
     }
-    return mask_value(made, ctx.run.mask)
+    return mask_value(made, ctx.run.secrets.mask)
 
 
 def _around(ctx: StepContext) -> dict[str, Json]:
@@ -937,12 +927,8 @@ def _around(ctx: StepContext) -> dict[str, Json]:
     return {name: ctx.scope.names[name] for name in ("item", "state") if name in ctx.scope.names}
 
 
-def _is_inside_hook(ctx: StepContext) -> bool:
-    return any(is_at_or_below(ctx.path, one) for one in tuple(ctx.run.reacting))
-
-
-def _perform_hook(step: HookStep, ctx: StepContext) -> Outcome:
-    ctx.run.reacting.add(ctx.path)
+def _perform_hook(step: HookStep, ctx: StepContext, active: set[str]) -> Outcome:
+    active.add(ctx.path)
     try:
         # Its time is that of the flow, and no time of the step that it is about.
         with nullcontext() if ctx.allowance is None else ctx.allowance.paused():
@@ -953,7 +939,7 @@ def _perform_hook(step: HookStep, ctx: StepContext) -> Outcome:
         # All ends by that limit already, whatever the hook would have said.
         return Failed(end.failure)
     finally:
-        ctx.run.reacting.discard(ctx.path)
+        active.discard(ctx.path)
 
 
 def _place(step: HookStep, ctx: StepContext) -> StepContext:
@@ -962,7 +948,7 @@ def _place(step: HookStep, ctx: StepContext) -> StepContext:
     """
     inner = ctx.child(step)
     run = ctx.run
-    if run.is_first_run or not inner.can_replay:
+    if run.replay.is_first_run or not inner.can_replay:
         return inner
     if step.hook.event == "limit":
         return replace(inner, can_replay=False)  # it is reached anew in each life
@@ -979,7 +965,7 @@ def _find_record(ctx: StepContext) -> StepRecord | None:
     """How the hook ended, if it was asked already: then its condition held, whatever it would say
     now.
     """
-    if ctx.run.is_first_run or not ctx.can_replay:
+    if ctx.run.replay.is_first_run or not ctx.can_replay:
         return None
     known = ctx.run.journal.step(ctx.path)
     return None if known is None or known.number <= ctx.replay_after else known

@@ -350,7 +350,7 @@ class PriorUsage:
     def inside(self, path: str) -> dict[str, float]:
         """What was used up inside the step at a path; of all steps, where the path is empty.
 
-        What hooks about the step itself used is used around it: see `WorkingRun.spent_around`.
+        What hooks about the step itself used is used around it: see `RunContext.spent_around`.
         """
         if not path:
             return _amounts(self._sums[-1])

@@ -9,16 +9,17 @@ is not done but remembered.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
 from plait.core.errors import NO_OUTCOMES, JournalError, PlaitError
-from plait.core.hints import TYPE_CHECKING, Protocol, TypeVar
+from plait.core.hints import TYPE_CHECKING, Any, Protocol, cast
 from plait.core.machine import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.events import StepFinished, StepRetrying, StepStarted, Usage
+from plait.engine.backend import WorkItem
+from plait.engine.events import StepFinished, StepRetrying, StepStarted
 from plait.engine.outcome import (
     NO_TIME_LEFT,
     Aborted,
@@ -36,43 +37,38 @@ from plait.engine.outcome import (
     require_recordable,
     too_long,
 )
-from plait.engine.replay import QUESTION_CODES, can_continue_after, replay
-from plait.engine.step import Retry
+from plait.engine.replay import QUESTION_CODES, can_continue_after
+from plait.engine.step import Action, Composite, LeafStep
 
 if TYPE_CHECKING:
     from plait.engine.context import RunContext
-    from plait.engine.step import Policy, RetryScope, Step
+    from plait.engine.step import RetryScope, Step
     from plait.scope import Scope
 
-    _Run = TypeVar("_Run", bound=Callable[..., Json])
-
-    # It may also have `retry_scope: RetryScope`; and its `run` may be one that `plans`.
+    # A step may also have `retry_scope: RetryScope`.
 
 
-class Acting(Protocol):
-    """A step, the action of one, or a program: something that acts when it is run."""
+def act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
+    """What a step, an action or a program gives: nothing else calls `run` or `execute`.
+
+    A dry run goes through composites and plans actions.  Whatever is neither does not act in one:
+    it is shown as something that would run.
+    """
+    if isinstance(what, LeafStep):
+        what = what.action
+    if isinstance(what, Composite):
+        return what.run(ctx)
+    log, action = ctx.run.plan, cast("Any", what)
+    if not hasattr(what, "plan"):
+        return action.run(ctx) if log is None else log.add_unknown(ctx, what)
+    plan = action.plan(ctx)
+    return action.execute(plan, ctx) if log is None else plan.show(ctx, log)
+
+
+class Runnable(Protocol):
+    """Something that acts when it is run, and knows nothing of dry runs."""
 
     def run(self, ctx: StepContext) -> Json: ...
-
-
-def plans(run: _Run) -> _Run:
-    """Mark a `run` that knows dry runs: there it shows what it would do, and performs what is
-    inside it.
-    """
-    run.plans = True  # type: ignore[attr-defined]  # a function takes any attribute
-    return run
-
-
-def act(what: Acting, ctx: StepContext) -> Json:
-    """What a step, an action or a program gives: nothing else calls its `run`.
-
-    A dry run calls only a `run` that `plans`.  Whatever knows nothing of dry runs does not act in
-    one: it is shown as something that would run.
-    """
-    run = what.run
-    if ctx.run.is_dry and not getattr(run, "plans", False):
-        return ctx.run.would_run(ctx, what)
-    return run(ctx)
 
 
 class StepTimer:
@@ -160,11 +156,50 @@ class StepContext:
         the end of this step is the end of the one that it is inside of.
         """
         inner = self.child(step, scope=scope, name=name, order=order)
-        known = replay(step, inner)
+        known = self.run.replay.find(step, inner)
         if known is not None:
             return known, self._behind(inner.path)
-        outcome = _perform_step(step, inner, is_last=is_last)
-        return outcome, self if self.run.is_first_run else replace(self, can_replay=False)
+        outcome = perform_new(step, inner, is_last=is_last)
+        return outcome, self if self.run.replay.is_first_run else replace(self, can_replay=False)
+
+    def perform_many(
+        self,
+        steps: Sequence[Step],
+        *,
+        parallel: int,
+        first: int = 0,
+        scope: Callable[[int], Scope | None] = lambda _: None,
+        stops: Callable[[Outcome], bool] = lambda _: False,
+    ) -> tuple[list[Outcome], StepContext]:
+        """Perform steps that need nothing of each other, `parallel` at a time.
+
+        Returns the outcomes of those that were started, in order, and the context of what follows
+        them all.  No step starts after an outcome that `stops`.  `first` is the order of the first
+        step, `scope` gives the names of each.
+        """
+        ended: dict[int, Outcome] = {}
+        contexts: list[StepContext] = []
+
+        def perform_one(work: WorkItem) -> Outcome:
+            number = work.order
+            outcome, after = self.perform_next(steps[number], first + number, scope=scope(number))
+            contexts.append(after)
+            return outcome
+
+        def finish_one(work: WorkItem, outcome: Outcome) -> None:
+            ended[work.order] = outcome
+
+        def wanted() -> Iterator[WorkItem]:
+            for number, step in enumerate(steps):
+                if self.run.stop.is_set() or any(map(stops, list(ended.values()))):
+                    return
+                yield WorkItem(number, step.name, None)
+
+        if steps:
+            most = max(1, min(parallel, len(steps)))
+            self.run.backend.run(wanted(), perform_one, finish_one, parallel=most)
+            self.run.stop.require_unset()
+        return [ended[number] for number in sorted(ended)], join_contexts(self, contexts)
 
     def _behind(self, path: str) -> StepContext:
         """The turn of what follows a step that was remembered."""
@@ -248,102 +283,227 @@ def join_contexts(ctx: StepContext, turns: Iterable[StepContext]) -> StepContext
 
 def perform(step: Step, ctx: StepContext) -> Outcome:
     """Run a step, unless this run has already finished it."""
-    known = replay(step, ctx)
-    return _perform_step(step, ctx) if known is None else known
+    known = ctx.run.replay.find(step, ctx)
+    return perform_new(step, ctx) if known is None else known
 
 
-def _perform_step(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outcome:
+def perform_new(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outcome:
+    """Run a step of which no recorded outcome counts, and record how it ends.
+
+    `is_last`: its end is the end of the list that it is in.
+    """
+    run = ctx.run
     try:
-        return _attempt_and_record(step, ctx, is_last=is_last)
+        if ctx.is_expired():
+            raise DeadlineExceeded
+        if ctx.path in run.replay.unfinished_once:
+            # It was cut in this attempt of the run, and is to be tried again with the step around.
+            run.replay.require_answer(step, ctx)
+        attempts = Attempts(step, ctx)
+        aborted: Aborted | None = None
+        try:
+            outcome = run.hooks.before(step, ctx)
+            while outcome is None:
+                outcome = attempts.settle(_attempt(step, attempts.start(), ctx))
+        except Aborted as error:
+            # A limit of what it is inside of, too: no end that counts, but for what was paid.
+            if error.outcome is None or error.path != ctx.path:
+                raise
+            outcome, aborted = error.outcome, error
+        return _record(step, ctx, outcome, attempts, aborted, is_last=is_last)
     finally:
-        # Of a step that has no end in this life only what was paid: it is done, and counted, again.
-        used = ctx.run.take_charges(ctx.path)
+        # Of a step without an end only what was paid is recorded: it is done, and counted, again.
+        used = run.budgets.take_charges(ctx.path)
         if used is not None and "turns" in used:
-            _record_paid(step, ctx, used)
+            ended = Failed(Failure("was ended", "stopped", path=ctx.path))
+            about = ctx.path, step.kind, step.title, step.fingerprint
+            end = StepFinished(*about, ended, 0.0, ctx.order, used=used)
+            run.events.emit_discarded(end, "it was ended")
 
 
-def _record_paid(step: Step, ctx: StepContext, used: Usage) -> None:
-    outcome = Failed(Failure("was ended", "stopped", path=ctx.path))
-    said = ctx.path, step.kind, step.title, step.fingerprint
-    ctx.run.emit_discarded(StepFinished(*said, outcome, 0.0, ctx.order, used=used), "it was ended")
+class Attempts:
+    """The attempts of one step: their contexts, the pauses between them, and how often it is tried."""
+
+    __slots__ = ("_ctx", "_delays", "_own", "_since", "_step", "began", "number")
+
+    def __init__(self, step: Step, ctx: StepContext) -> None:
+        retry = step.policy.retry
+        self._step = step
+        self._ctx = self._own = ctx
+        self._delays = retry.delays(ctx.run.random) if retry.attempts > 1 else iter(())
+        self._since = 0
+        if _retry_scope(step) is not None:
+            self._since = ctx.replay_after if ctx.can_replay else ctx.run.journal.last()
+        self.began = time.monotonic()
+        self.number = 1
+
+    def start(self) -> StepContext:
+        """Record that an attempt starts; its context."""
+        step, ctx, run = self._step, self._ctx, self._ctx.run
+        once = step.policy.at_most_once
+        run.stop.require_unset()
+        started = StepStarted(ctx.path, step.kind, step.title, self.number, ctx.order)
+        run.events.emit_start(started, at_once=once or run.replay.has_older_result(ctx))
+        if once:
+            run.replay.unfinished_once.add(ctx.path)
+        timeout = step.policy.timeout
+        if self.number == 1 and timeout is None:
+            return self._own
+        timer = ctx.allowance if timeout is None else StepTimer(timeout, ctx.allowance)
+        return replace(self._own, attempt=self.number, allowance=timer)
+
+    def settle(self, outcome: Outcome) -> Outcome | None:
+        """How the step ends; None after a pause, if it is to be tried again."""
+        if not isinstance(outcome, Failed):
+            return outcome
+        step, ctx, run = self._step, self._ctx, self._ctx.run
+        retry = step.policy.retry
+        delay = self._pause(outcome.failure)
+        if delay is None:
+            decided, delay = run.hooks.after_failure(step, ctx, self.number, outcome)
+            if delay is None or not isinstance(decided, Failed):
+                return decided
+            outcome = decided
+        of = retry.attempts if self.number < retry.attempts else 0
+        used = run.budgets.take_charges(ctx.path)
+        run.events.emit(StepRetrying(ctx.path, self.number, outcome.failure, delay, of, used))
+        run.budgets.pause(ctx, delay)
+        self.number += 1
+        self._own = replace(ctx, can_replay=False)
+        scope = _retry_scope(step)
+        if scope == "always" or (scope and can_continue_after(outcome.failure, ctx.path)):
+            # As in a resumed run: what was done inside of it, at any attempt, stays done.
+            self._own = replace(ctx, can_replay=True, replay_after=self._since)
+            run.replay.continue_attempts()
+        return None
+
+    def _pause(self, failure: Failure) -> float | None:
+        """Seconds until the next attempt by the policy of the step; None if there is none."""
+        retry = self._step.policy.retry
+        delay = next(self._delays, None)
+        if delay is None or not retry.applies_to(failure):
+            return None
+        if retry.exceeds_budget(time.monotonic() - self.began + delay):
+            return None
+        if (end := self._ctx.ends_at()) is not None and time.monotonic() + delay >= end:
+            return None
+        return delay
 
 
-def _attempt_and_record(step: Step, ctx: StepContext, *, is_last: bool) -> Outcome:
-    if ctx.is_expired():
-        raise DeadlineExceeded
-    if ctx.path in ctx.run.unfinished_once:
-        ctx.run.require_answer(
-            step, ctx
-        )  # it was cut in this life, and is to be tried again with what it is in
-    began = time.monotonic()
-    hooks, ends_run = ctx.run.hooks, None
-    attempt = 1
+def _retry_scope(step: Step) -> RetryScope | None:
+    return getattr(step, "retry_scope", None)
+
+
+def _attempt(step: Step, ctx: StepContext, around: StepContext) -> Outcome:
+    """One attempt; `around` is the context without the time of the attempt."""
+    limit = step.policy.timeout
     try:
-        outcome, attempt = _run_attempts(step, ctx, began)
-    except Aborted as aborted:
-        # A limit of what it is inside of, too: no end that counts, but for what was paid until
-        # then.
-        if aborted.outcome is None or aborted.path != ctx.path:
+        value = step.run(ctx) if isinstance(step, Composite) else act(step, ctx)
+        return Succeeded(require_recordable(value))
+    except Skip as skip:
+        return Skipped(skip.why)
+    except StepError as error:
+        failure = recordable_failure(error.failure)
+        failed = Failed(failure if failure.path else replace(failure, path=ctx.path))
+        return failed if limit is None else _with_limit(failed, limit, ctx, around)
+    except DeadlineExceeded:
+        if limit is None or around.is_expired():
             raise
-        outcome, ends_run = aborted.outcome, aborted
-    cut_short = _is_timeout(outcome) and ctx.is_expired()
-    if step.policy.at_most_once and not cut_short:
-        ctx.run.unfinished_once.discard(ctx.path)
-    if cut_short and (step.policy.keep_failure or step.policy.at_most_once):
-        # The step had not taken too long, so nobody may remember that it failed; and of one that is
-        # done
-        # once nobody knows how far it came.
+        return Failed(replace(too_long(limit), path=ctx.path))
+    except NO_OUTCOMES:
+        raise
+    except PlaitError as error:
+        if error.code in QUESTION_CODES:
+            raise  # the user answers it and resumes the run
+        if error.code == "cancelled" and ctx.run.stop.is_set():
+            raise Interrupted from None
+        kind = "timeout" if error.code == "timeout" else "refused"
+        failed = Failed(Failure(ctx.run.secrets.mask(str(error)), kind, path=ctx.path))
+        return failed if limit is None else _with_limit(failed, limit, ctx, around)
+    except REFUSALS as error:
+        machine = machine_error(error)
+        if machine is None:
+            raise
+        raise machine from error
+
+
+def _with_limit(failed: Failed, limit: float, ctx: StepContext, around: StepContext) -> Failed:
+    """What ended the step knew only how much time was left; people know the author's `timeout`."""
+    failure = failed.failure
+    if not (ctx.is_expired() and not around.is_expired()):
+        return failed
+    if failure.kind != "timeout" or failure.path != ctx.path:
+        return failed
+    return Failed(replace(failure, message=too_long(limit).message))
+
+
+def _record(
+    step: Step,
+    ctx: StepContext,
+    outcome: Outcome,
+    attempts: Attempts,
+    aborted: Aborted | None,
+    *,
+    is_last: bool,
+) -> Outcome:
+    """Record the end of a step, then let hooks hear of it."""
+    run, policy = ctx.run, step.policy
+    is_timeout = isinstance(outcome, Failed) and outcome.failure.kind == "timeout"
+    cut_short = is_timeout and ctx.is_expired()
+    if policy.at_most_once and not cut_short:
+        run.replay.unfinished_once.discard(ctx.path)
+    if cut_short and (policy.keep_failure or policy.at_most_once):
+        # The step itself had time, so its failure must not count; and of one that is done once it is
+        # not known how far it came.
         raise DeadlineExceeded
     if cut_short and isinstance(outcome, Failed) and outcome.failure.path == ctx.path:
         outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
-    is_own = not isinstance(ends_run, LimitExceeded)
-    if isinstance(outcome, Failed) and step.policy.skip_on_failure and is_own:
+    is_limit = isinstance(aborted, LimitExceeded)
+    if isinstance(outcome, Failed) and policy.skip_on_failure and not is_limit:
         outcome = Skipped(outcome.failure.message)
-    news = (
-        None
-        if hooks is None or ends_run is not None
-        else hooks.pending_after(step, ctx, outcome, attempt)
+    pending = (
+        run.hooks.pending_after(step, ctx, outcome, attempts.number) if aborted is None else None
     )
     end = StepFinished(
         ctx.path,
         step.kind,
-        ctx.run.titles.pop(ctx.path, step.title),
+        run.events.take_title(ctx.path, step.title),
         step.fingerprint,
         outcome,
-        time.monotonic() - began,
+        time.monotonic() - attempts.began,
         ctx.order,
-        used=ctx.run.take_charges(ctx.path),
-        owed=None if news is None else news.owed,
+        used=run.budgets.take_charges(ctx.path),
+        owed=None if pending is None else pending.owed,
     )
-    # Before any hook hears of it: who has not heard when this life ends hears of it in another one.
+    # Before any hook hears of it: a hook that has not heard when the run ends hears of it later.
     try:
-        if ends_run is not None and _would_count(ends_run, step, outcome):
-            ctx.run.emit_discarded(end, "a limit cut it off")
-        elif is_last and news is None:
-            ctx.run.emit_with_parent(end)
+        if is_limit and isinstance(outcome, Failed) and policy.keep_failure:
+            # A failure that is not the step's own must not count; what was paid for it is kept.
+            run.events.emit_discarded(end, "a limit cut it off")
+        elif is_last and pending is None:
+            run.events.emit_with_parent(end)
         else:
-            ctx.run.emit(end)
+            run.events.emit(end)
     except JournalError as error:
         raise _at_failure(error, step, ctx, outcome) from None
     if cut_short:
         raise DeadlineExceeded
-    if ends_run is not None:
-        raise ends_run
-    if news is not None:
-        news.tell()
+    if aborted is not None:
+        raise aborted
+    if pending is not None:
+        pending.tell()
     return outcome
 
 
 def _at_failure(
     error: JournalError, step: Step, ctx: StepContext, outcome: Outcome
 ) -> JournalError:
-    """With the failure at which the journal could not go on; perhaps nobody will find it there."""
+    """With the failure at which the journal could not go on: the journal may not hold it."""
     if not isinstance(outcome, Failed):
         return error
-    said = outcome.failure.message.splitlines()
-    why = "\n".join(
-        line for line in said if not line.startswith("fix: ")
-    )  # what to do first is ours
+    lines = outcome.failure.message.splitlines()
+    # What to do about the journal comes first.
+    why = "\n".join(line for line in lines if not line.startswith("fix: "))
     begins = "before that" if error.holds_last else "so it does not hold that"
     fix = error.fix
     if error.holds_last and step.policy.keep_failure:
@@ -351,125 +511,3 @@ def _at_failure(
     return JournalError(
         f"{error.what}; {begins} '{step.title}' failed: {why}", error.where, fix, code=error.code
     )
-
-
-def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:
-    """Would a failure be remembered that is not the step's own?  What was paid for it is kept, no
-    more.
-    """
-    is_limit = isinstance(aborted, LimitExceeded) and isinstance(outcome, Failed)
-    return is_limit and step.policy.keep_failure
-
-
-def _is_timeout(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failed) and outcome.failure.kind == "timeout"
-
-
-def _run_attempts(step: Step, ctx: StepContext, began: float) -> tuple[Outcome, int]:
-    """What it comes to, and at which attempt."""
-    policy, run = step.policy, ctx.run
-    delays = policy.retry.delays(run.random) if policy.retry.attempts > 1 else iter(())
-    attempt = 1
-    hooks = run.hooks
-    goes_on: RetryScope | None = getattr(step, "retry_scope", None)
-    since = 0 if goes_on is None else ctx.replay_after if ctx.can_replay else run.journal.last()
-    own = ctx
-    if hooks is not None and (decided := hooks.before(step, ctx)) is not None:
-        return decided, attempt
-    while True:
-        run.require_not_stopped()
-        started = StepStarted(ctx.path, step.kind, step.title, attempt, ctx.order)
-        run.emit_start(started, at_once=policy.at_most_once or run.has_older_result(ctx))
-        if policy.at_most_once:
-            run.unfinished_once.add(ctx.path)
-        outcome = _in_time(step, own, attempt)
-        if not isinstance(outcome, Failed):
-            return outcome, attempt
-        delay = _pause(policy.retry, delays, outcome.failure, ctx, began)
-        if delay is None and hooks is not None:
-            outcome, delay = hooks.after_failure(step, ctx, attempt, outcome)
-        if delay is None or not isinstance(outcome, Failed):
-            return outcome, attempt
-        of = policy.retry.attempts if attempt < policy.retry.attempts else 0
-        run.emit(
-            StepRetrying(ctx.path, attempt, outcome.failure, delay, of, run.take_charges(ctx.path))
-        )
-        run.pause_at(ctx, delay)
-        attempt += 1
-        own = replace(ctx, can_replay=False)
-        if goes_on == "always" or (goes_on and can_continue_after(outcome.failure, ctx.path)):
-            # As in a run that is resumed: what was done inside of it, at this attempt or before,
-            # stays done.
-            own = replace(ctx, can_replay=True, replay_after=since)
-            run.is_first_run = False
-
-
-def _pause(
-    retry: Retry, delays: Iterator[float], failure: Failure, ctx: StepContext, began: float
-) -> float | None:
-    """Seconds until the next attempt; None if there is none."""
-    delay = next(delays, None)
-    if delay is None or not retry.applies_to(failure):
-        return None
-    if retry.exceeds_budget(time.monotonic() - began + delay):
-        return None
-    if (end := ctx.ends_at()) is not None and time.monotonic() + delay >= end:
-        return None
-    return delay
-
-
-def _in_time(step: Step, ctx: StepContext, attempt: int) -> Outcome:
-    """One attempt; it fails if its own time is over before all that is inside it has begun."""
-    own = _for_attempt(ctx, attempt, step.policy)
-    limit = step.policy.timeout
-    try:
-        outcome = _attempt(step, own)
-    except DeadlineExceeded:
-        if limit is None or ctx.is_expired():
-            raise
-        return Failed(replace(too_long(limit), path=ctx.path))
-    if limit is not None and own.is_expired() and not ctx.is_expired():
-        return _with_limit(outcome, limit, ctx.path)
-    return outcome
-
-
-def _with_limit(outcome: Outcome, limit: float, path: str) -> Outcome:
-    """What ended it knew only how much time was left; people know what the author said."""
-    if (
-        isinstance(outcome, Failed)
-        and outcome.failure.kind == "timeout"
-        and outcome.failure.path == path
-    ):
-        return Failed(replace(outcome.failure, message=too_long(limit).message))
-    return outcome
-
-
-def _for_attempt(ctx: StepContext, attempt: int, policy: Policy) -> StepContext:
-    if attempt == 1 and policy.timeout is None:
-        return ctx
-    own = ctx.allowance if policy.timeout is None else StepTimer(policy.timeout, ctx.allowance)
-    return replace(ctx, attempt=attempt, allowance=own)
-
-
-def _attempt(step: Step, ctx: StepContext) -> Outcome:
-    try:
-        return Succeeded(require_recordable(act(step, ctx)))
-    except Skip as skip:
-        return Skipped(skip.why)
-    except StepError as error:
-        failure = recordable_failure(error.failure)
-        return Failed(failure if failure.path else replace(failure, path=ctx.path))
-    except NO_OUTCOMES:
-        raise
-    except PlaitError as error:
-        if error.code in QUESTION_CODES:
-            raise  # as above: whoever answers it resumes the run
-        if error.code == "cancelled" and ctx.run.is_stopping():
-            raise Interrupted from None
-        kind = "timeout" if error.code == "timeout" else "refused"
-        return Failed(Failure(ctx.run.mask(str(error)), kind, path=ctx.path))
-    except REFUSALS as error:
-        limit = machine_error(error)
-        if limit is None:
-            raise
-        raise limit from error

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
 from plait.engine.outcome import LIMIT, Failure
+from plait.engine.unknown import UNKNOWN_RESULT
 
 if TYPE_CHECKING:
     from random import Random
 
     from plait.core.values import Json
+    from plait.engine.dry_run import PlanLog
     from plait.engine.perform import StepContext
 
 
@@ -42,10 +44,14 @@ class Retry:
     budget: float | None = None
     """Seconds for all attempts together, pauses included: no new one begins later."""
 
-    def delays(self, random: Random) -> Iterator[float]:
-        """The pause after each attempt that may be followed by another."""
+    def delays(self, random: Random | None = None) -> Iterator[float]:
+        """The pause after each attempt that may be followed by another; `random` spreads them."""
+        if random is None and self.jitter:
+            from random import Random
+
+            random = Random()
         for delay in islice(self._growing(), self.attempts - 1):
-            spread = random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else 1.0
+            spread = random.uniform(1 - self.jitter, 1 + self.jitter) if random else 1.0
             # The longest pause is spread downwards only: it stays the longest, and crowds still
             # part.
             yield min(min(delay, self.max_delay) * spread, self.max_delay)
@@ -116,8 +122,65 @@ class Step(Protocol):
     def inner(self) -> Sequence[Step]:
         """The steps that it performs; their changes are theirs, not its own."""
 
+
+class Composite:
+    """A step, an action or a program that only performs others: a dry run goes through it.
+
+    It starts, writes and asks nothing itself.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        # A class that is made of a composite may act: its author has to say that it does not.
+        if "run" in cls.__dict__ and Composite not in cls.__bases__:
+            raise TypeError(f"{cls.__name__} has a `run` of its own: name Composite as a base")
+
     def run(self, ctx: StepContext) -> Json:
         """Its value; raises StepError if it failed, Skip if there was nothing to do."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an action is about to do.  It is made before the action acts; a dry run makes no more.
+
+    `data` is what the action needs to act.
+    """
+
+    kind: str = ""
+    shown: str = ""
+    """For people; secrets are masked when it is shown.  Empty: nothing is shown."""
+    data: Any = None
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        """Show it in the log of a dry run; what a dry run hands on as the result."""
+        return log.add(ctx, self.kind, self.shown) if self.shown else dict(UNKNOWN_RESULT)
+
+
+class Action(Protocol):
+    """What a step does.  `perform` alone calls `execute`, and never in a dry run."""
+
+    def plan(self, ctx: StepContext) -> Plan:
+        """Fill templates and check; nothing is started, written or asked."""
+
+    def execute(self, plan: Any, ctx: StepContext) -> Json:
+        """Its value; raises StepError if it failed, Skip if there was nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionAction:
+    """An action that is one function.  A dry run shows what `shown` says, or nothing."""
+
+    run: Callable[[StepContext], Json]
+    kind: str = ""
+    shown: str = ""
+
+    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
+        return Plan(self.kind, self.shown)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
+        return self.run(ctx)
 
 
 RetryScope: TypeAlias = Literal["inner", "always"]
@@ -140,6 +203,20 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class LeafStep:
+    """A step that is one action."""
+
+    name: str
+    kind: str
+    title: str
+    fingerprint: str
+    action: Action | Composite
+    policy: Policy = DEFAULT_POLICY
+    inner: Sequence[Step] = ()
+    retry_scope: RetryScope | None = None
 
 
 def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:

@@ -11,13 +11,13 @@ computed from that value, so a remembered step captures what it captured before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from plait.core.errors import InputError, InternalError, PlaitError, TrustError
-from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Source, Span
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Unknown, reveal_text, text
-from plait.engine.dry_run import UNKNOWN_RESULT, is_unknown_result
 from plait.engine.outcome import (
     INCOMPLETE,
     LIMIT,
@@ -31,10 +31,10 @@ from plait.engine.outcome import (
     require_success,
     with_handler_failure,
 )
-from plait.engine.perform import StepContext, act, plans
+from plait.engine.perform import StepContext, act
 from plait.engine.replay import can_continue_after, replay_unless_failed
-from plait.engine.step import DEFAULT_POLICY, Policy, RetryScope, Step
-from plait.engine.working_run import PlannedStep, working
+from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, RetryScope, Step
+from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
 from plait.program.capture import (
     LOST,
     UNPARSABLE,
@@ -44,6 +44,7 @@ from plait.program.capture import (
     require_complete_output,
     result_facts,
 )
+from plait.program.ports import Files, Tracking
 from plait.program.step_list import StepList as Steps
 from plait.scope.frames import DATA_ENV_FRAME, GIVEN
 from plait.template.nodes import ContextPlaceholder, Path
@@ -52,7 +53,9 @@ from plait.template.sinks import as_sealed_envs, is_own_text, render_text
 from plait.template.template import Template
 
 if TYPE_CHECKING:
+    from plait.engine import step as step_module
     from plait.engine.journal import StepRecord
+    from plait.engine.perform import Runnable
     from plait.program.validate import Validation
     from plait.scope import Scope
 
@@ -77,15 +80,11 @@ def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
 
 
 def note_missing_fields(holes: Iterable[ItemPlaceholder], ctx: StepContext) -> None:
-    run = working(ctx.run)
     for hole in holes:
-        if (
-            ctx.scope.lookup(hole.path) is UNDEFINED
-            and (place := str(hole.span)) not in run.note_keys
-        ):
-            run.note_keys.add(place)
+        if ctx.scope.lookup(hole.path) is UNDEFINED:
+            place = str(hole.span)
             stays = f"'${{{hole.path}}}' stays as it is written: an item has no such field"
-            run.note(ctx.path, f"{place}: {stays}")
+            ctx.run.events.note_once(place, ctx.path, f"{place}: {stays}")
 
 
 def require_item_fields(holes: Iterable[ItemPlaceholder], scope: Scope) -> None:
@@ -142,13 +141,10 @@ def _field_of_item(placeholder: ContextPlaceholder) -> Path | None:
     return path if path.root == "item" and path.keys else None
 
 
-class Action(Protocol):
-    """What a step does."""
-
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        """How it ended: output, stderr, exit_code, duration, not known in a dry run.  Raises
-        StepError.
-        """
+Action: TypeAlias = "step_module.Action | Composite | Runnable"
+"""What a step does; it gives how that ended: output, stderr, exit_code, duration, not known in a dry
+run.
+"""
 
 
 class Expression(Protocol):
@@ -174,7 +170,7 @@ class FailureHandler:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionStep:
+class ActionStep(Composite):
     name: str
     """Its place in a path: the author's id or name, or its number."""
     kind: str
@@ -237,11 +233,10 @@ class ActionStep:
             *(self.validation.inner if self.validation else ()),
         ]
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         scope = ctx.scope.frame("step", step=self._names(ctx))
         if self.when is not None:
-            if working(ctx.run).rehearsal is not None and self.when.is_unknown(scope):
+            if ctx.run.plan is not None and self.when.is_unknown(scope):
                 return self._plan_conditional(self.when.source.text, ctx.with_scope(scope))
             if not self.when.holds(scope):
                 raise Skip("its condition does not hold")
@@ -251,23 +246,23 @@ class ActionStep:
         """Only the run will know whether it is done: it is shown with its condition, and fails
         nothing.
         """
-        run = working(ctx.run)
-        assert run.rehearsal is not None
-        before = len(run.rehearsal)
+        run, plan = ctx.run, ctx.run.plan
+        assert plan is not None
+        before = len(plan.steps)
         try:
             value = self._execute_step(ctx)
         except (InternalError, TrustError):
             raise
         except (StepError, PlaitError) as error:
             failure = (
-                error.failure if isinstance(error, StepError) else Failure(run.mask(str(error)))
+                error.failure
+                if isinstance(error, StepError)
+                else Failure(run.secrets.mask(str(error)))
             )
             if failure.path in ("", ctx.path):  # what fails inside of it has shown that itself
-                title = run.mask(self.title)
-                run.rehearsal.append(PlannedStep(ctx.path, self.kind, title, fails=failure.message))
+                plan.add_failure(ctx, self.kind, self.title, failure.message)
             value = self._not_known()
-        shown = run.rehearsal[before:]
-        run.rehearsal[before:] = [replace(one, shown=f"if {when}: {one.shown}") for one in shown]
+        plan.add_condition(before, when)
         return value
 
     def _not_known(self) -> dict[str, Json]:
@@ -284,15 +279,15 @@ class ActionStep:
         """Of the item; a dry run fills what it can, and must not do so where a strict run would
         fail.
         """
-        if working(ctx.run).rehearsal is None:
-            note_missing_fields(self.item_holes, ctx)
-        elif self.strict_when_run:
+        if self.strict_when_run:
             require_item_fields(self.item_holes, ctx.scope)
+        else:
+            note_missing_fields(self.item_holes, ctx)
 
     def _names(self, ctx: StepContext) -> dict[str, Json]:
         own = {**self.facts, "path": ctx.path, "attempt": ctx.attempt}
-        run = working(ctx.run)
-        if run.changes is None and not run.untracked:
+        tracking = ctx.run.shared(Tracking)
+        if not tracking.is_on and not tracking.unknown:
             return {"step": own}
         from plait.program.changes import names_of_step
 
@@ -352,7 +347,7 @@ class ActionStep:
         directory = normpath(join(ctx.directory, text(said)))
         if isinstance(said, Unknown):
             return directory  # of a dry run, in which nothing happens there
-        if "\0" not in directory and working(ctx.run).hands.is_inside(directory):
+        if "\0" not in directory and ctx.run.services.get(Files).is_inside(directory):
             return directory
         written = next((leaf.source for leaf in named.leaves()), None)
         raise InputError(
@@ -500,32 +495,32 @@ class ActionStep:
         """What the action gave, as soon as it has ended: handlers and checks may look at the
         file.
         """
-        if self.output_file is None or working(ctx.run).rehearsal is not None:
-            return
-        path = render_text(self.output_file, ctx.scope, strict=self.strict)
-        hands = working(ctx.run).hands
+        if self.output_file is not None:
+            act(FunctionAction(partial(self._write_output, self.output_file, value)), ctx)
+
+    def _write_output(self, file: Template, value: Mapping[str, Json], ctx: StepContext) -> None:
+        path = render_text(file, ctx.scope, strict=self.strict)
+        files = ctx.run.services.get(Files)
         whole = value.get("output_file")
         if lost := value.get(LOST["output"]):
             why = f"printed too much to be put into output_file: {lost}"
             fix = "let the command itself write the file"
             raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, UNPARSABLE: True}))
         if isinstance(whole, str):
-            hands.copy(whole, path, directory=ctx.directory)
+            files.copy(whole, path, directory=ctx.directory)
             return
         require_complete_output(
             value, "output", use="put into output_file where secrets have to be masked"
         )
         data = text(value.get("output")).encode("utf-8", "surrogateescape")
-        hands.write(path, data, directory=ctx.directory, mode=None, create_dirs=True)
+        files.write(path, data, directory=ctx.directory, mode=None, create_dirs=True)
 
 
 def with_env(ctx: StepContext, env: Mapping[str, Template], *, strict: bool) -> StepContext:
     """The turn in which processes find these variables, and templates their names."""
     filled = as_sealed_envs(env, ctx.scope, strict=strict)
     given = {name: value for name, (value, _) in filled.items()}
-    working(ctx.run).add_derived_secrets(
-        secret for _, secrets in filled.values() for secret in secrets
-    )
+    ctx.run.secrets.add_derived(secret for _, secrets in filled.values() for secret in secrets)
     scope = ctx.scope
     frames = {name: _frame_name(value, ctx.scope) for name, value in env.items()}
     for label in ("step env", GIVEN, DATA_ENV_FRAME):
@@ -544,7 +539,7 @@ def _frame_name(value: Template, scope: Scope) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionAttempt:
+class ActionAttempt(Composite):
     """The action of a step, as a step of its own: what happens after it may be repeated without
     it.
     """
@@ -577,7 +572,6 @@ class ActionAttempt:
     def retry_scope(self) -> RetryScope | None:
         return self.work.retry_scope
 
-    @plans
     def run(self, ctx: StepContext) -> dict[str, Json]:
         if self.work.action is None:
             return {"output": None, "exit_code": 0}
@@ -607,17 +601,16 @@ class ActionAttempt:
             self.work.write_output_file(ctx, failure.output)
         except (StepError, PlaitError) as error:
             what = error.failure.message if isinstance(error, StepError) else str(error)
-            ctx.run.note(
+            ctx.run.events.note(
                 ctx.path, f"output_file of a step that failed could not be written: {what}"
             )
 
     def _name_the_step_alike(self, ctx: StepContext) -> None:
-        title = ctx.run.titles.get(ctx.path)
-        if title is not None and not self.work.has_no_handlers:
-            ctx.run.titles[ctx.path.rpartition("/")[0]] = title
+        if not self.work.has_no_handlers:
+            ctx.run.events.copy_title(ctx.path, ctx.path.rpartition("/")[0])
 
     def _execute_action(self, action: Action, ctx: StepContext) -> dict[str, Json]:
-        if working(ctx.run).changes is None:
+        if not ctx.run.shared(Tracking).is_on:
             return _require_record(act(action, ctx))
         from plait.program.changes import track_changes
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json, Unknown
-from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.outcome import require_success
-from plait.engine.perform import plans
+from plait.engine.step import Composite
+from plait.engine.unknown import UNKNOWN_RESULT
 from plait.program.capture import TRUNCATED
 from plait.template.sinks import render_json_value
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockAction:
+class BlockAction(Composite):
     """The action of a `use:` step: the steps of a block, which know the names of `with`."""
 
     steps: Steps
@@ -37,7 +37,6 @@ class BlockAction:
         """Names that it may give to those after it."""
         return [name for step in self.steps.steps for name in step.may_capture()]
 
-    @plans
     def run(self, ctx: StepContext) -> dict[str, Json]:
         scope = ctx.scope
         if self.given is not None:

@@ -17,9 +17,10 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
-from plait.engine.dry_run import _UNSEEN, is_unknown_result
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import act, plans
+from plait.engine.perform import act
+from plait.engine.step import Composite
+from plait.engine.unknown import _UNSEEN, is_unknown_result
 from plait.template.program import FACTS
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class OutputPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtractingAction:
+class ExtractingAction(Composite):
     """An action parts of whose output get names."""
 
     action: Action
@@ -303,7 +304,6 @@ class ExtractingAction:
         """Names that it may give to those after it."""
         return (*getattr(self.action, "captures", ()), *(extract.name for extract in self.extracts))
 
-    @plans
     def run(self, ctx: StepContext) -> dict[str, Json]:
         try:
             value = act(self.action, ctx)

@@ -25,11 +25,10 @@ from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import find_git_root
 from plait.core.values import NOT_KNOWN, Json
-from plait.engine.dry_run import is_unknown_result
 from plait.engine.outcome import Failure, StepError, require_success
-from plait.engine.perform import StepContext, act, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext, act
+from plait.engine.step import Composite, FunctionAction, LeafStep, Step
+from plait.engine.unknown import is_unknown_result
 from plait.program.clean_repository import (
     LISTING,
     SAFE,
@@ -39,10 +38,10 @@ from plait.program.clean_repository import (
     read_settings,
     settings_env,
 )
+from plait.program.ports import Processes, Tracking
 
 if TYPE_CHECKING:
     from plait.program.action_step import Action
-    from plait.program.ports import Hands
     from plait.scope import Scope
 
 
@@ -63,29 +62,39 @@ MERGED: Final = (
 # ── how a flow uses it ───────────────────────────────────────────────────
 
 
+class SharedTracker:
+    """The tracker of a run; shared by all of its steps."""
+
+    def __init__(self) -> None:
+        self.tracker: ChangeTracker | None = None
+
+
 def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
     """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow
     mentions.
     """
-    run = working(ctx.run)
+    run = ctx.run
     if not wanted:
         return
-    if run.rehearsal is not None:
-        run.untracked = wanted
+    tracking = run.shared(Tracking)
+    if run.plan is not None:
+        tracking.unknown = wanted
         return
-    run.changes = ChangeTracker(
-        run.hands, os.path.join(run.folder, "changes"), ctx.directory, wanted
+    tracking.is_on = True
+    shared = run.shared(SharedTracker)
+    shared.tracker = ChangeTracker(
+        run.services.get(Processes), os.path.join(run.folder, "changes"), ctx.directory, wanted
     )
     if "workflow" in wanted:
-        run.changes.base = Snapshot.of(require_success(ctx.perform(BaselineAction())))
+        shared.tracker.base = Snapshot.of(require_success(ctx.perform(_baseline_step())))
 
 
 def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
     """What a step that begins knows: the changes of the one before it, those of the run, the
     repository.
     """
-    tracker = working(ctx.run).changes
-    known, mask = ctx.scope.names, ctx.run.mask
+    tracker = ctx.run.shared(SharedTracker).tracker
+    known, mask = ctx.scope.names, ctx.run.secrets.mask
     if tracker is None:
         return _not_known_yet(_fields(known.get("workflow")))
     # The first step has none before it, so nothing has changed.
@@ -105,8 +114,8 @@ def scope_outside_steps(ctx: StepContext) -> Scope:
     """The names of what a flow does outside of its steps: with those of the run and of the
     repository.
     """
-    run = working(ctx.run)
-    if run.changes is None and not run.untracked:
+    tracking = ctx.run.shared(Tracking)
+    if not tracking.is_on and not tracking.unknown:
         return ctx.scope
     names = names_of_step(ctx)
     return ctx.scope.frame(
@@ -123,23 +132,26 @@ def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
 
 def track_changes(ctx: StepContext, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
     """What an action gives, and what it changed, also if it fails."""
-    tracker = working(ctx.run).changes
+    tracker = ctx.run.shared(SharedTracker).tracker
     if tracker is None or "step" not in tracker.wanted:
         return act()
     before = tracker.snapshot(ctx.directory)
     try:
         value = act()
     except StepError as error:
-        changed = mask_value(tracker.since(before, ctx.directory), ctx.run.mask)
+        changed = mask_value(tracker.since(before, ctx.directory), ctx.run.secrets.mask)
         raise StepError(
             replace(error.failure, output={**error.failure.as_result(), "changes": changed})
         ) from None
-    return {**value, "changes": mask_value(tracker.since(before, ctx.directory), ctx.run.mask)}
+    return {
+        **value,
+        "changes": mask_value(tracker.since(before, ctx.directory), ctx.run.secrets.mask),
+    }
 
 
 def merge_names_at_start(ctx: StepContext) -> dict[str, Json]:
     """`merge.*` for the steps that merge; each of them knows what those before it have added."""
-    tracker = working(ctx.run).changes
+    tracker = ctx.run.shared(SharedTracker).tracker
     if tracker is not None:
         tracker.merges = True
     return names_of_merge(ctx)
@@ -147,12 +159,16 @@ def merge_names_at_start(ctx: StepContext) -> dict[str, Json]:
 
 def names_of_merge(ctx: StepContext) -> dict[str, Json]:
     """`merge.*`: what the run has changed, and where that goes."""
-    run = working(ctx.run)
-    if run.meeting is not None and run.workspaces is not None:
-        return _merge_record(ctx, run.meeting.names(run.workspaces))
-    tracker = run.changes
+    run = ctx.run
+    from plait.program.worktrees.gather import GatherState
+    from plait.program.worktrees.ports import Worktrees
+
+    gathered = run.shared(GatherState).worktree
+    if gathered is not None:
+        return _merge_record(ctx, gathered.names(run.services.get(Worktrees)))
+    tracker = run.shared(SharedTracker).tracker
     if tracker is None:
-        return {} if run.rehearsal is None else dict.fromkeys(MERGED, NOT_KNOWN)
+        return {} if run.plan is None else dict.fromkeys(MERGED, NOT_KNOWN)
     changed = tracker.since(tracker.base, ctx.directory)
     place = tracker.repository(ctx.directory)
     return _merge_record(
@@ -187,7 +203,7 @@ def _merge_record(ctx: StepContext, known: Mapping[str, Json]) -> dict[str, Json
         "file_count": len(files),
         "file_list": ", ".join(files),
     }
-    return _fields(mask_value(facts, ctx.run.mask))
+    return _fields(mask_value(facts, ctx.run.secrets.mask))
 
 
 def _texts(value: Json) -> list[str]:
@@ -198,22 +214,17 @@ def _fields(value: Json) -> dict[str, Json]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineAction:
-    """The snapshot with which a run began, kept for its later lives."""
+def _baseline_step() -> Step:
+    """The snapshot with which a run began, kept for its later attempts."""
 
-    name: str = "beginning"
-    kind: str = "snapshot"
-    title: str = "what the repository holds"
-    fingerprint: str = "beginning"
-    policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
-
-    def run(self, ctx: StepContext) -> Json:
-        tracker = working(ctx.run).changes
+    def snapshot(ctx: StepContext) -> Json:
+        tracker = ctx.run.shared(SharedTracker).tracker
         assert tracker is not None
-        snapshot = tracker.snapshot(ctx.directory)
-        return None if snapshot is None else snapshot.record()
+        found = tracker.snapshot(ctx.directory)
+        return None if found is None else found.record()
+
+    name = "beginning"
+    return LeafStep(name, "snapshot", "what the repository holds", name, FunctionAction(snapshot))
 
 
 # ── snapshots ────────────────────────────────────────────────────────────
@@ -236,12 +247,14 @@ class Snapshot:
 class ChangeTracker:
     """Takes snapshots and compares them.  Safe to share between threads."""
 
-    def __init__(self, hands: Hands, folder: str, project: str, wanted: frozenset[str]) -> None:
+    def __init__(
+        self, processes: Processes, folder: str, project: str, wanted: frozenset[str]
+    ) -> None:
         self.wanted = wanted
         self.base: Snapshot | None = None
         self.merges = False
         """The steps that merge have begun."""
-        self._hands = hands
+        self._processes = processes
         self._folder = folder
         self._project = project
         self._repositories: dict[tuple[str, int], _Repository] = {}
@@ -282,15 +295,17 @@ class ChangeTracker:
         own = find_git_root(self._project)
         prefix = os.path.relpath(os.path.realpath(self._project), own) if own else "."
         place = os.path.normpath(os.path.join(root, prefix))
-        return _Repository(self._hands, root, place if os.path.isdir(place) else root, self._folder)
+        return _Repository(
+            self._processes, root, place if os.path.isdir(place) else root, self._folder
+        )
 
 
 class _Repository:
     """A worktree, read by git with an index and an object store of our own."""
 
-    def __init__(self, hands: Hands, root: str, place: str, folder: str) -> None:
+    def __init__(self, processes: Processes, root: str, place: str, folder: str) -> None:
         self.root = root
-        self._hands = hands
+        self._processes = processes
         self._place = place
         self._env = settings_env(SETTINGS)
         name = sha256_hex(os.fsencode(root))[:16]
@@ -386,7 +401,7 @@ class _Repository:
 
     def _git(self, *args: str, own: bool = False, stdin: bytes = b"") -> bytes:
         env = self._own if own else self._env
-        return self._hands.git(args, cwd=self._place, env={**SAFE, **env}, stdin=stdin)
+        return self._processes.git(args, cwd=self._place, env={**SAFE, **env}, stdin=stdin)
 
 
 def _quote_path(path: str) -> str:
@@ -431,7 +446,7 @@ def changes_record(
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeCheckedAction:
+class ChangeCheckedAction(Composite):
     """An action of which a commit is wanted, or whose new files get names."""
 
     action: Action
@@ -448,9 +463,8 @@ class ChangeCheckedAction:
         """Names that it may give to those after it."""
         return (*getattr(self.action, "captures", ()), *((self.id,) if self.outputs else ()))
 
-    @plans
     def run(self, ctx: StepContext) -> dict[str, Json]:
-        tracker = working(ctx.run).changes
+        tracker = ctx.run.shared(SharedTracker).tracker
         before = None if tracker is None else tracker.snapshot(ctx.directory)
         value = act(self.action, ctx)
         assert isinstance(value, dict), "it is how an action ended"

@@ -64,7 +64,7 @@ class Chat:
                 case Failed(why):
                     failure = why
             # What was heard before is shown when this is.
-            ctx.run.notify(ModelText(conversation.name, ""))
+            ctx.run.events.notify(ModelText(conversation.name, ""))
             line = self.listen(failure)
             if line is None:
                 return _require_no_failure(value, failure)
@@ -77,7 +77,7 @@ class Chat:
         self, conversation: AgentStep, ctx: StepContext, said: list[Message]
     ) -> Succeeded | Failed:
         said.append(
-            Message("user", ctx.run.mask(conversation.prompt))
+            Message("user", ctx.run.secrets.mask(conversation.prompt))
         )  # even if it is stopped at once
         try:
             outcome = ctx.perform(ChatTurn(conversation, said))
@@ -101,10 +101,12 @@ class Chat:
         recorded.
         """
         path = ctx.child(conversation).path
-        asked = {"asked": {"user": ctx.run.mask(conversation.prompt)}}
+        asked = {"asked": {"user": ctx.run.secrets.mask(conversation.prompt)}}
         outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))
         said = path, conversation.kind, conversation.title, conversation.fingerprint
-        ctx.run.emit(StepFinished(*said, outcome, 0.0, used=ctx.run.take_charges(path)))
+        ctx.run.events.emit(
+            StepFinished(*said, outcome, 0.0, used=ctx.run.budgets.take_charges(path))
+        )
         return outcome
 
 

@@ -19,7 +19,6 @@ from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json, Unknown, deep_copy, text
 from plait.engine.backend import MOST_PARALLEL, Backend, MapRun, WorkItem
-from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.events import ItemsCounted, ItemsReplayed
 from plait.engine.journal import StepRecord, in_bitmap
 from plait.engine.outcome import (
@@ -33,13 +32,14 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.paths import is_item
-from plait.engine.perform import StepContext, act, perform, plans
-from plait.engine.replay import items_selected_at, replay
-from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy, Retry, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext, act, perform
+from plait.engine.replay import items_selected_at
+from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Composite, Policy, Retry, Step
+from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import complete_output, require_complete_output
 from plait.program.on_empty import OnEmpty, check_not_empty
+from plait.program.ports import ItemCounts
 from plait.program.step_list import StepList as Steps
 from plait.scope import Scope
 from plait.template.program import FACTS
@@ -89,7 +89,7 @@ class ItemsStep(Step, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class Map(Composite):
     name: str
     items: ItemsStep
     steps: Steps
@@ -127,27 +127,24 @@ class Map:
         around = () if self.isolation is None else self.isolation.around
         return [self.items, MapItem(self, "*", "each item", self.steps.fingerprint), *around]
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         found, ctx = ctx.perform_next(self.items, 0)
         value = require_success(found)
         if _is_unknown(value):
             return self._plan_items(ctx)
         total = _count(value)
-        ctx.run.emit(ItemsCounted(ctx.path, total))
+        ctx.run.events.emit(ItemsCounted(ctx.path, total))
         parallel = self._parallel(ctx)
         shelter = self._shelter(ctx, parallel)
         watch = _Watch(self, ctx, total, shelter)
         if (
             "/" not in ctx.path
         ):  # those of a fan inside an item would be too many, and nobody asks for them
-            working(ctx.run).tallies[ctx.path] = watch.counts
+            ctx.run.shared(ItemCounts)[ctx.path] = watch.counts
         watch.look_back()
         done = watch.remember_many()
         work = self.items.read(value, ctx, without=done) if total else iter(())
-        backend: Backend = working(ctx.run).backend
-        # What a dry run shows is in the order of the items.
-        parallel = 1 if working(ctx.run).rehearsal is not None else parallel
+        backend: Backend = ctx.run.backend
         if shelter is not None:
             parallel = shelter.threads(parallel, total)
         # Worktrees are on this machine, and so are the items that work in them.
@@ -159,9 +156,9 @@ class Map:
             parallel=parallel,
             fanned=fanned,
         )
-        ctx.run.require_not_stopped()
+        ctx.run.stop.require_unset()
         watch.require_enough_successes()
-        if self.expects_all and watch.failed and working(ctx.run).rehearsal is None:
+        if self.expects_all and watch.failed and not watch.shows_all:
             what = f"{watch.failed} of {total} items failed"
             raise StepError(Failure(what, path=ctx.path, output=watch.counts()))
         return (
@@ -177,7 +174,6 @@ class Map:
 
     def _plan_items(self, ctx: StepContext) -> Json:
         """In a dry run, of items that only a run can find: the steps once, with their holes."""
-        assert working(ctx.run).rehearsal is not None
         # Names of an item that this loop is inside of would look like those of its own.
         unknown = ("item", "item_index", "item_total", "item_id", *_short_names(ctx.scope))
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
@@ -211,7 +207,7 @@ MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class MapItem:
+class MapItem(Composite):
     """The steps of a fan for one of its items."""
 
     fan: Map
@@ -236,11 +232,10 @@ class MapItem:
             each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
         )
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         if self.shelter is None:
             return act(self.fan.steps, ctx)
-        return self.shelter.run(self.fan.steps, ctx, self.title, self.key)
+        return self.shelter.run_item(self.fan.steps, ctx, self.title, self.key)
 
 
 def remote_map_run(fan: Map, ctx: StepContext, total: int) -> MapRun:
@@ -277,6 +272,8 @@ class _Watch:
         self.fan = fan
         self.shelter = shelter
         self.turn = ctx
+        self.shows_all = ctx.run.plan is not None
+        """A dry run shows every item, also those that a run would not come to."""
         self._short = _short_names(ctx.scope)
         self._aliases = _aliases(ctx.scope)
         self.total = total
@@ -292,13 +289,8 @@ class _Watch:
         """Nothing begins where earlier lives have failed too often, before that is come to item by
         item.
         """
-        run, most = working(self.turn.run), self.fan.errors.max_failures
-        if (
-            most is None
-            or run.is_first_run
-            or not self.turn.can_replay
-            or run.rehearsal is not None
-        ):
+        run, most = self.turn.run, self.fan.errors.max_failures
+        if most is None or run.replay.is_first_run or not self.turn.can_replay or self.shows_all:
             return
         text = self.fan.steps.fingerprint
         after = max(
@@ -306,7 +298,7 @@ class _Watch:
             items_selected_at(run.journal, self.turn.path, self.fan.items.name),
         )
         stay_failed = sum(
-            known.fingerprint == text or run.retried.keeps(known.path, text)
+            known.fingerprint == text or run.replay.retried.keeps(known.path, text)
             for known in run.journal.failures_in(self.turn.path, after=after)
             if is_item(known.path)
         )
@@ -317,22 +309,22 @@ class _Watch:
         """By order: 1 for items that an earlier life has done, and that are not looked at one by
         one.
         """
-        run = working(self.turn.run)
-        if self.total < MANY or run.is_first_run or run.rehearsal is not None:
+        run = self.turn.run
+        if self.total < MANY or run.replay.is_first_run or self.shows_all:
             return b""
         if not self.turn.can_replay or self.shelter is not None:
             return b""
-        if run.hooks is not None and run.hooks.has("item_finished", self.turn.path):
+        if run.hooks.has("item_finished"):
             return b""  # somebody may still have to hear of one
         # Where some items are retried, all others stay done, also by a text that was another one.
         fingerprint = self.fan.steps.fingerprint
-        stay_done = run.retried.keeps(f"{self.turn.path}/item:*", fingerprint)
+        stay_done = run.replay.retried.keeps(f"{self.turn.path}/item:*", fingerprint)
         text = None if stay_done else fingerprint
         done = run.journal.completed_items(self.turn.path, text, after=self.turn.replay_after)[
             : self.total
         ]
         self.successful = done.count(1)
-        run.notify(ItemsReplayed(self.turn.path, done))
+        run.events.notify(ItemsReplayed(self.turn.path, done))
         return done
 
     def while_wanted(self, work: Iterator[WorkItem]) -> Iterator[WorkItem]:
@@ -351,23 +343,22 @@ class _Watch:
     def _is_wanted(self) -> bool:
         """Is another item to begin?  If there is a pause, it is over then."""
         while (left := self._pause_left()) > 0:
-            self.turn.run.pause(left)
-        rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
-        return (self.enough is None or rehearsed) and not self.turn.run.is_stopping()
+            self.turn.run.stop.pause(left)
+        return (self.enough is None or self.shows_all) and not self.turn.run.stop.is_set()
 
     def _pause_left(self) -> float:
         """Seconds; no longer than there is time: then the next item is told that it has none."""
         rest = self.paused_until - time.monotonic()
         if rest <= 0:
             return 0.0
-        left = working(self.turn.run).time_left(self.turn)
+        left = self.turn.run.budgets.time_left(self.turn)
         return rest if left is None else min(rest, left)
 
     def perform(self, work: WorkItem) -> Outcome:
         item, turn = self.item_step(work)
         if self.shelter is not None:
             return self.shelter.perform(item, turn, partial(self._count, work))
-        known = replay(item, turn)
+        known = turn.run.replay.find(item, turn)
         if known is None:
             return perform(item, turn)
         self._remembered.add(work.order)
@@ -375,7 +366,7 @@ class _Watch:
 
     def item_step(self, work: WorkItem) -> tuple[MapItem, StepContext]:
         """The step that an item is, and its turn."""
-        title = self.turn.run.mask(item_title(work.item))
+        title = self.turn.run.secrets.mask(item_title(work.item))
         item = MapItem(self.fan, work.key, title, self.fan.steps.fingerprint, shelter=self.shelter)
         scope = self.turn.scope.frame("item", phase=self._names(work))
         return item, self.turn.child(item, scope=scope, order=work.order)
@@ -440,7 +431,9 @@ class _Watch:
             self.paused_until = time.monotonic() + circuit.pause
             why = _why_pause(circuit.failures, again=self.closing > 0)
             self.closing, self.in_a_row = circuit.successes, 0
-            self.turn.run.note(self.turn.path, f"{why}: no new items for {circuit.pause:g} s")
+            self.turn.run.events.note(
+                self.turn.path, f"{why}: no new items for {circuit.pause:g} s"
+            )
 
     @property
     def outcome_count(self) -> int:
@@ -455,7 +448,9 @@ class _Watch:
         )
 
     def _stop(self, why: str, kind: str = "stopped") -> None:
-        self.enough = self.enough or Failure(self.turn.run.mask(why), kind, path=self.turn.path)
+        self.enough = self.enough or Failure(
+            self.turn.run.secrets.mask(why), kind, path=self.turn.path
+        )
 
     def require_enough_successes(self) -> None:
         if self.enough is not None:
@@ -465,7 +460,7 @@ class _Watch:
     def _count_remembered(self) -> None:
         """Count what earlier lives of the run recorded of items that this one did not come to."""
         run = self.turn.run
-        if run.is_first_run:
+        if run.replay.is_first_run:
             return
         items = f"{self.turn.path}/item:"
         chosen = items_selected_at(run.journal, self.turn.path, self.fan.items.name)
@@ -622,18 +617,17 @@ def foreach(
 
 
 @dataclass(frozen=True, slots=True)
-class ForeachAction:
+class ForeachAction(Composite):
     fan: Map
 
     @property
     def inner(self) -> Sequence[Step]:
         return (self.fan,)
 
-    @plans
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
         outcome = ctx.perform(self.fan)
-        if working(ctx.run).rehearsal is not None:
+        if ctx.run.plan is not None:
             return _plan_result(outcome, ctx)
         found = list(self._results(ctx))
         record: dict[str, Json] = {
@@ -676,7 +670,7 @@ def _as_one(failure: Failure, found: Sequence[dict[str, Json]], record: dict[str
 
 
 @dataclass(frozen=True, slots=True)
-class ListItems:
+class ListItems(Composite):
     """The step that finds the items; they are its value."""
 
     source: Source
@@ -689,20 +683,21 @@ class ListItems:
     policy: Policy = DEFAULT_POLICY
     inner: Sequence[Step] = ()
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
-        rehearsed = working(ctx.run).rehearsal is not None
         match self.source:
             case ValueSource(template, strict):
                 found = template.render(ctx.scope, strict=strict)
-                if rehearsed and isinstance(found, str | Unknown) and _is_open(template, ctx.scope):
+                # In a dry run: a text may still hold what only a run can fill.
+                is_open = ctx.run.plan is not None and isinstance(found, str | Unknown)
+                if is_open and _is_open(template, ctx.scope):
                     return {"count": None}
                 items = _as_list(found)
             case CommandSource(script, shell, strict):
-                items = _command_items(ShellAction(script, shell, strict), ctx)
-                if rehearsed:
-                    return {"count": None}  # only a run will know
-        items = deep_copy(mask_value(items[: self.max_items], ctx.run.mask))
+                ended = act(ShellAction(script, shell, strict), ctx)
+                if is_unknown_result(ended):
+                    return {"count": None}
+                items = _command_items(ended)
+        items = deep_copy(mask_value(items[: self.max_items], ctx.run.secrets.mask))
         check_not_empty(len(items), self.on_empty, ctx, "foreach", self._why_empty())
         return {"count": len(items), "items": items}
 
@@ -741,9 +736,7 @@ def _as_list(found: Json) -> list[Json]:
     )
 
 
-def _command_items(command: ShellAction, ctx: StepContext) -> list[Json]:
-    ended = act(command, ctx)
-    assert isinstance(ended, dict), "it is how an action ended"
+def _command_items(ended: dict[str, Json]) -> list[Json]:
     require_complete_output(ended, "output", use="a list of items")
     output = ended.get("output")
     return _lines(output) if isinstance(output, str) else []

@@ -23,4 +23,6 @@ def check_not_empty(count: int, on_empty: OnEmpty, ctx: StepContext, what: str, 
     if on_empty == "fail":
         raise StepError(Failure(f"{said}, and on_empty is fail", EMPTY, path=ctx.path))
     owner = ctx.path.removesuffix("/items")  # nobody knows the step that finds them
-    ctx.run.warn(owner, f"{said}; write on_empty: ok if that is right, on_empty: fail if it is not")
+    ctx.run.events.warn(
+        owner, f"{said}; write on_empty: ok if that is right, on_empty: fail if it is not"
+    )

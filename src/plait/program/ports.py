@@ -1,14 +1,13 @@
-"""What steps need of the world outside: processes, tools, requests, models, files."""
+"""What steps need of the world outside: processes, files, requests, tools, results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from plait.agents.ports import ToolCatalog
 from plait.core.hints import TYPE_CHECKING, Protocol
-from plait.engine.working_run import working
 
 if TYPE_CHECKING:
-    from plait.agents.messages import Provider, ToolOffer
     from plait.core.hints import Final
     from plait.core.values import Json
     from plait.engine.event_bus import StopSignal
@@ -59,6 +58,19 @@ TIMEOUT_EXIT_CODE: Final = 124
 """Why an output is lost, said once for the whole run."""
 
 
+class Tracking:
+    """Does a run watch what its steps change?  Shared by all of its steps."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.unknown: frozenset[str] = frozenset()
+        """In a dry run: the names of which only a run knows what has changed."""
+
+
+class ItemCounts(dict[str, "Callable[[], dict[str, Json]]"]):
+    """By the path of a map that runs: how its items have ended until now."""
+
+
 class Subflow(Protocol):
     """A flow that is called like a tool: its steps are performed where the call stands."""
 
@@ -69,8 +81,8 @@ class Subflow(Protocol):
         """`{output, …}`; raises StepError when it fails."""
 
 
-class Hands(Protocol):
-    """The ways in which a step touches the world."""
+class Processes(Protocol):
+    """Shell commands and git."""
 
     def shell(
         self,
@@ -85,63 +97,6 @@ class Hands(Protocol):
     ) -> ProcessResult:
         """Run a bound script to its end; a ProcessError if it took too long or the run is to
         stop.
-        """
-
-    def call(
-        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
-    ) -> ToolResult: ...
-
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
-        """The flow that a tool is, with its parameters checked; None if it is no flow.
-
-        Its file was judged as every tool is, before anything in it was looked at.
-        """
-
-    def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
-        """Raises what is wrong with a call, as far as that is known before it; nothing is
-        called.
-        """
-
-    def code(self, tool_id: str) -> CodeParams:
-        """Which parameters of a tool are read as code; none of one that cannot be found."""
-
-    def is_once(self, tool_id: str) -> bool:
-        """Does the header of a tool say that it is rather asked about than called twice?"""
-
-    def digest(self, tool_id: str) -> str | None:
-        """One digest for all files of a tool's chain; None if they do not decide what it does."""
-
-    def recall(self, key: str) -> Json:
-        """What was kept in this project under a key; None if nothing was, or it had to make
-        room.
-        """
-
-    def keep(self, key: str, value: Json) -> None: ...
-
-    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:
-        """The tools whose ids match a pattern, and that may run, as a model sees them, by id.
-
-        A pattern without `*` names a tool that has to be there; a TrustError if one may not run.
-        Without `ask_servers` nothing is started: of a tool of an MCP server its file alone is
-        known.
-        """
-
-    def request(self, call: RequestCall) -> PrimitiveResult: ...
-
-    def read(self, path: str, *, directory: str) -> bytes:
-        """A file below the project; an InputError if there is none."""
-
-    def is_inside(self, directory: str) -> bool:
-        """Is a folder the project, or below it, wherever links lead?"""
-
-    def write(
-        self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool
-    ) -> str:
-        """Put a whole file in place, below the project, at once or not at all; its full path."""
-
-    def copy(self, source: str, path: str, *, directory: str) -> str:
-        """Put a copy of a long output in place, as `write` does; a LimitError if there is not all
-        of it.
         """
 
     def lines(
@@ -163,17 +118,75 @@ class Hands(Protocol):
         `env` is added to an environment without any `GIT_…` variable.
         """
 
-    def provider(self, name: str | None) -> Provider | None:
-        """The provider of that name, or the one that is used if nothing is said; None if there is
-        none.
+
+class Files(Protocol):
+    """Files below the project."""
+
+    def read(self, path: str, *, directory: str) -> bytes:
+        """A file below the project; an InputError if there is none."""
+
+    def is_inside(self, directory: str) -> bool:
+        """Is a folder the project, or below it, wherever links lead?"""
+
+    def write(
+        self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool
+    ) -> str:
+        """Put a whole file in place, below the project, at once or not at all; its full path."""
+
+    def copy(self, source: str, path: str, *, directory: str) -> str:
+        """Put a copy of a long output in place, as `write` does; a LimitError if there is not all
+        of it.
         """
 
-    def at(self, directory: str, env: Mapping[str, str]) -> Hands:
-        """The same hands for a step in a folder and an environment of its own: its tools are there,
-        too.
+
+class Http(Protocol):
+    """Requests to servers."""
+
+    def request(self, call: RequestCall) -> PrimitiveResult: ...
+
+
+class Results(Protocol):
+    """Results of tools that a project keeps beyond a run."""
+
+    def recall(self, key: str) -> Json:
+        """What was kept in this project under a key; None if nothing was, or it had to make
+        room.
         """
 
+    def keep(self, key: str, value: Json) -> None: ...
 
-def tools(ctx: StepContext) -> Hands:
-    """The hands of a step, where it is and with what it was given."""
-    return working(ctx.run).hands.at(ctx.directory, ctx.env)
+
+class Tools(ToolCatalog, Protocol):
+    """The tools that a flow may call."""
+
+    def call(
+        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
+    ) -> ToolResult: ...
+
+    def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
+        """The flow that a tool is, with its parameters checked; None if it is no flow.
+
+        Trust in its file is checked before anything in it is read.
+        """
+
+    def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+        """Raises what is wrong with a call, as far as that is known before it; nothing is
+        called.
+        """
+
+    def code(self, tool_id: str) -> CodeParams:
+        """Which parameters of a tool are read as code; none of one that cannot be found."""
+
+    def is_once(self, tool_id: str) -> bool:
+        """Does the header of a tool say that it is rather asked about than called twice?"""
+
+    def digest(self, tool_id: str) -> str | None:
+        """One digest for all files of a tool's chain; None if they do not decide what it does."""
+
+    def at(self, directory: str, env: Mapping[str, str]) -> Tools:
+        """The same tools for a step with a folder and an environment of its own."""
+
+
+def tools_at(ctx: StepContext) -> Tools:
+    """The tools of a step, in its folder and with its environment."""
+    return ctx.run.services.get(Tools).at(ctx.directory, ctx.env)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING, Protocol
 from plait.core.records import dataclass
 from plait.engine.outcome import require_success
-from plait.engine.perform import plans
+from plait.engine.step import Composite
 
 if TYPE_CHECKING:
     from plait.agents.session import AgentStep
@@ -46,7 +46,7 @@ class FilledDirective:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectiveProgram:
+class DirectiveProgram(Composite):
     """The program of a directive: one conversation."""
 
     name: str
@@ -67,7 +67,6 @@ class DirectiveProgram:
     def fan(self) -> Map | None:
         return None
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         return require_success(ctx.perform(self.conversation))
 

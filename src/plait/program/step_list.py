@@ -13,10 +13,10 @@ from plait.core.digests import sha256_hex
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json
-from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.outcome import Failed, Failure, Skipped, StepError, Succeeded
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
+from plait.engine.unknown import UNKNOWN_RESULT
 from plait.program.capture import TRUNCATED
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StepList:
+class StepList(Composite):
     name: str
     steps: tuple[ActionStep, ...]
     fingerprint: str
@@ -36,7 +36,6 @@ class StepList:
     def inner(self) -> Many[Step]:
         return self.steps
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         captures: dict[str, Json] = {}
         output: Json = None
@@ -65,7 +64,7 @@ class StepList:
                         captures |= names
                         ctx = _behind(step, ctx, dict(UNKNOWN_RESULT), names)
                         continue
-                    ctx.run.note(
+                    ctx.run.events.note(
                         ctx.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
                     )
                     ended = failure.as_result()
@@ -93,9 +92,8 @@ ITEMS: Final = ("item", "rounds")
 
 
 def _is_rehearsed(ctx: StepContext) -> bool:
-    from plait.engine.working_run import working
 
-    return working(ctx.run).rehearsal is not None
+    return ctx.run.plan is not None
 
 
 def _behind(

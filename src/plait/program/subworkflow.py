@@ -13,11 +13,10 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, contains_unknown
-from plait.engine.dry_run import UNKNOWN_RESULT
 from plait.engine.outcome import DeadlineExceeded, StepError, too_long
-from plait.engine.perform import StepContext, act, plans
-from plait.engine.step import Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext, act
+from plait.engine.step import Composite, Step
+from plait.engine.unknown import UNKNOWN_RESULT
 from plait.scope.frames import DATA_ENV_FRAME, GIVEN
 from plait.template.sinks import is_own_text, render_json_value
 
@@ -45,7 +44,7 @@ class Entered:
 
 
 @dataclass(frozen=True, slots=True)
-class Subworkflow:
+class Subworkflow(Composite):
     """The action of a `workflow:` step."""
 
     program: WorkflowProgram
@@ -67,11 +66,10 @@ class Subworkflow:
     def inner(self) -> Sequence[Step]:
         return self.program.inner
 
-    @plans
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
         entered = self._enter_flow(ctx)
-        working(ctx.run).add_secrets(entered.secrets)
+        ctx.run.secrets.add(entered.secrets)
         facts = ctx.scope.names.get("workflow")
         own = {
             **(facts if isinstance(facts, Mapping) else {}),
@@ -85,7 +83,7 @@ class Subworkflow:
             scope = scope.frame(label, env=of_it)
         inner = replace(ctx, scope=scope, env={**ctx.env, **entered.env})
         value = self._in_time(inner)
-        if working(ctx.run).rehearsal is not None:
+        if ctx.run.plan is not None:
             return dict(UNKNOWN_RESULT)
         return {
             "output": value.get("output") if isinstance(value, dict) else None,

@@ -28,8 +28,8 @@ from plait.engine.outcome import (
 from plait.engine.perform import StepContext
 from plait.engine.replay import replay_unless_failed
 from plait.engine.step import Step
-from plait.engine.working_run import working
 from plait.program.capture import complete_output, strip_newlines
+from plait.program.ports import Files
 from plait.template.sinks import render_text
 
 if TYPE_CHECKING:
@@ -98,12 +98,12 @@ class Validation:
     def _run_check(
         self, ctx: StepContext, scope: Scope, number: int
     ) -> tuple[ValidationResult, StepContext]:
-        rehearsing = working(ctx.run).rehearsal is not None
+        rehearsing = ctx.run.plan is not None
         file = (
             None if self.result_file is None or rehearsing else render_text(self.result_file, scope)
         )
         before = None if file is None else _file_state(file, ctx)
-        fresh = ctx.run.is_first_run
+        fresh = ctx.run.replay.is_first_run
         # What it says leads to something, also if it says it by failing: it is asked once.
         check = replace(self.check, policy=replace(self.check.policy, keep_failure=True))
         name = f"check@{number}"
@@ -123,8 +123,8 @@ class Validation:
         result = _output(outcome)
         if file is not None and not (failed and _file_state(file, ctx) == before):
             result = (
-                working(ctx.run)
-                .hands.read(file, directory=ctx.directory)
+                ctx.run.services.get(Files)
+                .read(file, directory=ctx.directory)
                 .decode("utf-8", "replace")
             )
         found = parse_validation(
@@ -157,7 +157,7 @@ def _file_state(file: str, ctx: StepContext) -> tuple[Json, ...]:
     there.
     """
     try:
-        data = working(ctx.run).hands.read(file, directory=ctx.directory)
+        data = ctx.run.services.get(Files).read(file, directory=ctx.directory)
     except PlaitError:
         return ()
     try:

@@ -12,9 +12,8 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_text
 from plait.engine.outcome import Succeeded, require_success
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import Composite, Step
 from plait.program.map import Map, item_results
 from plait.program.step_list import StepList as Steps
 
@@ -26,7 +25,7 @@ MAP_FACTS = ("total", "successful", "failed", "skipped", "success_rate", *MAP_LI
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowProgram:
+class WorkflowProgram(Composite):
     name: str
     steps: Steps | None = None
     """A flow without phases."""
@@ -54,7 +53,6 @@ class WorkflowProgram:
             for part in self.inner
         )
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         """The value of the last phase; raises StepError when one fails."""
         if self.tracks:
@@ -93,8 +91,7 @@ class WorkflowProgram:
         return context_after_map(ctx, fan, value)
 
     def _end_meeting(self, ctx: StepContext) -> None:
-        rehearsed = working(ctx.run).rehearsal is not None
-        if self.fan is not None and self.fan.isolation is not None and not rehearsed:
+        if self.fan is not None and self.fan.isolation is not None:
             from plait.program.worktrees.gather import close_gather_worktree
 
             close_gather_worktree(ctx)
@@ -106,7 +103,7 @@ class WorkflowProgram:
     def _with_map(self, ctx: StepContext, fan: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
-        if working(ctx.run).rehearsal is not None and (ctx.run.is_first_run or not ctx.can_replay):
+        if ctx.run.plan is not None and (ctx.run.replay.is_first_run or not ctx.can_replay):
             # A dry run knows at most how many items there are, and not what would become of them.
             known = {"total": facts["total"]} if "total" in facts else {}
             return ctx.scope.frame(

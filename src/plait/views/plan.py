@@ -11,7 +11,7 @@ from plait.views.terminal import paint_for
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
-    from plait.engine.working_run import PlannedStep
+    from plait.engine.dry_run import PlannedStep
 
 
 REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails", "skipped")

@@ -16,7 +16,7 @@ from plait.adapters.dask.cluster import Fetched, TimedCall
 from plait.adapters.dask.heartbeats import Signs
 from plait.core.errors import InputError, ProcessError
 from plait.engine.backend import WorkItem
-from plait.engine.context import RunContext
+from plait.engine.event_bus import Mask
 from plait.engine.events import Note, StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import DeadlineExceeded, Failed, Outcome, Succeeded
@@ -24,6 +24,7 @@ from plait.engine.perform import StepContext
 from plait.program.map import Map, remote_map_run
 from plait.program.step_list import step_list
 from plait.scope import Scope
+from program.fakes import new_run
 
 THREADS = 2
 SILENCE = object()
@@ -275,6 +276,9 @@ class Office:
 
 
 class Played:
+    def hide(self, mask: Mask) -> None:
+        self.hidden = mask
+
     def __init__(
         self,
         answer: Callable[[str, int], object],
@@ -290,7 +294,8 @@ class Played:
         self.scheduler.twice = twice
         self.office = Office()
         self.journal = MemoryJournal()
-        self.run = RunContext("r", self.journal)
+        self.hide(str)
+        self.run = new_run(journal=self.journal, mask=lambda text: self.hidden(text))
         self.ended: list[tuple[str, Outcome]] = []
         self.taken = 0
         fan = Map("map", None, step_list("each", []), "f")  # type: ignore[arg-type]
@@ -314,7 +319,7 @@ class Played:
         try:
             self.crew.work()
         finally:
-            self.run.close()
+            self.run.events.close()
         return self
 
     @property
@@ -474,7 +479,7 @@ def test_what_is_recorded_is_not_sent() -> None:
         StepFinished("map/item:5", "item", "5", known, Succeeded("before"), 0.0, 5)
     )
     played.journal.reopen()
-    played.run.is_first_run = False
+    played.run.replay.is_first_run = False
     played.go()
     assert "5" not in played.scheduler.tries
     assert ("5", Succeeded("before")) in played.ended

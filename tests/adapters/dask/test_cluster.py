@@ -468,8 +468,8 @@ def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:
     import gc
     import threading
 
-    from plait.app.services import LocalServices
+    from plait.app.services import LocalTools
     from plait.engine.event_bus import StopSignal
 
-    hands = LocalServices(str(tmp_path), str(tmp_path), StopSignal(), env={})
+    hands = LocalTools(str(tmp_path), str(tmp_path), StopSignal(), env={})
     assert not any(isinstance(one, threading.local) for one in gc.get_referents(hands, vars(hands)))

@@ -17,12 +17,11 @@ from plait.core.errors import InputError, TrustError
 from plait.core.values import Json, Secret
 from plait.engine.backend import WorkItem
 from plait.engine.events import StepFinished, StepStarted
-from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, Succeeded
 from plait.engine.perform import StepContext
-from plait.engine.working_run import WorkingRun
 from plait.lang.workflow.read import load_workflow
 from plait.program.map import remote_map_run
+from program.fakes import new_run
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -101,9 +100,8 @@ def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
     for name, text in {"flow.yaml": flow, **files}.items():
         (folder / name).write_text(text)
     loaded = load_workflow(str(folder / "flow.yaml"), project=str(folder), environ=ENVIRON)
-    run = WorkingRun("r", MemoryJournal())
+    run = new_run(folder=str(folder))
     try:
-        run.folder = str(folder)
         assert loaded.program.fan is not None
         turn = StepContext(run, "map", loaded.scope("r"), directory=str(folder))
         fanned = remote_map_run(loaded.program.fan, turn, 1)
@@ -111,7 +109,7 @@ def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
         assert office.takes(fanned)
         return office.parcel(fanned, shared=False)[1]
     finally:
-        run.close()
+        run.events.close()
 
 
 def test_only_those_variables_are_sent_that_a_step_of_the_items_names_and_all_secrets(

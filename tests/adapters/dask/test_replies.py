@@ -178,7 +178,7 @@ REPLIES = list(
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda one: type(one).__name__)
 def test_no_journal_no_result_and_no_error_gets_a_secret_from_a_worker(reply: object) -> None:
     played = Played(lambda key, _: reply if key == "3" else done(key))
-    played.run.mask = mask
+    played.hide(mask)
     raised: list[str] = []
     try:
         played.go()
@@ -195,7 +195,7 @@ def test_no_journal_no_result_and_no_error_gets_a_secret_from_a_worker(reply: ob
 @pytest.mark.parametrize("error", [RuntimeError(SAID), ImportError(SAID, name="attrs")])
 def test_a_worker_that_raises_when_it_is_greeted_is_told_without_secrets(error: Exception) -> None:
     played = Played(lambda key, _: done(key))
-    played.run.mask = mask
+    played.hide(mask)
     played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(workers or ["w"], error)  # type: ignore[method-assign]
     with pytest.raises(PlaitError, match=r"said \*\*\*"):
         played.go()
@@ -206,14 +206,14 @@ def test_a_worker_that_raises_when_it_is_greeted_is_told_without_secrets(error: 
 )
 def test_a_secret_in_a_version_stops_no_run(secret: str) -> None:
     played = Played(lambda key, _: done(key))
-    played.run.mask = Masker([secret]).mask
+    played.hide(Masker([secret]).mask)
     played.go()
     assert len(played.ended) == 20
 
 
 def test_another_version_is_told_without_secrets() -> None:
     played = Played(lambda key, _: done(key))
-    played.run.mask = Masker(["very.secret.4711"]).mask
+    played.hide(Masker(["very.secret.4711"]).mask)
     played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(  # type: ignore[method-assign]
         workers or ["w"], "very.secret.4711"
     )

@@ -128,9 +128,11 @@ class Place:
             folder=str(self.folder / self.state),
             retried=RetriedItems(frozenset(retried)),
             repeat=repeat,
+            workspaces=GitWorktrees(
+                self.start, str(self.project), str(self.folder / self.state), "r1"
+            ),
         )
         self.project.mkdir(parents=True, exist_ok=True)
-        run.workspaces = GitWorktrees(self.start, str(self.project), run.folder, run.id)
         try:
             return performed(self.fan, run, directory=str(self.project))
         finally:

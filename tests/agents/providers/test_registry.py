@@ -22,11 +22,12 @@ from agents.providers.talk import (
     serving,
 )
 from plait.agents.messages import TokenUsage
+from plait.agents.ports import Models
 from plait.agents.providers.registry import names
 from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import StructuredProvider
 from plait.app.runs import Options, RunObservers, run_flow
-from plait.app.services import LocalServices
+from plait.app.services import LocalModels, local_services
 from plait.app.toolbox import toolbox
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, TrustError
@@ -51,8 +52,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def found(project: Project, name: str | None = None, *, env: dict[str, str] | None = None) -> Any:
     """The provider that a flow with these variables of its own would ask."""
-    hands = LocalServices(str(project.root), "", StopSignal(), env=env or {})
-    return hands.provider(name)
+    services = local_services(str(project.root), "", StopSignal(), env=env or {})
+    return services.get(Models).provider(name)
 
 
 def elsewhere(url: str, more: str = "") -> str:
@@ -288,7 +289,7 @@ def test_an_address_that_is_none_is_refused_and_not_shown(
 
 
 def test_one_provider_is_made_once_for_a_run(project: Project) -> None:
-    hands = LocalServices(str(project.root), "", StopSignal(), env={})
+    hands = LocalModels(str(project.root))
     assert hands.provider("openai") is hands.provider("openai")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agents.scripted import failed
-from plait.app.hooks import begin
 from plait.core.values import Json
+from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
 from plait.lang.load import load_flow
 from program.fakes import new_run
@@ -115,11 +115,11 @@ def test_what_is_told_of_the_run_of_a_directive_knows_the_model_that_its_file_na
     (tmp_path / "d.md").write_text(
         "---\nmodel: m\nhooks: [{id: h, event: run_failed, verb: abort}]\n---\ntalk\n"
     )
-    run = new_run(Hands(tmp_path, chatty))
-    begin(load_flow(str(tmp_path / "d.md"), environ={}), run)
-    assert run.hooks is not None
+    loaded = load_flow(str(tmp_path / "d.md"), environ={})
+    run = new_run(Hands(tmp_path, chatty), loaded=loaded)
+    assert isinstance(run.hooks, HookRunner)
     assert run.hooks._names["model"] == "m"
-    run.close()
+    run.events.close()
 
 
 def test_a_node_that_is_told_of_as_done_is_counted(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def value_of(program: Any, hands: ToolHands) -> Any:
     try:
         return program.run(turn_of(run))
     finally:
-        run.close()
+        run.events.close()
 
 
 # ── inputs and outputs are checked ───────────────────────────────────────

@@ -64,7 +64,7 @@ def finished(loaded: LoadedFlow, folder: Path, hands: FakeHands) -> Any:
     try:
         return loaded.program.run(turn)
     finally:
-        run.close()
+        run.events.close()
 
 
 def commands(hands: FakeHands) -> list[str]:
@@ -930,7 +930,7 @@ def test_files_that_a_step_produced_have_names(tmp_path: Path) -> None:
     run = new_run(hands, folder=str(state))
     loaded = load(project, flow)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(project)))
-    run.close()
+    run.events.close()
     assert commands(hands)[-1] == "cat new-spec.md a.log b.log"
 
 
@@ -952,7 +952,7 @@ def test_a_step_that_has_to_leave_a_commit_fails_without_one(tmp_path: Path, com
     else:
         with pytest.raises(StepError, match="the step left no commit behind, and one is required"):
             loaded.program.run(turn)
-    run.close()
+    run.events.close()
 
 
 def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
@@ -960,9 +960,9 @@ def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
     hands = FakeHands()
     run = new_run(hands, folder=str(tmp_path), rehearsing=True)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
-    run.close()
-    assert run.rehearsal is not None
-    assert [(one.kind, one.shown) for one in run.rehearsal] == [
+    run.events.close()
+    assert run.plan is not None
+    assert [(one.kind, one.shown) for one in run.plan.steps] == [
         ("items", "ls"),
         ("shell", "cat ${item}"),
     ]
@@ -987,9 +987,9 @@ def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_
     loaded = load(tmp_path, OPEN, given={"p": "x"})
     run = new_run(FakeHands(), folder=str(tmp_path), rehearsing=True)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
-    run.close()
-    assert run.rehearsal is not None
-    assert [(one.path, one.shown) for one in run.rehearsal] == [
+    run.events.close()
+    assert run.plan is not None
+    assert [(one.path, one.shown) for one in run.plan.steps if not one.skipped] == [
         ("setup/0", "count"),
         ("setup/1", "if ${n} == 1: hidden"),
         ("setup/2", "if ${n.exists} && ${p}: both"),
@@ -1027,7 +1027,7 @@ def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:
     loaded, journal = load(tmp_path, text), MemoryJournal()
     run = new_run(FakeHands(), journal, folder=str(tmp_path))
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
-    run.close()
+    run.events.close()
     notes = [one.event.message for one in journal.events() if isinstance(one.event, Note)]
     assert sorted(note.replace(f"{tmp_path}/", "") for note in notes) == [
         "flow.yaml:4:19: '${item.a}' stays as it is written: an item has no such field",

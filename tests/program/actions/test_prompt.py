@@ -65,7 +65,7 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
     assert failure.output["output"] == shown
     assert failure.output["facts"]["cost"] == cost
     assert failure.output["stderr"] == "no ***"
-    assert run.budget_at("").used()["spend"] == (cost or 0)
+    assert run.budgets.at("").used()["spend"] == (cost or 0)
 
 
 EARLY = [
@@ -89,8 +89,7 @@ def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
 
 def test_a_budget_that_is_used_up_asks_nobody() -> None:
     model = FakeModel()
-    run = new_run(FakeHands(model=model))
-    run.spent = Budget(Limits(spend=0.4))
+    run = new_run(FakeHands(model=model), spent=Budget(Limits(spend=0.4)))
     performed(step("a", PromptAction(text_of("hi"))), run)
     with pytest.raises(LimitExceeded) as caught:
         performed(step("b", PromptAction(text_of("hi"))), run)
@@ -101,5 +100,5 @@ def test_a_dry_run_asks_nobody() -> None:
     model = FakeModel()
     run = new_run(FakeHands(model=model), rehearsing=True)
     performed(step("a", PromptAction(text_of("hi ${n}"))), run, {"n": 1})
-    assert [one.shown for one in run.rehearsal or ()] == ["hi 1"]
+    assert [one.shown for one in (run.plan.steps if run.plan else ())] == ["hi 1"]
     assert model.calls == []

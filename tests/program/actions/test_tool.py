@@ -11,6 +11,7 @@ from plait.core.errors import PlaitError, RequestError, TrustError
 from plait.core.values import Json, Secret
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Interrupted, Succeeded
+from plait.engine.perform import act
 from plait.engine.step import Policy, Retry
 from plait.program.action_step import FailureHandler
 from plait.program.actions.tool import ToolAction
@@ -141,7 +142,8 @@ def test_a_tool_that_was_cancelled_by_a_stop_is_no_failure() -> None:
     class Stopping:
         def run(self, turn: Any) -> dict[str, Json]:
             turn.run.stop.ask()
-            return ToolAction("t/x").run(turn)
+            ended: dict[str, Json] = act(ToolAction("t/x"), turn)
+            return ended
 
     with pytest.raises(Interrupted):
         performed(step("a", Stopping()), run)
@@ -163,4 +165,4 @@ def test_a_dry_run_shows_the_call() -> None:
     run = new_run(rehearsing=True)
     values = {"n": 3, "s": Secret("hunter2")}
     performed(step("a", ToolAction("t/x", text_of({"n": "${n}", "s": "${s}"}))), run, values)
-    assert [one.shown for one in run.rehearsal or ()] == ['t/x {"n":3,"s":"***"}']
+    assert [one.shown for one in (run.plan.steps if run.plan else ())] == ['t/x {"n":3,"s":"***"}']

@@ -64,7 +64,7 @@ def walked(file: Path, journal: MemoryJournal, tools: Tools) -> Any:
     try:
         return loaded.program.run(turn_of(run))
     finally:
-        run.close()
+        run.events.close()
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -67,7 +67,6 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.outcome import Aborted, DeadlineExceeded, Failed, Failure, Outcome, Skipped
 from plait.engine.perform import StepContext
-from plait.engine.replay import replay
 from plait.engine.step import Step
 
 AHEAD: Final = 2
@@ -294,7 +293,7 @@ class DaskRun:
 
     def _until_all_ended(self) -> None:
         try:
-            while self._goes_on() and not self._run.is_stopping():
+            while self._goes_on() and not self._run.stop.is_set():
                 pass
         finally:
             self._cancel()
@@ -309,7 +308,7 @@ class DaskRun:
             self._reconnect()
         except Preempted:
             pass
-        if self._is_other_scheduler() and not self._run.is_stopping():
+        if self._is_other_scheduler() and not self._run.stop.is_set():
             self._reconnect()
         return True
 
@@ -342,7 +341,7 @@ class DaskRun:
             raise
 
     def _has_to_look_up(self) -> bool:
-        return self._run.is_stopping() or self._is_other_scheduler()
+        return self._run.stop.is_set() or self._is_other_scheduler()
 
     def _require_nothing_urgent(self) -> None:
         if self._has_to_look_up():
@@ -367,7 +366,8 @@ class DaskRun:
         return {worker: mask_reply(one, str) for worker, one in said.items()}
 
     def _mask_reply(self, value: Any) -> Any:
-        return mask_reply(value, self._run.mask)
+        secrets = self._run.secrets
+        return mask_reply(value, str if secrets.is_empty else secrets.mask)
 
     def _unpack_reply(self, reply: bytes) -> travel.Reply:
         unpacked: travel.Reply = travel.unpack_reply(reply)
@@ -379,7 +379,7 @@ class DaskRun:
         return masked
 
     def _note(self, message: str) -> None:
-        self._run.note(self._fanned.turn.path, message)
+        self._run.events.note(self._fanned.turn.path, message)
 
     # ── workers ──────────────────────────────────────────────────────────
 
@@ -516,7 +516,9 @@ class DaskRun:
         from platform import python_version
 
         plaits = self._run_unmasked(workers, resolve_name, travel.VERSION)
-        require_same_versions(self._run_unmasked(workers, python_version), plaits, self._run.mask)
+        require_same_versions(
+            self._run_unmasked(workers, python_version), plaits, self._run.secrets.mask
+        )
         replies: dict[str, Any] = self._run_on_workers(workers, self._office.receive, self._parcel)
         return replies
 
@@ -675,10 +677,12 @@ class DaskRun:
                 self._exhausted = True
                 return None
             step, turn = self._fanned.item_step(work)
-            known = replay(step, turn)
+            known = turn.run.replay.find(step, turn)
             if known is None:
                 _require_time(turn)
-                self._run.notify(StepStarted(turn.path, step.kind, step.title, 1, turn.order))
+                self._run.events.notify(
+                    StepStarted(turn.path, step.kind, step.title, 1, turn.order)
+                )
                 return work
             self._finished(work, known)
         return None
@@ -788,7 +792,9 @@ class DaskRun:
             case travel.BatchReply(replies, seconds):
                 each = seconds / max(1, len(replies))
                 self._pace = each if self._pace is None else (3 * self._pace + each) / 4
-                self._run.append_remote(tuple(event for one in replies for event in _events(one)))
+                self._run.events.append_remote(
+                    tuple(event for one in replies for event in _events(one))
+                )
                 for work, one in zip(works, replies, strict=False):
                     self._handle_item_reply(work, one)
                 self._again += works[len(replies) :]
@@ -823,13 +829,13 @@ class DaskRun:
         outcome: Outcome = (
             Skipped(failure.message) if step.policy.skip_on_failure else Failed(failure)
         )
-        self._run.append_remote((_end(step, turn, outcome),))
+        self._run.events.append_remote((_end(step, turn, outcome),))
         self._finished(work, outcome)
 
     # ── when things go wrong ─────────────────────────────────────────────
 
     def _connect(self, seconds: float) -> None:
-        self._client = self._cluster.client(seconds, gives_way=self._run.is_stopping)
+        self._client = self._cluster.client(seconds, gives_way=self._run.stop.is_set)
         self._comm = self._client.scheduler_comm
 
     def _close(self, seconds: float) -> None:
@@ -860,7 +866,7 @@ class DaskRun:
         """Wait for it; False if the run is to stop."""
         self._note(f"the scheduler at {self._cluster.display_name} is gone; waiting for it")
         until = time.monotonic() + self._patience
-        while not self._run.is_stopping():
+        while not self._run.stop.is_set():
             try:
                 self._connect(min(CONNECT, 3.0))
                 self._counted = 0.0

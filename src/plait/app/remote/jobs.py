@@ -28,7 +28,7 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.journal import Journal
 
 if TYPE_CHECKING:
-    from plait.engine.working_run import WorkingRun
+    from plait.engine.context import RunContext
     from plait.lang.loaded import LoadedFlow
     from plait.program.map import Map
     from plait.scope import Scope
@@ -162,37 +162,42 @@ class WorkerJob:
         }
         return {**levels, "workflow": workflow}
 
-    def run(self, journal: Journal, stop: StopSignal) -> WorkingRun:
+    def run(self, journal: Journal, stop: StopSignal) -> RunContext:
         from plait.adapters.local import LocalBackend
-        from plait.app.services import LocalServices
-        from plait.core.masking import Masker
-        from plait.engine.working_run import WorkingRun
+        from plait.app.services import local_services
+        from plait.engine.context import Secrets, new_run_context
+        from plait.engine.event_bus import EventBus
+        from plait.engine.replay import Replay
+        from plait.program.actions.tool import call_tool_step
 
         settings = self.parcel.settings
-        masker = Masker(self.hidden) if self.hidden else None
-        run = WorkingRun(
+        secrets = Secrets(self.hidden)
+        events = EventBus(journal, mask=secrets.mask, reports=False, noted=self.noted)
+        return new_run_context(
             settings.run,
             journal,
+            events=events,
+            secrets=secrets,
+            replay=Replay(
+                settings.run,
+                journal,
+                accept_changes=settings.accept_changes,
+                marked_done=settings.said_done,
+                retried=settings.retried,
+            ),
             stop=stop,
-            mask=masker.mask if masker else str,
-            accept_changes=settings.accept_changes,
-            said_done=settings.said_done,
-            retried=settings.retried,
-            told=False,
+            folder=self.folder,
+            backend=LocalBackend(),
+            services=local_services(
+                self.project,
+                self.folder,
+                stop,
+                env=self.loaded.process_env(),
+                keeps_overflow=settings.keeps_overflow and self.parcel.shared,
+                note=lambda message: events.note("", message),
+            ),
+            call_tool=call_tool_step,
         )
-        run.masker = masker
-        run.folder = self.folder
-        run.note_keys = self.noted
-        run.backend = LocalBackend()
-        run.hands = LocalServices(
-            self.project,
-            self.folder,
-            stop,
-            env=self.loaded.process_env(),
-            keeps_overflow=settings.keeps_overflow and self.parcel.shared,
-            note=lambda message: run.note("", message),
-        )
-        return run
 
     def halt(self, *, at_once: bool) -> int:
         """Have all errands end; how many have not?"""

@@ -22,7 +22,7 @@ from plait.engine.paths import is_item
 from plait.engine.step import Step, iter_steps
 
 if TYPE_CHECKING:
-    from plait.engine.working_run import WorkingRun
+    from plait.engine.context import RunContext
     from plait.lang.loaded import LoadedFlow
     from plait.program.map import Map
 
@@ -70,7 +70,7 @@ class JobPacker:
 
     perform = "plait.app.remote.worker:perform_items"
 
-    def __init__(self, loaded: LoadedFlow, run: WorkingRun, *, profile: str | None) -> None:
+    def __init__(self, loaded: LoadedFlow, run: RunContext, *, profile: str | None) -> None:
         self._loaded = loaded
         self._run = run
         self._profile = profile
@@ -89,7 +89,7 @@ class JobPacker:
 
     def takes(self, fanned: MapRun) -> bool:
         fan = self._loaded.program.fan
-        if fan is None or fanned.turn.path != fan.name or self._run.rehearsal is not None:
+        if fan is None or fanned.turn.path != fan.name:
             return False
         require_remote_capable(self._loaded)
         return True
@@ -124,9 +124,7 @@ class JobPacker:
                 variables=_sendable(around.vars),
                 env=_sendable(around.env),
                 secrets=_sendable(around.secrets),
-                hidden=[travel.SealedSecret(text) for text in self._run.masker.secrets]
-                if self._run.masker
-                else [],
+                hidden=[travel.SealedSecret(text) for text in self._run.secrets.values()],
                 named=mentions.env_variables(around.environ(loaded.environ)),
                 frames=[
                     (
@@ -145,9 +143,9 @@ class JobPacker:
             strict=self._loaded.strict,
             profile=self._profile,
             timeout=self._loaded.timeout,
-            accept_changes=run.accept_changes,
-            said_done=run.marked_done,
-            retried=run.retried,
+            accept_changes=run.replay.accept_changes,
+            said_done=run.replay.marked_done,
+            retried=run.replay.retried,
             keeps_overflow=not self._loaded.secret_texts(),
         )
 
@@ -168,18 +166,18 @@ class JobPacker:
             )
 
     def learn(self, hidden: Iterable[travel.SealedSecret]) -> None:
-        self._run.add_secrets(secret.to_secret().reveal() for secret in hidden)
+        self._run.secrets.add(secret.to_secret().reveal() for secret in hidden)
 
     def errands(self, digest: str, fanned: MapRun, works: Sequence[WorkItem]) -> bytes:
         return travel.pack_items(digest, [self._errand(fanned, work) for work in works])
 
     def _errand(self, fanned: MapRun, work: WorkItem) -> travel.ItemTask:
-        if self._run.is_first_run:
+        if self._run.replay.is_first_run:
             turn = fanned.turn
             return travel.ItemTask(work, turn.time_left(), turn.can_replay)
         step, turn = fanned.item_step(work)
         known = tuple(_records_below(self._run.journal, step, turn.path, turn.replay_after))
-        used = tuple(self._run.earlier.below(turn.path))
+        used = tuple(self._run.budgets.earlier.below(turn.path))
         return travel.ItemTask(work, turn.time_left(), turn.can_replay, known, used)
 
 

@@ -186,10 +186,10 @@ def _perform_item(place: WorkerJob, errand: travel.ItemTask, left: float | None)
                     remote_map_run(place.fan, turn, place.parcel.total), errand.work
                 )
         finally:
-            run.close()
+            run.events.close()
     events = travel.worth_recording([stamped.event for stamped in journal.events(known)])
     single = reply(place, events)
-    hidden = set() if run.masker is None else set(run.masker.secrets).difference(place.hidden)
+    hidden = set(run.secrets.values()).difference(place.hidden)
     if hidden and isinstance(single, travel.ItemCompleted):
         return replace(single, hidden=tuple(map(travel.SealedSecret, sorted(hidden))))
     return single
@@ -199,7 +199,7 @@ def _warn(run: RunContext, place: WorkerJob, worker: str, what: str) -> None:
     """What is wrong with a worker, once for all items of a parcel."""
     if what not in place.noted:
         place.noted.add(what)
-        run.warn("", f"worker {worker}: {what}")
+        run.events.warn("", f"worker {worker}: {what}")
 
 
 Single = travel.ItemCompleted | travel.ItemStopped | travel.RunLimitReached | travel.ItemRefused

@@ -14,8 +14,8 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.values import Json, text
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import StepContext, plans
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import Plan
 from plait.program.actions.shell import command_title
 from plait.program.actions.tool import call_tool_step, fill_params
 from plait.template.sinks import render_text
@@ -36,14 +36,14 @@ class CliAgentAction:
     is_title: bool = False
     """Nobody has named the step: people know it by what is asked."""
 
-    @plans
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        run = working(ctx.run)
-        prompt = run.mask(render_text(self.prompt, ctx.scope, strict=self.strict))
-        if run.rehearsal is not None:
-            return run.add_planned_step(ctx, "agent", prompt)
+    def plan(self, ctx: StepContext) -> Plan:
+        prompt = render_text(self.prompt, ctx.scope, strict=self.strict)
+        return Plan("agent", ctx.run.secrets.mask(prompt))
+
+    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
+        run, prompt = ctx.run, plan.shown
         if self.is_title:
-            run.set_title(ctx.path, command_title(prompt))
+            run.events.set_title(ctx.path, command_title(prompt))
         params = {**self._options(ctx), "prompt": prompt, "directory": ctx.directory}
         try:
             value = call_tool_step(ctx, self.tool, params, as_text=True)
@@ -51,7 +51,7 @@ class CliAgentAction:
             if error.code != "no-program":
                 raise
             raise StepError(
-                Failure(f"{run.mask(str(error))}\n{self._advice()}", "refused")
+                Failure(f"{run.secrets.mask(str(error))}\n{self._advice()}", "refused")
             ) from None
         return {**value, "output": text(value["output"])}
 

@@ -18,10 +18,12 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field
 from plait.core.values import Json, Secret, Unknown, reveal_text, utf8
+from plait.engine.budgets import timeout_or_limit
 from plait.engine.outcome import Failure, StepError, failure_kind_of_error, failure_kind_of_status
-from plait.engine.perform import StepContext, plans
-from plait.engine.working_run import timeout_or_limit, working
+from plait.engine.perform import StepContext
+from plait.engine.step import Plan
 from plait.program.actions.shell import command_title
+from plait.program.ports import Http
 from plait.template.filters import holds_secret
 from plait.template.nodes import ContextPlaceholder, Path, Text
 from plait.template.program import PlacedValue
@@ -66,24 +68,26 @@ class HttpAction:
     is_title: bool = False
     """Nobody has named the step: people know it by where it goes."""
 
-    @plans
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        run = working(ctx.run)
+    def plan(self, ctx: StepContext) -> Plan:
         call = self._call(ctx)
-        if run.rehearsal is not None:
-            return run.add_planned_step(ctx, "http", f"{call.method} {call.url}")
+        return Plan("http", f"{call.method} {call.url}", call)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
+        run, call = ctx.run, plan.data
         if self.is_title:
-            run.set_title(ctx.path, command_title(run.mask(call.url)))
+            run.events.set_title(ctx.path, command_title(run.secrets.mask(call.url)))
         try:
-            answer = run.hands.request(call)
+            answer = run.services.get(Http).request(call)
         except RequestError as error:
             raise StepError(
-                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), ctx)
+                timeout_or_limit(
+                    Failure(run.secrets.mask(str(error)), failure_kind_of_error(error)), ctx
+                )
             ) from None
         return self._require_expected_status(answer, ctx)
 
     def _call(self, ctx: StepContext) -> RequestCall:
-        scope, left = ctx.scope, working(ctx.run).time_left(ctx)
+        scope, left = ctx.scope, ctx.run.budgets.time_left(ctx)
         url, from_data = self._address(scope)
         headers = [
             (name, render_header(given, scope, strict=self.strict))
@@ -160,7 +164,7 @@ class HttpAction:
         status = status if isinstance(status, int) else 0
         welcome = status in self.expect if self.expect else answer.success
         record: dict[str, Json] = {
-            "output": mask_value(answer.data, ctx.run.mask),
+            "output": mask_value(answer.data, ctx.run.secrets.mask),
             "stderr": "",
             "exit_code": 0 if welcome else status or 1,
             "duration": round(answer.duration, 6),
@@ -168,7 +172,9 @@ class HttpAction:
         }
         if welcome:
             return record
-        said = ctx.run.mask(answer.error or f"the server answered {status}, which is not expected")
+        said = ctx.run.secrets.mask(
+            answer.error or f"the server answered {status}, which is not expected"
+        )
         raise StepError(
             Failure(
                 said,

@@ -22,13 +22,15 @@ from plait.agents.messages import (
     digest,
     options_fingerprint,
 )
+from plait.agents.ports import Models
 from plait.agents.session import AgentStep
 from plait.agents.turns import TextStream
 from plait.core.hints import Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.dry_run import UNKNOWN_RESULT
+from plait.engine.budgets import limit_error
+from plait.engine.context import RunContext
 from plait.engine.journal import StepRecord
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
@@ -41,9 +43,9 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import WorkingRun, limit_error, working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
+from plait.engine.unknown import UNKNOWN_RESULT
 from plait.template.sinks import render_text
 from plait.template.template import Template
 
@@ -64,22 +66,23 @@ class PromptAction:
     options: Mapping[str, Json] = field(default_factory=dict)
     strict: bool = False
 
-    @plans
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        run = working(ctx.run)
-        text = run.mask(render_text(self.text, ctx.scope, strict=self.strict))
+    def plan(self, ctx: StepContext) -> Plan:
+        mask = ctx.run.secrets.mask
+        text = mask(render_text(self.text, ctx.scope, strict=self.strict))
         system = (
             "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
         )
         asked = ModelRequest(
-            (Message("user", text),), run.mask(system), self.model, options=self.options
+            (Message("user", text),), mask(system), self.model, options=self.options
         )
-        if run.rehearsal is not None:
-            return run.add_planned_step(ctx, "prompt", text)
-        provider = run.hands.provider(self.provider)
+        return Plan("prompt", text, asked)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
+        run, asked = ctx.run, plan.data
+        provider = run.services.get(Models).provider(self.provider)
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
-        if run.hooks is None and not _was_asked(ctx):
+        if run.hooks.is_empty and not _was_asked(ctx):
             return _execute_turn(asked, provider, ctx)
         return self._perform_turn(Question(asked, provider, ctx.attempt), _after_misread(ctx))
 
@@ -121,20 +124,18 @@ class Question:
             ]
         )
 
-    def run(self, ctx: StepContext) -> Json:
+    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
+        return Plan(self.kind, self.title)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         hooks, context = ctx.run.hooks, self._context(ctx)
-        if hooks is not None:
-            hooks.require("turn_started", ctx, context)
+        hooks.require("turn_started", ctx, context)
         value = _execute_turn(self.ask, self.provider, ctx)
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
         value = {**value, MODEL: value["facts"]["model"]}
-        if hooks is not None:
-            hooks.notify_after(
-                ctx,
-                "turn_finished",
-                {**context, MODEL: self.ask.model or value[MODEL], "result": value},
-            )
+        facts = {MODEL: self.ask.model or value[MODEL], "result": value}
+        hooks.notify_after(ctx, "turn_finished", {**context, **facts})
         return value
 
     def _context(self, ctx: StepContext) -> dict[str, Json]:
@@ -146,7 +147,7 @@ class Question:
 
 def _was_asked(ctx: StepContext) -> bool:
     """Has an earlier life an answer, in which hooks heard of it?"""
-    if ctx.run.is_first_run or not ctx.can_replay:
+    if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
     known = ctx.run.journal.step(f"{ctx.path}/{FIRST}")
     return known is not None and isinstance(known.outcome, Succeeded)
@@ -157,7 +158,7 @@ def _after_misread(ctx: StepContext) -> StepContext:
     one.
     """
     journal = ctx.run.journal
-    if ctx.run.is_first_run or (answer := journal.step(f"{ctx.path}/{FIRST}")) is None:
+    if ctx.run.replay.is_first_run or (answer := journal.step(f"{ctx.path}/{FIRST}")) is None:
         return ctx
     match journal.last_result(ctx.path):
         case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if (
@@ -168,15 +169,15 @@ def _after_misread(ctx: StepContext) -> StepContext:
 
 
 def _execute_turn(asked: ModelRequest, provider: Provider, ctx: StepContext) -> dict[str, Json]:
-    run = working(ctx.run)
-    spent = run.budget_at(ctx.path)
+    run = ctx.run
+    spent = run.budgets.at(ctx.path)
     if (reached := spent.take(*ASKING, turns=1)) is not None:
         raise limit_error(reached, ctx)
-    bill = TurnBudget(spent, partial(run.charge, ctx.path))
+    bill = TurnBudget(spent, partial(run.budgets.charge, ctx.path))
     began = time.monotonic()
     speaking = TextStream(run, ctx.path)
     try:
-        timeout = run.time_left(ctx)
+        timeout = run.budgets.time_left(ctx)
         answer = bill.ask(provider, asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
     except StepError as error:
         output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
@@ -205,23 +206,23 @@ def _turn_error(failure: Failure, bill: TurnBudget, ctx: StepContext) -> StepErr
 
 
 def _failure(
-    failure: Failure, output: Mapping[str, Json], seconds: float, run: WorkingRun
+    failure: Failure, output: Mapping[str, Json], seconds: float, run: RunContext
 ) -> Failure:
     """With what came until then in the form of an answer."""
     text = output.get("text", output.get("said", ""))
     record = _value(run, text, seconds, output.get("model", ""), output.get("usage"))
-    why = run.mask(failure.message)
+    why = run.secrets.mask(failure.message)
     return replace(failure, message=why, output={**record, "stderr": why, "exit_code": 1})
 
 
-def _value(run: WorkingRun, text: str, seconds: float, model: str, usage: Json) -> dict[str, Json]:
+def _value(run: RunContext, text: str, seconds: float, model: str, usage: Json) -> dict[str, Json]:
     cost = usage.get("cost") if isinstance(usage, Mapping) else None
     return {
-        "output": run.mask(text),
+        "output": run.secrets.mask(text),
         "stderr": "",
         "exit_code": 0,
         "duration": round(seconds, 6),
-        "facts": mask_value({"model": model, "usage": usage, "cost": cost}, run.mask),
+        "facts": mask_value({"model": model, "usage": usage, "cost": cost}, run.secrets.mask),
     }
 
 
@@ -237,7 +238,7 @@ STEP: Final = "agent"
 
 
 @dataclass(frozen=True, slots=True)
-class Converse:
+class Converse(Composite):
     """The action of such a step."""
 
     title: str
@@ -254,7 +255,6 @@ class Converse:
     strict: bool = False
     retry_scope = "inner"
 
-    @plans
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
         value = require_success(ctx.perform(self._conversation(ctx)))

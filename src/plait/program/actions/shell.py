@@ -6,11 +6,12 @@ from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
+from plait.engine.budgets import timeout_or_limit
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import StepContext, plans
-from plait.engine.working_run import timeout_or_limit, working
+from plait.engine.perform import StepContext
+from plait.engine.step import Plan
 from plait.program.capture import LOST, TRUNCATED
-from plait.program.ports import NO_ROOM, TIMEOUT_EXIT_CODE, ProcessResult
+from plait.program.ports import NO_ROOM, TIMEOUT_EXIT_CODE, Processes, ProcessResult
 from plait.template.sinks import bind_shell
 from plait.template.template import Template
 
@@ -33,24 +34,23 @@ class ShellAction:
     strict: bool = False
     is_title: bool = False
     """Nobody has named the step: people know it by what it runs."""
+    values: Values | None = field(default=None, repr=False)
+    """None: those of the scope."""
     _constant: list[BoundScript] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
     """What a script without holes is bound to, once it was: a map runs it for each of its items."""
 
-    @plans
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        return self.run_with(ctx, ctx.scope)
-
-    def run_with(self, ctx: StepContext, values: Values) -> dict[str, Json]:
-        """The same with these values, where they are not those of the scope."""
-        run = working(ctx.run)
+    def plan(self, ctx: StepContext) -> Plan:
+        values = ctx.scope if self.values is None else self.values
         bound = self._constant[0] if self._constant else self.bind(values)
-        run.add_derived_secrets(bound.secrets)
-        if run.rehearsal is not None:
-            return run.add_planned_step(ctx, "shell", bound.shown)
+        ctx.run.secrets.add_derived(bound.secrets)
+        return Plan("shell", bound.shown, bound)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
+        run, bound = ctx.run, plan.data
         if self.is_title:
-            run.set_title(ctx.path, command_title(run.mask(bound.shown)))
+            run.events.set_title(ctx.path, command_title(run.secrets.mask(plan.shown)))
         try:
             ended = self._run_shell(bound, ctx)
         except ProcessError as error:
@@ -61,8 +61,8 @@ class ShellAction:
         return require_exit_zero(process_result_record(ended, ctx), ended.signal)
 
     def _run_shell(self, bound: BoundScript, ctx: StepContext) -> ProcessResult:
-        run = working(ctx.run)
-        return run.hands.shell(
+        run = ctx.run
+        return run.services.get(Processes).shell(
             bound,
             shell=self.shell,
             cwd=ctx.directory,
@@ -73,7 +73,7 @@ class ShellAction:
                 "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{ctx.path}",
             },
             stdin=b"",
-            timeout=run.time_left(ctx),
+            timeout=run.budgets.time_left(ctx),
             stop=run.stop,
         )
 
@@ -88,7 +88,7 @@ class ShellAction:
 def _too_long(error: ProcessError, ctx: StepContext) -> Failure:
     """With what it had printed until then, which tells where it hung."""
     # Whatever it made of being ended, it did not come to its end.
-    failure = Failure(ctx.run.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
+    failure = Failure(ctx.run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
     if error.ended is None:
         return failure
     ended: ProcessResult = error.ended  # type: ignore[assignment]  # that of our hands
@@ -108,7 +108,7 @@ def command_title(command: str) -> str:
 
 def process_result_record(ended: ProcessResult, ctx: StepContext) -> dict[str, Json]:
     """How a process ended, as a step gives it; secrets are masked before anybody sees it."""
-    mask = ctx.run.mask
+    mask = ctx.run.secrets.mask
     record: dict[str, Json] = {
         "output": mask(ended.stdout.decode("utf-8", "surrogateescape")),
         "stderr": mask(ended.stderr.decode("utf-8", "surrogateescape")),
@@ -139,7 +139,7 @@ def _losses(ended: ProcessResult) -> list[tuple[str, str]]:
 def _note_losses(ended: ProcessResult, ctx: StepContext) -> None:
     for _, why in _losses(ended):
         if why != NO_ROOM:
-            ctx.run.note(ctx.path, f"what it printed is not kept whole: {why}")
+            ctx.run.events.note(ctx.path, f"what it printed is not kept whole: {why}")
 
 
 def _cut(ended: ProcessResult) -> dict[str, Json]:

@@ -7,13 +7,14 @@ passes through, no handler sees it, and nothing of the tool has run.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from plait.core.errors import InputError, ProcessError, RequestError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, json_text, text
+from plait.engine.budgets import timeout_or_limit
 from plait.engine.outcome import (
     Failure,
     Interrupted,
@@ -22,13 +23,13 @@ from plait.engine.outcome import (
     failure_kind_of_status,
     require_success,
 )
-from plait.engine.perform import StepContext, act, plans
-from plait.engine.step import Policy, Step
-from plait.engine.working_run import timeout_or_limit, working
-from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, tools
+from plait.engine.perform import StepContext, act
+from plait.engine.step import LeafStep, Plan, Policy
+from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, Tools, tools_at
 from plait.template.template import Template
 
 if TYPE_CHECKING:
+    from plait.engine.dry_run import PlanLog
     from plait.scope import Scope
     from plait.template.sinks import Values
     from plait.tools.call import ToolResult
@@ -49,8 +50,7 @@ class ToolAction:
     retry_scope = "inner"
     """What is called may be a flow or an agent, which has recorded what it did."""
 
-    @plans
-    def run(self, ctx: StepContext) -> dict[str, Json]:
+    def plan(self, ctx: StepContext) -> ToolPlan:
         scope, strict = ctx.scope, self.strict
         named = self.tool_id
         wanted = named if isinstance(named, str) else named.render_checked(scope, strict=strict)
@@ -59,8 +59,39 @@ class ToolAction:
         if self.params is not None:
             params = fill_params(ctx, tool_id, self.params, scope, strict=strict)
         if isinstance(wanted, Unknown) or isinstance(params, Unknown):
-            return working(ctx.run).add_planned_step(ctx, "tool", f"{tool_id} {text(params)}")
-        return call_tool_step(ctx, tool_id, require_mapping(tool_id, params))
+            return ToolPlan("tool", f"{tool_id} {text(params)}")
+        return ToolCall(tool_id, require_mapping(tool_id, params)).plan(ctx)
+
+    def execute(self, plan: ToolPlan, ctx: StepContext) -> dict[str, Json]:
+        return _execute_call(plan.data, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlan(Plan):
+    """Checks a call as far as that is possible without making it."""
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        if self.data is None:
+            return log.add(ctx, self.kind, self.shown)  # only a run knows what is called
+        call: ToolCall = self.data
+        tools_at(ctx).require_valid_call(call.tool_id, call.params)
+        return log.add(ctx, self.kind, f"{call.tool_id} {json_text(dict(call.params))}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The call of a tool, with its parameters filled."""
+
+    tool_id: str
+    params: Mapping[str, Json] = field(repr=False)
+    as_text: bool = False
+    """What the tool printed is the output, also if that is data."""
+
+    def plan(self, ctx: StepContext) -> ToolPlan:  # noqa: ARG002 - the protocol's shape
+        return ToolPlan("tool", self.tool_id, self)
+
+    def execute(self, plan: ToolPlan, ctx: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the same
+        return _execute_call(self, ctx)
 
 
 def fill_params(
@@ -69,7 +100,7 @@ def fill_params(
     """The parameters of a tool with their placeholders filled; those in code are bound or
     refused.
     """
-    return working(ctx.run).hands.code(tool_id).fill(params, values, strict=strict)
+    return ctx.run.services.get(Tools).code(tool_id).fill(params, values, strict=strict)
 
 
 def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
@@ -82,30 +113,32 @@ def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
     )
 
 
-@plans
-def fill_and_call(
+def make_tool_call(
     ctx: StepContext, tool_id: str, params: Template | None, values: Scope
-) -> dict[str, Json]:
-    """Call a tool with parameters that are still to be filled."""
+) -> ToolCall:
+    """The call of a tool, with its parameters filled."""
     filled: Json = {} if params is None else fill_params(ctx, tool_id, params, values, strict=False)
-    return call_tool_step(ctx, tool_id, require_mapping(tool_id, filled))
+    return ToolCall(tool_id, require_mapping(tool_id, filled))
 
 
 def call_tool_step(
     ctx: StepContext, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False
 ) -> dict[str, Json]:
-    """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
-    run = working(ctx.run)
-    if run.rehearsal is not None:
-        tools(ctx).require_valid_call(tool_id, params)
-        return run.add_planned_step(ctx, "tool", f"{tool_id} {json_text(dict(params))}")
-    program = run.hands.program(tool_id, params)
+    """How a call of a tool ended, as a step gives it; its data is the output, or what it printed."""
+    return _require_record(act(ToolCall(tool_id, params, as_text), ctx))
+
+
+def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
+    tools = ctx.run.services.get(Tools)
+    program = tools.find_subflow(call.tool_id, call.params)
     if program is not None:
         return _from_inside(program, ctx)
-    call = Called(tool_id, params, as_text=as_text)
-    if not run.hands.is_once(tool_id):
-        return _require_record(act(call, ctx))
-    return _require_record(require_success(ctx.perform(call)))
+    direct = DirectCall(call.tool_id, call.params, call.as_text)
+    if not tools.is_once(call.tool_id):
+        return _require_record(act(direct, ctx))
+    # The fingerprint of whoever makes the call says all.
+    step = LeafStep(ONCE_CALL, "tool", call.tool_id, "", direct, Policy(at_most_once=True))
+    return _require_record(require_success(ctx.perform(step)))
 
 
 def _require_record(value: Json) -> dict[str, Json]:
@@ -114,37 +147,31 @@ def _require_record(value: Json) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """The call of a tool; of one that may be made only once it is a step of its own."""
+class DirectCall:
+    """The call of a tool that is not a flow."""
 
     tool_id: str
     params: Mapping[str, Json] = field(repr=False)
     as_text: bool = False
-    name: str = ONCE_CALL
-    kind: str = "tool"
-    policy: Policy = Policy(at_most_once=True)
-    inner: Sequence[Step] = ()
-    fingerprint: str = ""
-    """Whoever makes the call has one, which says all."""
 
-    @property
-    def title(self) -> str:
-        return self.tool_id
+    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
+        return Plan("tool", self.tool_id)
 
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        run = working(ctx.run)
+    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the same
+        run = ctx.run
         try:
-            result = tools(ctx).call(self.tool_id, self.params, timeout=run.time_left(ctx))
+            result = tools_at(ctx).call(
+                self.tool_id, self.params, timeout=run.budgets.time_left(ctx)
+            )
         except RequestError as error:
-            raise StepError(
-                timeout_or_limit(Failure(run.mask(str(error)), failure_kind_of_error(error)), ctx)
-            ) from None
+            failure = Failure(run.secrets.mask(str(error)), failure_kind_of_error(error))
+            raise StepError(timeout_or_limit(failure, ctx)) from None
         except ProcessError as error:
             if error.code != "timeout":
                 raise
-            failure = Failure(run.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
+            failure = Failure(run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
             raise StepError(timeout_or_limit(failure, ctx)) from None
-        if result.metadata.get("cancelled") and run.is_stopping():
+        if result.metadata.get("cancelled") and run.stop.is_set():
             raise Interrupted
         if self.as_text and result.printed is not None:
             result = replace(result, data=result.printed)
@@ -165,7 +192,7 @@ def _from_inside(program: Subflow, ctx: StepContext) -> dict[str, Json]:
 
 
 def _require_tool_success(result: ToolResult, ctx: StepContext) -> dict[str, Json]:
-    mask, facts = ctx.run.mask, result.metadata
+    mask, facts = ctx.run.secrets.mask, result.metadata
     code = facts.get("exit_code")
     # A tool that is no process ends like one: 0 is success.
     code = (

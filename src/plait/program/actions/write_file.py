@@ -23,14 +23,16 @@ from plait.core.values import (
     utf8,
 )
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import StepContext, plans
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import Plan
+from plait.program.ports import Files
 from plait.template.nodes import ContextPlaceholder, Path, Text, placeholders
 from plait.template.program import Piece, PlacedValue
 from plait.template.sinks import render_text
 from plait.template.template import Leaf, Template
 
 if TYPE_CHECKING:
+    from plait.engine.dry_run import PlanLog
     from plait.scope import Scope
 
 FileFormat: TypeAlias = Literal["text", "json", "yaml"]
@@ -49,20 +51,21 @@ class WriteFileAction:
     create_dirs: bool = False
     strict: bool = False
 
-    @plans
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        run = working(ctx.run)
+    def plan(self, ctx: StepContext) -> WritePlan:
         path = render_text(self.path, ctx.scope, strict=self.strict)
         _require_valid_path(path, self.path)
-        if run.rehearsal is not None and _is_open(self.content, ctx.scope):
-            return run.add_planned_step(ctx, "write_file", f"{path} (its size is not known yet)")
-        data = utf8(run.mask(self._render_content(ctx.scope)))
-        if run.rehearsal is not None:
-            return run.add_planned_step(ctx, "write_file", f"{path} ({len(data)} bytes)")
-        run.hands.write(
+        return WritePlan("write_file", path, self)
+
+    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
+        path, data = plan.shown, self.render(ctx)
+        ctx.run.services.get(Files).write(
             path, data, directory=ctx.directory, mode=self.mode, create_dirs=self.create_dirs
         )
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
+
+    def render(self, ctx: StepContext) -> bytes:
+        """The content of the file, with secrets masked."""
+        return utf8(ctx.run.secrets.mask(self._render_content(ctx.scope)))
 
     def _render_content(self, scope: Scope) -> str:
         match self.format:
@@ -82,6 +85,17 @@ class WriteFileAction:
                 return _parse_json(self.content.pieces(scope, strict=self.strict))
             return _parse_yaml(self.content)
         return deep_copy(self.content.render(scope, strict=self.strict))
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan(Plan):
+    """Shows how large the file will be, if that is known."""
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        action: WriteFileAction = self.data
+        is_open = _is_open(action.content, ctx.scope)
+        size = "its size is not known yet" if is_open else f"{len(action.render(ctx))} bytes"
+        return log.add(ctx, self.kind, f"{self.shown} ({size})")
 
 
 def _is_open(content: Template, scope: Scope) -> bool:

@@ -7,22 +7,21 @@ A parameter that is null is left away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from plait.agents.permissions import DIRECTIVE
 from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text
-from plait.engine.backend import WorkItem
 from plait.engine.events import ItemsCounted
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, Succeeded
-from plait.engine.perform import StepContext, perform
-from plait.engine.step import Policy, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext, act
+from plait.engine.step import FunctionAction, LeafStep, Policy, Step
 from plait.program.actions.shell import ShellAction
 from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
 from plait.program.map import item_title
 from plait.program.on_empty import check_not_empty
+from plait.program.ports import Results, Tools
 from plait.template.sinks import render_json_value, render_text
 from plait.template.template import Template
 
@@ -84,7 +83,7 @@ def call_result(
 ) -> dict[str, Json]:
     """What the action gave, unwrapped; StepError if it failed."""
     if isinstance(call, ShellCall):
-        return unwrap_result(replace(call.action, strict=strict).run_with(ctx, names))
+        return unwrap_result(act(replace(call.action, strict=strict, values=names), ctx))
     tool_id = _tool_id(call, names, strict=strict)
     params = _params(call, tool_id, ctx, names, strict=strict)
     if not call.cached:
@@ -148,19 +147,19 @@ def _once(
     call: NodeCall, ctx: StepContext, tool_id: str, params: Mapping[str, Json]
 ) -> dict[str, Json]:
     """The result of an equal call of the very same tool, if there was one in this project."""
-    run = working(ctx.run)
-    digest = run.hands.digest(tool_id)
+    run = ctx.run
+    digest = run.services.get(Tools).digest(tool_id)
     if digest is None:
         return unwrap_result(call_tool_step(ctx, tool_id, params))
     from plait.core.digests import sha256_hex
 
     asked = json_text([call.key, tool_id, digest, dict(params)], reveal=True)
     key = sha256_hex(asked.encode("utf-8", "surrogatepass"))
-    known = run.hands.recall(key)
+    known = run.services.get(Results).recall(key)
     if isinstance(known, dict):
         return known
     result = unwrap_result(call_tool_step(ctx, tool_id, params))
-    run.hands.keep(key, result)
+    run.services.get(Results).keep(key, result)
     return result
 
 
@@ -180,46 +179,32 @@ def performed_items(
     that.
     """
     items = _items(loop, names, strict=strict)
-    ctx.run.emit(ItemsCounted(ctx.path, len(items)))
+    ctx.run.events.emit(ItemsCounted(ctx.path, len(items)))
     check_not_empty(
         len(items), loop.on_empty, ctx, f"node '{node.name}'", "the list of 'over' is empty"
     )
-    ended: dict[int, Outcome] = {}
-
-    def each(work: WorkItem) -> Outcome:
-        # By either name: other systems put the item into the state, and mean the item by that.
-        state = {**names.names["state"], loop.name: work.item}
-        seen = names.with_names(**{loop.name: work.item, "state": state})
-        title = ctx.run.mask(item_title(work.item))
-        item = Item(
-            node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going
-        )
-        # What a call is given it has from `seen`; hooks ask the scope.
-        scope = None if ctx.run.hooks is None else ctx.scope.child(item=deep_copy(work.item))
-        return perform(item, ctx.child(item, scope=scope, order=work.order))
-
-    def finished(work: WorkItem, outcome: Outcome) -> None:
-        ended[work.order] = outcome
-
-    def wanted() -> Iterator[WorkItem]:
-        for order, item in enumerate(items):
-            stops = not loop.keeps_going and any(
-                isinstance(one, Failed) for one in list(ended.values())
-            )
-            if stops or ctx.run.is_stopping():
-                return
-            yield WorkItem(order, str(order), item)
-
-    backend = working(ctx.run).backend
-    backend.run(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
-    ctx.run.require_not_stopped()
+    steps = [
+        _item_step(order, item, loop, call, node, ctx, names, strict)
+        for order, item in enumerate(items)
+    ]
+    # What a call is given it has from its names; hooks ask the scope.
+    has_hooks = not ctx.run.hooks.is_empty
+    outcomes, _ = ctx.perform_many(
+        steps,
+        parallel=loop.parallel,
+        scope=lambda at: ctx.scope.child(item=deep_copy(items[at])) if has_hooks else None,
+        stops=lambda outcome: not loop.keeps_going and isinstance(outcome, Failed),
+    )
+    ended = dict(enumerate(outcomes))
     failures = [
         (order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)
     ]
     if failures and not loop.keeps_going:
         raise StepError(_as_one(failures, len(items)))
     if failures:
-        ctx.run.note(ctx.path, f"node '{node.name}': {len(failures)} of {len(items)} items failed")
+        ctx.run.events.note(
+            ctx.path, f"node '{node.name}': {len(failures)} of {len(items)} items failed"
+        )
     results = [_entry(order, ended[order]) for order in range(len(items))]
     return {"results": results, "total": len(items), "failed": len(failures)}
 
@@ -252,36 +237,36 @@ def _as_one(failures: Sequence[tuple[int, Failure]], total: int) -> Failure:
     return replace(first, message=message, output=None)
 
 
-class Item:
+def _item_step(
+    order: int,
+    item: Json,
+    loop: NodeForeach,
+    call: Action,
+    node: NodeSpec,
+    ctx: StepContext,
+    names: NodeScope,
+    strict: bool,
+) -> Step:
     """The action of a foreach for one of its items; its value is the result."""
+    # By either name: other systems put the item into the state, and mean the item by that.
+    state = {**names.names["state"], loop.name: item}
+    seen = names.with_names(**{loop.name: item, "state": state})
+    return ItemStep(
+        f"item:{order}",
+        "item",
+        ctx.run.secrets.mask(item_title(item)),
+        call.fingerprint,
+        FunctionAction(lambda ctx: call_result(call, ctx, seen, strict=strict)),
+        Policy(retry=node.policy.retry, keep_failure=loop.keeps_going),
+        retry_scope="inner",
+    )
 
-    kind = "item"
-    inner: Sequence[Step] = ()
 
-    def __init__(
-        self,
-        node: NodeSpec,
-        call: Action,
-        names: NodeScope,
-        name: str,
-        title: str,
-        *,
-        strict: bool,
-        keeps_going: bool,
-    ) -> None:
-        self.name = name
-        self.title = title
-        self.fingerprint = call.fingerprint
-        self.policy = Policy(retry=node.policy.retry, keep_failure=keeps_going)
-        self._call, self._names, self._strict = call, names, strict
+class ItemStep(LeafStep):
+    """A leaf that knows what it gives when a hook swallows its failure."""
 
-    retry_scope = "inner"
+    __slots__ = ()
 
     def value_after_failure(self, failure: Failure) -> Json:
-        """What an item gives whose failure a hook swallows: the same as in a loop that keeps
-        going.
-        """
+        """The same as in a loop that keeps going."""
         return error_entry(failure, int(self.name.partition(":")[2]))
-
-    def run(self, ctx: StepContext) -> Json:
-        return call_result(self._call, ctx, self._names, strict=self._strict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING
@@ -14,8 +15,7 @@ from plait.engine.events import StepRetrying
 from plait.engine.hooks import HookDecision, error_names
 from plait.engine.journal import record_number
 from plait.engine.outcome import LIMIT, Failed, StepError, Succeeded, require_success
-from plait.engine.step import Policy
-from plait.engine.working_run import working
+from plait.engine.step import Composite, FunctionAction, LeafStep, Policy
 from plait.program.graph.calls import call_result, performed_items
 from plait.template.program import require_bounded
 
@@ -64,14 +64,15 @@ class NodeScope:
         return self._way.base.command(pieces, source)
 
     def report_missing(self, where: Span, name: str, guess: str | None) -> None:
-        run = working(self._way.turn.run)
-        if str(where) not in run.note_keys:
-            run.note_keys.add(str(where))
-            meant = f"; did you mean '{guess}'?" if guess else ""
-            run.note(self._path, f"{where}: nothing is named '{name}', and it stays empty{meant}")
+        meant = f"; did you mean '{guess}'?" if guess else ""
+        self._way.turn.run.events.note_once(
+            str(where),
+            self._path,
+            f"{where}: nothing is named '{name}', and it stays empty{meant}",
+        )
 
 
-class NodeStep:
+class NodeStep(Composite):
     """One stay at a node, with the state as it is there."""
 
     __slots__ = (
@@ -116,7 +117,7 @@ class NodeStep:
         node = self.node
         names = NodeScope(self._way, clock_names() if node.clock else {}, ctx.path)
         record = self._execute_node(ctx, names)
-        if self._way.hooks is not None:
+        if not self._way.hooks.is_empty:
             after = {**self._way.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
             steps = self._way.steps + 1  # this one is done
@@ -180,13 +181,18 @@ class NodeStep:
         since = ctx.replay_after if ctx.can_replay else ctx.run.journal.last()
         while True:
             name = CALL if attempt == 1 else f"{CALL}@{attempt}"
-            called = Called(
-                self, call, names, name, is_followed=self._is_followed(ctx, name, attempt)
-            )
             if attempt > 1:
-                ctx.run.is_first_run = False
-                called.goes_on_in = (first, since)
-            outcome, ctx = ctx.perform_next(called, attempt - 1)
+                ctx.run.replay.continue_attempts()
+            step = LeafStep(
+                name,
+                "tool",
+                self.title,
+                call.fingerprint,
+                FunctionAction(partial(self._call, call, names, (first, since), attempt)),
+                replace(self.node.policy, keep_failure=self._is_followed(ctx, name, attempt)),
+                retry_scope="inner",
+            )
+            outcome, ctx = ctx.perform_next(step, attempt - 1)
             self.attempts_inside = max(self.attempts_inside, attempt)
             if not isinstance(outcome, Failed):
                 return dict(require_success(outcome))
@@ -194,12 +200,30 @@ class NodeStep:
                 raise StepError(outcome.failure)
             attempt += 1
 
+    def _call(
+        self,
+        call: Action,
+        names: NodeScope,
+        goes_on_in: tuple[str, int],
+        attempt: int,
+        ctx: StepContext,
+    ) -> Json:
+        """Call the action; what the first attempt recorded counts at later ones, too.
+
+        `goes_on_in`: the path of the first attempt, and the event after which its records count.
+        """
+        self.attempts_inside += 1
+        if attempt > 1:
+            path, since = goes_on_in
+            ctx = replace(ctx, path=path, can_replay=True, replay_after=since)
+        return call_result(call, ctx, names, strict=self._way.graph.strict)
+
     def _is_followed(self, ctx: StepContext, name: str, attempt: int) -> bool:
         """Has a hook said what follows from a failure, in an earlier life that did not end the
         visit?
         """
         hooks, journal = self._way.hooks, ctx.run.journal
-        if hooks is None or ctx.run.is_first_run or not ctx.can_replay:
+        if hooks.is_empty or ctx.run.replay.is_first_run or not ctx.can_replay:
             return False
         known = journal.step(f"{ctx.path}/{name}")
         if known is None or record_number(journal.last_result(ctx.path)) > known.number:
@@ -214,8 +238,8 @@ class NodeStep:
             case HookDecision("retry"):
                 if attempt > (verdict.max_retries or 0) or failure.kind == LIMIT:
                     return False
-                ctx.run.emit(StepRetrying(ctx.path, attempt, failure, verdict.delay))
-                ctx.run.pause_at(ctx, verdict.delay)
+                ctx.run.events.emit(StepRetrying(ctx.path, attempt, failure, verdict.delay))
+                ctx.run.budgets.pause(ctx, verdict.delay)
                 return True
             case HookDecision("continue" | "skip"):
                 raise _WentOnError(error_record(self.node, failure))
@@ -231,7 +255,7 @@ class NodeStep:
     def _recordable(self, value: Json) -> Json:
         if not self._way.graph.has_secrets:
             return value
-        kept = mask_value(value, self._way.turn.run.mask)
+        kept = mask_value(value, self._way.turn.run.secrets.mask)
         if kept != value:
             self._tell_of_secrets()
         return kept
@@ -240,14 +264,12 @@ class NodeStep:
         """A resumed run has what is recorded, and no other state: so it is the same in this
         life.
         """
-        run, about = working(self._way.turn.run), f"secrets of {self.node.name}"
-        if about not in run.note_keys:
-            run.note_keys.add(about)
-            told = "what it gives on holds a secret, and *** stands for that from here on"
-            run.note(
-                self._way.turn.path,
-                f"node '{self.node.name}': {told}; use ${{inputs.…}} where it is needed",
-            )
+        why = "what it gives on holds a secret, and *** stands for that from here on"
+        self._way.turn.run.events.note_once(
+            f"secrets of {self.node.name}",
+            self._way.turn.path,
+            f"node '{self.node.name}': {why}; use ${{inputs.…}} where it is needed",
+        )
 
 
 _MANY: Final = 1 << 16
@@ -264,34 +286,6 @@ class _WentOnError(Exception):
 
 CALL: Final = "call"
 """The place of a node's call, where it is a step of its own; `call@2` that of the next attempt."""
-
-
-class Called:
-    """The call of a node, as a step of its own."""
-
-    kind = "tool"
-    inner: Sequence[Step] = ()
-
-    def __init__(
-        self, visit: NodeStep, call: Action, names: NodeScope, name: str, *, is_followed: bool
-    ) -> None:
-        self.name = name
-        self.title = visit.title
-        self.fingerprint = call.fingerprint
-        self.policy = replace(visit.node.policy, keep_failure=is_followed)
-        self._visit, self._call, self._names = visit, call, names
-        self.goes_on_in: tuple[str, int] | None = None
-        """The path of the first attempt, and the event behind which what is recorded there counts.
-        """
-
-    retry_scope = "inner"
-
-    def run(self, ctx: StepContext) -> Json:
-        self._visit.attempts_inside += 1
-        if self.goes_on_in is not None:
-            path, since = self.goes_on_in
-            ctx = replace(ctx, path=path, can_replay=True, replay_after=since)
-        return call_result(self._call, ctx, self._names, strict=self._visit._way.graph.strict)
 
 
 def _may_fail_behind(node: NodeSpec) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, deep_copy
+from plait.engine.budgets import limit_error
 from plait.engine.hooks import Hook, HookDecision
 from plait.engine.journal import StepRecord
 from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
@@ -32,9 +33,8 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import PlannedStep, limit_error, working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
 from plait.program.graph.calls import Action, describe_call
 from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record, next_node
 from plait.program.on_empty import OnEmpty
@@ -43,6 +43,7 @@ from plait.template.template import Template
 
 if TYPE_CHECKING:
     from plait.core.source import Source
+    from plait.engine.dry_run import PlanLog
 
     pass
 
@@ -103,9 +104,6 @@ class NodeSpec:
     def inner(self) -> Sequence[Step]:
         return ()
 
-    def run(self, ctx: StepContext) -> Json:
-        raise AssertionError(f"a node is visited, not run: {ctx.path}")
-
 
 def leads_to(node: NodeSpec) -> Iterator[str]:
     yield from (edge.to for edge in node.edges)
@@ -139,7 +137,7 @@ MOST_DEPTH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class GraphProgram:
+class GraphProgram(Composite):
     """A program, with what it was given."""
 
     name: str
@@ -168,12 +166,11 @@ class GraphProgram:
         # How many visits there will be nobody knows before: a view counts those that were made.
         return ((NODES, 0),)
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         """`{output, state, steps}`, and `errors` if it went on from some; StepError when it
         fails.
         """
-        with working(ctx.run).budget_scope(
+        with ctx.run.budgets.scope(
             ctx.path, self.limits, f"graph '{self.name}'", goes_on=ctx.can_replay
         ) as spent:
             _require_depth(spent)
@@ -212,11 +209,11 @@ class GraphStep:
     def inner(self) -> Sequence[Step]:
         return tuple(self.graph.nodes.values())
 
-    @plans
-    def run(self, ctx: StepContext) -> Json:
-        if working(ctx.run).rehearsal is not None:
-            return _plan_graph(self.graph, ctx)
-        if not ctx.run.is_first_run and not ctx.run.accept_changes:
+    def plan(self, ctx: StepContext) -> GraphPlan:  # noqa: ARG002 - the protocol's shape
+        return GraphPlan(self.kind, self.title, self.graph)
+
+    def execute(self, plan: GraphPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
+        if not ctx.run.replay.is_first_run and not ctx.run.replay.accept_changes:
             _require_known_nodes(self.graph, ctx)
         ctx.run.journal.prepare(node.fingerprint for node in self.graph.nodes.values())
         return _Way(self.graph, ctx).walk_graph()
@@ -233,7 +230,7 @@ class _Way:
         self.visits: dict[str, int] = {}
         self.errors: list[Json] = []
         self.hooks = ctx.run.hooks
-        self.spent = working(ctx.run).budget_at(ctx.path)
+        self.spent = ctx.run.budgets.at(ctx.path)
         self.limited = _limit_names(self.spent)
         self.around = ctx.scope
         self.base = Scope({}, sources=ctx.scope.sources)
@@ -269,7 +266,7 @@ class _Way:
 
     def _with_state(self) -> StepContext:
         """For hooks, which know the state at every step inside the graph."""
-        if self.hooks is None:
+        if self.hooks.is_empty:
             return self.turn
         return self.turn.with_scope(self.around.child(state=dict(self.state)))
 
@@ -299,7 +296,9 @@ class _Way:
     def _remember(self, node: NodeSpec, error: Mapping[str, Json]) -> None:
         self.state["_last_error"] = dict(error)
         self.errors.append(dict(error))
-        self.turn.run.note(self.turn.path, f"node '{node.name}' failed, and the graph goes on")
+        self.turn.run.events.note(
+            self.turn.path, f"node '{node.name}' failed, and the graph goes on"
+        )
 
     # ── limits, hooks, the end ───────────────────────────────────────────
 
@@ -308,20 +307,19 @@ class _Way:
             own = LimitReached(
                 "steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'"
             )
-            if self.hooks is not None:
-                self.hooks.limit_reached(self.turn, own, self.facts())
+            self.hooks.limit_reached(self.turn, own, self.facts())
             raise StepError(own.failure({**self.partial(), "ended": "limit"}))
 
     def _take_a_step(self, visit: NodeStep) -> None:
         """Taken before the node is visited: of graphs side by side no two have the last step."""
-        if not self.limited and self.hooks is None:
+        if not self.limited and self.hooks.is_empty:
             return  # nobody asks
         run, path = self.turn.run, f"{self.turn.path}/{visit.name}"
         limited = self.limited
-        if not run.is_first_run and run.journal.was_ever_started(path):
+        if not run.replay.is_first_run and run.journal.was_ever_started(path):
             # It is no next one: what its call needs is looked at there.
             limited = tuple(name for name in limited if name in ("steps", "seconds"))
-        if (reached := run.take_step(path, self.spent, *limited)) is not None:
+        if (reached := run.budgets.take_step(path, self.spent, *limited)) is not None:
             raise limit_error(reached, self.turn, self.facts())
 
     def partial(self) -> dict[str, Json]:
@@ -346,12 +344,12 @@ class _Way:
         self, event: str, ctx: StepContext, context: Mapping[str, Json]
     ) -> HookDecision | None:
         """What hooks say, if there are any."""
-        if self.hooks is None:
+        if self.hooks.is_empty:
             return None
         return self.hooks.fire(event, ctx, {**self.facts(), **context})
 
     def listens(self, event: str) -> bool:
-        return self.hooks is not None and self.hooks.has(event, self.turn.path)
+        return self.hooks.has(event)
 
     def facts(self) -> dict[str, Json]:
         """What every hook of a graph may ask for."""
@@ -406,35 +404,40 @@ def _at_node(node: NodeSpec, message: str) -> str:
 # ── a dry run ────────────────────────────────────────────────────────────
 
 
-def _plan_graph(graph: GraphProgram, ctx: StepContext) -> Json:
-    """Which way is taken only a run can know: every node that can be reached is shown, as it is
-    written.
+@dataclass(frozen=True, slots=True)
+class GraphPlan(Plan):
+    """Shows every node that can be reached, as it is written: only a run knows which way is taken.
 
     Of the first one more is known: what it would be called with.
     """
-    run, again = working(ctx.run), _first_done_again(graph, ctx)
-    assert run.rehearsal is not None
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        _show_nodes(self.data, ctx, log)
+        return {}
+
+
+def _show_nodes(graph: GraphProgram, ctx: StepContext, plan: PlanLog) -> None:
+    again = _first_done_again(graph, ctx)
     for node in reachable(graph):
         inner = ctx.child(node)
         known = _first_visit(node, ctx)
         if known is not None and known.number < again:
-            run.rehearsal.append(PlannedStep(inner.path, node.kind, node.title, remembered=True))
+            plan.add_recorded(node, inner.path)
             continue
         does = _first_call(graph, node, ctx) if node.name == graph.start else None
         if _keeps_call(node, ctx) and known is not None and known.number == again:
             does = "what it called is kept"
         is_changed = known is not None and known.fingerprint != node.fingerprint
-        run.add_planned_step(
+        plan.add(
             replace(inner, can_replay=inner.can_replay and is_changed),
             node.kind,
             describe_node(node, does),
         )
-    return {}
 
 
 def _first_visit(node: NodeSpec, ctx: StepContext) -> StepRecord | None:
     """How the first visit of a node has ended, in a run that may remember it."""
-    remembers = ctx.can_replay and not ctx.run.is_first_run
+    remembers = ctx.can_replay and not ctx.run.replay.is_first_run
     return ctx.run.journal.step(ctx.child(node).path) if remembers else None
 
 

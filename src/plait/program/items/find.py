@@ -8,15 +8,14 @@ from itertools import islice
 
 from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, ProcessError
-from plait.core.hints import Final
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, contains_unknown
 from plait.engine.backend import WorkItem
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.action_step import with_env
 from plait.program.changes import scope_outside_steps
 from plait.program.items import (
@@ -32,8 +31,12 @@ from plait.program.items import (
 )
 from plait.program.items.spool import SpoolInfo, read_spool, require_spool, write_spool
 from plait.program.on_empty import OnEmpty, check_not_empty
+from plait.program.ports import Processes
 from plait.template.sinks import bind_shell
 from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.engine.dry_run import PlanLog
 
 COMMAND_TIMEOUT: Final = 300.0
 """Seconds that a command may take to give the items of a map."""
@@ -41,6 +44,15 @@ MOST_REHEARSED: Final = 1000
 """Items that a dry run shows."""
 UNKNOWN: Final[Mapping[str, Json]] = {"count": None, "items": []}
 """What a dry run says of items that only a run can find: not even how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsPlan(Plan):
+    """Hands on the items that are known without running anything."""
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        finder: FindItems = self.data
+        return finder.plan_items(ctx, log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +76,11 @@ class FindItems:
     policy: Policy = DEFAULT_POLICY
     inner: tuple[Step, ...] = ()
 
-    @plans
-    def run(self, ctx: StepContext) -> Json:
-        run = working(ctx.run)
+    def plan(self, ctx: StepContext) -> ItemsPlan:  # noqa: ARG002 - the protocol's shape
+        return ItemsPlan(self.kind, data=self)
+
+    def execute(self, plan: ItemsPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         ctx = ctx.with_scope(scope_outside_steps(ctx))
-        if run.rehearsal is not None:
-            return self._plan_items(ctx)
         spooled = write_spool(self._items_with_keys(ctx), self._file(ctx))
         check_not_empty(spooled.count, self.on_empty, ctx, "the map", self._why_empty())
         return {"count": spooled.count, "digest": spooled.digest}
@@ -95,7 +106,7 @@ class FindItems:
             )
             return
         file = self._file(ctx)
-        if not ctx.run.is_first_run:
+        if not ctx.run.replay.is_first_run:
             require_spool(file, SpoolInfo(int(value["count"]), str(value["digest"])))
         for order, key, item in read_spool(file, without=without):
             yield WorkItem(order, key, item)
@@ -105,10 +116,10 @@ class FindItems:
         # That of the flow; or of a workflow that a step of it calls, perhaps for each of many
         # items.
         name = "items.jsonl" if "/" not in owner else f"items-{path_digest(owner)}.jsonl"
-        return os.path.join(working(ctx.run).folder, name)
+        return os.path.join(ctx.run.folder, name)
 
     def _items_with_keys(self, ctx: StepContext) -> Iterator[tuple[str, Json]]:
-        return with_keys(self._select_items(ctx), self.id, ctx.scope, mask=ctx.run.mask)
+        return with_keys(self._select_items(ctx), self.id, ctx.scope, mask=ctx.run.secrets.mask)
 
     def _select_items(self, ctx: StepContext) -> Iterator[Json]:
         items = read_items(
@@ -120,49 +131,48 @@ class FindItems:
             allow_outside=self.allow_outside,
         )
         chosen = select(items, replace(self.selection, json_path=None))
-        mask = ctx.run.mask
-        return chosen if mask is str else (mask_value(item, mask) for item in chosen)
+        mask = ctx.run.secrets.mask
+        return chosen if ctx.run.secrets.is_empty else (mask_value(item, mask) for item in chosen)
 
     def _command_output(self, command: Template, ctx: StepContext) -> Iterator[bytes]:
         ctx = self._with_env(ctx)
-        run, left = working(ctx.run), ctx.time_left()
+        run, left = ctx.run, ctx.time_left()
         bound = bind_shell(command, ctx.scope, strict=self.strict)
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
         try:
-            yield from run.hands.lines(
+            yield from run.services.get(Processes).lines(
                 bound, cwd=ctx.directory, env=ctx.env, timeout=timeout, stop=run.stop
             )
         except ProcessError as error:
             if error.code != "command-failed":
                 raise
-            raise StepError(Failure(run.mask(str(error)), "exit", path=ctx.path)) from None
+            raise StepError(Failure(run.secrets.mask(str(error)), "exit", path=ctx.path)) from None
 
     def _with_env(self, ctx: StepContext) -> StepContext:
         return with_env(ctx, self.env, strict=self.strict) if self.env else ctx
 
-    def _plan_items(self, ctx: StepContext) -> Json:
+    def plan_items(self, ctx: StepContext, plan: PlanLog) -> Json:
         """The items that are known without running anything."""
-        run = working(ctx.run)
+        run = ctx.run
+        ctx = ctx.with_scope(scope_outside_steps(ctx))
         if isinstance(self.input, CommandInput):
             scope = self._with_env(ctx).scope
-            run.add_planned_step(
-                ctx, "items", bind_shell(self.input.command, scope, strict=self.strict).shown
-            )
+            plan.add(ctx, "items", bind_shell(self.input.command, scope, strict=self.strict).shown)
             return dict(UNKNOWN)
         if (why := self._why_not_known(ctx)) is not None:
-            run.add_planned_step(ctx, "items", f"not known yet: {why}")
+            plan.add(ctx, "items", f"not known yet: {why}")
             return dict(UNKNOWN)
         try:
             found = [
                 [key, item] for key, item in islice(self._items_with_keys(ctx), MOST_REHEARSED)
             ]
         except InputError as error:
-            if not run.would_have_run:
+            if not plan.is_acting():
                 raise  # nothing that could still make them
-            run.add_planned_step(ctx, "items", f"not known yet: {run.mask(error.what)}")
+            plan.add(ctx, "items", f"not known yet: {run.secrets.mask(error.what)}")
             return dict(UNKNOWN)
-        if not found and run.would_have_run:
-            run.add_planned_step(ctx, "items", "not known yet: there are none so far")
+        if not found and plan.is_acting():
+            plan.add(ctx, "items", "not known yet: there are none so far")
             return dict(UNKNOWN)
         check_not_empty(len(found), self.on_empty, ctx, "the map", self._why_empty())
         return {"count": len(found), "items": found}

@@ -15,9 +15,8 @@ from plait.engine.outcome import (
     Succeeded,
     call_author_function,
 )
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.handlers import function_fingerprint
 from plait.program.tasks.model import Loop, Task, TaskOutput
@@ -57,7 +56,7 @@ class LoopUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopStep:
+class LoopStep(Composite):
     """Rounds, until the condition holds or there are no more."""
 
     program: EnsembleProgram
@@ -94,11 +93,10 @@ class LoopStep:
 
     retry_scope = "inner"
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         last: Mapping[str, Json] = {}
         feedback: str | None = None
-        rehearses = working(ctx.run).rehearsal is not None
+        rehearses = ctx.run.plan is not None
         for number in range(1, (1 if rehearses else self.loop.max_iterations) + 1):
             step = LoopRound(self, number, self.outputs, feedback)
             outcome, ctx = ctx.perform_next(step, number - 1)
@@ -125,7 +123,7 @@ class LoopStep:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopRound:
+class LoopRound(Composite):
     """The tasks of a loop, once."""
 
     of: LoopStep
@@ -153,7 +151,6 @@ class LoopRound:
 
     retry_scope = "inner"
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         made: Outputs = {}
         values: dict[str, Json] = {}
@@ -173,11 +170,11 @@ class LoopRound:
 
     def _is_met(self, last: TaskOutput, ctx: StepContext) -> bool:
         until = self.of.loop.until
-        if until is None or working(ctx.run).rehearsal is not None or last.status == "skipped":
+        if until is None or ctx.run.plan is not None or last.status == "skipped":
             return False
         if callable(until):
             ended = call_author_function(
-                lambda: until(replace(last, iteration=self.number)), "until", ctx.run.mask
+                lambda: until(replace(last, iteration=self.number)), "until", ctx.run.secrets.mask
             )
             return bool(ended)
         facts = {"output": last.raw, "data": last.data, "iteration": self.number}

@@ -18,7 +18,7 @@ from threading import Condition
 
 from plait.agents.messages import ModelResponse, ToolOffer, ToolRequest, digest
 from plait.agents.permissions import Permissions
-from plait.agents.session import AgentScope, AgentSession, AgentStep
+from plait.agents.session import AgentScope, AgentScopes, AgentSession, AgentStep
 from plait.agents.tool_access import schema_errors
 from plait.agents.turns import SessionTool
 from plait.core.errors import InputError, closest_name
@@ -38,9 +38,8 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.tasks.model import (
     PLAIN_AGENT,
     PLAIN_MANAGER,
@@ -62,6 +61,7 @@ from plait.program.tasks.task import (
 from plait.program.tasks.text import system_text
 
 if TYPE_CHECKING:
+    from plait.engine.dry_run import PlanLog
     from plait.engine.journal import Journal
 
 MANAGER: Final = "manager"
@@ -82,6 +82,15 @@ SCHEMA: Final[dict[str, Json]] = {
     "required": ["worker", "task"],
     "additionalProperties": False,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerPlan(Plan):
+    """Hands on that nothing is known of its delegations."""
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        log.add(ctx, self.kind, self.shown)
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +122,10 @@ class ManagerStep:
 
     retry_scope = "inner"
 
-    @plans
-    def run(self, ctx: StepContext) -> Json:
-        if working(ctx.run).rehearsal is not None:
-            working(ctx.run).add_planned_step(ctx, "agent", self._prompt())
-            return {}
+    def plan(self, ctx: StepContext) -> ManagerPlan:  # noqa: ARG002 - the protocol's shape
+        return ManagerPlan("agent", self._prompt())
+
+    def execute(self, plan: ManagerPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         began = time.monotonic()
         try:
             value = AgentSession(self._conversation(_Rulings()), ctx).to_the_end()
@@ -134,7 +142,7 @@ class ManagerStep:
             "delegations": self._delegations(ctx.run.journal, ctx.path),
             "duration": round(time.monotonic() - began, 6),
         }
-        return mask_value(record, ctx.run.mask)
+        return mask_value(record, ctx.run.secrets.mask)
 
     def outputs(self, outcome: Outcome) -> list[TaskOutput]:
         """Of each delegation in its order, and at the end that of the manager."""
@@ -212,17 +220,16 @@ class ManagerStep:
         refused = self._find_refusal(ctx, rulings)
         if refused is not None:
             raise StepError(Failure(refused, "refused"))
-        run = working(ctx.run)
+        run = ctx.run
         worker = self.workers[str(params["worker"])]
-        above = run.agents[top].permissions.within
+        scopes = run.shared(AgentScopes)
+        above = scopes[top].permissions.within
         # A worker may do what its author allows it, not what the manager may do.
-        run.agents[ctx.path] = AgentScope(
-            Permissions(tuple(worker.tools), above), run.budget_at(ctx.path)
-        )
+        scopes[ctx.path] = AgentScope(Permissions(tuple(worker.tools), above))
         try:
             value = require_success(ctx.perform(self._work(worker, str(params["task"]))))
         finally:
-            del run.agents[ctx.path]
+            del scopes[ctx.path]
         return value.get("raw") if isinstance(value, Mapping) else None
 
     def _work(self, worker: Agent, said: str) -> TaskStep:
@@ -338,7 +345,7 @@ class _Rulings:
         end = time.monotonic() + PATIENCE
         with self._told:
             while path not in self._allowed and time.monotonic() < end:
-                ctx.run.require_not_stopped()
+                ctx.run.stop.require_unset()
                 if ctx.is_expired():
                     raise DeadlineExceeded
                 self._told.wait(LOOK)

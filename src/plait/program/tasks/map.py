@@ -16,9 +16,8 @@ from plait.engine.outcome import (
     StepError,
     Succeeded,
 )
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
 from plait.program.on_empty import check_not_empty
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.model import MapReduce, Task, TaskOutput
@@ -34,7 +33,7 @@ from plait.program.tasks.units import (
     make_task_step,
     needs_skipped,
     outputs_from_record,
-    performed_all,
+    perform_tasks,
     task_record_or_skip,
     with_task_outputs,
 )
@@ -62,7 +61,7 @@ class MapUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskMap:
+class TaskMap(Composite):
     """A task for each item, several at a time; then what they gave is put together, level by
     level.
     """
@@ -134,7 +133,7 @@ class TaskMap:
         source = self.map.source
         if source is None:
             return self._static_items()
-        if working(ctx.run).rehearsal is not None:
+        if ctx.run.plan is not None:
             return self._static_items()
         program = self.program
         items = items_from_output(self.map, self.outputs[program.cast.task_id(source)])
@@ -146,13 +145,12 @@ class TaskMap:
 
     retry_scope = "inner"
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         steps = self._all_items(ctx)
-        if working(ctx.run).rehearsal is None:
-            ctx.run.emit(ItemsCounted(ctx.path, len(steps)))
+        if ctx.run.plan is None:
+            ctx.run.events.emit(ItemsCounted(ctx.path, len(steps)))
             check_not_empty(len(steps), self.map.on_empty, ctx, "the map", "the list is empty")
-        outcomes, ctx = performed_all(ctx, steps, self.program.cast)
+        outcomes, ctx = perform_tasks(ctx, steps, self.program.cast)
         made = [task_record(one) for one in outcomes if isinstance(one, Succeeded)]
         skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
         values: dict[str, Json] = {
@@ -188,7 +186,7 @@ class TaskMap:
         )
         if self.program.cast.on_error == "fail_fast" or len(failures) == total:
             raise StepError(replace(failures[0], message=said, output={"tasks": values}))
-        ctx.run.note(ctx.path, said)
+        ctx.run.events.note(ctx.path, said)
 
     def _reduce_outputs(
         self, ctx: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]
@@ -204,7 +202,7 @@ class TaskMap:
             # One that is left over is put together with others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
             steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
-            outcomes, ctx = performed_all(ctx, steps, self.program.cast)
+            outcomes, ctx = perform_tasks(ctx, steps, self.program.cast)
             failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
             if failed is not None:
                 raise StepError(with_task_outputs(failed, {"tasks": values}))
@@ -229,7 +227,9 @@ class TaskMap:
         if budget is not None and level >= one.max_levels:
             if sum(map(output_tokens, outputs)) > budget:
                 said = f"is still longer than {budget} tokens after {level - 1} levels"
-                ctx.run.note(ctx.path, f"what '{self._id}' gave {said}: it is put together at once")
+                ctx.run.events.note(
+                    ctx.path, f"what '{self._id}' gave {said}: it is put together at once"
+                )
             most, budget = len(outputs), None
         yield from _split(outputs, most, budget)
 

@@ -20,20 +20,22 @@ from plait.agents.messages import (
 )
 from plait.agents.session import AgentSession, AgentStep
 from plait.core.errors import MissingNamesError
-from plait.core.hints import Final
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text, text
 from plait.engine.outcome import Failed, Outcome, Skipped, Succeeded, call_author_function
-from plait.engine.perform import StepContext, plans
-from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step
-from plait.engine.working_run import working
+from plait.engine.perform import StepContext
+from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Retry, Step
 from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
 from plait.program.tasks.handlers import function_fingerprint, qualified_name
 from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, to_limits
 from plait.program.tasks.text import system_text, task_prompt
 from plait.scope import Scope
 from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.engine.dry_run import PlanLog
 
 UNUSED: Final = TokenUsage(calls=0)
 TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")
@@ -63,10 +65,10 @@ class TaskStep:
 
     retry_scope = "inner"
 
-    @plans
-    def run(self, ctx: StepContext) -> Json:
-        if working(ctx.run).rehearsal is not None:
-            return self._plan_task(ctx)
+    def plan(self, ctx: StepContext) -> TaskPlan:  # noqa: ARG002 - the protocol's shape
+        return TaskPlan("task", self.id, self)
+
+    def execute(self, plan: TaskPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         began = time.monotonic()
         value = self._value(ctx)
         record = {
@@ -75,7 +77,7 @@ class TaskStep:
             **value,
             "duration": round(_since(began), 6),
         }
-        return mask_value(deep_copy(record), ctx.run.mask)
+        return mask_value(deep_copy(record), ctx.run.secrets.mask)
 
     def _value(self, ctx: StepContext) -> dict[str, Json]:
         task = self.task
@@ -85,7 +87,7 @@ class TaskStep:
             handler = task.handler
             own, context = _own(task, self.context)
             return _output_record(
-                call_author_function(lambda: handler(own, context), "handler", ctx.run.mask)
+                call_author_function(lambda: handler(own, context), "handler", ctx.run.secrets.mask)
             )
         assert task.tool is not None
         return _output_record(
@@ -125,23 +127,7 @@ class TaskStep:
     def _facts(self) -> dict[str, Json]:
         return {name: getattr(self.task, name) for name in TASK_FACTS}
 
-    def _plan_task(self, ctx: StepContext) -> dict[str, Json]:
-        run = working(ctx.run)
-        task = self.task
-        if self.conversation is not None:
-            self.conversation.rehearse(ctx)
-        elif task.handler is not None:
-            run.add_planned_step(
-                ctx, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip()
-            )
-        else:
-            run.add_planned_step(
-                ctx, "tool", f"{task.tool}{self._params_in_reach(ctx)}\n{task.description}".rstrip()
-            )
-        told = f"(what '{self.id}' gives)"
-        return {"raw": told, "data": None, "usage": UNUSED.record(), "duration": 0.0}
-
-    def _params_in_reach(self, ctx: StepContext) -> str:
+    def params_in_reach(self, ctx: StepContext) -> str:
         """The parameters of a tool; as they are written, where they need what only a run knows."""
         if self.params is None:
             return ""
@@ -149,6 +135,24 @@ class TaskStep:
             with suppress(MissingNamesError):  # a field of an item that nobody has made yet
                 return f" {json_text(dict(self._params(str(self.task.tool), ctx)))}"
         return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan(Plan):
+    """Shows what a task would do, and hands on a placeholder for what it would give."""
+
+    def show(self, ctx: StepContext, log: PlanLog) -> Json:
+        step: TaskStep = self.data
+        task = step.task
+        if step.conversation is not None:
+            step.conversation.plan(ctx).show(ctx, log)
+        elif task.handler is not None:
+            log.add(ctx, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip())
+        else:
+            called = f"{task.tool}{step.params_in_reach(ctx)}"
+            log.add(ctx, "tool", f"{called}\n{task.description}".rstrip())
+        gives = f"(what '{step.id}' gives)"
+        return {"raw": gives, "data": None, "usage": UNUSED.record(), "duration": 0.0}
 
 
 def task_step(

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from plait.agents.messages import NOBODY, sum_usage
+from plait.agents.ports import Models
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, field, replace
@@ -35,10 +37,9 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.perform import StepContext, join_contexts, plans
+from plait.engine.perform import StepContext, act, join_contexts
 from plait.engine.replay import changed_steps_error
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, Step
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.loop import LoopUnit
 from plait.program.tasks.manager import DELEGATION, ManagerStep, manager_step
@@ -58,7 +59,7 @@ Until: TypeAlias = Callable[[TaskOutput], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class EnsembleProgram:
+class EnsembleProgram(Composite):
     """The program of an ensemble, with what it was given."""
 
     cast: EnsembleSpec
@@ -83,18 +84,17 @@ class EnsembleProgram:
     def fan(self) -> None:
         return None
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
         """`{output, tasks, usage}`: what the last task gave, and what each did.
 
         A StepError has the same in its output, as far as it came.
         """
-        run = working(ctx.run)
+        run = ctx.run
         # Whoever calls it as a tool does not know which of its inputs nobody may see.
-        run.add_secrets(
+        run.secrets.add(
             value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret)
         )
-        with run.budget_scope(
+        with run.budgets.scope(
             ctx.path, self.limits, f"ensemble '{self.name}'", goes_on=ctx.can_replay
         ) as spent:
             spent.expect("depth")
@@ -115,7 +115,7 @@ def compile_ensemble(
 
 
 @dataclass(frozen=True, slots=True)
-class TaskGraph:
+class TaskGraph(Composite):
     """All units of an ensemble, as one step."""
 
     program: EnsembleProgram
@@ -135,11 +135,9 @@ class TaskGraph:
     def inner(self) -> Sequence[Step]:
         return [unit.step({}) for unit in make_units(self.program)]
 
-    @plans
     def run(self, ctx: StepContext) -> Json:
-        if working(ctx.run).rehearsal is None:
-            _require_providers(self.program.cast, ctx)
-        if not (ctx.run.is_first_run or ctx.run.accept_changes):
+        act(FunctionAction(partial(_require_providers, self.program.cast)), ctx)
+        if not (ctx.run.replay.is_first_run or ctx.run.replay.accept_changes):
             _require_known_units({step.name for step in self.inner}, ctx)
         return _Play(self.program, ctx).to_the_end()
 
@@ -262,13 +260,13 @@ class _Play:
         parallel = self.cast.max_parallel if self.cast.strategy == "parallel" else 1
         parallel = max(1, min(parallel, len(self.units)))
         try:
-            working(self.turn.run).backend.run(
+            self.turn.run.backend.run(
                 self._ready(), self._perform, self._finish_unit, parallel=parallel
             )
         except Aborted as aborted:
             aborted.failure = replace(aborted.failure, output=self._value())
             raise
-        self.turn.run.require_not_stopped()
+        self.turn.run.stop.require_unset()
         value = self._value()
         if self.failures:
             raise StepError(self._failure(value))
@@ -297,7 +295,7 @@ class _Play:
 
     def _next(self) -> int | None:
         """The first unit all of whose needs are done."""
-        if self.turn.run.is_stopping() or self._is_broken:
+        if self.turn.run.stop.is_set() or self._is_broken:
             return None
         if self.failures and self.cast.on_error == "fail_fast":
             return None
@@ -320,7 +318,7 @@ class _Play:
             self._state[order] = "skipped"
             for task in self.units[order].tasks:
                 self.skipped[self.cast.task_id(task)] = why
-            self.turn.run.note(self.turn.path, f"'{self._unit_id(order)}' is skipped: {why}")
+            self.turn.run.events.note(self.turn.path, f"'{self._unit_id(order)}' is skipped: {why}")
 
     def _hopeless(self) -> Iterator[tuple[int, str]]:
         for order in range(len(self.units)):
@@ -424,14 +422,14 @@ def _public(output: TaskOutput) -> dict[str, Json]:
 
 def _require_providers(cast: EnsembleSpec, ctx: StepContext) -> None:
     """Whoever is to be asked is there: all that are not, before the first task."""
-    hands = working(ctx.run).hands
+    models = ctx.run.services.get(Models)
     problems: dict[str, Problem] = {}
     for called, provider in model_users(cast):
         named = cast.provider if provider is None else provider
         if not isinstance(named, str | None) or (named or "") in problems:
             continue
         try:
-            if hands.provider(named) is None:
+            if models.provider(named) is None:
                 problems[named or ""] = Problem(
                     f"{called} needs a model, and {NOBODY}", code="no-provider"
                 )

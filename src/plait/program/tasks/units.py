@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from plait.agents.messages import TokenUsage
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.backend import WorkItem
 from plait.engine.outcome import (
     Failed,
     Failure,
@@ -16,9 +15,8 @@ from plait.engine.outcome import (
     Skipped,
     Succeeded,
 )
-from plait.engine.perform import StepContext, join_contexts
+from plait.engine.perform import StepContext
 from plait.engine.step import Step
-from plait.engine.working_run import working
 from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
 from plait.program.tasks.task import (
     TaskStep,
@@ -74,37 +72,19 @@ def make_task_step(
     )
 
 
-def performed_all(
+def perform_tasks(
     ctx: StepContext, steps: Sequence[TaskStep], cast: EnsembleSpec
 ) -> tuple[list[Outcome], StepContext]:
-    """Perform steps that need nothing of each other; those behind them are done anew if one of them
-    was.
+    """Perform tasks that need nothing of each other.
 
-    Under `fail_fast` none begins behind one that failed: there are as many outcomes as were begun.
+    Under `fail_fast` none starts after one that failed: there are as many outcomes as were started.
     """
-    ended: dict[int, Outcome] = {}
-    turns: list[StepContext] = []
-
-    def perform(work: WorkItem) -> Outcome:
-        outcome, behind = ctx.perform_next(steps[work.order], work.order)
-        turns.append(behind)
-        return outcome
-
-    def finished(work: WorkItem, outcome: Outcome) -> None:
-        ended[work.order] = outcome
-
-    def wanted() -> Iterator[WorkItem]:
-        for order, step in enumerate(steps):
-            failed = any(isinstance(one, Failed) for one in list(ended.values()))
-            if ctx.run.is_stopping() or (failed and cast.on_error == "fail_fast"):
-                return
-            yield WorkItem(order, step.name, None)
-
-    if steps:
-        parallel = max(1, min(cast.max_parallel, len(steps)))
-        working(ctx.run).backend.run(wanted(), perform, finished, parallel=parallel)
-        ctx.run.require_not_stopped()
-    return [ended[order] for order in sorted(ended)], join_contexts(ctx, turns)
+    is_strict = cast.on_error == "fail_fast"
+    return ctx.perform_many(
+        steps,
+        parallel=cast.max_parallel,
+        stops=lambda outcome: is_strict and isinstance(outcome, Failed),
+    )
 
 
 def task_record_or_skip(outcome: Outcome) -> dict[str, Json]:

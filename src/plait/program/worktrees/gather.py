@@ -8,16 +8,16 @@ that branch.
 from __future__ import annotations
 
 import shlex
+from functools import partial
 
 from plait.core.errors import InputError, ProcessError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.outcome import Succeeded
-from plait.engine.perform import StepContext
-from plait.engine.step import Step
-from plait.engine.working_run import working
-from plait.program.worktrees.isolation import in_worktree
+from plait.engine.perform import StepContext, act
+from plait.engine.step import FunctionAction, Step
+from plait.program.worktrees.isolation import WorktreesByMap, in_worktree
 from plait.program.worktrees.merge import (
     BRANCHES,
     format_files,
@@ -25,7 +25,12 @@ from plait.program.worktrees.merge import (
     result_mapping,
     short,
 )
-from plait.program.worktrees.ports import RepositoryState, Worktree, Worktrees, WorktreeStatus
+from plait.program.worktrees.ports import (
+    RepositoryState,
+    Worktree,
+    Worktrees,
+    WorktreeStatus,
+)
 
 if TYPE_CHECKING:
     from plait.program.map import Map
@@ -53,17 +58,26 @@ class GatherWorktree:
         }
 
 
+class GatherState:
+    """Where the work of the items was brought together; shared by all steps of a run."""
+
+    def __init__(self) -> None:
+        self.worktree: GatherWorktree | None = None
+
+
 def context_after_map(ctx: StepContext, fan: Map, value: Json) -> StepContext:
     """The turn of what follows the map: where its items met, if steps of the flow merge what they
     did.
     """
-    facts = _facts(value)
-    if "worktree" not in facts:
+    if "worktree" not in _facts(value):
         return ctx
-    run = working(ctx.run)
-    if run.rehearsal is not None:
-        return ctx  # nothing is made, so there is no place
-    if fan.name not in run.shelters:  # the map was done in an earlier life of the run
+    after = act(FunctionAction(partial(_enter_gather_worktree, fan, value)), ctx)
+    return after if isinstance(after, StepContext) else ctx  # a dry run makes no worktree
+
+
+def _enter_gather_worktree(fan: Map, value: Json, ctx: StepContext) -> StepContext:
+    run, facts = ctx.run, _facts(value)
+    if fan.name not in run.shared(WorktreesByMap):  # the map was done in an earlier life of the run
         require_worktrees(ctx).open(
             RepositoryState(**result_mapping(run.journal.step(f"{fan.name}/ground")))
         )
@@ -78,22 +92,24 @@ def context_after_map(ctx: StepContext, fan: Map, value: Json) -> StepContext:
     spot = require_worktrees(ctx).gather(source)
     failed = value.get("failed") if isinstance(value, dict) else None
     since = str(facts.get("since", ""))
-    run.meeting = GatherWorktree(spot, str(facts["target"]), since, is_awaited=bool(failed))
+    run.shared(GatherState).worktree = GatherWorktree(
+        spot, str(facts["target"]), since, is_awaited=bool(failed)
+    )
     return in_worktree(ctx, spot)
 
 
 def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
+    act(FunctionAction(partial(_require_target_branch, value, reduce)), ctx)
+
+
+def _require_target_branch(value: Json, reduce: Step, ctx: StepContext) -> None:
     """Raises if reduce is about to begin in a project that has left the branch the items were
     merged into.
 
     One that had begun goes on, with a note: it may itself have left that branch.
     """
     target, path = str(_facts(value).get("target", "")), ctx.child(reduce).path
-    if (
-        "merged" not in _facts(value)
-        or working(ctx.run).rehearsal is not None
-        or _is_done(ctx, path)
-    ):
+    if "merged" not in _facts(value) or _is_done(ctx, path):
         return
     now = require_worktrees(ctx).project_branch()
     if now == target:
@@ -101,7 +117,7 @@ def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
     at = f"the branch {short(now)}" if now else "no branch (detached HEAD)"
     where = f"the project is at {at}, and what the items did was merged into {short(target)}"
     if _has_begun(ctx, path):
-        ctx.run.note(path, f"{where}: reduce goes on there, since it had begun")
+        ctx.run.events.note(path, f"{where}: reduce goes on there, since it had begun")
         return
     raise InputError(
         f"{where}: reduce does not begin elsewhere",
@@ -113,7 +129,9 @@ def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
 
 def _is_done(ctx: StepContext, path: str) -> bool:
     """Has an earlier life done it, behind all that is before it now?"""
-    known = ctx.run.journal.step(path) if ctx.can_replay and not ctx.run.is_first_run else None
+    known = (
+        ctx.run.journal.step(path) if ctx.can_replay and not ctx.run.replay.is_first_run else None
+    )
     return (
         known is not None
         and known.number > ctx.replay_after
@@ -124,31 +142,35 @@ def _is_done(ctx: StepContext, path: str) -> bool:
 def _has_begun(ctx: StepContext, path: str) -> bool:
     """Has an earlier life come to any of its steps, however that ended?"""
     journal = ctx.run.journal
-    if ctx.run.is_first_run or not ctx.can_replay:
+    if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
     ended = any(known.number > ctx.replay_after for known in journal.steps_in(path))
     return ended or any(begun.startswith(f"{path}/") for begun in journal.find_unfinished())
 
 
 def close_gather_worktree(ctx: StepContext) -> None:
+    act(FunctionAction(_close_gather_worktree), ctx)
+
+
+def _close_gather_worktree(ctx: StepContext) -> None:
     """After the merge steps: what they have merged needs no worktree any more."""
-    run, spaces = working(ctx.run), require_worktrees(ctx)
-    meeting = run.meeting
+    spaces = require_worktrees(ctx)
+    meeting = ctx.run.shared(GatherState).worktree
     if meeting is None or not spaces.is_there(meeting.spot):
         return
     spot = meeting.spot
     try:
         look = spaces.look(spot)
     except (InputError, ProcessError) as error:
-        ctx.run.note("merge", f"{error.what}: {spot.path}")
+        ctx.run.events.note("merge", f"{error.what}: {spot.path}")
         return
     if reasons := _reasons_to_stay(look, meeting, spaces):
         said = f"the branch {spot.branch} stays, and its worktree {spot.path}"
-        ctx.run.note("merge", f"{', and '.join(reasons)}: {said}")
+        ctx.run.events.note("merge", f"{', and '.join(reasons)}: {said}")
         return
     remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
     if remains is not None:
-        ctx.run.note("merge", remains.message)
+        ctx.run.events.note("merge", remains.message)
     spaces.settle()
 
 

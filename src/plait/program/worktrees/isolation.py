@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from plait.core.errors import InputError, InternalError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -33,18 +33,22 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.perform import StepContext, act, perform
-from plait.engine.replay import replay
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.program.worktrees.merge import (
     BRANCHES,
-    MergeAll,
-    MergeItem,
+    ISOLATION,
     format_files,
+    merge_all_step,
+    merge_item_step,
     require_worktrees,
     result_mapping,
 )
-from plait.program.worktrees.ports import RepositoryState, Worktree, Worktrees, WorktreeStatus
+from plait.program.worktrees.ports import (
+    RepositoryState,
+    Worktree,
+    Worktrees,
+    WorktreeStatus,
+)
 from plait.template.sinks import render_text
 
 if TYPE_CHECKING:
@@ -87,14 +91,16 @@ class Isolation:
 
     def steps(self, each: str) -> tuple[Step, ...]:
         """The steps that an item has besides its own."""
-        own = _Fact("worktree", "the item's place", self.fingerprint)
-        return (own, _Fact("merge", "merge what the item did", f"{self.fingerprint}{each}"))
+        own = _known_step("worktree", "the item's place", self.fingerprint)
+        return (own, _known_step("merge", "merge what the item did", f"{self.fingerprint}{each}"))
 
     @property
     def around(self) -> tuple[Step, ...]:
         """The steps that the map has besides its items."""
         return (
-            (_Fact("merge", "merge what all items did", self.fingerprint),) if self.collects else ()
+            (_known_step("merge", "merge what all items did", self.fingerprint),)
+            if self.collects
+            else ()
         )
 
 
@@ -116,7 +122,7 @@ class MergeQueue:
     def enter(self, order: int, run: RunContext) -> bool:
         """Wait until there is room to work; False if the run is to stop."""
         while not self._free.acquire(timeout=LOOK):
-            if run.is_stopping() or self._broken:
+            if run.stop.is_set() or self._broken:
                 return False
         with self._changed:
             self._inside.add(order)
@@ -129,7 +135,7 @@ class MergeQueue:
             if order in self._working or order not in self._inside:
                 return
         while not self._free.acquire(timeout=LOOK):
-            run.require_not_stopped()
+            run.stop.require_unset()
         with self._changed:
             self._working.add(order)
 
@@ -145,7 +151,7 @@ class MergeQueue:
                 if self._broken:
                     raise Interrupted  # one before it has no end, so this one has no turn
                 self._changed.wait(LOOK)
-                run.require_not_stopped()
+                run.stop.require_unset()
 
     def is_empty(self) -> bool:
         with self._changed:
@@ -223,14 +229,14 @@ class ItemWorktrees:
             self._workspaces.settle()
         return outcome
 
-    def run(self, each: Steps, ctx: StepContext, title: str, key: str) -> Json:
+    def run_item(self, each: Steps, ctx: StepContext, title: str, key: str) -> Json:
         """The steps of an item in its own place; its value, and what became of the place."""
         spot, ctx = self._place(ctx, title, key)
         try:
             value = act(each, in_worktree(ctx, spot))
         except StepError as error:
             raise StepError(_with_place(error.failure, spot)) from None
-        ctx.run.flush_end(ctx.path)
+        ctx.run.events.flush_end(ctx.path)
         self.line.has_worked(ctx.order)
         facts = self._finish_item(each, ctx.without_timeout(), spot)
         return {**value, "isolation": facts} if isinstance(value, dict) else value
@@ -244,19 +250,25 @@ class ItemWorktrees:
     def _remove(self, path: str, spot: Worktree, merged: str | None) -> None:
         remains = self._workspaces.remove(spot, merged=merged)
         if remains is not None:
-            self._turn.run.note(path, remains.message)
+            self._turn.run.events.note(path, remains.message)
 
     def _place(self, ctx: StepContext, title: str, key: str) -> tuple[Worktree, StepContext]:
         self.line.work_again(ctx.order, ctx.run)
-        again = ctx.attempt > 1 or ctx.run.is_retried(ctx.path)
-        step = _Place(self, title, key, again)
+        again = ctx.attempt > 1 or ctx.run.replay.is_retried(ctx.path)
+        step = LeafStep(
+            "worktree",
+            ISOLATION,
+            "the item's place",
+            self.isolation.fingerprint,
+            FunctionAction(lambda ctx: self.add(ctx, title, key, again=again).record()),
+        )
         inner = ctx.child(step, order=ctx.order)
-        known = replay(step, inner) if ctx.attempt == 1 else None
+        known = ctx.run.replay.find(step, inner) if ctx.attempt == 1 else None
         before = _spot(known)
         if before is not None and self._workspaces.is_there(before):
             self._workspaces.break_locks(before)
             return before, ctx
-        if not ctx.run.is_first_run or ctx.attempt > 1:
+        if not ctx.run.replay.is_first_run or ctx.attempt > 1:
             self._forget(ctx)
         placed = result_mapping(require_success(perform(step, replace(inner, can_replay=False))))
         spot = Worktree(**placed)
@@ -270,7 +282,7 @@ class ItemWorktrees:
         if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
             self.tidy(earlier, just_left=ctx.attempt > 1)
         if next(iter(journal.steps_in(path)), None) is not None:
-            ctx.run.emit(StepInvalidated(path, "it begins anew in a new place"))
+            ctx.run.events.emit(StepInvalidated(path, "it begins anew in a new place"))
 
     def add(self, ctx: StepContext, title: str, key: str, *, again: bool) -> Worktree:
         if self.isolation.kind == "directory":
@@ -303,7 +315,7 @@ class ItemWorktrees:
                 self._spots[ctx.path] = spot, look.head
             return {**facts, "branch": spot.branch if keeps else "", "kept": keeps}
         if self.isolation.merges:
-            step = MergeItem(
+            step = merge_item_step(
                 self, spot, look.head, ctx.order, f"{self.isolation.fingerprint}{each.fingerprint}"
             )
             outcome, _ = ctx.perform_next(step, len(each.steps), is_last=True)
@@ -339,7 +351,7 @@ class ItemWorktrees:
                         "what cannot be committed, being a repository of its own, stays in "
                         f"{spot.path}"
                     )
-                    ctx.run.note(ctx.path, f"{what}: {format_files(look.repositories)}")
+                    ctx.run.events.note(ctx.path, f"{what}: {format_files(look.repositories)}")
                 return self._with_all_committed(spot, look) if look.files else look
             case "fail":
                 what = (
@@ -347,7 +359,9 @@ class ItemWorktrees:
                 )
                 raise StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
             case "keep":
-                ctx.run.note(ctx.path, f"changes that were not committed stay in {spot.path}")
+                ctx.run.events.note(
+                    ctx.path, f"changes that were not committed stay in {spot.path}"
+                )
                 return look
 
     def _with_all_committed(self, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
@@ -372,7 +386,7 @@ class ItemWorktrees:
             self._tidy(spot)
         except (InputError, ProcessError) as error:
             # One place must not keep a run from its end.
-            self._turn.run.note(self._turn.path, f"{error.what}: {spot.path}")
+            self._turn.run.events.note(self._turn.path, f"{error.what}: {spot.path}")
 
     def _tidy(self, spot: Worktree) -> None:
         look = self._workspaces.look(spot)
@@ -390,7 +404,7 @@ class ItemWorktrees:
 
     def collect(self) -> None:
         """Let there be the branch on which everything is collected."""
-        if self.isolation.kind == "worktree" and not self._turn.run.is_first_run:
+        if self.isolation.kind == "worktree" and not self._turn.run.replay.is_first_run:
             self._workspaces.break_locks()
             self._leave_meeting()
         if not self.isolation.collects or self._workspaces.tip(BRANCHES + self.branch):
@@ -398,7 +412,7 @@ class ItemWorktrees:
         assert self.site is not None
         begin = self._last_merged() or self.site.commit
         target = self._workspaces.tip(self.target)
-        if self._turn.run.is_first_run or not self._workspaces.is_ancestor(begin, target):
+        if self._turn.run.replay.is_first_run or not self._workspaces.is_ancestor(begin, target):
             target = begin
         self._workspaces.move(BRANCHES + self.branch, target, "")
 
@@ -408,13 +422,13 @@ class ItemWorktrees:
         """
         if self.isolation.collects and (side := self._workspaces.remove_gather(self.branch)):
             what = "what nobody had committed in the worktree of reduce and merge"
-            self._turn.run.note(
+            self._turn.run.events.note(
                 self._turn.path, f"{what} is on the branch {side} now: they begin anew"
             )
 
     def _last_merged(self) -> str:
         """Where the branch was, if this run had one that somebody has removed."""
-        if self._turn.run.is_first_run:
+        if self._turn.run.replay.is_first_run:
             return ""
         journal, last = self._turn.run.journal, ""
         for item in journal.steps_in(self._turn.path):
@@ -444,10 +458,10 @@ class ItemWorktrees:
                     "directory": spot.directory,
                 }
             }
-        step = MergeAll(self, tip)
+        step = merge_all_step(self, tip)
         path = f"{self._turn.path}/{step.name}"
         if result_mapping(self._turn.run.journal.step(path)).get("head") not in (None, tip):
-            self._turn.run.emit(StepInvalidated(path, "more was merged since"))
+            self._turn.run.events.emit(StepInvalidated(path, "more was merged since"))
         merged = require_success(self._turn.perform(step))
         self._tell_of_attempts(tip)
         if not failed:
@@ -458,7 +472,7 @@ class ItemWorktrees:
         """What they committed that others followed is in no other branch, so that it is not ours to
         drop.
         """
-        if self._turn.run.is_first_run and not self._tidied:
+        if self._turn.run.replay.is_first_run and not self._tidied:
             return
         if branches := [
             one for one in self._workspaces.find_unmerged(merged) if not one.startswith(self.branch)
@@ -467,13 +481,13 @@ class ItemWorktrees:
                 "commits of attempts that came to nothing stay on their branches: "
                 f"{format_files(branches)}"
             )
-            self._turn.run.note(
+            self._turn.run.events.note(
                 self._turn.path, f"{what}; git branch -D drops one that you do not need"
             )
 
     def _tidy_leftovers(self) -> None:
         """Places of which a crash kept us from taking leave; those of dead letters stay."""
-        if self._turn.run.is_first_run:
+        if self._turn.run.replay.is_first_run:
             return
         if self.isolation.kind == "directory":
             self._workspaces.prune()
@@ -505,23 +519,31 @@ class ItemWorktrees:
         self.tidy(replace(spot, base=base))
 
 
+class WorktreesByMap(dict[str, ItemWorktrees]):
+    """By the path of a map: the worktrees of its items; shared by all steps of a run."""
+
+
 def open_item_worktrees(
     isolation: Isolation | None, ctx: StepContext, parallel: int
 ) -> ItemWorktrees | None:
-    """Before the first item: look at the repository, once for all lives of the run."""
-    run = working(ctx.run)
+    """Before the first item: look at the repository, once for all attempts of the run."""
     if isolation is None:
         return None
-    if run.rehearsal is not None:
-        run.add_planned_step(ctx, isolation.kind, _describe_isolation(isolation))
-        return None
-    site = None
-    if isolation.kind == "worktree":
-        site = RepositoryState(**result_mapping(require_success(ctx.perform(_Ground(isolation)))))
-        require_worktrees(ctx).open(site)
-    shelter = run.shelters[ctx.path] = ItemWorktrees(isolation, ctx, site, parallel)
-    shelter.collect()
-    return shelter
+
+    def open_them(ctx: StepContext) -> ItemWorktrees:
+        site = None
+        if isolation.kind == "worktree":
+            ground = require_success(ctx.perform(_ground_step(isolation)))
+            site = RepositoryState(**result_mapping(ground))
+            require_worktrees(ctx).open(site)
+        shelter = ItemWorktrees(isolation, ctx, site, parallel)
+        ctx.run.shared(WorktreesByMap)[ctx.path] = shelter
+        shelter.collect()
+        return shelter
+
+    shown = _describe_isolation(isolation)
+    opened = act(FunctionAction(open_them, isolation.kind, shown), ctx)
+    return opened if isinstance(opened, ItemWorktrees) else None  # None in a dry run
 
 
 def _describe_isolation(isolation: Isolation) -> str:
@@ -534,62 +556,25 @@ def _describe_isolation(isolation: Isolation) -> str:
 # ── steps ────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    """A step as `plait show` and `--repeat` know it, without what it does."""
+def _known_step(name: str, title: str, fingerprint: str) -> Step:
+    """A step as `plait show` and `--repeat` know it; it is not performed by this."""
 
-    name: str
-    title: str
-    fingerprint: str
-    kind: str = "isolation"
-    policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
-
-    def run(self, ctx: StepContext) -> Json:
+    def refuse(ctx: StepContext) -> Json:
         raise InternalError(f"{ctx.path} is not performed by this")
 
+    return LeafStep(name, ISOLATION, title, fingerprint, FunctionAction(refuse))
 
-@dataclass(frozen=True, slots=True)
-class _Ground:
+
+def _ground_step(isolation: Isolation) -> Step:
     """Where all items begin, and where their work goes."""
 
-    isolation: Isolation
-    name: str = "ground"
-    kind: str = "isolation"
-    title: str = "the repository"
-    policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
-
-    @property
-    def fingerprint(self) -> str:
-        return self.isolation.fingerprint
-
-    def run(self, ctx: StepContext) -> Json:
-        found = require_worktrees(ctx).inspect(
-            self.isolation.base, needs_branch=self.isolation.merges
-        )
+    def inspect(ctx: StepContext) -> Json:
+        found = require_worktrees(ctx).inspect(isolation.base, needs_branch=isolation.merges)
         return found.record()
 
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    shelter: ItemWorktrees
-    item: str
-    key: str
-    again: bool
-    """The item was tried before."""
-    name: str = "worktree"
-    kind: str = "isolation"
-    title: str = "the item's place"
-    policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
-
-    @property
-    def fingerprint(self) -> str:
-        return self.shelter.isolation.fingerprint
-
-    def run(self, ctx: StepContext) -> Json:
-        return self.shelter.add(ctx, self.item, self.key, again=self.again).record()
+    return LeafStep(
+        "ground", ISOLATION, "the repository", isolation.fingerprint, FunctionAction(inspect)
+    )
 
 
 # ── small parts ──────────────────────────────────────────────────────────

@@ -12,16 +12,15 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.core.errors import InputError, InternalError, PlaitError
+from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.records import dataclass, field, replace
+from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.events import StepInvalidated
 from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failure, StepError, Succeeded, require_success
 from plait.engine.perform import StepContext, perform
-from plait.engine.step import DEFAULT_POLICY, Policy, Step
-from plait.engine.working_run import working
+from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.program.worktrees.ports import (
     CheckoutFailed,
     Conflict,
@@ -38,94 +37,72 @@ MOST_NAMED: Final = 20
 MOST_MOVES: Final = 20
 """How often a merge is made anew because somebody else was quicker."""
 BRANCHES: Final = "refs/heads/"
+ISOLATION: Final = "isolation"
+"""The kind of the steps around an item with a worktree."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Intent:
+INTENT: Final = "intent"
+
+
+def _intent_step(value: dict[str, Json]) -> Step:
     """What a merge is about to do, recorded before it does it."""
-
-    value: dict[str, Json] = field(default_factory=dict)
-    name: str = "intent"
-    kind: str = "isolation"
-    title: str = "what the merge will do"
-    fingerprint: str = "intent"
-    policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
-
-    def run(self, ctx: StepContext) -> Json:  # noqa: ARG002 - a step
-        return self.value
+    return LeafStep(
+        INTENT, ISOLATION, "what the merge will do", INTENT, FunctionAction(lambda _: value)
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class MergeItem:
-    """What one item did goes onto the branch of the run, after that of the items before it."""
+def merge_item_step(
+    shelter: ItemWorktrees, spot: Worktree, head: str, order: int, fingerprint: str
+) -> Step:
+    """Merge what one item did onto the branch of the run, after the items before it."""
 
-    shelter: ItemWorktrees
-    spot: Worktree
-    head: str
-    order: int
-    fingerprint: str
-    name: str = "merge"
-    kind: str = "isolation"
-    title: str = "merge what the item did"
-    policy: Policy = DEFAULT_POLICY
+    def merge(ctx: StepContext) -> Json:
+        shelter.line.wait_for_turn(order, ctx.run)
+        message = f"Merge {os.path.basename(spot.path)}\n"
+        return _merge_commit(ctx, BRANCHES + shelter.branch, head, message, conflict)
 
-    @property
-    def inner(self) -> Sequence[Step]:
-        return (_Intent(),)
-
-    def run(self, ctx: StepContext) -> Json:
-        self.shelter.line.wait_for_turn(self.order, ctx.run)
-        name = os.path.basename(self.spot.path)
-        target = BRANCHES + self.shelter.branch
-        return _merge_commit(ctx, target, self.head, f"Merge {name}\n", self._conflict)
-
-    def _conflict(self, files: Sequence[str]) -> Failure:
-        path, branch = shlex.quote(self.spot.path), self.shelter.branch
+    def conflict(files: Sequence[str]) -> Failure:
+        path, branch = shlex.quote(spot.path), shelter.branch
         return Failure(
             f"what it did conflicts with what items before it did: {format_files(files)}\n"
-            f"its branch is {self.spot.branch}, its worktree {self.spot.path}\n"
+            f"its branch is {spot.branch}, its worktree {spot.path}\n"
             f"continue by hand: cd {path} && git merge {branch}, resolve, git commit; "
-            f"then plait retry {self.shelter.run_id} --failed",
+            f"then plait retry {shelter.run_id} --failed",
             "conflict",
             exit_code=1,
         )
 
+    return _merge_step("merge what the item did", fingerprint, merge)
 
-@dataclass(frozen=True, slots=True)
-class MergeAll:
-    """What all items did goes into the branch that was checked out when the map began."""
 
-    shelter: ItemWorktrees
-    head: str
-    name: str = "merge"
-    kind: str = "isolation"
-    title: str = "merge what all items did"
-    policy: Policy = DEFAULT_POLICY
+def merge_all_step(shelter: ItemWorktrees, head: str) -> Step:
+    """Merge what all items did into the branch that was checked out when the map began."""
 
-    @property
-    def fingerprint(self) -> str:
-        return self.shelter.isolation.fingerprint
+    def merge(ctx: StepContext) -> Json:
+        message = f"Merge branch '{shelter.branch}'\n"
+        return _merge_commit(ctx, shelter.target, head, message, conflict, in_the_way=in_the_way)
 
-    @property
-    def inner(self) -> Sequence[Step]:
-        return (_Intent(),)
-
-    def run(self, ctx: StepContext) -> Json:
-        message = f"Merge branch '{self.shelter.branch}'\n"
-        target = self.shelter.target
-        return _merge_commit(
-            ctx, target, self.head, message, self._conflict, in_the_way=self._in_the_way
-        )
-
-    def _conflict(self, files: Sequence[str]) -> Failure:
-        what = f"what the items did conflicts with what came to {short(self.shelter.target)} since"
-        message = f"{what}: {format_files(files)}\n{_by_hand(self.shelter)}"
+    def conflict(files: Sequence[str]) -> Failure:
+        what = f"what the items did conflicts with what came to {short(shelter.target)} since"
+        message = f"{what}: {format_files(files)}\n{_by_hand(shelter)}"
         return Failure(message, "conflict", exit_code=1)
 
-    def _in_the_way(self, error: LocalChangesConflict) -> Failure:
-        what = f"what the items did is not merged into {short(self.shelter.target)} yet: {error}\n"
-        return Failure(f"{what}{_by_hand(self.shelter)}", "refused", exit_code=1)
+    def in_the_way(error: LocalChangesConflict) -> Failure:
+        what = f"what the items did is not merged into {short(shelter.target)} yet: {error}\n"
+        return Failure(f"{what}{_by_hand(shelter)}", "refused", exit_code=1)
+
+    return _merge_step("merge what all items did", shelter.isolation.fingerprint, merge)
+
+
+def _merge_step(title: str, fingerprint: str, merge: Callable[[StepContext], Json]) -> Step:
+    return LeafStep(
+        "merge",
+        ISOLATION,
+        title,
+        fingerprint,
+        FunctionAction(merge),
+        inner=(_intent_step({}),),
+    )
 
 
 def _by_hand(shelter: ItemWorktrees) -> str:
@@ -202,7 +179,8 @@ def _is_moved_with_tree(
 def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
     """Record an intent and move the branch; what surely was not done is no intent any more."""
     spaces, target, new = require_worktrees(ctx), str(intent["target"]), str(intent["new"])
-    require_success(perform(_Intent(intent), replace(ctx.child(_Intent()), can_replay=False)))
+    step = _intent_step(intent)
+    require_success(perform(step, replace(ctx.child(step), can_replay=False)))
     ctx.run.journal.sync()
     try:
         if spaces.move(target, new, str(intent["old"])):
@@ -210,9 +188,11 @@ def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
     except PlaitError:
         if spaces.tip(target) == new:
             return True
-        ctx.run.emit(StepInvalidated(f"{ctx.path}/intent", "the branch could not be moved"))
+        ctx.run.events.emit(StepInvalidated(f"{ctx.path}/intent", "the branch could not be moved"))
         raise
-    ctx.run.emit(StepInvalidated(f"{ctx.path}/intent", "the branch was moved by somebody else"))
+    ctx.run.events.emit(
+        StepInvalidated(f"{ctx.path}/intent", "the branch was moved by somebody else")
+    )
     return False
 
 
@@ -222,7 +202,7 @@ def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
     tip = spaces.tip(target)
     if spaces.is_ancestor(str(intent["new"]), tip):
         return True
-    if tip == intent["old"] or ctx.run.is_repeated(ctx.path):
+    if tip == intent["old"] or ctx.run.replay.is_repeated(ctx.path):
         return False
     resume = f"plait resume {ctx.run.id}"
     raise InputError(
@@ -242,7 +222,7 @@ def _tell_of_undone(ctx: StepContext, intent: Mapping[str, Json]) -> None:
     spaces, target = require_worktrees(ctx), str(intent["target"])
     new = str(intent["new"])
     if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
-        ctx.run.note(
+        ctx.run.events.note(
             ctx.path,
             f"{short(target)} has commits behind the merge of the items, in which these files are "
             "as they "
@@ -287,10 +267,7 @@ def _stale_tree_error(branch: str, tree: WorkingTree, error: Exception, fix: str
 
 
 def require_worktrees(ctx: StepContext) -> Worktrees:
-    found = working(ctx.run).workspaces
-    if found is None:
-        raise InternalError("this run has no workspaces")
-    return found
+    return ctx.run.services.get(Worktrees)
 
 
 def format_files(files: Sequence[str]) -> str:
