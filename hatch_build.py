@@ -1,6 +1,6 @@
 """Compiles the one part that is not Python, where there is a C compiler for it.
 
-It makes shells of a map begin faster and changes nothing else (decision 46), so a
+It makes shells of a map begin faster and changes nothing else (decision 23), so a
 machine without a compiler, or with another C library, gets the package without it.
 """
 

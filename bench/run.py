@@ -249,7 +249,7 @@ REACHED_BY = {
     "plait run FILE": (
         "Of 1,000 items the start of the command is a fifth, which the row from Python does not "
         "have. Beside "
-        "its shell (0.3 ms, by decision 46) an item takes 0.2 ms of computing in the guardian and "
+        "its shell (0.3 ms, by decision 23) an item takes 0.2 ms of computing in the guardian and "
         "0.4 to "
         "0.6 ms in Plait, most of it Python's own evaluation, spread thin. A compiled guardian, "
         "and several "

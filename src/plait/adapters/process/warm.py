@@ -3,7 +3,7 @@ paid once.
 
 `libwarm.so`, made of `warm.c` where there is a C compiler, does the waiting; this is
 the guardian's end.  Whoever is started so is a child of the guardian like any other:
-nobody can tell the difference, or it is not done (see decision 46).
+nobody can tell the difference, or it is not done (see decision 23).
 
 Like the guardian it is imported alone, without Plait.
 """
