@@ -127,7 +127,7 @@ ENSEMBLE: Story = [
 ENSEMBLE_END: Story = [
     (3.0, over("tasks/task:text/turn:1.call:1", "call", READ, {"output": "", "failed": True, "kind": "exit"}, 1)),
     (4.0, over("tasks/task:text", "agent", "text", WRITTEN, 1, 3.0)),
-    (4.0, over("tasks/loop:edit", "rounds", "edit", {"tasks": {"polish": WRITTEN}, "iterations": 2}, 2, 3.0)),
+    (4.0, over("tasks/loop:edit", "loop", "edit", {"tasks": {"polish": WRITTEN}, "iterations": 2}, 2, 3.0)),
     (4.0, over("tasks", "ensemble", "report", {"output": "Rain falls."}, 0, 4.0)),
     (4.0, RunEnded("done")),
 ]  # fmt: skip
@@ -233,7 +233,7 @@ def test_an_ensemble_in_plain_lines_is_its_tasks_and_what_their_agents_do() -> N
 def test_the_turns_of_many_items_are_counted_and_not_told() -> None:
     story: Story = [
         (0.0, opened(("map", 1))),
-        (0.0, begun("map", "fan", "map")),
+        (0.0, begun("map", "map", "map")),
         (0.0, ItemsCounted("map", 1)),
         (0.0, begun("map/item:a", "item", "a")),
         (0.0, begun("map/item:a/0", "prompt", "ask")),

@@ -508,7 +508,7 @@ def test_what_happens_inside_a_hook_causes_nothing() -> None:
 def test_parts_of_a_step_that_nobody_wrote_cause_nothing() -> None:
     tools = Tools()
     hooks = [calling("t", "step_started")]
-    for kind in ("phase", "fan", "items", "attempt", "handler", "block", "check", "graph"):
+    for kind in ("phase", "map", "items", "attempt", "handler", "block", "check", "graph"):
         done(Fake([1], kind=kind), new_run(hooks, tools))
     done(Fake([1], name="turn:1", kind="model"), new_run(hooks, tools))
     assert tools.calls == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.app import env_changes
+from plait.app.resume import describe_change, env_digest
 from plait.app.runs import RunObservers, flow_runs, plan_resume, retry_flow
 from plait.app.services import LocalProcesses
 from plait.app.takeover import look_at, take_over
@@ -94,11 +94,11 @@ CHANGES: Sequence[tuple[dict[str, str], dict[str, str], str | None]] = [
 def test_what_has_changed_is_said_in_names(
     before: dict[str, str], now: dict[str, str], change: str | None
 ) -> None:
-    assert env_changes.describe_change(env_changes.env_digest(before), now) == change
+    assert describe_change(env_digest(before), now) == change
 
 
 def test_the_same_variables_look_different_in_every_run() -> None:
-    one, other = (env_changes.env_digest({"PIN": "1234"})["digest"] for _ in range(2))
+    one, other = (env_digest({"PIN": "1234"})["digest"] for _ in range(2))
     assert one != other
 
 

@@ -206,7 +206,7 @@ def test_a_fan_that_was_remembered_without_its_items_shows_what_it_says_of_them(
         {"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75}
     )
     progress = replay_events(
-        [opened(resumed=True), ended("map", outcome=value, replayed=True, kind="fan")]
+        [opened(resumed=True), ended("map", outcome=value, replayed=True, kind="map")]
     )
     assert tally(progress) == (48, 45, 2, 1)
     assert progress.parts["map"].replayed

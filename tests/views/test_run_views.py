@@ -92,7 +92,7 @@ STORY: Sequence[tuple[float, Event]] = [
     (2.0, begun("setup/1", "shell", "only on Mondays", 1)),
     (2.0, over("setup/1", "shell", "only on Mondays", Skipped("its condition does not hold"), 1, 0.0)),
     (3.0, over("setup", "phase", "setup", Succeeded({"output": "42", "captures": {}}), 0, 3.0)),
-    (3.0, begun("map", "fan", "map", 1)),
+    (3.0, begun("map", "map", "map", 1)),
     (3.0, ItemsCounted("map", 3)),
     (3.0, begun("map/item:a", "item", "src/a.py", 0)),
     (3.0, begun("map/item:a/0", "shell", "make lint FILE=src/a.py")),
@@ -110,7 +110,7 @@ STORY: Sequence[tuple[float, Event]] = [
 END: Sequence[tuple[float, Event]] = [
     (15.0, over("map/item:c/0", "shell", "make lint FILE=src/c.py", out(""), 0, 1.0)),
     (15.0, over("map/item:c", "item", "src/c.py", Succeeded({"output": "", "captures": {}}), 2, 1.0)),
-    (15.0, over("map", "fan", "map", Succeeded({"total": 3, "successful": 2, "failed": 1, "skipped": 0}), 1, 12.0)),
+    (15.0, over("map", "map", "map", Succeeded({"total": 3, "successful": 2, "failed": 1, "skipped": 0}), 1, 12.0)),
     (15.0, begun("reduce", "phase", "reduce", 2)),
     (15.0, Note("reduce", "'tidy' failed, and the flow goes on: x\nand more")),
     (75.0, over("reduce", "phase", "reduce", Succeeded({"output": "", "captures": {}}), 2, 60.0)),
@@ -183,7 +183,7 @@ def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
     items = [(n / 10, over(f"map/item:{n}", "item", str(n), Succeeded(), n)) for n in range(1, 500)]
     seen(
         PlainView(stream),
-        [*STORY[:1], (0.0, begun("map", "fan", "map")), (0.0, ItemsCounted("map", 500)), *items],
+        [*STORY[:1], (0.0, begun("map", "map", "map")), (0.0, ItemsCounted("map", 500)), *items],
     )
     said = [line for line in stream.getvalue().splitlines() if re.match(r"map: \d+/500", line)]
     assert said == [
@@ -199,7 +199,7 @@ def test_failures_beyond_fifty_are_counted_and_not_printed() -> None:
     failures = [
         (1.0, over(f"map/item:{n}", "item", f"n{n}", Failed(Failure("no")), n)) for n in range(60)
     ]
-    counted = [(0.0, begun("map", "fan", "map")), (0.0, ItemsCounted("map", 99))]
+    counted = [(0.0, begun("map", "map", "map")), (0.0, ItemsCounted("map", 99))]
     view = PlainView(stream)
     seen(view, [*STORY[:1], *counted, *failures], Ended(exit_code=1))
     printed = stream.getvalue().splitlines()
@@ -212,7 +212,7 @@ def hostile(name: str) -> list[tuple[float, Event]]:
     failure = Failure(f"exit code 1: {name}", "exit", 1, path="map/item:x")
     return [
         (0.0, RunStarted(name, name, name, name, False, ((name.replace("/", ""), 1),))),
-        (0.0, begun("map", "fan", name)),
+        (0.0, begun("map", "map", name)),
         (0.0, ItemsCounted("map", 3)),
         (0.0, begun("map/item:x", name, name)),
         (0.0, begun("map/item:x/0", name, name)),
@@ -371,7 +371,7 @@ def test_what_runs_in_a_second_attempt_of_an_item_says_so() -> None:
 
 LOOKING: Sequence[tuple[float, Event]] = [
     (0.0, RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("map", 2), ("reduce", 1)))),
-    (0.0, begun("map", "fan", "map")),
+    (0.0, begun("map", "map", "map")),
     (0.0, begun("map/items", "items", "the items")),
 ]  # fmt: skip
 
@@ -402,7 +402,7 @@ def test_a_map_that_cannot_find_its_items_fails_itself_and_once() -> None:
     story = [
         *LOOKING,
         (1.0, over("map/items", "items", "the items", Failed(failure))),
-        (1.0, over("map", "fan", "map", Failed(failure))),
+        (1.0, over("map", "map", "map", Failed(failure))),
         (1.0, RunEnded("failed", failure)),
     ]
     seen(PlainView(stream), story, Ended(status="failed", failure=failure, exit_code=1))
@@ -1106,12 +1106,12 @@ def test_the_steps_of_an_item_that_is_tried_again_say_in_which_attempt() -> None
 ROUNDS: Sequence[tuple[float, Event]] = [
     *STORY[:2],
     (0.0, begun("setup/0", "foreach", "each file")),
-    (0.0, begun("setup/0/each", "fan", "foreach")),
+    (0.0, begun("setup/0/each", "map", "foreach")),
     (0.0, begun("setup/0/each/item:0", "item", "a")),
     (0.0, begun("setup/0/each/item:0/0", "shell", "lint a")),
     (0.0, over("setup/0/each/item:0/0", "shell", "lint a", out("fine\n"))),
     (0.0, over("setup/0/each/item:0", "item", "a", Succeeded({"output": "fine", "captures": {}}))),
-    (0.0, over("setup/0/each", "fan", "foreach", Succeeded({"total": 1, "successful": 1, "failed": 0}))),
+    (0.0, over("setup/0/each", "map", "foreach", Succeeded({"total": 1, "successful": 1, "failed": 0}))),
 ]  # fmt: skip
 RESUMED = (1.0, RunStarted("7f3a", "fix-worst", "/p/fix-worst.yaml", "/p", True))
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from plait.app import env_changes
 from plait.app.toolbox import project_of_file
 from plait.core.errors import InputError, JournalError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
@@ -160,7 +159,7 @@ class FlowSource:
             "started": self.started,
             "options": replace(self.options, inputs=kept).record(),
             **({"withheld": withheld} if withheld else {}),
-            "env_files": env_changes.env_digest(loaded.surroundings.filed),
+            "env_files": _env_digest(loaded.surroundings.filed),
         }
 
     def source(self, loaded: LoadedFlow) -> dict[str, Json]:
@@ -223,6 +222,14 @@ def _with_secrets(given: Mapping[str, Json], loaded: LoadedFlow) -> Iterator[str
     for name, value in given.items():
         if isinstance(loaded.parameters.get(name), Secret) or mask_value(value, mask) != value:
             yield name
+
+
+def _env_digest(variables: Mapping[str, str]) -> dict[str, Json]:
+    if not variables:
+        return {}
+    from plait.app.resume import env_digest
+
+    return env_digest(variables)
 
 
 INPUT_ENV_PREFIX: Final = "PLAIT_INPUT_"

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 
 from plait.adapters.process import jobs
-from plait.app import env_changes
 from plait.app.result import FlowResult, RunObservers, TemporaryRun
 from plait.core.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -115,11 +114,15 @@ def _note_new_variables(
     opened: OpenRun | TemporaryRun, loaded: LoadedFlow, run: RunContext
 ) -> None:
     """What the env files say now is accepted, and is what the next life of the run expects."""
-    filed = loaded.surroundings.filed
-    change = env_changes.describe_change(opened.facts.get("env_files"), filed)
+    filed, known = loaded.surroundings.filed, opened.facts.get("env_files")
+    if not filed and not known:
+        return
+    from plait.app.resume import describe_change, env_digest
+
+    change = describe_change(known, filed)
     if change is not None:
         run.events.note("", f"the env files have changed, and the run goes on with them: {change}")
-        opened.update_facts(env_files=env_changes.env_digest(filed))
+        opened.update_facts(env_files=env_digest(filed))
 
 
 def _outcome(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource) -> FlowResult:
@@ -292,7 +295,7 @@ def build_run(
 
 
 def _open_questions(loaded: LoadedFlow, journal: Journal) -> dict[str, str]:
-    from plait.app.again import open_questions
+    from plait.app.resume import open_questions
 
     return dict(open_questions(loaded, journal))
 

@@ -227,8 +227,8 @@ def resume_flow(
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not
     kept.
     """
-    from plait.app.again import ResumeAnswers
     from plait.app.resume import (
+        ResumeAnswers,
         RetryRecord,
         changed_steps,
         changes_accepted,
@@ -284,8 +284,13 @@ def retry_flow(
     """Do failed items again, all of them or those that are named; the file may have been edited
     since.
     """
-    from plait.app.again import ResumeAnswers, failed_items_to_retry, marked_done_in
-    from plait.app.resume import RetryRecord, keep_accepted
+    from plait.app.resume import (
+        ResumeAnswers,
+        RetryRecord,
+        failed_items_to_retry,
+        keep_accepted,
+        marked_done_in,
+    )
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
@@ -380,8 +385,7 @@ def plan_resume(
     inputs: Mapping[str, Json] | None = None,
 ) -> list[PlannedStep]:
     """What a resumed run would do again, and what it would remember."""
-    from plait.app.again import ResumeAnswers
-    from plait.app.resume import RetryRecord, invalidate_removed
+    from plait.app.resume import ResumeAnswers, RetryRecord, invalidate_removed
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)

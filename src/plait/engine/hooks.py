@@ -36,6 +36,7 @@ from plait.core.values import Json
 from plait.engine.events import PendingHooks
 from plait.engine.hook_port import NOTHING, Hooks
 from plait.engine.journal import StepRecord, record_number
+from plait.engine.kinds import failure_kinds, step_kind
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Budget, LimitReached
 from plait.engine.outcome import (
@@ -79,8 +80,7 @@ HOOK: Final = "hook:"
 """The name of what a hook does begins with it."""
 OWED: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
 """Events behind an end that is recorded first: who misses one of them hears of it later."""
-TRANSIENT: Final = frozenset({"timeout", "network", "server_error", "rate_limit", "signal"})
-"""Kinds of failure that may be gone the next time."""
+TRANSIENT: Final = frozenset(failure_kinds("transient"))
 
 
 # ── events ───────────────────────────────────────────────────────────────
@@ -179,24 +179,12 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }  # fmt: skip
 """Every name that a hook may know."""
 
-_INSIDE: Final = frozenset(
-    (
-        "phase", "fan", "items", "attempt", "snapshot", "handler", "rounds", "block", "check", "graph",
-        "ensemble", "hook",
-    )
-)  # fmt: skip
-"""Kinds that nobody wrote as a step: what is inside them tells."""
-
-
-_ASKING: Final = ("prompt", "agent")
-"""Kinds of steps in which a model answers, and which say so in their value."""
-
 
 def hook_family(step: Step) -> str | None:
-    """Whose events a step causes; None: it tells nothing, or whoever performs it tells instead."""
-    if step.kind in _INSIDE or is_model_step(step.name):
+    """Whose events a step causes; None: it causes none, or whoever performs it does so instead."""
+    if is_model_step(step.name):
         return None
-    return "item" if step.kind == "item" else "step"
+    return step_kind(step.kind).events or None
 
 
 def is_model_step(name: str) -> bool:
@@ -687,7 +675,7 @@ def _finish_event(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapp
 
 def _model_field(step: Step, value: Json) -> dict[str, Json]:
     """The model that answered in a step which asks one."""
-    if step.kind not in _ASKING or not isinstance(value, Mapping):
+    if not step_kind(step.kind).asks_model or not isinstance(value, Mapping):
         return {}
     facts = value.get("facts", value)
     model = facts.get("model") if isinstance(facts, Mapping) else None

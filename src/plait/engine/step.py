@@ -7,6 +7,7 @@ from itertools import islice
 
 from plait.core.hints import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
+from plait.engine.kinds import failure_kinds
 from plait.engine.outcome import LIMIT, Failure
 from plait.engine.unknown import UNKNOWN_RESULT
 
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
 
 
 Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
-RETRIABLE_KINDS = (
-    "exit", "signal", "timeout", "network", "server_error", "rate_limit", "incomplete", "refused", "failed",
-)  # fmt: skip
-"""The kinds of failure that `retry_on` may name; anything else there is a pattern sought in the
-message.
-"""
+RETRIABLE_KINDS = tuple(failure_kinds("retriable"))
 
 
 @dataclass(frozen=True, slots=True)

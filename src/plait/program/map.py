@@ -99,7 +99,7 @@ class Map(Composite):
     item_timeout: float | None = None
     errors: ErrorPolicy = ErrorPolicy()
     policy: Policy = DEFAULT_POLICY
-    kind: str = "fan"
+    kind: str = "map"
     isolation: Isolation | None = None
     """None: all items work in the directory of the flow."""
     expects_all: bool = False

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Many
 
 from plait.core.digests import sha256_hex
-from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.outcome import Failed, Failure, Skipped, StepError, Succeeded
@@ -56,7 +56,7 @@ class StepList(Composite):
                 case Failed(failure):
                     if not step.continue_on_error:
                         would_fail = would_fail or StepError(self._knowing(failure, captures))
-                        if not _is_rehearsed(ctx):
+                        if ctx.run.plan is None:
                             raise would_fail
                         # A dry run shows what stands behind it, too: as it is when this is mended.
                         output, cut = NOT_KNOWN, None
@@ -82,18 +82,9 @@ class StepList(Composite):
         """Of an item: with what its earlier steps captured, for those who list what became of
         it.
         """
-        if self.kind not in ITEMS or not captures:
+        if self.kind != "item" or not captures:
             return failure
         return replace(failure, output={**failure.as_result(), "captures": captures})
-
-
-ITEMS: Final = ("item", "rounds")
-"""Kinds of lists whose values are listed with those of other items."""
-
-
-def _is_rehearsed(ctx: StepContext) -> bool:
-
-    return ctx.run.plan is not None
 
 
 def _behind(

@@ -16,6 +16,7 @@ from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_value
+from plait.engine.kinds import failure_kinds
 from plait.engine.outcome import (
     INCOMPLETE,
     Failed,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from plait.template.template import Template
 
 
-ANSWERS: Final = ("exit", "failed", INCOMPLETE)
+ANSWERS: Final = tuple(failure_kinds("answers"))
 """The ways in which a check fails that mean no; any other means that nobody knows."""
 
 

@@ -16,7 +16,7 @@ from plait.engine.events import (
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 
-FAN: Final = "fan"
+FAN: Final = "map"
 """The kind of a part that has items."""
 TURN: Final = "turn"
 """The kind of a step in which a model answers."""

@@ -170,7 +170,7 @@ def _foreach(
     else:
         source = ValueSource(to_template(node), strict)
     place = place.inside(fields)
-    each = builder.steps("do", fields.items("do"), place, kind="rounds", title="each item")
+    each = builder.steps("do", fields.items("do"), place, kind="item", title="each item")
     most = fields.get("max_items")
     told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
     found = digest([*told, *builder.head.declarations_in(node, most), *builder.reaching(place)])

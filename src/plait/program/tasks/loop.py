@@ -62,7 +62,7 @@ class LoopStep(Composite):
     program: EnsembleProgram
     loop: Loop
     outputs: Mapping[str, TaskOutput]
-    kind: str = "rounds"
+    kind: str = "loop"
     policy: Policy = DEFAULT_POLICY
 
     @property
@@ -130,7 +130,7 @@ class LoopRound(Composite):
     number: int
     outputs: Mapping[str, TaskOutput]
     feedback: str | None
-    kind: str = "rounds"
+    kind: str = "round"
     policy: Policy = DEFAULT_POLICY
 
     @property

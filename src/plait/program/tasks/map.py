@@ -69,7 +69,7 @@ class TaskMap(Composite):
     program: EnsembleProgram
     map: MapReduce
     outputs: Mapping[str, TaskOutput]
-    kind: str = "fan"
+    kind: str = "map"
     policy: Policy = DEFAULT_POLICY
 
     @property
