@@ -38,7 +38,17 @@ from plait.lang.loaded import LoadedFlow
 from plait.program.action_step import ActionStep
 from plait.program.actions.tool import call_tool_step
 from plait.program.capture import Capture, Format
-from plait.program.ports import Files, Http, Processes, ProcessResult, Results, Subflow, Tools
+from plait.program.ports import (
+    FileReader,
+    Files,
+    Http,
+    Processes,
+    ProcessResult,
+    Results,
+    Subflow,
+    ToolChecks,
+    Tools,
+)
 from plait.program.step_list import StepList as Steps
 from plait.program.step_list import step_list
 from plait.program.worktrees.ports import Worktrees
@@ -217,14 +227,14 @@ class MaskedBy(Secrets):
         return self._mask(super().mask(text))
 
 
-PORTS: tuple[type, ...] = (Processes, Files, Http, Results, Tools, ToolCatalog, Models)
+LOOKS: tuple[type, ...] = (ToolCatalog, ToolChecks, FileReader)
+PORTS: tuple[type, ...] = (*LOOKS, Processes, Files, Http, Results, Tools, Models)
 
 
-def services_of(hands: object, **more: object) -> Services:
-    """One fake for all ports; more by their names."""
-    return Services(
-        {**dict.fromkeys(PORTS, hands), **{globals()[name]: more[name] for name in more}}
-    )
+def services_of(hands: object, *, is_dry: bool = False, **more: object) -> Services:
+    """One fake for all ports, in a dry run for those that only look; more by their names."""
+    ports = dict.fromkeys(LOOKS if is_dry else PORTS, hands)
+    return Services({**ports, **{globals()[name]: more[name] for name in more}})
 
 
 def new_run(
@@ -268,7 +278,7 @@ def new_run(
         ),
         budgets=budgets,
         hooks=hooks,
-        services=services_of(hands or FakeHands(), **more),
+        services=services_of(hands or FakeHands(), is_dry=rehearsing, **more),
         backend=LocalBackend(),
         stop=stop,
         folder=folder,

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plait
+from plait.agents.ports import Models
+from plait.core.errors import InternalError
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.context import RunContext
@@ -27,8 +29,10 @@ from plait.program.changes import ChangeCheckedAction
 from plait.program.graph.calls import NodeCall
 from plait.program.graph.walk import GraphProgram, NodeSpec
 from plait.program.map import ForeachAction, Map
+from plait.program.ports import FileReader, Files, Http, Processes, Results, Tools
 from plait.program.step_list import StepList as Steps
 from plait.program.step_list import step_list
+from plait.program.worktrees.ports import Worktrees
 from program.fakes import FakeHands, new_run, performed, services_of, step, text_of, turn_of
 from program.test_map import Given
 from share import examples
@@ -81,7 +85,12 @@ def in_graph(new: Forgetful) -> Callable[[RunContext], Any]:
     graph = GraphProgram("g", "a", {"a": node})
 
     def performs(run: RunContext) -> Any:
-        run = replace(run, services=services_of(FakeHands(flows={"team/new": lambda _: new})))
+        run = replace(
+            run,
+            services=services_of(
+                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan is not None
+            ),
+        )
         return act(graph, turn_of(run))
 
     return performs
@@ -101,7 +110,12 @@ def in_ensemble(new: Forgetful) -> Callable[[RunContext], Any]:
     program = compile_ensemble(cast, TaskTemplates(cast, {}), {})
 
     def performs(run: RunContext) -> Any:
-        run = replace(run, services=services_of(FakeHands(flows={"team/new": lambda _: new})))
+        run = replace(
+            run,
+            services=services_of(
+                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan is not None
+            ),
+        )
         return act(program, turn_of(run))
 
     return performs
@@ -140,6 +154,14 @@ def test_a_kind_that_knows_nothing_of_dry_runs_does_not_act_in_one(place: str) -
     assert new.acts == []
     assert run.plan is not None
     assert run.plan.steps, "something is shown in its place"
+
+
+def test_a_dry_run_has_no_services_that_act() -> None:
+    services = new_run(rehearsing=True).services
+    services.get(FileReader)
+    for port in (Processes, Files, Http, Results, Tools, Models, Worktrees):
+        with pytest.raises(InternalError, match=port.__name__):
+            services.get(port)
 
 
 def test_it_is_shown_as_something_that_would_run() -> None:

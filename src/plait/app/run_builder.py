@@ -283,6 +283,7 @@ def build_run(
             keeps_overflow=secrets.is_empty,
             note=partial(events.note, ""),
             worktrees=None if is_dry else _worktrees(flow, loaded, folder, id),
+            is_dry=is_dry,
         ),
         place,
         stop,

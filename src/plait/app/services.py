@@ -46,22 +46,34 @@ def local_services(
     keeps_overflow: bool = True,
     note: Callable[[str], None] = lambda _: None,
     worktrees: Worktrees | None = None,
+    is_dry: bool = False,
 ) -> Services:
-    """What the steps of a run use here.
+    """What the steps of a run use here; a dry run may only look.
 
     `folder`: that of the run, for outputs that are too long for the journal (unless not
     `keeps_overflow`).  `env`: the variables of the flow.
     """
     from plait.agents.ports import Models, ToolCatalog
     from plait.engine.context import Services
-    from plait.program.ports import Files, Http, Processes, Results, Tools
+    from plait.program.ports import (
+        FileReader,
+        Files,
+        Http,
+        Processes,
+        Results,
+        ToolChecks,
+        Tools,
+    )
 
-    tools = LocalTools(project, folder, stop, env=env, ask=ask)
-    ports: dict[type, object] = {
+    tools, files = LocalTools(project, folder, stop, env=env, ask=ask), LocalFiles(project, folder)
+    looks: dict[type, object] = {ToolCatalog: tools, ToolChecks: tools, FileReader: files}
+    if is_dry:
+        return Services(looks)
+    ports = {
+        **looks,
         Processes: LocalProcesses(folder, keeps_overflow=keeps_overflow, note=note),
         Tools: tools,
-        ToolCatalog: tools,
-        Files: LocalFiles(project, folder),
+        Files: files,
         Http: LocalHttp(),
         Models: LocalModels(project, ask=ask),
         Results: LocalResults(project),

@@ -44,7 +44,7 @@ from plait.program.capture import (
     require_complete_output,
     result_facts,
 )
-from plait.program.ports import Files, Tracking
+from plait.program.ports import FileReader, Files, Tracking
 from plait.program.step_list import StepList as Steps
 from plait.scope.frames import DATA_ENV_FRAME, GIVEN
 from plait.template.nodes import ContextPlaceholder, Path
@@ -347,7 +347,7 @@ class ActionStep(Composite):
         directory = normpath(join(ctx.directory, text(said)))
         if isinstance(said, Unknown):
             return directory  # of a dry run, in which nothing happens there
-        if "\0" not in directory and ctx.run.services.get(Files).is_inside(directory):
+        if "\0" not in directory and ctx.run.services.get(FileReader).is_inside(directory):
             return directory
         written = next((leaf.source for leaf in named.leaves()), None)
         raise InputError(

@@ -119,14 +119,18 @@ class Processes(Protocol):
         """
 
 
-class Files(Protocol):
-    """Files below the project."""
+class FileReader(Protocol):
+    """Looks at files below the project; a dry run may do so, too."""
 
     def read(self, path: str, *, directory: str) -> bytes:
         """A file below the project; an InputError if there is none."""
 
     def is_inside(self, directory: str) -> bool:
         """Is a folder the project, or below it, wherever links lead?"""
+
+
+class Files(FileReader, Protocol):
+    """Files below the project."""
 
     def write(
         self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool
@@ -156,7 +160,22 @@ class Results(Protocol):
     def keep(self, key: str, value: Json) -> None: ...
 
 
-class Tools(ToolCatalog, Protocol):
+class ToolChecks(ToolCatalog, Protocol):
+    """Looks at tools without calling them; a dry run may do so, too."""
+
+    def code(self, tool_id: str) -> CodeParams:
+        """Which parameters of a tool are read as code; none of one that cannot be found."""
+
+    def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+        """Raises what is wrong with a call, as far as that is known before it; nothing is
+        called.
+        """
+
+    def at(self, directory: str, env: Mapping[str, str]) -> ToolChecks:
+        """The same tools for a step with a folder and an environment of its own."""
+
+
+class Tools(ToolChecks, Protocol):
     """The tools that a flow may call."""
 
     def call(
@@ -168,14 +187,6 @@ class Tools(ToolCatalog, Protocol):
 
         Trust in its file is checked before anything in it is read.
         """
-
-    def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
-        """Raises what is wrong with a call, as far as that is known before it; nothing is
-        called.
-        """
-
-    def code(self, tool_id: str) -> CodeParams:
-        """Which parameters of a tool are read as code; none of one that cannot be found."""
 
     def is_once(self, tool_id: str) -> bool:
         """Does the header of a tool say that it is rather asked about than called twice?"""

@@ -30,7 +30,7 @@ from plait.engine.perform import StepContext
 from plait.engine.replay import replay_unless_failed
 from plait.engine.step import Step
 from plait.program.capture import complete_output, strip_newlines
-from plait.program.ports import Files
+from plait.program.ports import FileReader
 from plait.template.sinks import render_text
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Validation:
         result = _output(outcome)
         if file is not None and not (failed and _file_state(file, ctx) == before):
             result = (
-                ctx.run.services.get(Files)
+                ctx.run.services.get(FileReader)
                 .read(file, directory=ctx.directory)
                 .decode("utf-8", "replace")
             )
@@ -158,7 +158,7 @@ def _file_state(file: str, ctx: StepContext) -> tuple[Json, ...]:
     there.
     """
     try:
-        data = ctx.run.services.get(Files).read(file, directory=ctx.directory)
+        data = ctx.run.services.get(FileReader).read(file, directory=ctx.directory)
     except PlaitError:
         return ()
     try:

@@ -25,7 +25,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, act
 from plait.engine.step import LeafStep, Plan, Policy
-from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, Tools, tools_at
+from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, ToolChecks, Tools, tools_at
 from plait.template.template import Template
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class ToolPlan(Plan):
         if self.data is None:
             return log.add(ctx, self.kind, self.shown)  # only a run knows what is called
         call: ToolCall = self.data
-        tools_at(ctx).require_valid_call(call.tool_id, call.params)
+        checks = ctx.run.services.get(ToolChecks).at(ctx.directory, ctx.env)
+        checks.require_valid_call(call.tool_id, call.params)
         return log.add(ctx, self.kind, f"{call.tool_id} {json_text(dict(call.params))}")
 
 
@@ -100,7 +101,7 @@ def fill_params(
     """The parameters of a tool with their placeholders filled; those in code are bound or
     refused.
     """
-    return ctx.run.services.get(Tools).code(tool_id).fill(params, values, strict=strict)
+    return ctx.run.services.get(ToolChecks).code(tool_id).fill(params, values, strict=strict)
 
 
 def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
