@@ -49,6 +49,7 @@ IRREGULAR = {
 NOT_PARTICIPLES = {"embed", "exceed", "feed", "indeed", "need", "proceed", "seed", "speed"}
 MANY_METHODS = 12
 DOWNCAST = re.compile(r"(?<!def )\bworking\(")
+DRY_RUN = re.compile(r"(?:rehearsal|\bplan) is (?:not )?None")
 
 
 def main(arguments: list[str]) -> int:
@@ -85,14 +86,19 @@ def figures(modules: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "functions that begin with a participle", share(len(participles), len(functions))
     yield "private functions with a single reference", share(used_once, private)
     yield f"classes with more than {MANY_METHODS} methods", f"{len(large)} of {len(classes)}"
-    yield "classes that are steps (fingerprint and run)", f"{sum(map(is_step, classes))}"
-    yield "downcasts of a run (working(…))", str(len(DOWNCAST.findall(text)))
-    yield "tests for a dry run (rehearsal is …)", f"{len(re.findall(r'rehearsal is', text))}"
-    cycles = find_cycles(import_graph(trees))
-    yield "import cycles, imports in functions and for types included", f"{len(cycles)}"
-    for cycle in cycles:
-        shown = ", ".join(sorted(cycle)[:4])
-        yield f"  of {len(cycle)} modules", f"{shown}{' …' * (len(cycle) > 4)}"
+    yield (
+        "classes that are steps (fingerprint, and run or execute)",
+        f"{sum(map(is_step, classes))}",
+    )
+    yield "downcasts of a run", str(len(DOWNCAST.findall(text)))
+    yield "tests for a dry run (rehearsal or plan is None)", str(len(DRY_RUN.findall(text)))
+    for types in (False, True):
+        cycles = find_cycles(import_graph(trees, types=types))
+        what = "those for type checkers, too" if types else "imports in functions included"
+        yield f"import cycles, {what}", f"{len(cycles)}"
+        for cycle in cycles:
+            shown = ", ".join(sorted(cycle)[:4])
+            yield f"  of {len(cycle)} modules", f"{shown}{' …' * (len(cycle) > 4)}"
 
 
 def share(part: int, whole: int) -> str:
@@ -154,11 +160,11 @@ def is_step(node: ast.ClassDef) -> bool:
         for part in node.body
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
     }
-    return {"fingerprint", "run"} <= names
+    return "fingerprint" in names and bool({"run", "execute"} & names)
 
 
-def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """By module: those that it imports, wherever the import stands."""
+def import_graph(trees: dict[str, ast.Module], *, types: bool) -> dict[str, set[str]]:
+    """By module: those that it imports, also inside functions; `types`: for type checkers, too."""
 
     def name(path: str) -> str:
         return ".".join(("plait", *path.removesuffix(".py").split("/"))).removesuffix(".__init__")
@@ -167,7 +173,10 @@ def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for path, tree in trees.items():
         found: set[str] = set()
+        skipped = set() if types else set(imports_for_types(tree))
         for node in ast.walk(tree):
+            if node in skipped:
+                continue
             if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"
@@ -176,6 +185,14 @@ def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
                 found.update(alias.name for alias in node.names)
         graph[name(path)] = (found & known) - {name(path), "plait"}
     return graph
+
+
+def imports_for_types(tree: ast.Module) -> Iterator[ast.AST]:
+    """The imports below `if TYPE_CHECKING`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for part in node.body:
+                yield from ast.walk(part)
 
 
 def find_cycles(graph: dict[str, set[str]]) -> list[set[str]]:
