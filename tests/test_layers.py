@@ -21,6 +21,7 @@ RANK = {
     "scope": 2,
     "tools": 3,
     "engine": 3,
+    "tool_api": 4,
     "schema": 4,
     "agents": 5,
     "program": 6,
@@ -140,6 +141,14 @@ def test_every_module_keeps_the_order() -> None:
         for wrong in violations(path, file.read_text("utf-8"))
     }
     assert found == {f"{path} may not import {package}" for path, package in AGAINST_THE_ORDER}
+
+
+def test_the_standard_tools_import_only_the_public_names_and_each_other() -> None:
+    for file in sorted(PLAIT.glob("system/**/*.py")):
+        path = file.relative_to(PLAIT).as_posix()
+        for module in imports(ast.parse(file.read_text("utf-8")), path):
+            if module.split(".")[0] == "plait" and module != "plait":
+                assert module.startswith(("plait.tool_api.", "plait.system.tools.")), path
 
 
 BAD = [

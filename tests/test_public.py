@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import plait
+from plait import tool_api
 
 PUBLIC = [
     "Agent", "Ensemble", "EnsembleError", "EnsembleOutput", "FlowResult", "Loop", "Manager", "MapReduce", "PlaitError",
@@ -74,3 +76,45 @@ def test_rendering_loads_only_the_engine() -> None:
     modules = loaded("import plait; assert plait.render('${a}', {'a': 1}) == 1")
     assert modules & (HEAVY - {"plait.template.codegen"}) == set()
     assert "plait.template.grammar" in modules
+
+
+# ── plait.tool_api ───────────────────────────────────────────────────────
+
+TOOL_API = [
+    "InputError", "Json", "MAX_FILE", "OutsideError", "ProcessError", "find_guarded_folder", "find_json",
+    "read_file", "tool_environment", "value_text",
+]  # fmt: skip
+
+
+def test_the_names_for_authors_of_tools_are_these() -> None:
+    assert sorted(tool_api.__all__) == TOOL_API
+    assert [name for name in TOOL_API if not hasattr(tool_api, name)] == []
+
+
+def test_a_tool_reads_files_below_a_folder_only(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    assert tool_api.read_file(str(tmp_path), "a.txt") == b"one\n"
+    assert tool_api.read_file(str(tmp_path), "b.txt") is None
+    for path in ("../a.txt", "/etc/hostname", "link"):
+        with pytest.raises(tool_api.OutsideError):
+            tool_api.read_file(str(tmp_path), path)
+
+
+def test_a_tool_gets_paths_and_values_of_json() -> None:
+    data = {"items": [{"id": 1}, {"id": 2}]}
+    assert tool_api.find_json("$..id", data) == [
+        ("$['items'][0]['id']", 1),
+        ("$['items'][1]['id']", 2),
+    ]
+    with pytest.raises(tool_api.InputError):
+        tool_api.find_json("items", data)
+
+
+def test_the_environment_for_processes_of_a_tool_has_no_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("API_TOKEN", "s3cret")
+    assert tool_api.tool_environment()["HOME"] == "/home/ada"
+    assert "API_TOKEN" not in tool_api.tool_environment()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import plait
-from plait.core.errors import ProcessError
-from plait.tools.environment import FIXED
+from plait.tool_api import ProcessError, tool_environment
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"
@@ -58,16 +56,15 @@ def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
             params.get("values", {}),
             shell=params.get("shell", "sh"),
             cwd=project_path,
-            # As every tool: the fixed list, not whatever secrets the host's environment holds.
-            env={name: os.environ[name] for name in FIXED if name in os.environ},
+            env=tool_environment(),
             timeout=params.get("timeout", 120),
             strict=True,
         )
     except ProcessError as error:
         if not isinstance(error.ended, plait.ShellResult):
             raise
-        return {"success": False, "error": str(error), **_said(error.ended, TOOK_TOO_LONG)}
-    result = _said(finished, finished.exit_code)
+        return {"success": False, "error": str(error), **_output(error.ended, TOOK_TOO_LONG)}
+    result = _output(finished, finished.exit_code)
     if finished.exit_code != 0:
         return {
             "success": False,
@@ -77,5 +74,5 @@ def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
     return result
 
 
-def _said(ended: plait.ShellResult, exit_code: int) -> dict[str, Any]:
+def _output(ended: plait.ShellResult, exit_code: int) -> dict[str, Any]:
     return {"stdout": ended.stdout, "stderr": ended.stderr, "exit_code": exit_code}

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from plait.core.errors import InputError
-from plait.core.safe_files import OutsideError, find_guarded_folder, read_below
-from plait.core.values import Json
+from plait.tool_api import InputError, Json, OutsideError, find_guarded_folder, read_file
 
 GUARDED_FILES: Final = (
     ".env", ".env.*", ".envrc", "plait.lock", "*.pth", "sitecustomize.py", "usercustomize.py",
@@ -67,13 +65,13 @@ def relative(root: str, path: Json) -> str:
 
 def read_text(root: str, path: Json) -> str:
     inside = relative(root, path)
-    contents = read_below(root, inside) if inside else None
+    contents = read_file(root, inside) if inside else None
     if contents is None:
         raise InputError(
             f"there is no file '{path}'", root, "core/file/list shows what there is", code="no-file"
         )
     try:
-        return contents[0].decode("utf-8")
+        return contents.decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(
             f"'{path}' is not text in UTF-8", root, "use another tool for it", code="not-text"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from plait.core.errors import InputError
 from plait.system.tools.core.file import _tree
+from plait.tool_api import InputError
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"

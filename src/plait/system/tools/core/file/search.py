@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plait.core.errors import InputError
-from plait.core.safe_files import MAX_FILE, read_below
-from plait.core.values import text as value_text
 from plait.system.tools.core._values import with_values as put_values
 from plait.system.tools.core.file import _tree
+from plait.tool_api import MAX_FILE, InputError, read_file, value_text
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"
@@ -79,15 +77,15 @@ def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
 def texts(root: str, inside: str, glob: str | None) -> Iterator[tuple[str, str]]:
     """Every text file at or below a path."""
     meets = _tree.matching(glob) if glob else None
-    if inside and (contents := read_below(root, inside)) is not None:
-        yield inside, contents[0].decode("utf-8", "replace")
+    if inside and (contents := read_file(root, inside)) is not None:
+        yield inside, contents.decode("utf-8", "replace")
         return
     below = len(inside) + 1 if inside else 0
     for entry in _tree.walk(root, inside):
         if (meets is None or meets(entry.path[below:])) and (entry.size or 0) <= MAX_FILE:
-            contents = read_below(root, entry.path)
-            if contents is not None and b"\0" not in contents[0][:8192]:
-                yield entry.path, contents[0].decode("utf-8", "replace")
+            contents = read_file(root, entry.path)
+            if contents is not None and b"\0" not in contents[:8192]:
+                yield entry.path, contents.decode("utf-8", "replace")
 
 
 def with_values(pattern: str, values: dict[str, Any]) -> str:

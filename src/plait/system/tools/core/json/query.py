@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plait.core.errors import InputError
 from plait.system.tools.core._values import with_values as put_values
 from plait.system.tools.core.file import _tree
+from plait.tool_api import InputError, find_json
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"
@@ -51,23 +51,20 @@ CONFIG_SCHEMA = {
 
 
 def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
-    from plait.template.json_paths import compile_query
-
     data = _data(params, project_path)
     written = with_values(params["query"], params.get("values", {}))
     most = params.get("max", 1000)
     try:
-        query = compile_query(written)
+        found = find_json(written, data)
     except InputError:
         raise InputError(
             "the query is not a JSONPath of RFC 9535",
             fix="for example $.items[0].name or $..id",
             code="bad-query",
         ) from None
-    found = list(query.nodes(data))
     return {
-        "values": [node.value for node in found[:most]],
-        "paths": [node.path() for node in found[:most]],
+        "values": [value for _, value in found[:most]],
+        "paths": [path for path, _ in found[:most]],
         "complete": len(found) <= most,
     }
 
