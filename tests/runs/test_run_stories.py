@@ -18,7 +18,7 @@ from plait.core.errors import InputError, TrustError
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, StepRenamed, StepStarted
 from plait.template.shell.binding import BoundScript
-from plait.template.sinks import bind_shell
+from plait.template.shell.script import bind_shell
 from plait.template.template import compile_template
 from runs.stories import Place, new_place
 

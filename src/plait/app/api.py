@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plait.core.source import Source
     from plait.scope import Scope
     from plait.template.shell.binding import BoundScript
-    from plait.template.sinks import Dialect
+    from plait.template.shell.places import Dialect
     from plait.template.template import Template
 
 MAX_CACHED = 1 << 16
@@ -123,7 +123,9 @@ def render_to(
         case "argv":
             return sinks.render_words(compiled, values, strict=strict, env=env)
         case "shell":
-            return sinks.bind_shell(compiled, values, strict=strict, env=env).shown
+            from plait.template.shell.script import bind_shell
+
+            return bind_shell(compiled, values, strict=strict, env=env).shown
         case _:
             put = {
                 "text": sinks.render_text, "json": sinks.render_json, "url": sinks.render_url,
@@ -232,7 +234,7 @@ def bind_script(
 ) -> BoundScript:
     """The script that `sh` would run, and the environment that carries its values."""
     from plait.core.errors import InputError, closest_name
-    from plait.template.sinks import bind_shell
+    from plait.template.shell.script import bind_shell
 
     dialects: dict[str, Dialect] = {"sh": "sh", "dash": "sh", "bash": "bash"}
     if shell not in dialects:

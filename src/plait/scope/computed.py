@@ -108,7 +108,7 @@ class Sources:
             return NOT_KNOWN
         if self._run is None or self._directory is None:
             return UNDEFINED
-        from plait.template.sinks import bind_pieces
+        from plait.template.shell.script import bind_pieces
 
         run, directory = self._run, self._directory
         bound = bind_pieces(pieces, source, dialect="sh")

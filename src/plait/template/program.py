@@ -653,9 +653,10 @@ def _command(computed: Computed, profile: Profile) -> Getter:
 
     def find(rendering: Rendering) -> Answer:
         if not known:
-            from plait.template.shell.script import without_own_holes
+            # Few templates run commands, and the lexer of shell text is large.
+            from plait.template.shell.script_names import without_own_holes
 
-            known.append(Program(without_own_holes(argument, rendering.source), profile))
+            known.append(Program(without_own_holes(argument.parts, rendering.source), profile))
         return rendering.lookup.command(known[0].pieces(rendering), rendering.source)
 
     return find

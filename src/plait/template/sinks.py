@@ -11,10 +11,10 @@ value to a process or a server reveal secrets; `value` and `text` never do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from plait.core.errors import InputError, ValueRefusedError, closest_name
-from plait.core.hints import TYPE_CHECKING, Final, Literal
+from plait.core.hints import Final, Literal
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, Unknown, json_text, reveal_text, text
 from plait.template.filters import holds_secret
@@ -31,12 +31,8 @@ from plait.template.nodes import (
 from plait.template.program import Budget, Lookup, Piece, PlacedValue, require_bounded, unknown_text
 from plait.template.template import Branch, Constant, Leaf, Node, Template, compile_template
 
-if TYPE_CHECKING:
-    from plait.template.shell.binding import BoundScript
-
 Values = Mapping[str, Json] | Lookup
 Env = Mapping[str, str] | None
-Dialect = Literal["sh", "bash"]
 UrlPart = Literal["origin", "path", "query", "fragment"]
 
 NAMES: Final = ("value", "text", "argv", "shell", "json", "url", "header", "env")
@@ -190,48 +186,6 @@ def render_url(
     return "".join(written)
 
 
-def bind_shell(
-    template: Template,
-    values: Values,
-    *,
-    strict: bool = False,
-    env: Env = None,
-    dialect: Dialect = "sh",
-) -> BoundScript:
-    """Shell text with its values bound to variables; see `shell`."""
-    from plait.template.shell.binding import bind
-    from plait.template.shell.script import (
-        parse_script,  # few templates are scripts, and a call without one is quick
-    )
-
-    lookup = template.lookup(values, env)
-    script = parse_script(template, dialect, lookup.names)
-    pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
-    placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
-    plan = script.plan(tuple([piece.__class__ is not str for piece in pieces]))
-    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
-    variables = _variables(lookup) if plan.variables else None
-    return bind(plan, [piece.value for piece in placed], trusted=trusted, variables=variables)
-
-
-def bind_pieces(
-    pieces: Sequence[Piece], source: Source, *, dialect: Dialect, lookup: Lookup | None = None
-) -> BoundScript:
-    from plait.template.shell.binding import bind, plan
-    from plait.template.shell.script import make_slot
-
-    placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
-    numbers = iter(range(len(placed)))
-    gaps = [
-        piece if isinstance(piece, str) else make_slot(piece.hole, next(numbers))
-        for piece in pieces
-    ]
-    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
-    variables = None if lookup is None else _variables(lookup)
-    values = [piece.value for piece in placed]
-    return bind(plan(gaps, dialect, source), values, trusted=trusted, variables=variables)
-
-
 def is_own_text(template: Template, values: Values, *, of_author: bool = False) -> bool:
     """Is every value in it of a trusted source, so that no data from outside is?"""
     lookup = template.lookup(values, None)
@@ -240,22 +194,6 @@ def is_own_text(template: Template, values: Values, *, of_author: bool = False) 
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
-
-
-def _variables(lookup: Lookup) -> Callable[[str], str | None] | None:
-    """Those that a step finds in its environment and that hold a value from outside."""
-    origin_of = getattr(lookup, "origin", None)
-    if origin_of is None:
-        return None
-
-    def text_of(name: str) -> str | None:
-        origin = origin_of(name)
-        if origin is None or origin.level != "env" or origin.of_author:
-            return None
-        value = lookup.names.get(name)
-        return None if isinstance(value, Unknown) else reveal_text(value)
-
-    return text_of
 
 
 def _reveal_piece(piece: Piece) -> str:

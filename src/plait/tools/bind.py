@@ -40,6 +40,7 @@ from plait.tools.invocation import (
 
 if TYPE_CHECKING:
     from plait.template.shell.binding import BoundScript
+    from plait.template.shell.places import Dialect
     from plait.template.shell.rules import Code
 
 
@@ -522,9 +523,11 @@ def _require_no_code_input(argv: Sequence[str], config: Config, where: _Where) -
         )
 
 
-def _script(written: str, clear: Config, dialect: sinks.Dialect) -> BoundScript:
+def _script(written: str, clear: Config, dialect: Dialect) -> BoundScript:
+    from plait.template.shell.script import bind_shell  # few tools have a script
+
     template = clear.template(written)
-    bound = sinks.bind_shell(template, clear.names_for(template), env=clear.env, dialect=dialect)
+    bound = bind_shell(template, clear.names_for(template), env=clear.env, dialect=dialect)
     if bound.files:
         raise LimitError(
             f"a value is too long for the script '{written}'",

@@ -26,7 +26,8 @@ from plait.template.template import Branch, Constant, Leaf, Node, Template
 
 if TYPE_CHECKING:
     from plait.template.program import Lookup, Piece
-    from plait.template.sinks import Dialect, Values
+    from plait.template.shell.places import Dialect
+    from plait.template.sinks import Values
 
 CODE: Final = "x-code"
 VALUES: Final = "x-code-values"

@@ -16,7 +16,7 @@ from itertools import islice
 
 from plait.core.documents import Mapping, Node, Scalar, Sequence
 from plait.core.errors import PlaitError, Problem
-from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json
 from plait.lang.analysis.assumed_values import Assumed
@@ -68,8 +68,7 @@ from plait.lang.analysis.names import (
     template_fields,
 )
 from plait.lang.workflow.compose import Blocks
-
-Dialect: TypeAlias = Literal["sh", "bash"]
+from plait.template.shell.places import Dialect
 
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
 

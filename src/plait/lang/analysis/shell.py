@@ -9,14 +9,15 @@ from plait.core.errors import Problem
 from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import reveal_text
-from plait.lang.analysis.scopes import Dialect, TemplateField
+from plait.lang.analysis.scopes import TemplateField
 from plait.lang.findings import Finding
 from plait.scope.frames import ALIASES
 from plait.template.grammar import expansions
 from plait.template.nodes import Alternative, ContextPlaceholder, Path, Text
 from plait.template.shell.lexer import ScriptAnalysis, ValueSlot, analyse
 from plait.template.shell.options import OPTION_LIKE, Value, values_as_options
-from plait.template.shell.script import read_names
+from plait.template.shell.places import Dialect
+from plait.template.shell.script_names import read_names
 from plait.template.template import Leaf
 
 
@@ -35,7 +36,7 @@ def shell_pieces(
     """Shell text with a gap for every hole that a run would fill; other holes are the shell's
     own.
     """
-    read = read_names(leaf, dialect)
+    read = read_names(leaf.program.parts, leaf.source, dialect)
     own = read.assigned
     pieces: list[str | ValueSlot] = []
     gaps = 0
@@ -71,7 +72,7 @@ def _formats(part: object) -> set[str]:
 
 def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that the script sets and the flow knows: they are the script's, which may surprise."""
-    read = read_names(leaf, field.dialect)
+    read = read_names(leaf.program.parts, leaf.source, field.dialect)
     told: set[str] = set()
     for part in leaf.program.parts:
         if not isinstance(part, ContextPlaceholder) or part.start not in read.own_holes:
@@ -154,7 +155,7 @@ def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that the shell takes for its own variables there: the value that is called so never
     comes.
     """
-    own = read_names(leaf, field.dialect).assigned
+    own = read_names(leaf.program.parts, leaf.source, field.dialect).assigned
     for place in _ARITHMETIC.finditer(leaf.source.text):
         for found in _BARE.finditer(leaf.source.text, *place.span(1)):
             name = found.group()
@@ -175,7 +176,7 @@ def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """`${name%.c}`, `${#name}` and their like are the shell's: there a value of the flow would be
     empty.
     """
-    read = read_names(leaf, field.dialect)
+    read = read_names(leaf.program.parts, leaf.source, field.dialect)
     own = {*read.own_holes}
     holes = {
         part.start

@@ -37,7 +37,7 @@ from plait.template.nodes import (
     placeholders,
 )
 from plait.template.program import follow_path
-from plait.template.shell.script import Names, read_names
+from plait.template.shell.script_names import Names, read_names
 from plait.template.template import compile_template
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ def _overlap(one: Span | str | None, other: Span | str | None) -> bool:
 def check_template(field: TemplateField, profile: str) -> list[Finding]:
     try:
         leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
-        read = read_names(leaf, field.dialect) if field.shell or field.is_script else NO_NAMES
+        read = (
+            read_names(leaf.program.parts, leaf.source, field.dialect)
+            if field.shell or field.is_script
+            else NO_NAMES
+        )
     except PlaitError as error:
         return [
             Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems

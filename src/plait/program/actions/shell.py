@@ -12,7 +12,7 @@ from plait.engine.perform import StepContext
 from plait.engine.step import Plan
 from plait.program.capture import LOST, TRUNCATED
 from plait.program.ports import NO_ROOM, TIMEOUT_EXIT_CODE, Processes, ProcessResult
-from plait.template.sinks import bind_shell
+from plait.template.shell.script import bind_shell
 from plait.template.template import Template
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from plait.program.items import (
 from plait.program.items.spool import SpoolInfo, read_spool, require_spool, write_spool
 from plait.program.on_empty import OnEmpty, check_not_empty
 from plait.program.ports import Processes
-from plait.template.sinks import bind_shell
+from plait.template.shell.script import bind_shell
 from plait.template.template import Template
 
 if TYPE_CHECKING:

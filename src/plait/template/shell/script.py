@@ -11,12 +11,12 @@ scope knows the name or the text stands where a shell expands nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
 from plait.core.hints import Final
-from plait.core.records import dataclass
 from plait.core.source import Source
+from plait.core.values import Unknown, reveal_text
 from plait.template.nodes import (
     Alternative,
     ContextPlaceholder,
@@ -28,15 +28,75 @@ from plait.template.nodes import (
     Text,
 )
 from plait.template.profiles import Profile
-from plait.template.program import Program
-from plait.template.shell.binding import Plan, plan
+from plait.template.program import Lookup, PlacedValue, Program
+from plait.template.shell.binding import BoundScript, Plan, bind, plan
 from plait.template.shell.lexer import Dialect, Piece, ValueSlot, analyse
-from plait.template.sinks import original_placeholder
+from plait.template.shell.script_names import (
+    as_expansion,
+    part_source,
+    read_names,
+    restore_source,
+)
+from plait.template.sinks import Env, Values, is_author_placeholder, original_placeholder
 from plait.template.template import Leaf, Template
 
 MOST_PLANS: Final = 16
 """Plans of one script that are kept; there is one for each choice of holes that are not answered.
 """
+
+
+def bind_shell(
+    template: Template,
+    values: Values,
+    *,
+    strict: bool = False,
+    env: Env = None,
+    dialect: Dialect = "sh",
+) -> BoundScript:
+    """Shell text with its values bound to variables; `binding.py` says how."""
+    lookup = template.lookup(values, env)
+    script = parse_script(template, dialect, lookup.names)
+    pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
+    placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
+    planned = script.plan(tuple([piece.__class__ is not str for piece in pieces]))
+    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
+    variables = _variables(lookup) if planned.variables else None
+    return bind(planned, [piece.value for piece in placed], trusted=trusted, variables=variables)
+
+
+def bind_pieces(
+    pieces: Sequence[str | PlacedValue],
+    source: Source,
+    *,
+    dialect: Dialect,
+    lookup: Lookup | None = None,
+) -> BoundScript:
+    placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
+    numbers = iter(range(len(placed)))
+    slots = [
+        piece if isinstance(piece, str) else make_slot(piece.hole, next(numbers))
+        for piece in pieces
+    ]
+    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
+    variables = None if lookup is None else _variables(lookup)
+    values = [piece.value for piece in placed]
+    return bind(plan(slots, dialect, source), values, trusted=trusted, variables=variables)
+
+
+def _variables(lookup: Lookup) -> Callable[[str], str | None] | None:
+    """Those that a step finds in its environment and that hold a value from outside."""
+    origin_of = getattr(lookup, "origin", None)
+    if origin_of is None:
+        return None
+
+    def text_of(name: str) -> str | None:
+        origin = origin_of(name)
+        if origin is None or origin.level != "env" or origin.of_author:
+            return None
+        value = lookup.names.get(name)
+        return None if isinstance(value, Unknown) else reveal_text(value)
+
+    return text_of
 
 
 def parse_script(template: Template, dialect: Dialect, names: Container[str]) -> Script:
@@ -80,7 +140,7 @@ class Script:
         count = 0
         for part, is_value in zip(self._leaf.program.parts, answered, strict=True):
             if not is_value or isinstance(part, Text):
-                pieces.append(_part_source(part, self._leaf))
+                pieces.append(part_source(part, self._leaf.source))
                 continue
             pieces.append(make_slot(part, count))
             count += 1
@@ -101,10 +161,12 @@ class _Read:
     """What can be said of a script before any name is known."""
 
     def __init__(self, leaf: Leaf, profile: Profile, dialect: Dialect) -> None:
-        read = read_names(leaf, dialect)
+        read = read_names(leaf.program.parts, leaf.source, dialect)
         assigned = read.assigned
         if read.own_holes:
-            leaf = _with_parts(leaf, tuple(_restore_source(leaf, read.own_holes)))
+            leaf = _with_parts(
+                leaf, tuple(restore_source(leaf.program.parts, leaf.source, read.own_holes))
+            )
         self._leaf, self._profile, self._dialect = leaf, profile, dialect
         self.script = Script(leaf, profile, assigned, dialect)
         self.defaulted = tuple(
@@ -147,7 +209,7 @@ class _Read:
                 and part.start in starts
                 and state in _EXPANDING
             ):
-                kept += _as_expansion(part, self._leaf)
+                kept += as_expansion(part, self._leaf.source)
             else:
                 kept.append(part)
         return tuple(kept)
@@ -164,95 +226,6 @@ def _with_parts(leaf: Leaf, parts: Parts) -> Leaf:
     return Leaf(Program(parts, leaf.program.profile, leaf.program.flaws), leaf.source)
 
 
-def _part_source(part: Part, leaf: Leaf) -> str:
-    return part.text if isinstance(part, Text) else leaf.source.text[part.start : part.end]
-
-
-def without_own_holes(program: Program, source: Source) -> Parts:
-    """The parts of shell text, with the holes that ask for its own variables as they are
-    written.
-    """
-    leaf = Leaf(program, source)
-    own = read_names(leaf, "sh").own_holes
-    return tuple(_restore_source(leaf, own)) if own else program.parts
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The variables of a script, and which of its holes are theirs."""
-
-    assigned: frozenset[str]
-    """Those that it sets, or gives to one command."""
-    own: frozenset[str]
-    """Those that it sets."""
-    own_holes: frozenset[int]
-    """Where holes start that ask for one of them."""
-
-
-def read_names(leaf: Leaf, dialect: Dialect) -> Names:
-    """What a script sets, whatever our scope knows."""
-    texts = [_part_source(part, leaf) for part in leaf.program.parts]
-    joined = "".join(texts)
-    lexed = analyse([joined], dialect)
-    handed = frozenset(lexed.handed)
-    holes: set[int] = set()
-    at = 0
-    for part, written in zip(leaf.program.parts, texts, strict=True):
-        root = _shell_name(part, written)
-        if root in lexed.own and not _is_handed_over(root, joined, at, at + len(written), handed):
-            holes.add(part.start)  # type: ignore[union-attr]  # what has a name is a hole
-        at += len(written)
-    return Names(lexed.assigned, lexed.own, frozenset(holes))
-
-
-def _shell_name(part: Part, written: str) -> str:
-    """The variable for which a hole asks, if a shell would read it so; else nothing."""
-    match part:
-        case ContextPlaceholder(
-            alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False
-        ):
-            is_element = len(keys) == 1 and isinstance(keys[0], int) and "." not in written
-            return root if not keys or is_element else ""
-    return ""
-
-
-_ENDS_WORD: Final = frozenset({"", " ", "\t", "\n", ";", "&", "|", ")", "}", "`"})
-
-
-def _is_handed_over(
-    name: str, text: str, at: int, end: int, words: Container[tuple[str, int]]
-) -> bool:
-    """Is the hole all that a word gives to the variable of the same name: `f=${f}`, `for f in
-    "${f}"`?
-    """
-    quote = text[at - 1 : at] if text[at - 1 : at] in ("'", '"') else ""
-    if (
-        text[end : end + len(quote)] != quote
-        or text[end + len(quote) : end + len(quote) + 1] not in _ENDS_WORD
-    ):
-        return False
-    start = at - len(quote)
-    if (name, start) in words:
-        return True
-    start -= len(name) + 1
-    return (name, start) in words and text.startswith(f"{name}=", start)
-
-
-def _restore_source(leaf: Leaf, starts: frozenset[int]) -> Iterator[Part]:
-    """Its parts, with the holes that start there as the author wrote them; holes in their defaults
-    stay.
-    """
-    for part in leaf.program.parts:
-        if isinstance(part, ContextPlaceholder) and part.start in starts:
-            yield from (
-                [Text(_part_source(part, leaf))]
-                if part.default is None
-                else _as_expansion(part, leaf)
-            )
-        else:
-            yield part
-
-
 def _name_with_default(placeholder: ContextPlaceholder) -> str | None:
     """The name of `${name:-default}`, if the hole is just that."""
     match placeholder:
@@ -261,16 +234,3 @@ def _name_with_default(placeholder: ContextPlaceholder) -> str | None:
         ):
             return None if default is None else root
     return None
-
-
-def _as_expansion(placeholder: ContextPlaceholder, leaf: Leaf) -> list[Part]:
-    """The hole as shell text; holes in its default stay holes."""
-    assert placeholder.default is not None
-    text = leaf.source.text
-    parts: list[Part] = []
-    at = placeholder.start
-    for part in placeholder.default:
-        if not isinstance(part, Text):
-            parts += [Text(text[at : part.start]), part]
-            at = part.end
-    return [*parts, Text(text[at : placeholder.end])]
