@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,10 @@ AGAINST_THE_ORDER = {
     # module                        what it imports           what will end it
     ("agents/providers/registry.py", "lang"): "providers get their check from app",
 }  # fmt: skip
+WITHOUT_CYCLES = ("core", "template", "scope", "tools", "tool_api")
+"""Packages whose modules import each other in one direction only, in functions too."""
+LAZY = {("template/template.py", "template/codegen.py")}
+"""Only templates that are rendered often load the code generator, which reads templates."""
 PURE = {"os", "pathlib", "time", "random", "subprocess"}
 PROCESSES = ("adapters/process/process.py",)
 ASYNC = ("adapters/mcp/",)
@@ -141,6 +146,32 @@ def test_every_module_keeps_the_order() -> None:
         for wrong in violations(path, file.read_text("utf-8"))
     }
     assert found == {f"{path} may not import {package}" for path, package in AGAINST_THE_ORDER}
+
+
+def test_low_packages_have_no_import_cycle() -> None:
+    files = {path.relative_to(PLAIT).as_posix(): path for path in sorted(PLAIT.rglob("*.py"))}
+    modules = {path: file for path, file in files.items() if path.startswith(WITHOUT_CYCLES)}
+    graph = {
+        path: {
+            other
+            for module in imports(ast.parse(file.read_text("utf-8")), path)
+            if (other := module_file(module, modules)) not in (None, path)
+            and (path, other) not in LAZY
+        }
+        for path, file in modules.items()
+    }
+    assert graph["template/sinks.py"] >= {"template/template.py", "core/values.py"}
+    TopologicalSorter(graph).prepare()  # CycleError names the modules of a cycle
+
+
+def module_file(module: str, files: Container[str]) -> str | None:
+    """The file of `plait.a.b` or of `plait.a.b.name`."""
+    parts = module.split(".")[1:]
+    for folder in ("/".join(parts), "/".join(parts[:-1])):
+        for path in (f"{folder}.py", f"{folder}/__init__.py"):
+            if path in files:
+                return path
+    return None
 
 
 def test_the_standard_tools_import_only_the_public_names_and_each_other() -> None:

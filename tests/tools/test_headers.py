@@ -22,7 +22,7 @@ from plait.tools import headers as readers
 from plait.tools.headers import ItemCache, read_item
 from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import EXTENSIONS, Space, Spaces, ToolLocation
-from plait.tools.trust import manifest
+from plait.tools.trust.manifest_reader import SYSTEM
 from share import examples
 
 STAMP = FileStamp(device=1, inode=2, size=3, modified=4, changed=5)
@@ -510,7 +510,7 @@ def read_or_refused(extension: str, data: bytes) -> ToolFile | DocumentError | L
 
 
 def extractors() -> Json:
-    return documents.load(Path(manifest.SYSTEM, "extractors/tools.yaml")).data()
+    return documents.load(Path(SYSTEM, "extractors/tools.yaml")).data()
 
 
 def test_every_extension_of_a_space_has_a_reader() -> None:

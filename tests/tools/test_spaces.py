@@ -23,7 +23,7 @@ from plait.tools.spaces import (
     current_id,
     normalize_id,
 )
-from plait.tools.trust.manifest import SYSTEM
+from plait.tools.trust.manifest_reader import SYSTEM
 
 NAMES: tuple[SpaceName, ...] = ("project", "user", "system")
 

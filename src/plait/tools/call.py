@@ -73,7 +73,7 @@ from plait.tools.items import ToolFile, file_digest
 from plait.tools.rules import Pair, validate
 from plait.tools.snapshots import Snapshots
 from plait.tools.spaces import Spaces, normalize_id
-from plait.tools.trust import manifest
+from plait.tools.trust import manifest_reader
 from plait.tools.trust.decisions import Trust, TrustDecision
 from plait.tools.trust.signatures import has_comment_syntax
 
@@ -576,7 +576,7 @@ def _places_of_trust(trust: Trust, verdict: TrustDecision) -> Iterator[Place]:
     )
     yield from (watched_path(path) for path in trust.rests_on(verdict) if path != unasked)
     if item.space.name == "system":
-        yield FILE, f"{item.space.root}/{manifest.NAME}"
+        yield FILE, f"{item.space.root}/{manifest_reader.NAME}"
     if item.space.name == "user":
         yield from ((TARGET, folder) for folder in _parent_folders(item))
 

@@ -13,6 +13,7 @@ from plait.core.safe_files import stamp_below
 from plait.tools.headers import header_values, read_item
 from plait.tools.spaces import Space, ToolLocation
 from plait.tools.trust import manifest
+from plait.tools.trust.manifest_reader import SYSTEM, manifest_header
 
 BUILT = manifest.build()
 TOOLS = sorted(path for path in BUILT.contents if path.startswith("tools/"))
@@ -27,12 +28,10 @@ def found(root: str, relative: str, name: Any = "system") -> ToolLocation:
 
 @pytest.mark.parametrize("relative", TOOLS)
 def test_a_header_from_the_manifest_is_the_header_in_the_file(relative: str) -> None:
-    as_told = read_item(found(manifest.SYSTEM, relative))
-    as_read = read_item(found(manifest.SYSTEM, relative, "user"))  # where the manifest has no say
+    as_told = read_item(found(SYSTEM, relative))
+    as_read = read_item(found(SYSTEM, relative, "user"))  # where the manifest has no say
     assert as_told.header == as_read.header
-    assert manifest.manifest_header(manifest.SYSTEM, relative, as_told.digest) == header_values(
-        as_read.path
-    )
+    assert manifest_header(SYSTEM, relative, as_told.digest) == header_values(as_read.path)
 
 
 def test_every_runtime_is_told_and_nothing_that_is_no_tool() -> None:

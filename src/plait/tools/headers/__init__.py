@@ -40,7 +40,7 @@ from plait.tools.items import (
     parse_header,
 )
 from plait.tools.spaces import Space, ToolLocation
-from plait.tools.trust import manifest
+from plait.tools.trust.manifest_reader import manifest_header
 
 if TYPE_CHECKING:
     from plait.tools.headers.javascript import MAX_JAVASCRIPT
@@ -161,7 +161,7 @@ def _system_header(found: ToolLocation, digest: str, kind: str) -> Header | None
     """The header of a file of the installation, which was read when Plait was built."""
     if found.space.name != "system":
         return None
-    said: Json = manifest.manifest_header(found.space.root, found.relative, digest)
+    said: Json = manifest_header(found.space.root, found.relative, digest)
     if not isinstance(said, dict):
         return None
     nowhere = Span(Source(found.path, ""), 0, 0)  # what was read without an error needs no places

@@ -17,7 +17,7 @@ from plait.core.safe_files import read_below
 from plait.core.values import Json
 from plait.tools.headers.entries import KEYS, HeaderEntries
 from plait.tools.items import INFORMATIONAL, file_digest
-from plait.tools.trust import manifest
+from plait.tools.trust.manifest_reader import SYSTEM, manifest_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def find_format(path: str) -> Format:
 @cache
 def extractors() -> Extractors:
     """The map that comes with Plait; wrong, it is our own bug."""
-    path = os.path.join(manifest.SYSTEM, _MAP)
+    path = os.path.join(SYSTEM, _MAP)
     data = _map_as_installed() or _map_as_written(path)
     extensions, names = data["extensions"], data["names"]
     unread = {form["reader"] for form in extensions.values()} - _READERS.keys()
@@ -76,12 +76,8 @@ def extractors() -> Extractors:
 
 
 def _map_as_installed() -> Json:
-    contents = read_below(manifest.SYSTEM, _MAP)
-    return (
-        None
-        if contents is None
-        else manifest.manifest_header(manifest.SYSTEM, _MAP, file_digest(contents[0]))
-    )
+    contents = read_below(SYSTEM, _MAP)
+    return None if contents is None else manifest_header(SYSTEM, _MAP, file_digest(contents[0]))
 
 
 def _map_as_written(path: str) -> Json:

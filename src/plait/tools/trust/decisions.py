@@ -49,7 +49,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import FileStamp, read_below
 from plait.core.values import UNDEFINED, Json
 from plait.tools.items import ToolFile
-from plait.tools.trust import manifest
+from plait.tools.trust.manifest_reader import manifest_digests
 from plait.tools.trust.signatures import (
     Signature,
     has_comment_syntax,
@@ -328,7 +328,7 @@ class Trust:
                 return self._judge_brought(item, trusted)
 
     def _judge_system(self, item: ToolFile) -> TrustDecision:
-        if manifest.manifest_digests(item.space.root).get(_relative(item)) == item.digest:
+        if manifest_digests(item.space.root).get(_relative(item)) == item.digest:
             return TrustDecision(item, True, "it is as it was installed", "manifest")
         return TrustDecision(
             item,
@@ -519,7 +519,7 @@ def _select_refused(verdicts: Sequence[TrustDecision]) -> list[TrustDecision]:
 def _unspoken(verdict: TrustDecision) -> bool:
     """Does nobody speak for an item, and nothing against it?"""
     if verdict.code == "changed-system-file":
-        return _relative(verdict.item) not in manifest.manifest_digests(verdict.item.space.root)
+        return _relative(verdict.item) not in manifest_digests(verdict.item.space.root)
     return verdict.askable or verdict.code in _UNSPOKEN
 
 

@@ -1,55 +1,36 @@
-"""The digests of the system space, and what its files say, written when Plait is built.
-
-`manifest.json` in the root of a system space lists every file of it.  A file
-that is not listed, or has other bytes, does not run.  Of a file whose bytes are
-those that are listed, it also tells the header, so that nobody has to read it.
+"""Write the manifest of a system space, when Plait or a bundle is built.
 
     python -m plait.tools.trust.manifest [FOLDER]         write it
-    python -m plait.tools.trust.manifest check [FOLDER]   say what has changed since
+    python -m plait.tools.trust.manifest check [FOLDER]   list what has changed since
 
-Without a folder it is that of Plait itself; the author of a bundle names the bundle's.
+FOLDER is that of Plait itself, unless the author of a bundle names another one.
+`manifest_reader` reads what this module writes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from plait.core import documents
 from plait.core.errors import PlaitError, TrustError
-from plait.core.hints import Final
-from plait.core.private_files import file_stamp
-from plait.core.records import dataclass, field
-from plait.core.safe_files import FileStamp, read_below
+from plait.core.safe_files import read_below
 from plait.core.values import Json
+from plait.tools.headers import header_values
 from plait.tools.items import file_digest
-
-NAME: Final = "manifest.json"
-SYSTEM: Final = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "system"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """By the path of a file below the root of its space."""
-
-    files: Mapping[str, str] = field(default_factory=dict)
-    """The digest of its bytes."""
-    contents: Mapping[str, Json] = field(default_factory=dict)
-    """What it says: the keys of its header, or all of it if it is a document of ours."""
+from plait.tools.trust.manifest_reader import NAME, SYSTEM, Manifest, read_manifest
 
 
 def build(root: str = SYSTEM) -> Manifest:
     """The manifest of the files that are below `root` now."""
     files = {relative: _digest(root, relative) for relative in sorted(_files(root))}
-    said = {relative: _read_header(root, relative) for relative in files}
-    return Manifest(files, {relative: keys for relative, keys in said.items() if keys is not None})
+    contents = {relative: _contents(root, relative) for relative in files}
+    return Manifest(files, {path: keys for path, keys in contents.items() if keys is not None})
 
 
 def write(root: str = SYSTEM) -> None:
-    import json
-
     built = build(root)
     text = json.dumps({"files": built.files, "contents": built.contents}, indent=1) + "\n"
     with open(os.path.join(root, NAME), "w", encoding="utf-8") as file:
@@ -57,8 +38,8 @@ def write(root: str = SYSTEM) -> None:
 
 
 def check(root: str = SYSTEM) -> list[str]:
-    """What is not as the manifest says, one line for each file; empty if all is."""
-    manifest, current = _manifest(root), build(root)
+    """One line for each file that differs from the manifest."""
+    manifest, current = read_manifest(root), build(root)
     written, found = manifest.files, current.files
     changed = [
         f"{path} has changed" for path in written if path in found and written[path] != found[path]
@@ -72,48 +53,6 @@ def check(root: str = SYSTEM) -> list[str]:
         and manifest.contents.get(path) != current.contents.get(path)
     ]
     return sorted([*changed, *gone, *new, *misread])
-
-
-def manifest_digests(root: str) -> Mapping[str, str]:
-    """The digests that the manifest of a system space holds; none if it has no manifest."""
-    return _manifest(root).files
-
-
-def manifest_header(root: str, relative: str, digest: str) -> Json:
-    """What a file with these bytes says, if the manifest of its space tells it; None otherwise."""
-    manifest = _manifest(root)
-    return manifest.contents.get(relative) if manifest.files.get(relative) == digest else None
-
-
-_KNOWN: dict[str, tuple[FileStamp | None, Manifest]] = {}
-
-
-def _manifest(root: str) -> Manifest:
-    """The manifest of a space, read again only when it has changed."""
-    stamp = file_stamp(f"{root}/{NAME}")
-    known = _KNOWN.get(root)
-    if known is None or known[0] != stamp:
-        known = _KNOWN[root] = (stamp, _read(root))
-    return known[1]
-
-
-def _read(root: str) -> Manifest:
-    from plait.core.documents import parse_json
-
-    contents = read_below(root, NAME)
-    if contents is None:
-        return Manifest()
-    record = parse_json(contents[0].decode("utf-8", "replace"), os.path.join(root, NAME))
-    match record:
-        case {"files": dict(files)} if all(isinstance(digest, str) for digest in files.values()):
-            said = record.get("contents", {})
-            return Manifest(files, said if isinstance(said, dict) else {})
-    raise TrustError(
-        f"{NAME} does not list files and digests",
-        root,
-        "install Plait again",
-        code="damaged-manifest",
-    )
 
 
 def _files(root: str) -> Iterator[str]:
@@ -134,15 +73,12 @@ def _digest(root: str, relative: str) -> str:
     return file_digest(contents[0])
 
 
-def _read_header(root: str, relative: str) -> Json:
-    """What a file says, or None if nobody would ask it, or it does not say it well."""
-    from plait.core import documents
-    from plait.tools import headers as readers
-
+def _contents(root: str, relative: str) -> Json:
+    """The header of a tool or the data of a YAML file; None for other files and for wrong ones."""
     path = os.path.join(root, relative)
     try:
         if relative.startswith("tools/"):
-            return readers.header_values(path)
+            return header_values(path)
         return documents.load(path).data() if relative.endswith(".yaml") else None
     except PlaitError:
         return None
