@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from attack import swap_attack
+from plait.core.digests import sha256_hex
 from plait.core.errors import InputError
 from plait.tools.anchors import ActiveAnchor
-from plait.tools.items import Anchor, Header, ToolFile, file_digest
+from plait.tools.items import Anchor, Header, ToolFile
 from plait.tools.snapshots import ABANDONED, Room, Snapshots
 from plait.tools.spaces import Space
 
@@ -29,7 +30,7 @@ def item(top: Path, place: str, data: bytes) -> ToolFile:
         Space("project", str(top)),
         str(top / "tools" / place),
         data,
-        file_digest(data),
+        sha256_hex(data),
         Header(),
     )
 

@@ -7,10 +7,8 @@ what was said before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.core.digests import sha256_hex
 from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json
@@ -234,7 +232,3 @@ def options_fingerprint(options: Mapping[str, Json]) -> Json:
     it.
     """
     return {name: value for name, value in options.items() if name != "max_tokens"}
-
-
-def digest(data: Json) -> str:
-    return sha256_hex(json.dumps(data, sort_keys=True, default=str).encode())[:16]

@@ -25,7 +25,6 @@ from plait.agents.messages import (
     Provider,
     ToolOffer,
     ToolRequest,
-    digest,
     options_fingerprint,
     provider_fingerprint,
     sum_usage,
@@ -35,6 +34,7 @@ from plait.agents.ports import Models, ToolCatalog
 from plait.agents.structured_output import StructuredResult, check_structured, parse_structured
 from plait.agents.tool_access import tool_id_for
 from plait.agents.turns import ModelTurn, ToolCallTurn, tool_call_title, tool_request_fingerprint
+from plait.core.digests import json_digest
 from plait.core.errors import TrustError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
@@ -102,7 +102,7 @@ class AgentStep:
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", digest(self.fingerprint_data()))
+            object.__setattr__(self, "fingerprint", json_digest(self.fingerprint_data()))
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -297,7 +297,7 @@ class AgentSession:
         question = ModelTurn(
             name=f"turn:{number}",
             title=f"turn {number}",
-            fingerprint=digest(
+            fingerprint=json_digest(
                 [
                     provider.name,
                     provider.fingerprint,

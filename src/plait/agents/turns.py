@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.agents.messages import FIRST, ModelResponse, TokenUsage, digest
+from plait.agents.messages import FIRST, ModelResponse, TokenUsage
 from plait.agents.tool_access import format_tool_result, not_offered_message, schema_errors
-from plait.core.errors import NO_OUTCOMES, PlaitError
+from plait.core.digests import json_digest
+from plait.core.errors import NO_OUTCOMES, PlaitError, shorten
 from plait.core.hints import TYPE_CHECKING
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, replace
@@ -269,7 +270,7 @@ class ToolCallTurn:
 
 
 def tool_request_fingerprint(use: ToolRequest) -> str:
-    return digest([use.name, use.arguments])
+    return json_digest([use.name, use.arguments])
 
 
 def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
@@ -290,5 +291,4 @@ def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
 def tool_call_title(tool: str, arguments: Json) -> str:
     """A call on one line."""
     said = json_text(arguments) if arguments not in ({}, None) else ""
-    whole = f"{tool} {said}".strip()
-    return whole if len(whole) <= TITLE_LENGTH else f"{whole[: TITLE_LENGTH - 1]}…"
+    return shorten(f"{tool} {said}".strip(), TITLE_LENGTH)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from plait.agents.permissions import DIRECTIVE
+from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, MachineError, PlaitError, Problem
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.tools.bind import require_literal_code
 from plait.tools.chain import FLOW
-from plait.tools.items import Header, ToolFile, file_digest
+from plait.tools.items import Header, ToolFile
 from plait.tools.rules import validate
 from plait.tools.spaces import DIRECTIVES
 
@@ -117,7 +118,7 @@ def directive_item(tools: Toolbox, tool_id: str) -> ToolFile:
         raise tools.spaces.missing(name, folder=DIRECTIVES)
     data = found.read()[0]
     return ToolFile(
-        "directive", found.id, found.space, found.path, data, file_digest(data), Header()
+        "directive", found.id, found.space, found.path, data, sha256_hex(data), Header()
     )
 
 

@@ -1,10 +1,12 @@
-"""SHA-256 as Python itself brings it along.
+"""Digests: SHA-256 of bytes and of JSON, BLAKE2 where only damage must be found.
 
-`hashlib` prefers that of OpenSSL.  To load OpenSSL takes longer than to hash
-all the files of a call.
+`hashlib` uses OpenSSL, which takes longer to load than Python's own SHA-256 takes to hash all the
+files of a call.
 """
 
 from __future__ import annotations
+
+import json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ def sha256_hex(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
+def json_digest(data: object) -> str:
+    """16 digits that are the same for equal data, whatever the order of its keys."""
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
+    return sha256_hex(canonical.encode())[:16]
+
+
 def quick_digest() -> blake2b:
-    """Several times as fast, where nothing but damage is to be found."""
+    """Several times as fast as SHA-256; it finds damage, but no forgery."""
     return blake2b(digest_size=16)

@@ -230,3 +230,8 @@ def format_names(names: Iterable[str], *, most: int = 12) -> str:
     names = list(names)
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def shorten(text: str, most: int) -> str:
+    """A text of at most so many characters; `…` stands for the rest."""
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -168,6 +168,7 @@ def _fill(handle: int, data: bytes) -> None:
 
 
 def sync_folder(folder: str) -> None:
+    """Make new names in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

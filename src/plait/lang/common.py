@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from plait import schema as format
-from plait.core.digests import sha256_hex
 from plait.core.documents import nodes
+from plait.core.errors import shorten
 from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.core.records import replace
-from plait.core.values import Json, json_text
+from plait.core.values import Json
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy, Retry
 from plait.program.capture import Capture
@@ -56,8 +56,7 @@ def step_title(fields: Fields, kind: str) -> str:
         else ""
     )
     first = " ".join((written.strip().splitlines() or [""])[0].split())
-    shown = first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1] + "…"
-    return shown or kind
+    return shorten(first, TITLE_LENGTH) or kind
 
 
 def parse_interpreter(fields: Fields) -> Literal["sh", "dash", "bash"]:
@@ -214,10 +213,6 @@ def parse_capture(fields: Fields) -> Capture | None:
         stream="both" if out and err else "stderr" if err else "stdout",
         facts=frozenset(facts),
     )
-
-
-def digest(data: Json) -> str:
-    return sha256_hex(json_text(sort_keys(data)).encode("utf-8", "surrogatepass"))[:16]
 
 
 def sort_keys(data: Json) -> Json:

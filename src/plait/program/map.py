@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from plait.core.errors import InputError, PlaitError
+from plait.core.errors import InputError, PlaitError, shorten
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
@@ -506,8 +506,7 @@ def item_title(item: Json) -> str:
         item = next(
             (item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item
         )
-    shown = " ".join(text(item).split())
-    return shown if len(shown) <= TITLE_LENGTH else shown[: TITLE_LENGTH - 1] + "…"
+    return shorten(" ".join(text(item).split()), TITLE_LENGTH)
 
 
 def item_results(ctx: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[str, Json]]:

@@ -46,6 +46,7 @@ from plait.core.errors import (
     Problem,
     closest_name,
     format_names,
+    shorten,
 )
 from plait.core.hints import Final, NoReturn, TypeAlias
 from plait.core.records import dataclass
@@ -365,9 +366,7 @@ def _suggestion(name: str, known: tuple[str, ...] | Mapping[str, object], kind: 
 
 def _quote(name: str | int) -> str:
     """A name of the author's, safe to print and not too long."""
-    return repr(
-        name[: MAX_SHOWN - 1] + "…" if isinstance(name, str) and len(name) > MAX_SHOWN else name
-    )
+    return repr(shorten(name, MAX_SHOWN) if isinstance(name, str) else name)
 
 
 def _keys(path: str) -> tuple[str | int, ...]:

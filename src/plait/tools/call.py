@@ -13,6 +13,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, TrustError
 from plait.core.hints import TYPE_CHECKING, Any, Protocol
 from plait.core.records import dataclass, field, replace
@@ -69,7 +70,7 @@ from plait.tools.invocation import (
     Verified,
     display_header,
 )
-from plait.tools.items import ToolFile, file_digest
+from plait.tools.items import ToolFile
 from plait.tools.rules import Pair, validate
 from plait.tools.snapshots import Snapshots
 from plait.tools.spaces import Spaces, normalize_id
@@ -330,7 +331,7 @@ def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
     )
     beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
     files = [f"{item.path}\0{item.digest}" for item in (*deps, *beside)]
-    return file_digest("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
+    return sha256_hex("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
 
 
 def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
@@ -611,7 +612,7 @@ def _read_all(files: Sequence[Dependency], chain: Chain) -> list[ToolFile]:
                 dependency.space,
                 dependency.path,
                 data,
-                file_digest(data),
+                sha256_hex(data),
                 chain.tool.header,
             )
         )

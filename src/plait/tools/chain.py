@@ -12,10 +12,11 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable
 
+from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, LimitError, closest_name
 from plait.core.hints import Final, Protocol, TypeAlias
 from plait.core.records import dataclass, field
-from plait.tools.items import ToolFile, file_digest
+from plait.tools.items import ToolFile
 from plait.tools.spaces import Space, Spaces, ToolLocation, current_id, normalize_id
 
 MAX_CHAIN_DEPTH: Final = 10
@@ -142,7 +143,7 @@ class Chain:
     @property
     def digest(self) -> str:
         """One SHA-256 for all files of the chain."""
-        return file_digest("".join(item.digest for item in self.elements).encode())
+        return sha256_hex("".join(item.digest for item in self.elements).encode())
 
 
 @dataclass(slots=True)

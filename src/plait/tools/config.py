@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, Problem
 from plait.core.hints import Any, Final
 from plait.core.json_schema import surely_meets, validator
@@ -26,7 +27,7 @@ from plait.template.program import Budget
 from plait.template.sinks import is_unresolved, render_json_value
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
-from plait.tools.items import ConfigResolve, Header, ToolFile, file_digest
+from plait.tools.items import ConfigResolve, Header, ToolFile
 from plait.tools.spaces import Space, Spaces
 
 EXECUTION_KEYS: Final = frozenset(
@@ -525,7 +526,7 @@ def _config_file(space: Space, path: str) -> ToolFile | None:
         return None
     data, stem = contents[0], os.path.splitext(relative)[0]
     return ToolFile(
-        "config", stem, space, os.path.join(space.root, relative), data, file_digest(data), Header()
+        "config", stem, space, os.path.join(space.root, relative), data, sha256_hex(data), Header()
     )
 
 

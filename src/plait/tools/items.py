@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from plait.core.digests import sha256
 from plait.core.errors import DocumentError, Problem, closest_name
 from plait.core.hints import Any, Final, Literal
 from plait.core.records import dataclass, field, field_names
@@ -135,10 +134,6 @@ def _is_optional(spec: Json) -> bool:
     if not isinstance(spec, dict):
         return False
     return spec.get("required") is False or spec.get("optional") is True or "default" in spec
-
-
-def file_digest(data: bytes) -> str:
-    return sha256(data).hexdigest()
 
 
 INFORMATIONAL: Final = frozenset(

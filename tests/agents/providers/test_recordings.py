@@ -26,9 +26,10 @@ from agents.providers.talk import (
     talk,
 )
 from plait.agents.messages import Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
-from plait.agents.providers.recordings import RecordedModel, RecordingModel, digest, request_key
+from plait.agents.providers.recordings import RecordedModel, RecordingModel, request_key
 from plait.agents.providers.scripted import Scripted
 from plait.agents.providers.structured import StructuredProvider
+from plait.core.digests import json_digest
 from plait.core.errors import InputError
 from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Interrupted
@@ -98,7 +99,7 @@ def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_no_value(
     assert failed.message == (
         f"the provider 'replay' knows no answer: none of the 2 questions in {tmp_path}/talk.jsonl is this one; "
         f"exchange 2 is most like it, and differs in messages[0].text (messages: 1, tools: 1, "
-        f"digest {digest(request_key(asked))[:12]}); record it, or add it there"
+        f"digest {json_digest(request_key(asked))[:12]}); record it, or add it there"
     )
 
 
@@ -217,5 +218,5 @@ def test_a_digest_is_of_what_the_model_hears() -> None:
         hi("a", model="m", system="s"),
         hi("a", tools=(READ,), system="s"),
     ]
-    assert digest(request_key(one)) == digest(request_key(same))
-    assert len({digest(request_key(each)) for each in [one, *others]}) == 4
+    assert json_digest(request_key(one)) == json_digest(request_key(same))
+    assert len({json_digest(request_key(each)) for each in [one, *others]}) == 4

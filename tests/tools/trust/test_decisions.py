@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from plait.core.digests import sha256_hex
 from plait.core.errors import DocumentError, InputError, PlaitError, TrustError
 from plait.core.safe_files import read_below
 from plait.core.values import Secret
-from plait.tools.items import Header, ToolFile, file_digest
+from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space, SpaceName
 from plait.tools.trust import decisions as trust
 from plait.tools.trust import manifest
@@ -119,7 +120,7 @@ class World:
         path.write_bytes(data)
         path.chmod(0o644)
         return ToolFile(
-            kind, item_id, Space(space, str(root)), str(path), data, file_digest(data), Header()
+            kind, item_id, Space(space, str(root)), str(path), data, sha256_hex(data), Header()
         )
 
     def signed(
@@ -247,7 +248,7 @@ def test_json_is_signed_beside_itself(world: World) -> None:
     Path(f"{item.path}.sig").write_bytes(beside)
     judging = world.trust()
     assert judging.decide(item).by == "signature"
-    other = replace(item, data=b"[]", digest=file_digest(b"[]"))
+    other = replace(item, data=b"[]", digest=sha256_hex(b"[]"))
     assert judging.decide(other).code == "changed"
     Path(f"{item.path}.sig").write_bytes(beside.replace(b":2026-03-30", b":2026-03-29"))
     assert judging.decide(item).code == "forged"
@@ -497,7 +498,7 @@ def test_what_was_verified_is_what_runs_while_the_file_is_swapped(world: World) 
         for _ in range(1000):
             contents = read_below(good.space.root, "tools/team/report.sh")
             assert contents is not None
-            item = replace(good, data=contents[0], digest=file_digest(contents[0]))
+            item = replace(good, data=contents[0], digest=sha256_hex(contents[0]))
             assert judging.decide(item).allowed is (item.data == good.data)
             seen.add(item.data)
     finally:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from plait.core.errors import TrustError
 from plait.core.hints import Final, Protocol
+from plait.core.private_files import sync_folder
 from plait.core.records import dataclass, field
 from plait.core.values import Json
 
@@ -204,7 +205,7 @@ class ApprovalFile:
         except OSError:
             os.unlink(temporary)
             raise
-        _sync_folder(folder)
+        sync_folder(folder)
 
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
@@ -226,11 +227,3 @@ class ApprovalFile:
             "repair it or its permissions (chmod 600), or remove it and approve again",
             code="bad-pins",
         )
-
-
-def _sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from plait.adapters.store.faults import map_storage_errors
 from plait.core.errors import JournalError
 from plait.core.hints import Final
+from plait.core.private_files import sync_folder
 
 RESERVE_BYTES: Final = 1 << 20
 
@@ -61,15 +62,6 @@ def write_whole(folder: str, name: str, data: bytes) -> None:
                 os.unlink(made)
             raise
         sync_folder(folder)
-
-
-def sync_folder(folder: str) -> None:
-    """The names in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class Reserve:

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from itertools import islice
 
 from plait.adapters.store.faults import map_storage_errors, not_begun, to_journal_error
-from plait.adapters.store.files import make_own_folder, sync_folder
+from plait.adapters.store.files import make_own_folder
 from plait.adapters.store.index import (
     IN_MEMORY,
     LAST_TIME,
@@ -59,6 +59,7 @@ from plait.adapters.store.shapes import (
 )
 from plait.core.errors import InputError, JournalError, TrustError, closest_name, format_names
 from plait.core.hints import Final, Literal, TypeAlias, TypeGuard, TypeVar
+from plait.core.private_files import sync_folder
 from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.engine.events import Status

@@ -24,7 +24,7 @@ from time import monotonic
 
 from plait.adapters.store.blobs import Blobs
 from plait.adapters.store.faults import fault, map_storage_errors, repeat_error, to_journal_error
-from plait.adapters.store.files import Reserve, sync_folder
+from plait.adapters.store.files import Reserve
 from plait.adapters.store.rows import (
     COLUMNS,
     IS_MARKED,
@@ -38,6 +38,7 @@ from plait.adapters.store.run_info import About, Tail
 from plait.adapters.store.schema import checkpoint, open_to_write
 from plait.core.errors import JournalError
 from plait.core.hints import Final
+from plait.core.private_files import sync_folder
 from plait.engine.events import Event, RunEnded
 from plait.engine.outcome import Failure
 

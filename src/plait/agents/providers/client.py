@@ -37,7 +37,14 @@ from plait.agents.providers.families import (
 from plait.agents.providers.families.anthropic_messages import AnthropicMessages
 from plait.agents.providers.families.chat_completions import ChatCompletions
 from plait.agents.providers.spec import Spec
-from plait.core.errors import InternalError, PlaitError, RequestError, closest_name, format_names
+from plait.core.errors import (
+    InternalError,
+    PlaitError,
+    RequestError,
+    closest_name,
+    format_names,
+    shorten,
+)
 from plait.core.hints import Final, Protocol, TypeAlias
 from plait.core.masking import Masker, mask_value
 from plait.core.records import dataclass, replace
@@ -558,4 +565,4 @@ def _quote_line(said: str) -> str:
     line = " ".join(said.split())
     if not line or line[0] in "<{[":
         return ""
-    return f'"{line if len(line) <= MOST_TOLD else line[: MOST_TOLD - 1] + "…"}"'
+    return f'"{shorten(line, MOST_TOLD)}"'

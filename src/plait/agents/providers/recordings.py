@@ -8,7 +8,6 @@ the refusal says where it differs from the one most like it, and quotes neither.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from plait.agents.messages import (
 )
 from plait.agents.providers.structured import Model
 from plait.core import documents
-from plait.core.digests import sha256_hex
+from plait.core.digests import json_digest
 from plait.core.errors import InputError, Problem
 from plait.core.hints import Final, Literal
 from plait.core.masking import mask_value
@@ -54,12 +53,6 @@ def request_key(ask: ModelRequest) -> dict[str, Json]:
         "schema": None if ask.schema is None else dict(ask.schema),
     }
     return {name: value for name, value in said.items() if value}
-
-
-def digest(said: Json) -> str:
-    """The same for the same question, whatever the order of its keys."""
-    canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return sha256_hex(canonical.encode())
 
 
 def _message(message: Message) -> dict[str, Json]:
@@ -209,7 +202,7 @@ class RecordedModel:
         self._given: Counter[int] = Counter()
         self._lock = Lock()
         said = [[entry.ask, entry.answer.record()] for entry in self._entries]
-        self.fingerprint = digest([name, match, said])
+        self.fingerprint = json_digest([name, match, said])
 
     def once(
         self,
@@ -269,7 +262,7 @@ class RecordedModel:
             place = min(range(count), key=lambda one: len(alike[one]))
             told += f"; exchange {place + 1} is most like it, and differs in {', '.join(alike[place][:3])}"
         messages, tools = (len(said.get(part, [])) for part in ("messages", "tools"))
-        shape = f"messages: {messages}, tools: {tools}, digest {digest(said)[:12]}"
+        shape = f"messages: {messages}, tools: {tools}, digest {json_digest(said)[:12]}"
         told += f" ({shape}); record it, or add it there"
         return _refusal_error(f"the provider '{self.name}' knows no answer: {told}")
 

@@ -20,6 +20,7 @@ from threading import Lock
 from plait.agents.providers.spec import Spec, read_spec
 from plait.agents.providers.structured import Model, StructuredProvider
 from plait.core import documents
+from plait.core.digests import sha256_hex
 from plait.core.documents.nodes import Mapping as MappingNode
 from plait.core.documents.nodes import Node, Scalar
 from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
@@ -28,7 +29,7 @@ from plait.core.safe_files import read_below
 from plait.lang.provider_check import file_problems
 from plait.schema.provider_tables import PROVIDER_NAME
 from plait.template.sinks import render_text
-from plait.tools.items import Header, ToolFile, file_digest
+from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space, Spaces
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _file(space: Space, name: str) -> ToolFile | None:
     data = contents[0]
     stem = relative.removesuffix(".yaml")
     return ToolFile(
-        "config", stem, space, os.path.join(space.root, relative), data, file_digest(data), Header()
+        "config", stem, space, os.path.join(space.root, relative), data, sha256_hex(data), Header()
     )
 
 

@@ -6,7 +6,7 @@ if its value stood there once more.
 
 from __future__ import annotations
 
-from plait.core.errors import LimitError
+from plait.core.errors import LimitError, shorten
 from plait.core.hints import Final
 from plait.core.source import Span
 
@@ -37,5 +37,4 @@ def too_deep(where: Span | str) -> LimitError:
 
 def printable_name(name: str) -> str:
     """A name for a message: cut, and without what could drive a terminal."""
-    cut = name if len(name) <= MAX_SHOWN else name[: MAX_SHOWN - 1] + "…"
-    return "".join(c if c.isprintable() else "�" for c in cut)
+    return "".join(c if c.isprintable() else "�" for c in shorten(name, MAX_SHOWN))

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 
 from plait import schema as format
 from plait.core import documents
+from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem, format_names
 from plait.core.hints import Final
@@ -22,7 +23,7 @@ from plait.core.source import Span
 from plait.core.values import Json, Secret
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
-from plait.lang.common import digest, parse_interpreter, parse_on_empty, parse_retry, read_limits
+from plait.lang.common import parse_interpreter, parse_on_empty, parse_retry, read_limits
 from plait.lang.environment import FlowEnvironment
 from plait.lang.findings import Finding
 from plait.lang.graph.check import (
@@ -168,7 +169,7 @@ def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -
     return NodeSpec(
         name,
         kind,
-        digest([around, name, fingerprint_data(node, format.Record("node"))]),
+        json_digest([around, name, fingerprint_data(node, format.Record("node"))]),
         call=_call(said, around, name),
         loop=_loop(said, most, goes_on) if kind == "foreach" else None,
         assign=_template(said, "assign"),
@@ -198,7 +199,7 @@ def _call(fields: Fields, around: Json, name: str) -> Action | None:
     script, named = fields.get("shell"), node_tool(fields)
     if script is not None:
         action = ShellAction(to_template(script, "graph"), parse_interpreter(fields))
-        return ShellCall(action, digest([around, name, before]))
+        return ShellCall(action, json_digest([around, name, before]))
     if named is None:
         return None
     tool = named.id()
@@ -208,8 +209,8 @@ def _call(fields: Fields, around: Json, name: str) -> Action | None:
         to_template(named.node, "graph") if tool is None else tool,
         to_template(params, "graph") if params is not None and has_params else None,
         cached=fields.flag("cache_result"),
-        key=digest(before),
-        fingerprint=digest([around, name, before]),
+        key=json_digest(before),
+        fingerprint=json_digest([around, name, before]),
         is_directive=named.is_directive,
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from plait import schema as format
+from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.lang.common import (
-    digest,
     parse_interpreter,
     parse_on_empty,
     plain_field,
@@ -173,7 +173,9 @@ def _foreach(
     each = builder.steps("do", fields.items("do"), place, kind="item", title="each item")
     most = fields.get("max_items")
     told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
-    found = digest([*told, *builder.head.declarations_in(node, most), *builder.reaching(place)])
+    found = json_digest(
+        [*told, *builder.head.declarations_in(node, most), *builder.reaching(place)]
+    )
     parallel = fields.optional_flag("parallel")
     return foreach(
         source,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from itertools import pairwise
 
+from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.errors import Problem
 from plait.core.hints import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ from plait.core.records import replace
 from plait.engine.step import NO_RETRY, Retry
 from plait.lang.analysis.declarations import names_before_items
 from plait.lang.analysis.mentions import mentions_item
-from plait.lang.common import digest, parse_on_empty, parse_retry
+from plait.lang.common import parse_on_empty, parse_retry
 from plait.program.items import CommandInput, read_input, read_selection
 from plait.program.items.find import FindItems
 from plait.program.map import CircuitBreaker, ErrorPolicy, Map
@@ -89,7 +90,7 @@ def _map_items(builder: WorkflowCompiler, fields: Fields) -> FindItems:
             max_items=fields.integer("max_items"),
         ),
         fields.template("id"),
-        digest([told, builder.around, *builder.head.declarations_in(*nodes_told.values())]),
+        json_digest([told, builder.around, *builder.head.declarations_in(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.strings("allow"),
         strict=builder.strict,
         on_empty=parse_on_empty(fields),
@@ -106,7 +107,7 @@ def _isolation(builder: WorkflowCompiler, fields: Fields) -> Isolation | None:
     kind = fields.text("isolation") if inner is None else inner.text("kind")
     if kind in (None, "none"):
         return None
-    told = digest([None if node is None else node.data()])
+    told = json_digest([None if node is None else node.data()])
     ends_in_steps = builder.said.has("merge")
     if inner is None:
         return Isolation(kind, fingerprint=told, ends_in_steps=ends_in_steps)  # type: ignore[arg-type]  # its words

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.records import replace
-from plait.lang.common import digest
 from plait.program.capture import ExtractingAction, OutputPart
 from plait.program.step_list import StepList as Steps
 from plait.program.step_list import join_fingerprints, step_list
@@ -23,7 +23,7 @@ def add_setup_captures(steps: Steps, fields: Fields) -> Steps:
             work,
             action=ExtractingAction(work.action, tuple(wanted[at])),
             fingerprint=join_fingerprints(
-                [work.fingerprint, digest([repr(one) for one in wanted[at]])]
+                [work.fingerprint, json_digest([repr(one) for one in wanted[at]])]
             ),
         )
         if at in wanted and work.action is not None

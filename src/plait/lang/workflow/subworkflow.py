@@ -8,13 +8,13 @@ import os
 from collections.abc import Iterator, Mapping
 
 from plait.core import documents
+from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.errors import InputError, PlaitError, Problem, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, Undefined
 from plait.lang.analysis.names import detect_profile
-from plait.lang.common import digest
 from plait.lang.environment import load_environment, secret_texts, secrets_in
 from plait.lang.parameters import (
     Caller,
@@ -235,7 +235,7 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
         _each(fields.get("params")),
         enter,
         {**values, **(around or {})},
-        digest([flow.document.data(), [step.fingerprint for step in program.inner]]),
+        json_digest([flow.document.data(), [step.fingerprint for step in program.inner]]),
         told.seconds("timeout"),
         strict,
     )

@@ -19,12 +19,12 @@ from plait.agents.messages import (
     Message,
     ModelRequest,
     Provider,
-    digest,
     options_fingerprint,
 )
 from plait.agents.ports import Models
 from plait.agents.session import AgentStep
 from plait.agents.turns import TextStream
+from plait.core.digests import json_digest
 from plait.core.hints import Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
@@ -113,7 +113,7 @@ class Question:
     def fingerprint(self) -> str:
         ask, provider = self.ask, self.provider
         said = [message.text for message in ask.messages]
-        return digest(
+        return json_digest(
             [
                 provider.name,
                 provider.fingerprint,

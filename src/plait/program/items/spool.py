@@ -18,6 +18,7 @@ from plait.core.digests import sha256
 from plait.core.errors import InputError
 from plait.core.hints import IO, Final
 from plait.core.machine import raise_machine_limit
+from plait.core.private_files import sync_folder
 from plait.core.records import dataclass
 from plait.core.safe_files import open_at_once
 from plait.core.values import Json, json_text
@@ -54,7 +55,7 @@ def write_spool(items: Iterable[tuple[str, Json]], file: str) -> SpoolInfo:
     except BaseException:
         _remove(unfinished)
         raise
-    _sync_folder(file)
+    sync_folder(os.path.dirname(file) or ".")
     return SpoolInfo(count, digest.hexdigest())
 
 
@@ -111,11 +112,3 @@ def _spool_error(where: str) -> InputError:
 def _remove(file: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(file)
-
-
-def _sync_folder(file: str) -> None:
-    folder = os.open(os.path.dirname(file) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from threading import Condition
 
-from plait.agents.messages import ModelResponse, ToolOffer, ToolRequest, digest
+from plait.agents.messages import ModelResponse, ToolOffer, ToolRequest
 from plait.agents.permissions import Permissions
 from plait.agents.session import AgentScope, AgentScopes, AgentSession, AgentStep
 from plait.agents.tool_access import schema_errors
 from plait.agents.turns import SessionTool
+from plait.core.digests import json_digest
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
@@ -371,7 +372,7 @@ def manager_step(cast: EnsembleSpec, tasks: Sequence[Task], manager: Agent | Non
         [agent_key(one, cast.provider, cast.model) for one in workers.values()],
         [leads.max_delegations, leads.max_per_worker, list(leads.workers), list(leads.required)],
     ]
-    return ManagerStep(cast, tuple(tasks), leads, workers, roles, digest(essence))
+    return ManagerStep(cast, tuple(tasks), leads, workers, roles, json_digest(essence))
 
 
 def _require_unique_roles(roles: Mapping[str, str]) -> None:

@@ -14,11 +14,11 @@ from contextlib import suppress
 from plait.agents.messages import (
     Provider,
     TokenUsage,
-    digest,
     options_fingerprint,
     provider_fingerprint,
 )
 from plait.agents.session import AgentSession, AgentStep
+from plait.core.digests import json_digest
 from plait.core.errors import MissingNamesError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
@@ -189,7 +189,7 @@ def task_step(
         id,
         task,
         context,
-        digest(essence),
+        json_digest(essence),
         conversation,
         params,
         Policy(retry=retry, timeout=task.timeout)

@@ -23,6 +23,7 @@ from _thread import allocate_lock
 from collections.abc import Callable
 
 from plait.core import documents
+from plait.core.digests import sha256_hex
 from plait.core.errors import DocumentError, PlaitError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.safe_files import FileStamp
@@ -36,7 +37,6 @@ from plait.tools.items import (
     Entry,
     Header,
     ToolFile,
-    file_digest,
     parse_header,
 )
 from plait.tools.spaces import Space, ToolLocation
@@ -150,7 +150,7 @@ _GRAIN: Final = 20_000_000
 
 def _read(found: ToolLocation, kind: str) -> tuple[ToolFile, FileStamp]:
     data, stamp = found.read()
-    digest = file_digest(data)
+    digest = sha256_hex(data)
     header = _system_header(found, digest, kind) or _header(
         _source(data, found.path), found.path, kind
     )

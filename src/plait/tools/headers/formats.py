@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from plait.core.digests import sha256_hex
 from plait.core.errors import DocumentError, InternalError
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.safe_files import read_below
 from plait.core.values import Json
 from plait.tools.headers.entries import KEYS, HeaderEntries
-from plait.tools.items import INFORMATIONAL, file_digest
+from plait.tools.items import INFORMATIONAL
 from plait.tools.trust.manifest_reader import SYSTEM, manifest_header
 
 
@@ -77,7 +78,7 @@ def extractors() -> Extractors:
 
 def _map_as_installed() -> Json:
     contents = read_below(SYSTEM, _MAP)
-    return None if contents is None else manifest_header(SYSTEM, _MAP, file_digest(contents[0]))
+    return None if contents is None else manifest_header(SYSTEM, _MAP, sha256_hex(contents[0]))
 
 
 def _map_as_written(path: str) -> Json:

@@ -11,11 +11,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 
+from plait.core.digests import sha256_hex
 from plait.core.errors import DocumentError, InputError, LimitError, TrustError
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.safe_files import read_below
-from plait.tools.items import file_digest
 from plait.tools.trust.signatures import is_key
 
 LOCK: Final = "plait.lock"
@@ -36,7 +36,7 @@ class Lockfile:
         root = os.path.join(project, ".ai")
         read = ((path, read_below(root, path)) for path in _lockable(root))
         return cls(
-            {path: file_digest(contents[0]) for path, contents in read if contents is not None}
+            {path: sha256_hex(contents[0]) for path, contents in read if contents is not None}
         )
 
     @classmethod

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Iterator
 
 from plait.core import documents
+from plait.core.digests import sha256_hex
 from plait.core.errors import PlaitError, TrustError
 from plait.core.safe_files import read_below
 from plait.core.values import Json
 from plait.tools.headers import header_values
-from plait.tools.items import file_digest
 from plait.tools.trust.manifest_reader import NAME, SYSTEM, Manifest, read_manifest
 
 
@@ -70,7 +70,7 @@ def _digest(root: str, relative: str) -> str:
         raise TrustError(
             f"{relative} is not a plain file", root, "replace it by one", code="damaged-manifest"
         )
-    return file_digest(contents[0])
+    return sha256_hex(contents[0])
 
 
 def _contents(root: str, relative: str) -> Json:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from plait.core.documents import nodes
+from plait.core.errors import shorten
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import json_text
@@ -268,7 +269,7 @@ def _manager_diagram(document: nodes.Node, title: str) -> Diagram:
     named = f"delegates: {', '.join(name for name, _ in tasks)}"
     workers = [DiagramNode(role, "task", "worker") for role in roles]
     arrows = tuple(DiagramEdge(MANAGER, role) for role in roles)
-    return Diagram(title, (DiagramNode(MANAGER, "task", _cut(named)), *workers), arrows)
+    return Diagram(title, (DiagramNode(MANAGER, "task", shorten(named, LABEL)), *workers), arrows)
 
 
 def _role_in(task: nodes.Node, agents: Mapping[str, nodes.Node]) -> str:
@@ -303,11 +304,7 @@ def _has(node: nodes.Node, *keys: str) -> bool:
 
 def _first_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return _cut(lines[0]) if lines else ""
-
-
-def _cut(text: str, most: int = LABEL) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return shorten(lines[0], LABEL) if lines else ""
 
 
 # ── the way of a run ─────────────────────────────────────────────────────

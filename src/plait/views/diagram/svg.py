@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
+from plait.core.errors import shorten
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.views.diagram.model import LABEL, Diagram, DiagramEdge, DiagramNode, Layout
@@ -137,7 +138,7 @@ def _box(box: DiagramNode, spot: Spot, *, is_run: bool) -> Iterator[str]:
     base = spot.y + 4 if not box.about else spot.y - 3
     yield _text(spot.x, base, box.name)
     if box.about:
-        yield _text(spot.x, spot.y + 13, _cut(box.about), "about")
+        yield _text(spot.x, spot.y + 13, shorten(box.about, LABEL), "about")
     if box.visits > 1:
         right = left + spot.width
         yield f'<circle class="badge" cx="{right:.1f}" cy="{top:.1f}" r="10"/>'
@@ -239,12 +240,8 @@ def _back(arrow: DiagramEdge, spots: Mapping[str, Spot], lane: float) -> tuple[s
 
 def _label(arrow: DiagramEdge) -> str:
     count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
-    return _cut(arrow.label) + count if arrow.label or count else ""
+    return shorten(arrow.label, LABEL) + count if arrow.label or count else ""
 
 
 def _whole(arrow: DiagramEdge) -> str:
     return f"{arrow.start} → {arrow.to}" + (f": {arrow.label}" if arrow.label else "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LABEL else text[: LABEL - 1] + "…"

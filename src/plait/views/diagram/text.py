@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from plait.core.errors import shorten
 from plait.core.hints import Final, TypeAlias
 from plait.views.diagram.model import Diagram, DiagramEdge, DiagramNode, Layout
 from plait.views.diagram.model import layout as laid_out
@@ -42,12 +43,13 @@ def render_text(picture: Diagram) -> Iterator[Painted]:
 def _head(box: DiagramNode, wide: int, *, is_first: bool) -> str:
     sign = "✗" if box.failed else "●" if box.visits else "▷" if is_first else "○"
     visits = f"   {box.visits} visit{'' if box.visits == 1 else 's'}" if box.visits else ""
-    about = f"{box.sign} {_cut(box.about)}".rstrip()
+    text = shorten(" ".join(box.about.split()), WIDEST)
+    about = f"{box.sign} {text}".rstrip()
     return f"{sign} {box.name:<{wide}}  {about}{visits}".rstrip()
 
 
 def _edge(arrow: DiagramEdge, at: int, layout: Layout, *, is_last: bool) -> str:
-    label = _cut(arrow.label)
+    label = shorten(" ".join(arrow.label.split()), WIDEST)
     corner = "└" if is_last else "├"
     count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
     up = " ↑" if at in layout.back else ""
@@ -63,8 +65,3 @@ def _colour(box: DiagramNode, picture: Diagram) -> str:
 
 def _edge_colour(arrow: DiagramEdge, picture: Diagram) -> str:
     return "green" if arrow.taken else "dim" if picture.is_run or arrow.style == "error" else ""
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
