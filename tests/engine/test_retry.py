@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.core.backoff import Backoff
 from plait.engine.outcome import Failure
-from plait.engine.step import RETRIABLE_KINDS, Backoff, Retry
+from plait.engine.step import RETRIABLE_KINDS, Retry
 
 DELAYS: list[tuple[Retry, list[float]]] = [
     # retry                                                                     pauses

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from plait.core.backoff import Backoff, backoff_delays
 from plait.core.hints import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
 from plait.engine.kinds import failure_kinds
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from plait.engine.perform import StepContext
 
 
-Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
 RETRIABLE_KINDS = tuple(failure_kinds("retriable"))
 
 
@@ -46,34 +46,18 @@ class Retry:
             from random import Random
 
             random = Random()
-        for delay in islice(self._growing(), self.attempts - 1):
+        growing = backoff_delays(
+            self.backoff,
+            self.initial_delay,
+            self.max_delay,
+            increment=self.increment,
+            base=self.base,
+        )
+        for delay in islice(growing, self.attempts - 1):
             spread = random.uniform(1 - self.jitter, 1 + self.jitter) if random else 1.0
             # The longest pause is spread downwards only: it stays the longest, and crowds still
             # part.
-            yield min(min(delay, self.max_delay) * spread, self.max_delay)
-
-    def _growing(self) -> Iterator[float]:
-        first = self.initial_delay
-        match self.backoff:
-            case "fixed":
-                while True:
-                    yield first
-            case "linear":
-                step = first if self.increment is None else self.increment
-                delay = first
-                while True:
-                    yield delay
-                    delay += step
-            case "exponential":
-                delay = first
-                while True:
-                    yield delay
-                    delay = min(delay * self.base, self.max_delay)
-            case "fibonacci":
-                delay, following = first, first
-                while True:
-                    yield delay
-                    delay, following = following, min(delay + following, self.max_delay)
+            yield min(delay * spread, self.max_delay)
 
     def applies_to(self, failure: Failure) -> bool:
         if failure.kind == LIMIT:

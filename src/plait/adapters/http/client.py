@@ -32,11 +32,12 @@ from threading import Lock
 
 from plait.adapters.http import response as answers
 from plait.adapters.http.connect import Deadline, Dial, Dialler, Resolve, dial, look_up
+from plait.core.backoff import backoff_delays
 from plait.core.errors import Problem, RequestError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.tools.invocation import HttpRetry, PrimitiveResult, RequestCall
+from plait.tools.invocation import PrimitiveResult, RequestCall
 
 if TYPE_CHECKING:  # the module below loads httpx2, which takes longer than all of Plait's own start
     from httpcore2 import Response
@@ -176,21 +177,24 @@ class Client:
         """Ask until there is an answer to keep, or no attempt or no time is left."""
         deadline = Deadline(self._clock() + call.limits.timeout, self._clock)
         first = _first_hop(call)
+        retry = call.retry
+        delays = backoff_delays(retry.backoff, retry.initial_delay, retry.max_delay)
         attempt = 0
         while True:
             attempt += 1
+            delay = next(delays) if attempt < retry.attempts else None
             try:
                 answer = ask(call, first, deadline)
                 answer.attempts = attempt
                 if not _may_repeat_on(answer.status, call):
                     return answer
                 asked = _retry_after(answer.headers.get("retry-after", ""), self._now())
-                pause = self._pause(call.retry, attempt, deadline, asked=asked)
+                pause = self._pause(delay, deadline, asked=asked)
                 if pause is None:
                     return answer
                 answer.close()
             except RequestError as error:
-                pause = self._pause(call.retry, attempt, deadline)
+                pause = self._pause(delay, deadline)
                 if pause is None or not _may_repeat_after(error, call):
                     raise _after_attempts(error, attempt) from None
             self._sleep(pause)
@@ -238,12 +242,12 @@ class Client:
             return self._pools[scheme, public_only]
 
     def _pause(
-        self, retry: HttpRetry, attempt: int, deadline: Deadline, *, asked: float = 0.0
+        self, delay: float | None, deadline: Deadline, *, asked: float = 0.0
     ) -> float | None:
-        """Seconds before the next attempt; None when there is none."""
-        if attempt >= retry.attempts:
+        """Seconds before the next attempt; None if there is no attempt or no time left."""
+        if delay is None:
             return None
-        pause = asked if asked > 0 else _backoff(retry, attempt) * (0.5 + self._jitter() / 2)
+        pause = asked if asked > 0 else delay * (0.5 + self._jitter() / 2)
         return pause if pause < deadline.remaining else None
 
 
@@ -371,17 +375,6 @@ def _may_repeat_on(status: int, call: RequestCall) -> bool:
 
 def _is_repeatable(call: RequestCall) -> bool:
     return call.method.upper() in IDEMPOTENT or call.retry.any_method
-
-
-def _backoff(retry: HttpRetry, attempt: int) -> float:
-    match retry.backoff:
-        case "fixed":
-            factor = 1
-        case "linear":
-            factor = attempt
-        case "exponential":
-            factor = 1 << min(attempt - 1, 30)
-    return min(retry.initial_delay * factor, retry.max_delay)
 
 
 def _retry_after(written: str, now: float) -> float:
