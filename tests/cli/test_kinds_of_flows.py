@@ -649,6 +649,47 @@ def test_check_knows_files_by_their_place_and_says_all_at_once(here: Path, capsy
     assert report["files"] == 6
 
 
+MISSPELT = [
+    # file                              what it holds                                          what is found
+    (".ai/config/providers/mine.yaml",  "extends: opneai\n",                                   "there is no provider 'opneai'"),
+    (".ai/config/providers/mine.yaml",  "extends: mine\n",                                     "the provider 'mine' extends itself"),
+    (".ai/config/providers/mine.yaml",  "extends: other\n",                                    "there is no provider 'other'"),
+    (".ai/tools/a.py",                  '__exectuor_id__ = "core/runtimes/python/script"\n',   "'__exectuor_id__' is not a key of a header"),
+    (".ai/tools/a.py",                  '__EXECUTOR_ID__ = "core/runtimes/python/script"\n',   "'__EXECUTOR_ID__' is not a key of a header"),
+    (".ai/tools/a.py",                  '_executor_id_ = "core/runtimes/python/script"\n',     "'_executor_id_' is not a key of a header"),
+    (".ai/tools/a.py",                  'executor_id = "core/runtimes/python/script"\n',       "'executor_id' is not a key of a header"),
+    (".ai/tools/a.mjs",                 'const executor_id = "core/runtimes/node/node";\n',    "'executor_id' is not a key of a header"),
+    (".ai/tools/a.sh",                  "#!/bin/bash\n# exeuctor_id: core/runtimes/bash/bash\n", "'exeuctor_id' is not a key of a header"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("named", ["file", "folder"])
+@pytest.mark.parametrize(("file", "text", "what"), MISSPELT)
+def test_check_finds_a_misspelt_name_of_what_runs_a_tool_or_is_extended(
+    file: str, text: str, what: str, named: str, here: Path, capsys: Capsys
+) -> None:
+    (here / file).parent.mkdir(parents=True, exist_ok=True)
+    (here / file).write_text(text)
+    assert main(["check", file if named == "file" else ".", "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert [problem["what"] for problem in report["problems"]] == [what]
+
+
+BESIDE_TOOLS = [
+    (".ai/tools/b.py",                  "executor = 1\nversion = '2'\n__all__ = ()\n"),
+    (".ai/tools/b.sh",                  "# executed by: a.sh\n# executors: two\n"),
+    (".ai/config/providers/mine.yaml",  "extends: openai\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "text"), BESIDE_TOOLS)
+def test_check_leaves_other_names_alone(file: str, text: str, here: Path, capsys: Capsys) -> None:
+    (here / file).parent.mkdir(parents=True, exist_ok=True)
+    (here / file).write_text(text)
+    (here / "flow.yaml").write_text("steps: [{shell: ls}]\n")
+    assert main(["check", "."]) == 0, capsys.readouterr().out
+
+
 KINDS = [
     # kind         a file that is none                what is said
     ("workflow",   "name: x\n",                       "this file does not look like a workflow"),

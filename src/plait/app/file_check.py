@@ -35,6 +35,8 @@ def findings_around(path: str, kind: str | None, document: Node | None) -> Itera
         yield from (_with_position(finding, path, document) for finding in _of_tool_file(path))
     yield from _of_calls(path, document)
     yield from _of_models(path, kind, document)
+    if kind == "provider" and document is not None:
+        yield from _of_extended_provider(path, document)
 
 
 # ── the file of a tool ───────────────────────────────────────────────────
@@ -253,6 +255,14 @@ def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[F
             severity: Severity = "error" if one.provider else "warning"
             what = f"{one.who} needs a model: {problem.what}" if one.who else problem.what
             yield Finding(replace(problem, what=what, where=problem.where or one.where), severity)
+
+
+def _of_extended_provider(path: str, document: Node) -> Iterator[Finding]:
+    from plait.agents.providers.registry import extends_problems
+    from plait.app.toolbox import project_of_file
+
+    spaces = _toolbox(project_of_file(path)).spaces
+    yield from map(Finding, extends_problems(path, document, spaces))
 
 
 def _toolbox(project: str) -> Toolbox:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from threading import Lock
 
 from plait.agents.providers.spec import Spec, read_spec
@@ -113,6 +113,21 @@ def provider_problems(
     return [problem for _, node in layers for problem in file_problems(node)]
 
 
+def extends_problems(path: str, node: Node, spaces: Spaces) -> Sequence[Problem]:
+    """What keeps a provider file from extending the one that it names."""
+    extends = _extends_field(node)
+    if extends is None:
+        return ()
+    name = os.path.basename(path).removesuffix(".yaml")
+    own = {one.path for one in _files(name, spaces) if os.path.samefile(one.path, path)}
+    try:
+        for _ in _layers(str(extends.value), spaces, seen=own, where=extends):
+            pass
+    except PlaitError as error:
+        return error.problems
+    return ()
+
+
 def names(spaces: Spaces) -> list[str]:
     """Every provider that there is."""
     found: set[str] = set()
@@ -125,10 +140,14 @@ def names(spaces: Spaces) -> list[str]:
     return sorted(found)
 
 
-def _layers(name: str, spaces: Spaces) -> Iterator[tuple[ToolFile, Node]]:
-    """The file of a provider, the one that it extends, and so on."""
-    seen: set[str] = set()
-    where: Scalar | None = None
+def _layers(
+    name: str, spaces: Spaces, *, seen: Collection[str] = (), where: Scalar | None = None
+) -> Iterator[tuple[ToolFile, Node]]:
+    """The file of a provider, the one that it extends, and so on.
+
+    `seen` are files that led to this name, `where` is the field that holds it.
+    """
+    seen = set(seen)
     while True:
         # A file that extends its own name extends the one that it hides.
         item = next((one for one in _files(name, spaces) if one.path not in seen), None)

@@ -16,7 +16,14 @@ from plait.core import documents
 from plait.core.errors import DocumentError, LimitError
 from plait.core.records import replace
 from plait.core.source import Source, Span
-from plait.tools.headers.entries import KEYS, HeaderEntries, say_all
+from plait.tools.headers.entries import (
+    EXECUTOR,
+    KEYS,
+    MAX_ODD_NAMES,
+    HeaderEntries,
+    is_almost,
+    say_all,
+)
 
 
 class _Line(NamedTuple):
@@ -30,8 +37,12 @@ class _Line(NamedTuple):
 
 def read_comments(said: HeaderEntries, comment: str) -> None:
     lines = top_comments(said.source.text, comment)
-    if not read_fenced(said, lines) and (chosen := _key_lines(lines)):
+    if read_fenced(said, lines):
+        return
+    if chosen := _key_lines(lines):
         _read_lines(said, lines, chosen, where=None)
+    if EXECUTOR not in said.entries:
+        _find_misspelt_executor(said, lines)
 
 
 _REST_OF_LINE: Final = r"(?P<text>(?:[^\r\n]|\r(?!\n))*)(?:\r?\n|\Z)"
@@ -99,6 +110,18 @@ def _key_lines(lines: list[_Line]) -> set[int]:
         else:
             indent = -1
     return chosen
+
+
+_ID_LINE = re.compile(r"[ \t]*+([a-z_]++):[ \t]++[\w.-]++/\S++[ \t]*+\Z")
+
+
+def _find_misspelt_executor(said: HeaderEntries, lines: list[_Line]) -> None:
+    """Only a line that gives the id of a tool; `# executors: two` is prose."""
+    for line in lines[:MAX_ODD_NAMES]:
+        found = _ID_LINE.match(line.text)
+        if found and found[1] not in KEYS and is_almost(found[1], EXECUTOR):
+            span = Span(said.source, line.content + found.start(1), line.content + found.end(1))
+            said.add_misspelt(found[1], EXECUTOR, EXECUTOR, span)
 
 
 def _read_lines(

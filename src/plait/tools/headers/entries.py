@@ -84,6 +84,8 @@ MAX_ODD_NAMES: Final = 200
 """Names like `__this__` that are compared with ours; comparing is slow, and nobody has so many."""
 
 KEYS: Final = frozenset(field_names(Header))
+EXECUTOR: Final = "executor_id"
+"""The key that makes a file a tool; a misspelt one would pass for a file without a header."""
 
 
 class HeaderEntries:
@@ -115,17 +117,19 @@ class HeaderEntries:
             what = f"'{name}' {refused.what}"
             self.problems.append(Problem(what, refused.where, refused.fix, code="not-literal"))
 
-    def misspelt(self, name: str, span: Span) -> None:
-        """A name that is almost one of ours was meant to be it; `__all__` and its like were not."""
-        if not _is_dunder(name) or self._odd_names == MAX_ODD_NAMES:
+    def check_name(self, name: str, span: Span) -> None:
+        """A problem if the name of a variable is almost that of a key; `__all__` is not."""
+        is_executor = name.strip("_").lower() == EXECUTOR
+        if not (_is_dunder(name) or is_executor) or self._odd_names == MAX_ODD_NAMES:
             return
         self._odd_names += 1
         if (guess := _almost(name, self.names)) is not None:
-            self._refused.add(self.names[guess])
-            what = f"'{name}' is not a key of a header"
-            self.problems.append(
-                Problem(what, span, f"did you mean '{guess}'?", code="unknown-name")
-            )
+            self.add_misspelt(name, guess, self.names[guess], span)
+
+    def add_misspelt(self, name: str, guess: str, key: str, span: Span) -> None:
+        self._refused.add(key)
+        what = f"'{name}' is not a key of a header"
+        self.problems.append(Problem(what, span, f"did you mean '{guess}'?", code="unknown-name"))
 
     def value(self, key: str) -> Json:
         return self.entries[key].value if key in self.entries else None
@@ -149,8 +153,9 @@ _ALMOST: Final = 0.8
 def _almost(name: str, names: Iterable[str]) -> str | None:
     # Compared without the underscores around them, which would make all such names alike.
     known = {other.strip("_"): other for other in names if _is_dunder(other)}
-    guess = closest_name(name.strip("_"), known)
-    return known[guess] if guess is not None and is_almost(name.strip("_"), guess) else None
+    plain = name.strip("_").lower()
+    guess = closest_name(plain, known)
+    return known[guess] if guess is not None and is_almost(plain, guess) else None
 
 
 def is_almost(name: str, guess: str | None) -> bool:

@@ -69,7 +69,7 @@ class _Declarations:
             name = self.token
             self.advance()
             if name.text not in self.names:
-                self.said.misspelt(name.text, self.span(name))
+                self.said.check_name(name.text, self.span(name))
                 return
             self.skip_annotation()
             if self.token.text == "=":

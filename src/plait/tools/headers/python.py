@@ -36,7 +36,7 @@ def read_python(said: HeaderEntries, _: str) -> None:
     for statement in _tree(said.source, places).body:
         for target, value in _assignments(statement):
             if target.id not in said.names:
-                said.misspelt(target.id, places.of(target))
+                said.check_name(target.id, places.of(target))
                 continue
             key = said.names[target.id]
             with said.about(key, target.id):
