@@ -675,6 +675,16 @@ def test_check_finds_a_misspelt_name_of_what_runs_a_tool_or_is_extended(
     assert [problem["what"] for problem in report["problems"]] == [what]
 
 
+def test_check_finds_a_misspelt_runtime_of_a_tool_in_any_folder(here: Path, capsys: Capsys) -> None:
+    (here / "a.py").write_text('__executor_id__ = "core/runtimes/python/functon"\n')
+    assert main(["check", "a.py", "--kind", "tool"]) == 2
+    assert capsys.readouterr().out == (
+        f"{here}/a.py: 'a' is executed by 'core/runtimes/python/functon', which does not exist in "
+        "the project space or below\n"
+        "fix: did you mean 'core/runtimes/python/function'?\n1 problem in 1 file\n"
+    )
+
+
 BESIDE_TOOLS = [
     (".ai/tools/b.py",                  "executor = 1\nversion = '2'\n__all__ = ()\n"),
     (".ai/tools/b.sh",                  "# executed by: a.sh\n# executors: two\n"),

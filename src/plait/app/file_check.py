@@ -57,6 +57,8 @@ def _of_tool_file(path: str) -> Iterator[Finding]:
         found = tools.spaces.find(tool_id)
         if found is not None and os.path.samefile(found.path, path):
             yield from map(Finding, chain_problems(tools.chains.get(tool_id), tools.spaces.project))
+        else:
+            tools.chains.require_executor(item)
     except PlaitError as error:
         yield from map(Finding, error.problems)
 

@@ -181,6 +181,14 @@ class Chains:
                 self._known[item_id] = (chain, seen)
         return chain
 
+    def require_executor(self, item: ToolFile) -> None:
+        """InputError if what runs a tool does not exist; the tool may have no place in a space."""
+        executor = item.header.executor_id
+        if executor is None or current_id(executor) in PRIMITIVES:
+            return
+        if self.spaces.find(executor) is None:
+            raise self._missing(executor, [item])
+
     def _build(self, item_id: str) -> tuple[Chain, tuple[FileWitness, ...]]:
         elements: list[ToolFile] = []
         seen: list[FileWitness] = []
