@@ -79,7 +79,7 @@ def read_json_owned_by(owner: int, folder: str, name: str) -> Json:
 
 
 def _parse_json(data: bytes, path: str) -> Json:
-    from plait.core.documents import parse_json
+    from plait.core.documents import parse_json  # sync_folder alone needs no reader
 
     try:
         return parse_json(data.decode("utf-8", "replace"), path)

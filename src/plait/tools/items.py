@@ -13,6 +13,7 @@ from plait.core.hints import Any, Final, Literal
 from plait.core.records import dataclass, field, field_names
 from plait.core.source import Span
 from plait.core.values import Json
+from plait.tools.code_params import schema_slips
 from plait.tools.spaces import Space
 
 
@@ -248,8 +249,6 @@ class _HeaderReader:
     def _schema(self) -> dict[str, Json] | None:
         schema = self._map("config_schema")
         if schema is not None and "code" in str(schema).lower():
-            from plait.tools.code_params import schema_slips
-
             for what, fix in schema_slips(schema):
                 self._wrong(self.entries["config_schema"], what, fix)
         return schema

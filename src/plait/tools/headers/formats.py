@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from plait.core import documents
 from plait.core.digests import sha256_hex
 from plait.core.errors import DocumentError, InternalError
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.safe_files import read_below
 from plait.core.values import Json
-from plait.tools.headers.entries import KEYS, HeaderEntries
+from plait.tools.headers.entries import KEYS, HeaderEntries, read_yaml
 from plait.tools.items import INFORMATIONAL
 from plait.tools.trust.manifest_reader import SYSTEM, manifest_header
 
@@ -82,8 +83,6 @@ def _map_as_installed() -> Json:
 
 
 def _map_as_written(path: str) -> Json:
-    from plait.core import documents
-
     return documents.load(path).data()
 
 
@@ -103,12 +102,6 @@ def _read_python(said: HeaderEntries, comment: str) -> None:
     read_python(said, comment)
 
 
-def _read_yaml(said: HeaderEntries, comment: str) -> None:
-    from plait.tools.headers.entries import read_yaml
-
-    read_yaml(said, comment)
-
-
 def _read_comments(said: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.comments import read_comments
 
@@ -123,7 +116,7 @@ def _read_javascript(said: HeaderEntries, comment: str) -> None:
 
 _READERS: Final = {
     "python": Reader(_read_python, '__executor_id__ = "{0}"'),
-    "yaml": Reader(_read_yaml, "executor_id: {0}"),
+    "yaml": Reader(read_yaml, "executor_id: {0}"),
     "comments": Reader(_read_comments, "{1} executor_id: {0}"),
     "javascript": Reader(_read_javascript, 'const __executor_id__ = "{0}";'),
 }

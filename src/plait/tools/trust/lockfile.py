@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from plait.core.digests import sha256_hex
+from plait.core.documents import parse_json
 from plait.core.errors import DocumentError, InputError, LimitError, TrustError
 from plait.core.hints import Final
 from plait.core.records import dataclass
@@ -48,8 +49,6 @@ class Lockfile:
             raise InputError(
                 "this project has no lock", path, "write it: plait tools lock", code="no-file"
             )
-        from plait.core.documents import parse_json
-
         try:
             record = parse_json(contents[0].decode("utf-8", "replace"), path)
         except (DocumentError, LimitError):

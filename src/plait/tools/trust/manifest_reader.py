@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from plait.core.documents import parse_json
 from plait.core.errors import TrustError
 from plait.core.hints import Final
 from plait.core.private_files import file_stamp
@@ -58,8 +59,6 @@ def read_manifest(root: str) -> Manifest:
 
 
 def _read(root: str) -> Manifest:
-    from plait.core.documents import parse_json
-
     contents = read_below(root, NAME)
     if contents is None:
         return Manifest()

@@ -23,6 +23,7 @@ import re
 from time import gmtime, strftime
 
 from plait.core.digests import sha256
+from plait.core.documents import parse_json
 from plait.core.errors import DocumentError, InputError, LimitError, TrustError
 from plait.core.hints import Final, Literal
 from plait.core.records import dataclass, field
@@ -378,8 +379,6 @@ def sign_rotation(old: PrivateKey, new: PrivateKey, *, version: int, now: float)
 
 def read_rotation(data: bytes) -> Rotation:
     """A rotation that both of its keys have signed."""
-    from plait.core.documents import parse_json
-
     try:
         record = parse_json(data.decode("utf-8", "replace"), "the rotation statement")
     except (DocumentError, LimitError):
