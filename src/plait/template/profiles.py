@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from plait.core.errors import InputError, closest_name
-from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.hints import Final, Literal
 from plait.core.records import dataclass
-
-ProfileName: TypeAlias = Literal["prompt", "directive", "graph", "workflow", "config"]
 
 
 @dataclass(frozen=True, slots=True)
