@@ -472,7 +472,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "characters of shell text": f"{MAX_SHELL_TEXT:,}",
         "holes nested in holes": str(grammar.MAX_DEPTH),
         "nesting of a tree of templates": str(template.MAX_TREE_DEPTH),
-        f"{twice}, or that has more than {program.FEW_HOLES} holes": f"{program.MAX_OUTPUT:,}",
+        f"{twice}, or that has more than {program.FEW_PLACEHOLDERS} holes": f"{program.MAX_OUTPUT:,}",
         f"{together} of what a tool's config makes; of its arguments; of the state that a node of a graph leaves": (
             f"{program.MAX_OUTPUT:,}"
         ),
@@ -567,7 +567,7 @@ def test_the_tour_of_the_code_names_files_that_exist_and_every_part() -> None:
 
 SHELL_VALUES = {"x": "5", "y": "b"}
 PRELUDE = "unset __p1; __p1=${PLAIT_1?}; unset PLAIT_1; "
-NOT_WRITTEN_OUT = {"dollar-before-hole", "nul-in-script", "too-deep"}
+NOT_WRITTEN_OUT = {"dollar-before-placeholder", "nul-in-script", "too-deep"}
 
 
 def script(cell: str) -> str:

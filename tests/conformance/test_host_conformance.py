@@ -159,7 +159,7 @@ VALUES = ["plain", "${REGION}", "{path}", "{input:q}", "${state.note}", "$${x} {
 def test_the_stages_run_in_their_order_and_none_reads_what_another_has_put_in(
     value: str, place: Place
 ) -> None:
-    """Input, context, then beyond the dispatch boundary environment and parameter: each hole once."""
+    """Input, context, then beyond the dispatch boundary environment and parameter: each placeholder once."""
     place.write(".ai/tools/demo/shown.yaml", SHOWN)
     trusted(place)
     ran = place.done(ROAD, inputs={"q": value})

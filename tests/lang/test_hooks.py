@@ -176,7 +176,7 @@ def test_a_hole_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Plac
     )
     assert (finding.severity, finding.code, finding.problem.what) == (
         "warning",
-        "literal-hole",
+        "literal-placeholder",
         "'why' is told as it is written: no value is put in for 'error.message'",
     )
     assert finding.problem.fix == "leave it away; the failure itself is told beside it"

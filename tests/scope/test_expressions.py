@@ -267,8 +267,8 @@ BAD_FILTERS = [
     ("exists('a')",                ["8: 'exists' asks about something that has a name"]),
     ("a == 1e999",                 ["6: this number is too large"]),
     ("a == 1x",                    ["6: '1' has no meaning in an expression"]),
-    ("${a} == 1",                  ["1: a filter knows the item alone, and no hole is filled in it"]),
-    ("a == '${b}' && c == '${d}'", ["7: a filter knows the item alone, and no hole is filled in it", "22: a filter knows the item alone, and no hole is filled in it"]),
+    ("${a} == 1",                  ["1: a filter knows the item alone, and no placeholder is filled in it"]),
+    ("a == '${b}' && c == '${d}'", ["7: a filter knows the item alone, and no placeholder is filled in it", "22: a filter knows the item alone, and no placeholder is filled in it"]),
     ("a == 1 \0",                  ["8: '\N{REPLACEMENT CHARACTER}' has no meaning in an expression"]),
     ("and",                        ["1: a value is missing before 'and'"]),
 ]  # fmt: skip
@@ -286,8 +286,8 @@ def test_a_filter_that_means_nothing_is_refused(text: str, wrong: list[str]) -> 
 BAD_WHENS = [
     ("tests == 1",                 ["1: 'tests' stands for nothing here"]),
     ("${a} = 1",                   ["6: a single '=' compares nothing"]),
-    ("'${a}' == 'b'",              ["1: a hole stands inside quotes, where only plain text can stand"]),
-    ("${a",                        ["1: malformed hole: '${' is never closed"]),
+    ("'${a}' == 'b'",              ["1: a placeholder stands inside quotes, where only plain text can stand"]),
+    ("${a",                        ["1: malformed placeholder: '${' is never closed"]),
     ("true > 3 && ${a} > true",    ["1: 'true' is true or false, which has no order", "20: 'true' is true or false, which has no order"]),
     ("length(${a}) > 'x'",         ["1: 'length(${a})' is a number and is compared with a string"]),
     ("${a}${b}",                   ["5: '${b}' cannot follow"]),

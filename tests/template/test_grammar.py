@@ -195,7 +195,7 @@ def test_an_input_hole_is_read(profile: str, text: str, parts: Parts) -> None:
 
 
 BRACES: list[tuple[str, list[Any]]] = [
-    # text              parts: text as text, holes as (start, end, name)
+    # text              parts: text as text, placeholders as (start, end, name)
     ("{a}",             [(0, 3, "a")]),
     ("{0}",             [(0, 3, "0")]),
     ("{a_1}",           [(0, 5, "a_1")]),
@@ -433,9 +433,9 @@ def test_what_belongs_to_the_shell_is_no_flaw(text: str) -> None:
     parsed = parse(text, "workflow")
     assert parsed.flaws == ()
     assert [
-        hole
-        for hole in placeholders(parsed.parts)
-        if not (isinstance(hole, ContextPlaceholder) and hole.bare)
+        placeholder
+        for placeholder in placeholders(parsed.parts)
+        if not (isinstance(placeholder, ContextPlaceholder) and placeholder.bare)
     ] == []
 
 
@@ -463,22 +463,22 @@ FORMATS = "formats: :json, :lines, :csv, :raw, :int, :path, :opt, or a glob such
 FILTERS = "filters: json, length, keys, upper, lower, trim, first, last, default, join"
 MALFORMED = [
     # text               place    what
-    ("x ${a",            (2, 4),  "malformed hole: '${' is never closed"),
-    ("${}",              (0, 3),  "malformed hole: a name is missing here"),
-    ("${ }",             (0, 4),  "malformed hole: a name is missing here"),
-    ("${.}",             (0, 4),  "malformed hole: this is not a name"),
-    ("${a.}",            (0, 5),  "malformed hole: a key is missing after '.'"),
-    ("${a..b}",          (0, 7),  "malformed hole: a key is missing after '.'"),
-    ("${a b}",           (0, 6),  "malformed hole: this cannot follow"),
-    ("${a ||}",          (0, 7),  "malformed hole: a name is missing here"),
-    ("${a | }",          (0, 7),  "malformed hole: a filter is missing after '|'"),
-    ("${a | join(}",     (0, 12), "malformed hole: an argument is missing in '( )'"),
-    ("${a | join('x'}",  (0, 15), "malformed hole: ')' is missing"),
-    ("${'a}",            (0, 5),  "malformed hole: the quote ' is never closed"),
-    ("${a.b[x]}",        (0, 9),  "malformed hole: an index is a number or a quoted key"),
-    ("${a.b:}",          (0, 7),  "malformed hole: a format is missing after ':'"),
-    ("${file:}",         (0, 8),  "malformed hole: 'file:' needs an argument"),
-    ("${json:a}",        (0, 9),  "malformed hole: 'json:' is written json:PATH:from:NAME"),
+    ("x ${a",            (2, 4),  "malformed placeholder: '${' is never closed"),
+    ("${}",              (0, 3),  "malformed placeholder: a name is missing here"),
+    ("${ }",             (0, 4),  "malformed placeholder: a name is missing here"),
+    ("${.}",             (0, 4),  "malformed placeholder: this is not a name"),
+    ("${a.}",            (0, 5),  "malformed placeholder: a key is missing after '.'"),
+    ("${a..b}",          (0, 7),  "malformed placeholder: a key is missing after '.'"),
+    ("${a b}",           (0, 6),  "malformed placeholder: this cannot follow"),
+    ("${a ||}",          (0, 7),  "malformed placeholder: a name is missing here"),
+    ("${a | }",          (0, 7),  "malformed placeholder: a filter is missing after '|'"),
+    ("${a | join(}",     (0, 12), "malformed placeholder: an argument is missing in '( )'"),
+    ("${a | join('x'}",  (0, 15), "malformed placeholder: ')' is missing"),
+    ("${'a}",            (0, 5),  "malformed placeholder: the quote ' is never closed"),
+    ("${a.b[x]}",        (0, 9),  "malformed placeholder: an index is a number or a quoted key"),
+    ("${a.b:}",          (0, 7),  "malformed placeholder: a format is missing after ':'"),
+    ("${file:}",         (0, 8),  "malformed placeholder: 'file:' needs an argument"),
+    ("${json:a}",        (0, 9),  "malformed placeholder: 'json:' is written json:PATH:from:NAME"),
 ]  # fmt: skip
 
 
@@ -490,7 +490,7 @@ def test_a_malformed_hole_is_text_and_a_flaw(
     flaws = parse(text, profile).flaws
     assert [
         (flaw.start, flaw.end, flaw.what, flaw.fix, flaw.code, flaw.fatal) for flaw in flaws
-    ] == [(*place, what, FIX, "malformed-hole", False)]
+    ] == [(*place, what, FIX, "malformed-placeholder", False)]
     assert compile_template(text, "workflow").render({}) == text
     with pytest.raises(TemplateSyntaxError) as caught:
         compile_template(text, "workflow").render({}, strict=True)
@@ -525,7 +525,7 @@ def test_all_flaws_of_a_template_are_reported_together() -> None:
     assert str(caught.value) == (
         "<template>:1:1: unknown format ':jsn'\n1 | ${a:jsn}\n  | ^^^^^^^^\n"
         f"fix: did you mean ':json'? {FORMATS}\n"
-        "<template>:2:1: malformed hole: a name is missing here\n2 | ${} ${b|uper}\n  | ^^^\n"
+        "<template>:2:1: malformed placeholder: a name is missing here\n2 | ${} ${b|uper}\n  | ^^^\n"
         f"fix: {FIX}\n"
         "<template>:2:5: unknown filter 'uper'\n2 | ${} ${b|uper}\n  |     ^^^^^^^^^\n"
         f"fix: did you mean 'upper'? {FILTERS}"
@@ -536,7 +536,7 @@ def test_a_flaw_inside_a_hole_that_fails_is_noted_once() -> None:
     parsed = parse("${file:${}|nope}", "workflow")
     assert [(flaw.start, flaw.what) for flaw in parsed.flaws] == [
         (0, "unknown filter 'nope'"),
-        (7, "malformed hole: a name is missing here"),
+        (7, "malformed placeholder: a name is missing here"),
     ]
 
 
@@ -569,7 +569,7 @@ NESTS = [
 def test_holes_nest_so_deep_and_no_deeper(profile: str, opener: str, closer: str) -> None:
     parse(opener * MAX_DEPTH + "x" + closer * MAX_DEPTH, profile)
     for depth in (MAX_DEPTH + 1, 5_000):
-        with pytest.raises(LimitError, match="holes nested more than 64 deep") as caught:
+        with pytest.raises(LimitError, match="placeholders nested more than 64 deep") as caught:
             parse(opener * depth + "x" + closer * depth, profile)
         assert caught.value.code == "nested-too-deep"
 
@@ -702,9 +702,9 @@ def test_parsing_raises_nothing_but_our_errors(text: str, profile: str) -> None:
 @given(text=scraps)
 def test_spans_of_holes_are_the_text_of_the_holes(text: str) -> None:
     for profile in ALL:
-        for hole in placeholders(parse(text, profile).parts):
-            written = text[hole.start : hole.end]
-            bare = isinstance(hole, ContextPlaceholder) and hole.bare
+        for placeholder in placeholders(parse(text, profile).parts):
+            written = text[placeholder.start : placeholder.end]
+            bare = isinstance(placeholder, ContextPlaceholder) and placeholder.bare
             assert written.startswith("$" if bare else ("${", "{"))
             assert written.endswith("}") or bare
 

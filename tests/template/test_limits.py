@@ -11,7 +11,7 @@ import pytest
 
 from plait.core.errors import InputError, LimitError, MissingNamesError
 from plait.template.grammar import MAX_TEXT
-from plait.template.program import FEW_HOLES, MAX_OUTPUT
+from plait.template.program import FEW_PLACEHOLDERS, MAX_OUTPUT
 from plait.template.template import MAX_TREE_DEPTH, compile_template
 from share import every
 
@@ -29,14 +29,14 @@ def peak(work: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("profile", "hole"), [("workflow", "${%s}"), ("prompt", "{%s}"), ("config", "{%s}")]
+    ("profile", "placeholder"), [("workflow", "${%s}"), ("prompt", "{%s}"), ("config", "{%s}")]
 )
-def test_names_that_name_each_other_do_not_multiply(profile: str, hole: str) -> None:
+def test_names_that_name_each_other_do_not_multiply(profile: str, placeholder: str) -> None:
     values = {
-        name: (hole % after) * 2
+        name: (placeholder % after) * 2
         for name, after in zip(ascii_lowercase, ascii_lowercase[1:] + "a", strict=True)
     }
-    assert compile_template(hole % "a", profile).render(values) == (hole % "b") * 2
+    assert compile_template(placeholder % "a", profile).render(values) == (placeholder % "b") * 2
 
 
 def test_defaults_in_defaults_do_not_multiply() -> None:
@@ -47,7 +47,7 @@ def test_defaults_in_defaults_do_not_multiply() -> None:
 
 
 BOMBS: list[tuple[str, str, Any]] = [
-    # profile      hole         value
+    # profile      placeholder         value
     ("config",     "{a}",       "x" * MEBIBYTE),
     ("prompt",     "{a}",       "x" * MEBIBYTE),
     ("workflow",   "${a}",      "x" * MEBIBYTE),
@@ -59,14 +59,14 @@ BOMBS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("profile", "hole", "value"),
+    ("profile", "placeholder", "value"),
     BOMBS,
     ids=lambda it: it if isinstance(it, str) and len(it) < 20 else "value",
 )
 def test_many_holes_for_one_large_value_are_refused_before_memory_is_gone(
-    profile: str, hole: str, value: Any
+    profile: str, placeholder: str, value: Any
 ) -> None:
-    template = compile_template(hole * 1_000, profile)
+    template = compile_template(placeholder * 1_000, profile)
 
     def bomb() -> None:
         with pytest.raises(LimitError) as caught:
@@ -97,8 +97,8 @@ def test_few_holes_may_carry_large_values() -> None:
 
 
 def test_so_many_holes_are_counted() -> None:
-    distinct = [f"${{a{number}}}" for number in range(FEW_HOLES + 1)]
-    assert not compile_template("".join(distinct[:FEW_HOLES])).counted
+    distinct = [f"${{a{number}}}" for number in range(FEW_PLACEHOLDERS + 1)]
+    assert not compile_template("".join(distinct[:FEW_PLACEHOLDERS])).counted
     assert compile_template("".join(distinct)).counted
     assert compile_template("${a}${a}").counted
     assert not compile_template("${a.b}${a.c}").counted

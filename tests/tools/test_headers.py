@@ -346,7 +346,7 @@ def test_what_cannot_be_a_header_is_refused_at_its_place(
 
 
 def test_an_error_inside_an_f_string_is_placed_on_its_line() -> None:
-    # Python 3.11 counts the column from the hole: then the whole line is shown.
+    # Python 3.11 counts the column from the placeholder: then the whole line is shown.
     [place] = places(".py", "__executor_id__ = 'a'\nxx = f'{a b}'")
     assert place.split(": ")[0] in ("2:1", "2:9")
 

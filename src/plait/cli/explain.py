@@ -30,12 +30,12 @@ from plait.template.nodes import (
     EnvPlaceholder,
     Extract,
     FilledPlaceholder,
-    Hole,
     InputPlaceholder,
     Literal,
     ParamPlaceholder,
     Parts,
     Path,
+    Placeholder,
     PromptPlaceholder,
     Text,
     default_parts,
@@ -287,7 +287,7 @@ def _rows(
         yield Row(text, part.kind, part.stage, status, answer, shown, bound, inner)
 
 
-def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str]:
+def _answer(placeholder: Placeholder, field: TextField, scope: Scope) -> tuple[str, str]:
     """Status, and in words what answers the hole."""
     match placeholder:
         case ContextPlaceholder():
@@ -324,7 +324,7 @@ def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str
     return "missing", _missing(placeholder, field)
 
 
-def _missing(placeholder: Hole, field: TextField) -> str:
+def _missing(placeholder: Placeholder, field: TextField) -> str:
     if (
         isinstance(placeholder, ContextPlaceholder | EnvPlaceholder)
         and placeholder.required is not None
@@ -377,7 +377,7 @@ def _name(path: Path, field: TextField, scope: Scope) -> tuple[str, str] | None:
     return None
 
 
-def _value(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> str | None:
+def _value(placeholder: Placeholder, field: TextField, source: Source, scope: Scope) -> str | None:
     """The value as it will be, for people; None when it is not known here."""
     value = _placeholder_value(placeholder, field, source, scope)
     if value is UNDEFINED:
@@ -389,7 +389,9 @@ def _value(placeholder: Hole, field: TextField, source: Source, scope: Scope) ->
     return value if isinstance(value, str) and value else json_text(value)
 
 
-def _placeholder_value(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> Json:
+def _placeholder_value(
+    placeholder: Placeholder, field: TextField, source: Source, scope: Scope
+) -> Json:
     # A hole is a template of its own, and this scope has no files, commands or environment behind
     # it.
     alone = compile_template(source.text[placeholder.start : placeholder.end], field.profile)
@@ -442,7 +444,7 @@ def _binding(gap: ValueSlot, place: SlotContext, value: Json) -> str:
 
 
 def _stand_in(
-    placeholder: Hole, field: TextField, source: Source, scope: Scope
+    placeholder: Placeholder, field: TextField, source: Source, scope: Scope
 ) -> tuple[Json, bool]:
     """The value, and whether it was given; what is not known yet is shown as it is written."""
     status, _ = _answer(placeholder, field, scope)

@@ -120,7 +120,7 @@ class TemplateError(InputError):
 
 
 class TemplateSyntaxError(TemplateError):
-    """A hole is malformed, or uses a format or filter that does not exist."""
+    """A placeholder is malformed, or uses a format or filter that does not exist."""
 
 
 class MissingNamesError(TemplateError):

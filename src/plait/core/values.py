@@ -74,7 +74,7 @@ class Unknown:
 
     def __init__(self, shown: str = "…", least: str = "") -> None:
         self.shown = shown
-        """What stands in its place for people: the hole, as its author wrote it."""
+        """What stands in its place for people: the placeholder, as its author wrote it."""
         self.least = least
         """Of a text that is known in part: what is known.  The text has that in it, and perhaps
         more.

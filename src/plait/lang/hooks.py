@@ -120,7 +120,7 @@ def _literal_why(node: Node | None, known: KnownNames) -> Iterator[Finding]:
                 else ", or let an action tell it"
             )
             fix = f"leave it away{beside}"
-            yield Finding(Problem(what, node.span, fix, code="literal-hole"), "warning")
+            yield Finding(Problem(what, node.span, fix, code="literal-placeholder"), "warning")
 
 
 def _condition(node: Node | None, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:

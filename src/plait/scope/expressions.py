@@ -12,7 +12,7 @@
 The two differ in what an operand is, and in how they take values that do not fit:
 
                               when                        filter
-    operand                   a hole of a template        a path into the item: a.b, a[0]
+    operand                   a placeholder of a template        a path into the item: a.b, a[0]
     `=`                       refused                     the same as `==`
     `>` of unlike kinds,      an error at that place      false
     a function of a value
@@ -67,8 +67,8 @@ from plait.template.nodes import (
     Computed,
     ContextPlaceholder,
     FilledPlaceholder,
-    Hole,
     Path,
+    Placeholder,
     Text,
 )
 from plait.template.operators import OPERATORS, RefusedError, Test, type_name
@@ -90,7 +90,7 @@ COMPUTED: Final = frozenset({"env", "uuid"})
 MAX_STRANGE: Final = 10
 """Characters without a meaning that are reported; nobody corrects more at once."""
 
-Operand: TypeAlias = Path | Hole | FilledPlaceholder
+Operand: TypeAlias = Path | Placeholder | FilledPlaceholder
 State: TypeAlias = Any
 """What operands are read from: an item, or a rendering of a template."""
 Get: TypeAlias = Callable[[State], Answer]
@@ -104,11 +104,11 @@ class Expression:
 
     source: Source
     operands: tuple[Operand, ...]
-    """The paths or holes in it, in order."""
+    """The paths or placeholders in it, in order."""
     _root: Get = field(repr=False)
     _state: Callable[[Json], State] = field(repr=False)
     _asks: tuple[Get, ...] = field(default=(), repr=False)
-    """How its holes are answered."""
+    """How its placeholders are answered."""
 
     def holds(self, subject: Json) -> bool:
         """Is it true?  Of an item for a filter; of a scope, or a map of names, for a when."""
@@ -121,13 +121,15 @@ class Expression:
             return True
         if scope.sources.may_change and any(map(_reads_file, self.operands)):
             return True
-        holes = (
+        placeholders = (
             one
             for one in self.operands
             if isinstance(one, ContextPlaceholder) and one.default is None
         )
         paths = [
-            _strip_exists(alternative.origin) for hole in holes for alternative in hole.alternatives
+            _strip_exists(alternative.origin)
+            for placeholder in placeholders
+            for alternative in placeholder.alternatives
         ]
         paths += [one for one in self.operands if isinstance(one, Path)]
         found = [scope.lookup(path) for path in paths if path is not None]
@@ -159,8 +161,10 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
     """A filter of items; ConditionError with everything that is wrong."""
     source = source or Source("filter", text)
     _require_max_length(text, source)
-    if holes := _find_placeholders(text):
-        raise ConditionError.together(_hole_in_filter(source, hole) for hole in holes)
+    if placeholders := _find_placeholders(text):
+        raise ConditionError.together(
+            _placeholder_in_filter(source, placeholder) for placeholder in placeholders
+        )
     written = _Written(source, text, range(len(text)), range(1, len(text) + 1), {})
     return _compile(written, _Filter(), _itself, [])
 
@@ -278,18 +282,22 @@ def _rendering(template: Template, values: Mapping[str, Json] | Names) -> Render
     return template.rendering(values, strict=False, env=None)
 
 
-def _find_placeholders(text: str) -> list[Hole]:
+def _find_placeholders(text: str) -> list[Placeholder]:
     """Not `$` alone, which is part of many a pattern."""
-    holes = [
+    placeholders = [
         part
         for part in parse(text, "workflow").parts
         if not isinstance(part, Text | FilledPlaceholder)
     ]
-    return [hole for hole in holes if not (isinstance(hole, ContextPlaceholder) and hole.bare)]
+    return [
+        placeholder
+        for placeholder in placeholders
+        if not (isinstance(placeholder, ContextPlaceholder) and placeholder.bare)
+    ]
 
 
-def _hole_in_filter(source: Source, placeholder: Hole) -> Problem:
-    what = "a filter knows the item alone, and no hole is filled in it"
+def _placeholder_in_filter(source: Source, placeholder: Placeholder) -> Problem:
+    what = "a filter knows the item alone, and no placeholder is filled in it"
     fix = "write the value itself; or let a command choose the items, which knows all names"
     return Problem(what, Span(source, placeholder.start, placeholder.end), fix, code="condition")
 
@@ -313,20 +321,21 @@ def _require_max_length(text: str, source: Source) -> None:
 
 # ── the text, with operands in it ────────────────────────────────────────
 
-_HOLE: Final = "\0"
+_PLACEHOLDER: Final = "\0"
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Text in which a NUL stands for each hole; `starts` and `ends` place its characters in the
-    source.
+    """Text with a NUL for each placeholder.
+
+    `starts` and `ends` are the places of its characters in the source.
     """
 
     source: Source
     text: str
     starts: Sequence[int]
     ends: Sequence[int]
-    holes: Mapping[int, Hole | FilledPlaceholder]
+    placeholders: Mapping[int, Placeholder | FilledPlaceholder]
 
     def span(self, start: int, end: int) -> Span:
         if start >= len(self.text):  # the end of the text, where something is missing
@@ -342,7 +351,7 @@ class _Written:
 
 def _flatten_template(leaf: Leaf) -> _Written:
     text, starts, ends = "", list[int](), list[int]()
-    holes: dict[int, Hole | FilledPlaceholder] = {}
+    placeholders: dict[int, Placeholder | FilledPlaceholder] = {}
     at = 0
     for part in leaf.program.parts:
         if isinstance(part, Text):
@@ -355,18 +364,18 @@ def _flatten_template(leaf: Leaf) -> _Written:
                 ends.append(at)
             text += part.text
         else:
-            holes[len(text)] = part
-            text += _HOLE
+            placeholders[len(text)] = part
+            text += _PLACEHOLDER
             starts.append(part.start)
             ends.append(part.end)
             at = part.end
-    return _Written(leaf.source, text, starts, ends, holes)
+    return _Written(leaf.source, text, starts, ends, placeholders)
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
-    """hole, path, number, text, mark, end"""
+    """placeholder, path, number, text, mark, end"""
     text: str
     start: int
     end: int
@@ -378,7 +387,7 @@ _TOKEN: Final = re.compile(
       | (?P<text>'(?:[^'\\]++|\\.)*'|"(?:[^"\\]++|\\.)*")
       | (?P<mark>==|!=|>=|<=|&&|\|\||[=><!()\[\],])
       | (?P<path>[^\W\d][\w-]*+(?:\.[\w-]++|\[-?[0-9]++\]|\["[^"]*+"\]|\['[^']*+'\])*)
-      | (?P<hole>\0)""",
+      | (?P<placeholder>\0)""",
     re.VERBOSE | re.DOTALL,
 )
 _NUMBER: Final = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
@@ -391,7 +400,7 @@ def _tokens(written: _Written, problems: list[Problem]) -> list[_Token]:
     text, at = written.text, 0
     while at < len(text):
         found = _TOKEN.match(text, at)
-        if found is None or (found.lastgroup == "hole" and at not in written.holes):
+        if found is None or (found.lastgroup == "placeholder" and at not in written.placeholders):
             if text[at] in "'\"":
                 problems.append(_open_quote(written, at))
                 break
@@ -401,7 +410,9 @@ def _tokens(written: _Written, problems: list[Problem]) -> list[_Token]:
                 break
             continue
         kind, end = str(found.lastgroup), found.end(str(found.lastgroup))
-        if kind == "text" and any(hole in written.holes for hole in _nuls(text, at, end)):
+        if kind == "text" and any(
+            placeholder in written.placeholders for placeholder in _nuls(text, at, end)
+        ):
             problems.append(_placeholder_in_quotes(written, at, end))
         if kind != "blank":
             tokens.append(_Token(kind, text[at:end], at, end))
@@ -410,7 +421,7 @@ def _tokens(written: _Written, problems: list[Problem]) -> list[_Token]:
 
 
 def _nuls(text: str, start: int, end: int) -> list[int]:
-    return [at for at in range(start, end) if text[at] == _HOLE]
+    return [at for at in range(start, end) if text[at] == _PLACEHOLDER]
 
 
 def _open_quote(written: _Written, at: int) -> Problem:
@@ -419,7 +430,7 @@ def _open_quote(written: _Written, at: int) -> Problem:
 
 
 def _placeholder_in_quotes(written: _Written, start: int, end: int) -> Problem:
-    what = "a hole stands inside quotes, where only plain text can stand"
+    what = "a placeholder stands inside quotes, where only plain text can stand"
     fix = "write it without quotes: a value is a value here, whatever it holds"
     return Problem(what, written.span(start, end), fix, code="condition")
 
@@ -466,11 +477,11 @@ class _Filter:
     name = "filter"
     single_equals = True
 
-    def kind(self, placeholder: Hole | FilledPlaceholder) -> str | None:  # noqa: ARG002 - the shape of `_When`
+    def kind(self, placeholder: Placeholder | FilledPlaceholder) -> str | None:  # noqa: ARG002
         return None
 
-    def hole(self, placeholder: Hole | FilledPlaceholder) -> Get:  # noqa: ARG002 - the shape of `_When`
-        raise InternalError("a filter is no template and has no holes")
+    def placeholder(self, placeholder: Placeholder | FilledPlaceholder) -> Get:  # noqa: ARG002
+        raise InternalError("a filter is no template and has no placeholders")
 
     def path(self, text: str) -> tuple[Path, Get]:
         path = item_path(text)
@@ -482,7 +493,7 @@ class _Filter:
 
 
 class _When:
-    """Operands are holes; a comparison that makes no sense is an error."""
+    """Operands are placeholders; a comparison that makes no sense is an error."""
 
     name = "when"
     single_equals = False
@@ -491,8 +502,8 @@ class _When:
         self.profile = template.profile
         self.kinds = kinds
 
-    def kind(self, placeholder: Hole | FilledPlaceholder) -> str | None:
-        """Of a hole that is a name and nothing else."""
+    def kind(self, placeholder: Placeholder | FilledPlaceholder) -> str | None:
+        """Of a placeholder that is a name and nothing else."""
         match placeholder:
             case ContextPlaceholder(
                 alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=None
@@ -500,7 +511,7 @@ class _When:
                 return None if self.kinds is None else self.kinds(root)
         return None
 
-    def hole(self, placeholder: Hole | FilledPlaceholder) -> Get:
+    def placeholder(self, placeholder: Placeholder | FilledPlaceholder) -> Get:
         get = self._make_getter(placeholder)
         parent = _parent_of_exists(placeholder)
         if parent is None:
@@ -513,7 +524,7 @@ class _When:
 
         return exists
 
-    def _make_getter(self, placeholder: Hole | FilledPlaceholder) -> Get:
+    def _make_getter(self, placeholder: Placeholder | FilledPlaceholder) -> Get:
         get = getter(placeholder, self.profile)
         required = isinstance(placeholder, ContextPlaceholder) and placeholder.required is not None
 
@@ -533,8 +544,8 @@ class _When:
         raise refused()
 
 
-def _parent_of_exists(placeholder: Hole | FilledPlaceholder) -> ContextPlaceholder | None:
-    """`${x}` for `${x.exists}`, if the hole is nothing but that."""
+def _parent_of_exists(placeholder: Placeholder | FilledPlaceholder) -> ContextPlaceholder | None:
+    """`${x}` for `${x.exists}`, if the placeholder is nothing but that."""
     if (
         not isinstance(placeholder, ContextPlaceholder)
         or len(placeholder.alternatives) != 1
@@ -770,10 +781,10 @@ class _Reader:
         token = self.token
         self.at += 1
         match token.kind:
-            case "hole":
-                hole = self.written.holes[token.start]
-                self.operands.append(hole)
-                get, kind = self.rules.hole(hole), self.rules.kind(hole)
+            case "placeholder":
+                placeholder = self.written.placeholders[token.start]
+                self.operands.append(placeholder)
+                get, kind = self.rules.placeholder(placeholder), self.rules.kind(placeholder)
                 self.asks.append(get)
                 return _Term(get, token.start, token.end, kind, is_operand=True)
             case "number":

@@ -1,4 +1,4 @@
-"""Templates: text with holes, parsed once, filled by stages, put in place by sinks.
+"""Templates: text with placeholders, parsed once, filled by stages, put in place by sinks.
 
 Reading order: `nodes`, `profiles`, `grammar`, `filters`, `program`, `template`,
 `codegen`, `sinks`, `shell_places`, `shell_words`, `shell_rules`, `shell_lexer`,

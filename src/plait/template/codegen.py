@@ -1,11 +1,11 @@
-"""One generated function for a hot template: the lookups of its plain holes, inlined.
+"""One generated function for a hot template: the lookups of its plain placeholders, inlined.
 
 The function is an optimist.  It reads plain names from one dict and joins; any
 surprise (a missing name, a list where a map was expected, a number where text
 was) raises, and the careful rendering starts again from the beginning.  So this
 module may be wrong about speed, never about meaning.
 
-The values at hand when the function is made shape it: which holes hold text,
+The values at hand when the function is made shape it: which placeholders hold text,
 which numbers, which defaults are used.  Text of the author enters the generated
 source only as `repr` literals.
 """
@@ -55,7 +55,7 @@ def generate(
     """A method `render` for a template, shaped by the values seen just now.
 
     `values`: a dict, or a scope, whose class is then the only one answered.
-    `bold`: a hole that holds text now is taken to hold text always.
+    `bold`: a placeholder that holds text now is taken to hold text always.
     """
     # What could grow without bound is counted while it grows, and a flaw is reported each time.
     if template.many or template.flaws:
@@ -106,8 +106,8 @@ class _Writer:
         self.guarded: set[str] = set()
         self.bounded: set[str] = set()
         self.wholes: list[str] = []
-        holes = sum(leaf.program.hole_count for leaf in template.leaves())
-        self.most = (MAX_OUTPUT - MAX_TEXT) // max(holes, 1)
+        placeholders = sum(leaf.program.placeholder_count for leaf in template.leaves())
+        self.most = (MAX_OUTPUT - MAX_TEXT) // max(placeholders, 1)
         """Characters of each value with which the whole cannot be too long."""
         self.variables = 0
 
@@ -223,10 +223,10 @@ class _Writer:
         self.given[name] = value
         return name
 
-    # ── holes ────────────────────────────────────────────────────────────
+    # ── placeholders ────────────────────────────────────────────────────────────
 
     def _value(self, part: Part, get: Getter | None) -> tuple[str, Answer]:
-        """A variable that holds the hole's value, and the value it has now."""
+        """A variable that holds the placeholder's value, and the value it has now."""
         assert get is not None
         seen = self._sample_value(get)
         match part:
@@ -268,7 +268,7 @@ class _Writer:
         return isinstance(follow_path(known, tuple(path)), Mapping)
 
     def _follow_path(self, names: str, path: Sequence[str]) -> str:
-        """Look up step by step; what several holes share is looked up once."""
+        """Look up step by step; what several placeholders share is looked up once."""
         at = names
         for count, key in enumerate(path, start=1):
             known = (names, *path[:count])
@@ -286,10 +286,10 @@ class _Writer:
             self.lines.append(f"if {base}.__class__ is not dict: raise Surprise")
 
     def _call_getter(self, part: Part, get: Getter) -> str:
-        """A hole with filters, alternatives, indexes or computed values: ask its closure."""
+        """A placeholder with filters, alternatives, indexes or computed values: ask its closure."""
         self.asks = True
         if self.asks_in is not self.sample.source:
-            # What such a hole keeps as written, and where its errors are, stands in its own source.
+            # Its errors, and the text it keeps, refer to the source it was written in.
             self.asks_in = self.sample.source
             self.lines.append(f"r.source = {self._add_constant(self.asks_in)}")
         variable = self._fresh()
@@ -305,7 +305,7 @@ class _Writer:
 
 
 def _plain_path(placeholder: ContextPlaceholder) -> tuple[str, ...] | None:
-    """The keys of a hole that is a path of names, with at most a constant default."""
+    """The keys of a placeholder that is a path of names, with at most a constant default."""
     [first, *others] = placeholder.alternatives
     if placeholder.bare and placeholder.default is not None:
         return None

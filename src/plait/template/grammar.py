@@ -1,6 +1,6 @@
 """The one place that reads template text: a linear scanner for all five profiles.
 
-    template := (text | escape | hole)*
+    template := (text | escape | placeholder)*
     escape   := '$${' … '}'  |  '{{' WORD '}}'  |  '{{input:…}}'
     dollar   := '${' expr '}'          expr := alt ('||' alt)* ('|' FILTER)* [':-' template | ':?'
     text]
@@ -8,13 +8,13 @@
     brace    := '{' WORD '}'
     bare     := '$' NAME
 
-Braces balance, quotes do not matter, `\\}` and `\\{` are literal inside a hole.
-What is not a hole of ours stays text, byte for byte; what looks like one and is
+Braces balance, quotes do not matter, `\\}` and `\\{` are literal inside a placeholder.
+What is not a placeholder of ours stays text, byte for byte; what looks like one and is
 none is also noted as a flaw, for strict mode and for `check`.
 
 Every character is looked at a bounded number of times: brace pairs come from one
-pass, an attempt at a hole fails at the first character that cannot continue it,
-and holes nest at most `MAX_DEPTH` deep.
+pass, an attempt at a placeholder fails at the first character that cannot continue it,
+and placeholders nest at most `MAX_DEPTH` deep.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MAX_FLAWS: Final = 100
 _BRACES = re.compile(r"\\[{}]|[{}]")
 _ESCAPED_BRACE = re.compile(r"\\([{}])")
 _WORD = re.compile(r"[A-Za-z0-9_]++")
-_BRACE_HOLE = re.compile(r"\{([A-Za-z0-9_]++)\}")
+_BRACE_PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]++)\}")
 _BRACE_ESCAPE = re.compile(r"\{\{([A-Za-z0-9_]++)\}\}")
 _NAME = re.compile(r"[^\W\d]\w*+")
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
@@ -72,7 +72,7 @@ _INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,17}+)")
 _NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = re.compile(r"[ \t\r\n]*+")
-_PLAIN_HOLE = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)\}")
+_PLAIN_PLACEHOLDER = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)\}")
 # `${test-step.exit_code}`: a name with hyphens, or the shell's `${test-default}`; the scope
 # decides.
 _HYPHENATED = re.compile(r"\$\{[^\W\d]\w*+(?:-\w++)++(?=[.}\[:| ])")
@@ -82,7 +82,7 @@ _SHELL_EXPANSION = re.compile(
     r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])"
 )
 _FILTER_WORD = re.compile(r"[^\s()'\"|{}$]++")
-# Where a hole or an escape may begin; any other '$' or '{' is text and not worth a stop.
+# Where a placeholder or an escape may begin; any other '$' or '{' is text and not worth a stop.
 _DOLLAR, _BARE_DOLLAR = r"\$(?=[${])", r"\$(?=[${A-Za-z_])"
 _INPUT, _WORD_BRACE = r"\{(?=\{?input:)", r"\{(?=\{?[A-Za-z0-9_])"
 
@@ -176,7 +176,7 @@ class _Scanner:
         self.profile = profile
         self.flaws: list[MalformedPlaceholder] = []
         self.opener = _opener(profile.name)
-        self.dollar = self._context_hole if profile.context else self._env_hole
+        self.dollar = self._context_placeholder if profile.context else self._env_placeholder
         self._closers: dict[int, int] | None = None
         self._last_brace = text.rfind("}")
         self._plain_paths: dict[str, tuple[Alternative, ...]] = {}
@@ -185,10 +185,10 @@ class _Scanner:
     # ── text, escapes and openers ────────────────────────────────────────
 
     def template(self, start: int, end: int, depth: int) -> Parts:
-        """The parts of `start..end`; inside a hole `\\}` stands for `}`."""
+        """The parts of `start..end`; inside a placeholder `\\}` stands for `}`."""
         if depth > MAX_DEPTH:
             raise LimitError(
-                f"holes nested more than {MAX_DEPTH} deep",
+                f"placeholders nested more than {MAX_DEPTH} deep",
                 Span(Source("<template>", self.text), start, start + 1),
                 fix="give inner values names of their own",
                 code="nested-too-deep",
@@ -242,7 +242,7 @@ class _Scanner:
         if at > self._last_brace:
             return self._never_closed(at, end)
         # `${a.b}` is most of what is written: it needs neither brace pairs nor an expression.
-        if self.profile.context and (plain := _PLAIN_HOLE.match(self.text, at, end)):
+        if self.profile.context and (plain := _PLAIN_PLACEHOLDER.match(self.text, at, end)):
             name = plain.group(1)
             if name not in _KEYWORDS and (self.profile.bare or not _ENV_NAME.fullmatch(name)):
                 return ContextPlaceholder(at, plain.end(), self._plain_path(name)), plain.end()
@@ -268,14 +268,14 @@ class _Scanner:
         return "${", at + 2
 
     def _parse_hyphenated(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
-        """A hole only if its name is known, like `$NAME`; else all of it is the shell's."""
+        """A placeholder only if its name is known, like `$NAME`; else all of it is the shell's."""
         expression = _Expression(self, at + 2, close, depth, name=_HYPHENATED_NAME)
         with suppress(_NotOurs, _Malformed, _Unknown):
-            hole = expression.hole(at)
-            if len(hole.alternatives) == 1 and all(
-                isinstance(part, Text) for part in hole.default or ()
+            placeholder = expression.placeholder(at)
+            if len(placeholder.alternatives) == 1 and all(
+                isinstance(part, Text) for part in placeholder.default or ()
             ):
-                return replace(hole, bare=True), close + 1
+                return replace(placeholder, bare=True), close + 1
         return "${", at + 2
 
     def _never_closed(self, at: int, end: int) -> tuple[str, int]:
@@ -290,19 +290,21 @@ class _Scanner:
                 close = self._close(at + 1, end)
                 if close is not None and close + 1 < end and text[close + 1] == "}":
                     return text[at + 1 : close + 1], close + 2
-            elif text.startswith("{input:", at) and (found := self._input_hole(at, end, depth)):
+            elif text.startswith("{input:", at) and (
+                found := self._input_placeholder(at, end, depth)
+            ):
                 return found, found.end
             return "{", at + 1
         if escaped := _BRACE_ESCAPE.match(text, at, end):
             return text[at + 1 : escaped.end() - 1], escaped.end()
-        if word := _BRACE_HOLE.match(text, at, end):
+        if word := _BRACE_PLACEHOLDER.match(text, at, end):
             kind = PromptPlaceholder if self.profile.braces == "prompt" else ParamPlaceholder
             return kind(at, word.end(), word.group(1)), word.end()
         return "{", at + 1
 
-    # ── holes ────────────────────────────────────────────────────────────
+    # ── placeholders ────────────────────────────────────────────────────────────
 
-    def _input_hole(self, at: int, end: int, depth: int) -> InputPlaceholder | None:
+    def _input_placeholder(self, at: int, end: int, depth: int) -> InputPlaceholder | None:
         close = self._close(at, end)
         key = _WORD.match(self.text, at + 7, end)
         if close is None or key is None:
@@ -317,7 +319,7 @@ class _Scanner:
             return InputPlaceholder(at, close + 1, key.group(), default=default)
         return None
 
-    def _env_hole(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
+    def _env_placeholder(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
         """`${NAME}` of the config profile; any other `${…}` passes whole, `{name}` inside it
         too.
         """
@@ -336,11 +338,11 @@ class _Scanner:
             return EnvPlaceholder(at, close + 1, name.group(), required=message), close + 1
         return self.text[at : close + 1], close + 1
 
-    def _context_hole(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
+    def _context_placeholder(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
         if not self.profile.bare and self._is_env_form(at + 2, close):
             return self.text[at : close + 1], close + 1  # a graph leaves ${NAME} to stage 3, whole
         expression = _Expression(self, at + 2, close, depth)
-        return expression.hole(at), close + 1
+        return expression.placeholder(at), close + 1
 
     def _is_env_form(self, start: int, close: int) -> bool:
         name = _ENV_NAME.match(self.text, self._blank(start, close), close)
@@ -350,7 +352,7 @@ class _Scanner:
     # ── small things ─────────────────────────────────────────────────────
 
     def _plain_path(self, dotted: str) -> tuple[Alternative, ...]:
-        """The one alternative of `a.b`, made once for all the holes that name it."""
+        """The one alternative of `a.b`, made once for all the placeholders that name it."""
         found = self._plain_paths.get(dotted)
         if found is None:
             root, *keys = dotted.split(".")
@@ -373,7 +375,9 @@ class _Scanner:
         if len(self.flaws) < MAX_FLAWS:
             fix = "write '${name.key}', or '$${' for a literal '${'"
             self.flaws.append(
-                MalformedPlaceholder(start, end, f"malformed hole: {what}", fix, "malformed-hole")
+                MalformedPlaceholder(
+                    start, end, f"malformed placeholder: {what}", fix, "malformed-placeholder"
+                )
             )
 
     def _unknown(self, start: int, end: int, bad: _Unknown) -> None:
@@ -390,7 +394,7 @@ class _Scanner:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A computed value whose argument is read when its hole is known to be one."""
+    """A computed value whose argument is read when its placeholder is known to be one."""
 
     kind: str
     start: int
@@ -398,7 +402,7 @@ class _Unread:
 
 
 class _Expression:
-    """What stands between `${` and its `}` where context holes are live."""
+    """What stands between `${` and its `}` where context placeholders are live."""
 
     def __init__(
         self,
@@ -416,7 +420,7 @@ class _Expression:
         self.close = close
         self.depth = depth
 
-    def hole(self, start: int) -> ContextPlaceholder:
+    def placeholder(self, start: int) -> ContextPlaceholder:
         alternatives = [self._alternative(first=True)]
         spread = self._accept("...")
         self._skip_blanks()
@@ -427,8 +431,8 @@ class _Expression:
         ending = ":-" if self._accept(":-") else ":?" if self._accept(":?") else ""
         if not ending and self.at != self.close:
             self._refuse(alternatives)
-        # Only now is it a hole.  Templates inside are read here and not before: a hole that fails
-        # is read again as text, and reading its inside both times would double with every level.
+        # Templates inside are read only now.  A malformed placeholder is read again as text; reading
+        # its inside both times would double the work with every level.
         read = tuple(self._read(alternative) for alternative in alternatives)
         default = (
             self.scanner.template(self.at, self.close, self.depth + 1) if ending == ":-" else None
@@ -547,7 +551,7 @@ class _Expression:
         return None
 
     def _argument_end(self, start: int, stops: tuple[str, ...]) -> int:
-        """The first stop outside nested braces, or the end of the hole."""
+        """The first stop outside nested braces, or the end of the placeholder."""
         at = start
         while at < self.close:
             char = self.text[at]

@@ -1,7 +1,7 @@
-"""A parsed template: text and holes, each with its place.
+"""A parsed template: text and placeholders, each with its place.
 
 Nodes are frozen and hold offsets, not sources, so that one parse serves every
-place where the same text stands.  A `Filled` is a hole that a stage has
+place where the same text stands.  A `Filled` is a placeholder that a stage has
 answered: its value is inert, no later stage looks into it.
 """
 
@@ -21,12 +21,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class FilledPlaceholder:
-    """The answer to a hole that stood at `start..end`; a sink may ask the hole how to put it."""
+    """A placeholder with its answer; sinks look at the placeholder for formats such as `raw`."""
 
     value: Json
     start: int
     end: int
-    hole: Hole | None = field(default=None, compare=False)
+    placeholder: Placeholder | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +163,16 @@ class PromptPlaceholder:
     name: str
 
 
-Hole: TypeAlias = (
+Placeholder: TypeAlias = (
     ContextPlaceholder | InputPlaceholder | EnvPlaceholder | ParamPlaceholder | PromptPlaceholder
 )
-Part: TypeAlias = Text | Hole | FilledPlaceholder
+Part: TypeAlias = Text | Placeholder | FilledPlaceholder
 Parts: TypeAlias = tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MalformedPlaceholder:
-    """Something that looks like a hole and is none: text when lenient, an error when strict.
+    """Something that looks like a placeholder and is none: text when lenient, an error when strict.
 
     A `fatal` flaw can never be meant as text (an unknown format) and is always an error.
     """
@@ -193,7 +193,7 @@ class Parsed:
     flaws: tuple[MalformedPlaceholder, ...] = ()
 
 
-def default_parts(placeholder: Hole) -> Parts | None:
+def default_parts(placeholder: Placeholder) -> Parts | None:
     match placeholder:
         case ContextPlaceholder() | InputPlaceholder() | EnvPlaceholder():
             return placeholder.default
@@ -201,8 +201,8 @@ def default_parts(placeholder: Hole) -> Parts | None:
             return None
 
 
-def nested_parts(placeholder: Hole) -> tuple[Parts, ...]:
-    """The templates inside a hole: its default, and the arguments of `file:` and `cmd:`."""
+def nested_parts(placeholder: Placeholder) -> tuple[Parts, ...]:
+    """The templates inside a placeholder: its default, and the arguments of `file:` and `cmd:`."""
     found: list[Parts] = []
     if isinstance(placeholder, ContextPlaceholder):
         found += [
@@ -213,9 +213,9 @@ def nested_parts(placeholder: Hole) -> tuple[Parts, ...]:
     return tuple(found)
 
 
-def placeholders(parts: Parts) -> list[Hole]:
-    """Every hole, also those in defaults and arguments, in order of appearance."""
-    found: list[Hole] = []
+def placeholders(parts: Parts) -> list[Placeholder]:
+    """Every placeholder, also those in defaults and arguments, in order of appearance."""
+    found: list[Placeholder] = []
     for part in parts:
         if isinstance(part, Text | FilledPlaceholder):
             continue

@@ -1,4 +1,4 @@
-"""The five profiles: which holes are live where, and what a missing name means."""
+"""The five profiles: which placeholders are live where, and what a missing name means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plait.core.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`typed`: a template that is one hole keeps the type of its value."""
+    """`typed`: a template that is one placeholder keeps the type of its value."""
 
     name: str
     context: bool = False

@@ -1,7 +1,7 @@
-"""A parsed template made runnable: one closure per hole.
+"""A parsed template made runnable: one closure per placeholder.
 
-This is the only meaning of a hole.  Generated code (`codegen`) may answer the
-simple holes faster; whatever it does not answer comes back here, where every
+This is the only meaning of a placeholder.  Generated code (`codegen`) may answer the
+simple placeholders faster; whatever it does not answer comes back here, where every
 missing name of the whole template is collected before anything is reported.
 """
 
@@ -48,7 +48,6 @@ from plait.template.nodes import (
     FilledPlaceholder,
     Filter,
     Format,
-    Hole,
     InputPlaceholder,
     Literal,
     MalformedPlaceholder,
@@ -56,15 +55,16 @@ from plait.template.nodes import (
     Part,
     Parts,
     Path,
+    Placeholder,
     PromptPlaceholder,
     Text,
     placeholders,
 )
 from plait.template.profiles import PROFILES, Profile
 
-FEW_HOLES: Final = 64
-"""Of so few holes generated code looks at each value that stands twice; more are counted one by
-one.
+FEW_PLACEHOLDERS: Final = 64
+"""Up to this number, generated code checks only values that occur twice; above it, all sizes are
+added up.
 """
 MOST_GUESSES: Final = 20
 """For so many missing names a person is told what they may have meant."""
@@ -101,10 +101,10 @@ class Lookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlacedValue:
-    """A value and the hole it answers, for sinks that must know where a value lands."""
+    """A value and the placeholder it answers, for sinks that must know where a value lands."""
 
     value: Json
-    hole: Hole | FilledPlaceholder
+    placeholder: Placeholder | FilledPlaceholder
 
 
 Piece: TypeAlias = str | PlacedValue
@@ -143,11 +143,11 @@ class Rendering:
         self.is_shell = False
         self.shell_names = _NO_NAMES
         self.sealing = False
-        self.missing: list[tuple[Source, Hole]] = []
-        self.unanswered: list[tuple[Source, Hole]] = []
+        self.missing: list[tuple[Source, Placeholder]] = []
+        self.unanswered: list[tuple[Source, Placeholder]] = []
         self.problems: list[Problem] = []
         self.unknown = 0
-        """How many of its holes only a run can fill."""
+        """How many of its placeholders only a run can fill."""
 
     @property
     def lookup(self) -> Lookup:
@@ -193,9 +193,9 @@ class Program:
         "_steps",
         "flaws",
         "getters",
-        "hole_count",
         "names",
         "parts",
+        "placeholder_count",
         "profile",
         "repeats",
         "whole",
@@ -213,26 +213,26 @@ class Program:
         )
         self._steps = tuple(zip(parts, self.getters, strict=True))
         self.whole = profile.typed and len(parts) == 1 and self.getters[0] is not None
-        """Is the template one hole and nothing else, where that keeps its type?"""
-        self.names = [hole.name for hole in placeholders(parts)]
-        self.hole_count = len(self.names)
-        self.repeats = 1 < self.hole_count <= FEW_HOLES and has_repeated(self.names)
+        """Is the template one placeholder and nothing else, where that keeps its type?"""
+        self.names = [placeholder.name for placeholder in placeholders(parts)]
+        self.placeholder_count = len(self.names)
+        self.repeats = 1 < self.placeholder_count <= FEW_PLACEHOLDERS and has_repeated(self.names)
 
     @property
     def may_grow(self) -> bool:
         """May its text be longer than the values in it: does one stand twice, or is one changed?"""
         return (
             self.repeats
-            or self.hole_count > FEW_HOLES
+            or self.placeholder_count > FEW_PLACEHOLDERS
             or any(
-                isinstance(hole, ContextPlaceholder)
-                and (hole.filters or any(a.formats for a in hole.alternatives))
-                for hole in (placeholders(self.parts) if self.hole_count else ())
+                isinstance(placeholder, ContextPlaceholder)
+                and (placeholder.filters or any(a.formats for a in placeholder.alternatives))
+                for placeholder in (placeholders(self.parts) if self.placeholder_count else ())
             )
         )
 
     def value(self, rendering: Rendering) -> Json:
-        """The typed value of a whole hole, or the text."""
+        """The typed value of a whole placeholder, or the text."""
         if self.flaws:
             rendering.problems += self.flaw_problems(rendering.source, strict=rendering.strict)
         if self.whole:
@@ -275,7 +275,7 @@ class Program:
         return "".join(pieces)
 
     def _part_text(self, part: Part, answer: Answer, rendering: Rendering) -> str:
-        """A value as text; a hole without one as the author wrote it."""
+        """A value as text; a placeholder without one as the author wrote it."""
         if answer is UNDEFINED:
             answer = self._missing(part, rendering)
         if contains_unknown(answer):
@@ -317,8 +317,8 @@ class Program:
         return pieces
 
     def _part_value(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
-        """The value of a hole; UNDEFINED when it is to stay as it is written."""
-        answer = resolve_placeholder(part, get, rendering)  # type: ignore[arg-type]  # a hole has a getter
+        """The value of a placeholder; UNDEFINED when it is to stay as it is written."""
+        answer = resolve_placeholder(part, get, rendering)  # type: ignore[arg-type]
         return answer if answer is not UNDEFINED else self._missing(part, rendering)
 
     def _missing(self, placeholder: Part, rendering: Rendering) -> Answer:
@@ -370,7 +370,7 @@ def _least_of_piece(piece: Piece) -> str:
     return piece.value.least if isinstance(piece.value, Unknown) else reveal_text(piece.value)
 
 
-def _is_of_shell(placeholder: Hole, assigned: frozenset[str]) -> bool:
+def _is_of_shell(placeholder: Placeholder, assigned: frozenset[str]) -> bool:
     return placeholder.name in assigned or (
         isinstance(placeholder, ContextPlaceholder)
         and placeholder.name.isupper()
@@ -408,7 +408,7 @@ def program(text: str, profile: Profile) -> Program:
 
 
 def resolve_placeholder(part: Part, get: Getter, rendering: Rendering) -> Answer:
-    """What a hole holds; an error that does not know its place is given it."""
+    """What a placeholder holds; an error that does not know its place is given it."""
     try:
         return get(rendering)
     except PlaitError as error:
@@ -473,10 +473,10 @@ def _locate_error(error: PlaitError, part: Part, source: Source) -> PlaitError:
     return type(error)(error.what, _span(part, source), error.fix, code=error.code)
 
 
-# ── what a hole means ────────────────────────────────────────────────────
+# ── what a placeholder means ────────────────────────────────────────────────────
 
 
-def getter(part: Hole | FilledPlaceholder, profile: Profile) -> Getter:
+def getter(part: Placeholder | FilledPlaceholder, profile: Profile) -> Getter:
     match part:
         case FilledPlaceholder():
             value = part.value
@@ -526,15 +526,13 @@ def _context(placeholder: ContextPlaceholder, profile: Profile) -> Getter:
 
 
 def _if_known(find: Getter, placeholder: ContextPlaceholder) -> Getter:
-    """Of a hole that is none if nobody knows its name, its default and filters count no more than
-    it does.
-    """
+    """Without default and filters where the placeholder counts as plain text."""
     return lambda rendering: (
         UNDEFINED if is_unknown_bare(placeholder, rendering.names) else find(rendering)
     )
 
 
-def is_unknown_bare(placeholder: Hole, names: Container[str]) -> bool:
+def is_unknown_bare(placeholder: Placeholder, names: Container[str]) -> bool:
     """Is it `$NAME`, or `${a-b}`, of a name that is not known?  Then it is text, or the shell's."""
     if not (isinstance(placeholder, ContextPlaceholder) and placeholder.bare):
         return False
@@ -647,16 +645,16 @@ def _make_computed_text(computed: Computed, profile: Profile) -> Getter:
 def _command(computed: Computed, profile: Profile) -> Getter:
     argument = Program(computed.argument, profile)
     known: list[Program] = []
-    """The same without the holes that ask for variables of the command; made when its text is
-    known.
-    """
+    """The argument without the placeholders that name variables of the command itself."""
 
     def find(rendering: Rendering) -> Answer:
         if not known:
             # Few templates run commands, and the lexer of shell text is large.
-            from plait.template.shell.script_names import without_own_holes
+            from plait.template.shell.script_names import without_own_placeholders
 
-            known.append(Program(without_own_holes(argument.parts, rendering.source), profile))
+            known.append(
+                Program(without_own_placeholders(argument.parts, rendering.source), profile)
+            )
         return rendering.lookup.command(known[0].pieces(rendering), rendering.source)
 
     return find
@@ -781,48 +779,62 @@ def _env(placeholder: EnvPlaceholder, profile: Profile) -> Getter:
 
 
 def missing_names(
-    missing: Sequence[tuple[Source, Hole]],
+    missing: Sequence[tuple[Source, Placeholder]],
     names: Mapping[str, Json],
     env: Mapping[str, str],
     *,
     is_shell: bool = False,
 ) -> MissingNamesError:
     """One error for every missing name, with the nearest known ones."""
-    unique = list({(source, hole.name): (source, hole) for source, hole in missing}.values())
-    required = [(source, hole) for source, hole in unique if _message(hole) is not None]
-    unknown = [(source, hole) for source, hole in unique if _message(hole) is None]
-    problems = [_no_value_problem(hole, source) for source, hole in required]
+    unique = list(
+        {
+            (source, placeholder.name): (source, placeholder) for source, placeholder in missing
+        }.values()
+    )
+    required = [
+        (source, placeholder) for source, placeholder in unique if _message(placeholder) is not None
+    ]
+    unknown = [
+        (source, placeholder) for source, placeholder in unique if _message(placeholder) is None
+    ]
+    problems = [_no_value_problem(placeholder, source) for source, placeholder in required]
     if unknown:
         problems.append(_unknown(unknown, names, env, is_shell=is_shell))
     error = MissingNamesError.together(problems)
     assert isinstance(error, MissingNamesError)
-    error.names = tuple(dict.fromkeys(hole.name for _, hole in unique))
+    error.names = tuple(dict.fromkeys(placeholder.name for _, placeholder in unique))
     return error
 
 
 def _unknown(
-    unknown: list[tuple[Source, Hole]],
+    unknown: list[tuple[Source, Placeholder]],
     names: Mapping[str, Json],
     env: Mapping[str, str],
     *,
     is_shell: bool,
 ) -> Problem:
-    wanted = {hole.name: hole for _, hole in unknown}
+    wanted = {placeholder.name: placeholder for _, placeholder in unknown}
     guesses = dict.fromkeys(
         guess
-        for name, hole in list(wanted.items())[:MOST_GUESSES]
-        if (guess := closest_name(name, _candidate_names(hole, names, env)))
+        for name, placeholder in list(wanted.items())[:MOST_GUESSES]
+        if (guess := closest_name(name, _candidate_names(placeholder, names, env)))
     )
     meant = f"did you mean {', '.join(repr(guess) for guess in guesses)}? " if guesses else ""
-    of_shell = [name for name, hole in wanted.items() if is_shell and _is_of_shell(hole, _NO_NAMES)]
+    of_shell = [
+        name
+        for name, placeholder in wanted.items()
+        if is_shell and _is_of_shell(placeholder, _NO_NAMES)
+    ]
     if of_shell:
         meant += f"a variable of the shell is written ${of_shell[0]}; "
-    spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
+    spans = [Span(source, placeholder.start, placeholder.end) for source, placeholder in unknown]
     of_kinds = {
-        type(hole): hole for hole in reversed(wanted.values())
+        type(placeholder): placeholder for placeholder in reversed(wanted.values())
     }  # all of a kind know the same
     known = dict.fromkeys(
-        name for hole in reversed(of_kinds.values()) for name in _available_names(hole, names, env)
+        name
+        for placeholder in reversed(of_kinds.values())
+        for name in _available_names(placeholder, names, env)
     )
     return Problem(
         f"nothing here is named {', '.join(repr(name) for name in wanted)}",
@@ -834,9 +846,9 @@ def _unknown(
 
 
 def _candidate_names(
-    placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]
+    placeholder: Placeholder, names: Mapping[str, Json], env: Mapping[str, str]
 ) -> list[str]:
-    """What a name of this kind of hole could have been meant to be."""
+    """What a name of this kind of placeholder could have been meant to be."""
     return (
         suggested_names(names)
         if isinstance(placeholder, ContextPlaceholder)
@@ -845,7 +857,7 @@ def _candidate_names(
 
 
 def _available_names(
-    placeholder: Hole, names: Mapping[str, Json], env: Mapping[str, str]
+    placeholder: Placeholder, names: Mapping[str, Json], env: Mapping[str, str]
 ) -> list[str]:
     match placeholder:
         case EnvPlaceholder():
@@ -873,7 +885,7 @@ def _with_fields(names: Mapping[str, Json]) -> Iterator[str]:
             yield from [f"{name}.{key}" for key in fields] or [name]
 
 
-def _message(placeholder: Hole) -> str | None:
+def _message(placeholder: Placeholder) -> str | None:
     return (
         placeholder.required
         if isinstance(placeholder, ContextPlaceholder | EnvPlaceholder)
@@ -881,7 +893,7 @@ def _message(placeholder: Hole) -> str | None:
     )
 
 
-def _no_value_problem(placeholder: Hole, source: Source) -> Problem:
+def _no_value_problem(placeholder: Placeholder, source: Source) -> Problem:
     message = _message(placeholder)
     return Problem(
         f"'{placeholder.name}' is required" + (f": {message}" if message else ""),

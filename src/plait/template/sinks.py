@@ -22,9 +22,9 @@ from plait.template.nodes import (
     ContextPlaceholder,
     EnvPlaceholder,
     FilledPlaceholder,
-    Hole,
     ParamPlaceholder,
     Parts,
+    Placeholder,
     Text,
     placeholders,
 )
@@ -61,8 +61,8 @@ def render_words(
     """One argument; a whole-value list spreads only as `${files...}`."""
     pieces = template.pieces(values, strict=strict, env=env)
     match pieces:
-        case [PlacedValue(list() as items, hole)] if _spreads(hole):
-            pieces = [PlacedValue(item, hole) for item in items]
+        case [PlacedValue(list() as items, placeholder)] if _spreads(placeholder):
+            pieces = [PlacedValue(item, placeholder) for item in items]
             words = [reveal_text(item) for item in items]
         case _:
             words = ["".join(map(_reveal_piece, pieces))]
@@ -189,8 +189,14 @@ def render_url(
 def is_own_text(template: Template, values: Values, *, of_author: bool = False) -> bool:
     """Is every value in it of a trusted source, so that no data from outside is?"""
     lookup = template.lookup(values, None)
-    every = (hole for leaf in template.leaves() for hole in placeholders(leaf.program.parts))
-    return all(is_author_placeholder(hole, lookup, of_author=of_author) for hole in every)
+    every = (
+        placeholder
+        for leaf in template.leaves()
+        for placeholder in placeholders(leaf.program.parts)
+    )
+    return all(
+        is_author_placeholder(placeholder, lookup, of_author=of_author) for placeholder in every
+    )
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
@@ -219,8 +225,8 @@ def _refuse_characters(
     if not any(char in whole for char in refused):
         return
     shown = {"\0": "NUL", "\r": "CR", "\n": "LF"}
-    holes = [piece for piece in pieces if isinstance(piece, PlacedValue)]
-    for piece in holes:
+    placeholders = [piece for piece in pieces if isinstance(piece, PlacedValue)]
+    for piece in placeholders:
         value = reveal_text(piece.value)
         for char in refused:
             if char in value:
@@ -239,7 +245,9 @@ def _refuse_characters(
 def _refusal_error(
     what: str, piece: PlacedValue, source: Source, fix: str, code: str
 ) -> ValueRefusedError:
-    return ValueRefusedError(what, Span(source, piece.hole.start, piece.hole.end), fix, code=code)
+    return ValueRefusedError(
+        what, Span(source, piece.placeholder.start, piece.placeholder.end), fix, code=code
+    )
 
 
 _GONE: Final = object()
@@ -361,21 +369,22 @@ def _require_origin(value: str, piece: PlacedValue, source: Source) -> str:
     return value
 
 
-def _spreads(placeholder: Hole | FilledPlaceholder) -> bool:
+def _spreads(placeholder: Placeholder | FilledPlaceholder) -> bool:
     asked = original_placeholder(placeholder)
     return isinstance(asked, ContextPlaceholder) and asked.spread
 
 
-def original_placeholder(placeholder: Hole | FilledPlaceholder) -> Hole | None:
-    """The author's hole, also when an earlier stage has filled it."""
-    return placeholder.hole if isinstance(placeholder, FilledPlaceholder) else placeholder
+def original_placeholder(placeholder: Placeholder | FilledPlaceholder) -> Placeholder | None:
+    """The author's placeholder, also when an earlier stage has filled it."""
+    return placeholder.placeholder if isinstance(placeholder, FilledPlaceholder) else placeholder
 
 
 def is_author_placeholder(
-    placeholder: Hole | FilledPlaceholder, lookup: Lookup | None, *, of_author: bool = False
+    placeholder: Placeholder | FilledPlaceholder, lookup: Lookup | None, *, of_author: bool = False
 ) -> bool:
-    """Is every name in the hole of a trusted source, or the author's own (only then it may be an
-    option)?
+    """Does every name in the placeholder come from a trusted source?
+
+    `of_author`: from the author alone; only then it may be an option.
     """
     origin_of = getattr(lookup, "origin", None)
     if not isinstance(placeholder, ContextPlaceholder) or origin_of is None:

@@ -19,22 +19,22 @@ from plait.template.nodes import (
     ContextPlaceholder,
     EnvPlaceholder,
     FilledPlaceholder,
-    Hole,
     InputPlaceholder,
     MalformedPlaceholder,
     ParamPlaceholder,
     Part,
     Parts,
+    Placeholder,
     PromptPlaceholder,
     Text,
     default_parts,
 )
 from plait.template.nodes import (
-    placeholders as holes,
+    placeholders as placeholders,
 )
 from plait.template.profiles import Profile, profile_named
 from plait.template.program import (
-    FEW_HOLES,
+    FEW_PLACEHOLDERS,
     MOST_GUESSES,
     Lookup,
     Piece,
@@ -84,7 +84,7 @@ Node: TypeAlias = Leaf | Branch | Constant
 
 
 class PlaceholderName(str):
-    """The name in a hole, and what kind of hole it is."""
+    """The name in a placeholder, and what kind of placeholder it is."""
 
     __slots__ = ("kind", "stage", "text")
     kind: str
@@ -106,7 +106,7 @@ class Template:
         self._renderings = 0
         self._surprises = 0
         leaves = self.leaves()
-        self.many = sum(leaf.program.hole_count for leaf in leaves) > FEW_HOLES
+        self.many = sum(leaf.program.placeholder_count for leaf in leaves) > FEW_PLACEHOLDERS
         self.repeated = not self.many and _has_repeated(leaves)
         """A name stands in it more than once, so that its value is multiplied."""
         self.counted = self.many or self.repeated
@@ -116,11 +116,11 @@ class Template:
 
     @property
     def placeholders(self) -> tuple[PlaceholderName, ...]:
-        """The names of all holes, once each, in order of appearance."""
+        """The names of all placeholders, once each, in order of appearance."""
         found: dict[str, PlaceholderName] = {}
         for leaf in self.leaves():
-            for hole in holes(leaf.program.parts):
-                found.setdefault(hole.name, _placeholder(hole, leaf.source))
+            for placeholder in placeholders(leaf.program.parts):
+                found.setdefault(placeholder.name, _placeholder_name(placeholder, leaf.source))
         return tuple(found.values())
 
     @property
@@ -142,7 +142,7 @@ class Template:
         strict: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> Json:
-        """The value of a template that is one hole, else its text; of a tree, the tree filled."""
+        """The value of a template that is one placeholder, otherwise text; a tree with both inside."""
         if self.__class__ is not Template:
             return self.render(
                 values, strict=strict, env=env
@@ -205,7 +205,7 @@ class Template:
         stage: int,
         env: Mapping[str, str] | None = None,
     ) -> Template:
-        """Answer the holes that a stage owns; the others stay holes, the answers are inert."""
+        """Answer the placeholders of one stage; answers are never read as templates."""
         rendering = self.rendering(values, strict=False, env=env)
         root = _fill_node(self.root, stage, rendering)
         self._finish(rendering)
@@ -405,8 +405,8 @@ def _fill_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -
         return (part,)
     default = default_parts(part)
     if default is not None and _needs_default(part, rendering, profile):
-        # The default takes the hole's place, and what in it belongs to a later stage stays a hole.
-        # Empty text still counts as a part: the hole beside it is not a whole value.
+        # Placeholders of a later stage inside the default stay placeholders.
+        # Empty text counts as a part: a placeholder beside it is not a whole value.
         return _fill_parts(default, stage, rendering, profile) or (Text(""),)
     [piece] = Program((part,), profile).pieces(rendering)
     return (
@@ -416,7 +416,7 @@ def _fill_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -
     )
 
 
-def _needs_default(placeholder: Hole, rendering: Rendering, profile: Profile) -> bool:
+def _needs_default(placeholder: Placeholder, rendering: Rendering, profile: Profile) -> bool:
     if isinstance(placeholder, ParamPlaceholder | PromptPlaceholder):
         return False
     answer = resolve_placeholder(
@@ -429,9 +429,9 @@ def _needs_default(placeholder: Hole, rendering: Rendering, profile: Profile) ->
 
 
 def _with_filled_inner(
-    placeholder: Hole, stage: int, rendering: Rendering, profile: Profile
-) -> Hole:
-    """Fill the holes inside a default or an argument that belong to this stage."""
+    placeholder: Placeholder, stage: int, rendering: Rendering, profile: Profile
+) -> Placeholder:
+    """Fill the placeholders inside a default or an argument that belong to this stage."""
     match placeholder:
         case ContextPlaceholder():
             alternatives = tuple(
@@ -456,15 +456,15 @@ def _with_filled_inner(
 # ── what to say ──────────────────────────────────────────────────────────
 
 
-def _placeholder(hole: Hole, source: Source) -> PlaceholderName:
-    placeholder = PlaceholderName(hole.name)
-    placeholder.kind, placeholder.stage = hole.kind, hole.stage
-    placeholder.text = source.text[hole.start : hole.end]
-    return placeholder
+def _placeholder_name(placeholder: Placeholder, source: Source) -> PlaceholderName:
+    name = PlaceholderName(placeholder.name)
+    name.kind, name.stage = placeholder.kind, placeholder.stage
+    name.text = source.text[placeholder.start : placeholder.end]
+    return name
 
 
 def _prompt_error(rendering: Rendering) -> PromptTemplateError:
-    names = list(dict.fromkeys(hole.name for _, hole in rendering.missing))
+    names = list(dict.fromkeys(placeholder.name for _, placeholder in rendering.missing))
     template = rendering.missing[0][0].text
     shown = template if len(template) <= 100 else template[:100] + "..."
     return PromptTemplateError(
@@ -481,10 +481,10 @@ def _warn(rendering: Rendering) -> None:
     """
     known = suggested_names(rendering.names)
     tell = getattr(rendering.lookup, "report_missing", None) or _log_missed
-    for count, (source, hole) in enumerate(rendering.unanswered):
-        if isinstance(hole, ContextPlaceholder):
-            guess = closest_name(hole.name, known) if count < MOST_GUESSES else None
-            tell(Span(source, hole.start, hole.end), hole.name, guess)
+    for count, (source, placeholder) in enumerate(rendering.unanswered):
+        if isinstance(placeholder, ContextPlaceholder):
+            guess = closest_name(placeholder.name, known) if count < MOST_GUESSES else None
+            tell(Span(source, placeholder.start, placeholder.end), placeholder.name, guess)
 
 
 def _log_missed(where: Span, name: str, guess: str | None) -> None:

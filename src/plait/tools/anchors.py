@@ -318,6 +318,8 @@ def _refuse_links(folder: str, names: Sequence[str], tool: ToolFile) -> None:
 def _paths(templates: Sequence[str], context: Mapping[str, str]) -> list[str]:
     compiled = [author_template(template) for template in templates]
     known = [
-        template for template in compiled if all(hole in context for hole in template.placeholders)
+        template
+        for template in compiled
+        if all(placeholder in context for placeholder in template.placeholders)
     ]
     return [str(template.render(context)) for template in known]

@@ -60,7 +60,7 @@ class BindRequest:
 
 
 def bind(call: BindRequest) -> Invocation:
-    """Everything the primitive needs, with no hole left."""
+    """Everything the primitive needs, with no placeholder left."""
     return Binding(call.chain, call.context, call.environment, call.project, call.cwd).bind(
         call.params
     )
@@ -283,11 +283,11 @@ def _process(call: BindRequest, config: Config) -> ProcessCall:
 
 
 def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]:
-    """`command: "echo ${X}"` without args is words of the author; a hole is never split."""
+    """`command: "echo ${X}"` without args is words of the author; a placeholder is never split."""
     if has_args or not any(char.isspace() for char in command):
         return [command]
     parts = config.template(command).leaf.program.parts
-    # While it is split, a hole is a mark: blanks and quotes inside it mean nothing to the words.
+    # A mark stands for each placeholder, so that blanks and quotes inside it split nothing.
     marks = {
         f"\0{index}\0": command[part.start : part.end]
         for index, part in enumerate(parts)
@@ -314,8 +314,8 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
             "argument",
             code="shell-in-command",
         )
-    for mark, hole in marks.items():
-        words = [word.replace(mark, hole) for word in words]
+    for mark, placeholder in marks.items():
+        words = [word.replace(mark, placeholder) for word in words]
     return words
 
 
@@ -445,9 +445,9 @@ def _surely_data(template: Template, before: Sequence[str]) -> bool:
     """Is it the author's program, or a path of the call itself behind nothing that could announce
     code?
     """
-    if not before and all(hole.kind == "env" for hole in template.placeholders):
+    if not before and all(placeholder.kind == "env" for placeholder in template.placeholders):
         return True
-    return all(hole in CONTEXT for hole in template.placeholders) and all(
+    return all(placeholder in CONTEXT for placeholder in template.placeholders) and all(
         word[:1] not in ("-", "+") or word in _HARMLESS for word in before
     )
 
@@ -542,7 +542,7 @@ def _words(written: Json, config: Config, clear: Config) -> list[str]:
     if not isinstance(written, str):
         return [reveal_text(written)]
     template = config.template(written)
-    if not template.leaf.program.hole_count:
+    if not template.leaf.program.placeholder_count:
         return sinks.render_words(template, {}, env={})
     names = clear.names_for(template)
     pieces = template.pieces(names, env=clear.env)
@@ -684,18 +684,23 @@ def _request(call: BindRequest, config: Config) -> RequestCall:
         retry=_retry(config),
         max_redirects=_whole(config, "max_redirects", 0, least=0),
         url_from_data=any(
-            hole.kind == "param" and config.from_caller(hole) for hole in _origin_holes(url)
+            placeholder.kind == "param" and config.from_caller(placeholder)
+            for placeholder in _origin_placeholders(url)
         ),
     )
 
 
-def _origin_holes(url: Template) -> list[PlaceholderName]:
-    """The holes that decide to which host a request goes."""
-    written, holes = url.leaf.source.text, list(url.placeholders)
-    starts_with_hole = bool(holes) and written.startswith(holes[0].text)
-    start = len(holes[0].text) if starts_with_hole else written.find("://") + 3
+def _origin_placeholders(url: Template) -> list[PlaceholderName]:
+    """The placeholders that decide to which host a request goes."""
+    written, placeholders = url.leaf.source.text, list(url.placeholders)
+    starts_with_placeholder = bool(placeholders) and written.startswith(placeholders[0].text)
+    start = len(placeholders[0].text) if starts_with_placeholder else written.find("://") + 3
     ends = [place for place in (written.find(char, start) for char in "/?#") if place >= 0]
-    return [hole for hole in holes if not ends or written.find(hole.text) < min(ends)]
+    return [
+        placeholder
+        for placeholder in placeholders
+        if not ends or written.find(placeholder.text) < min(ends)
+    ]
 
 
 def _headers(config: Config) -> list[tuple[str, str]]:
@@ -903,8 +908,11 @@ def _server_url_from_data(config: Config) -> bool:
     url = written.get("url") if isinstance(written, Mapping) else None
     if not isinstance(url, str):
         return not isinstance(written, Mapping)  # the whole server came from somewhere else
-    holes = _origin_holes(config.template(url))
-    return any(hole.kind == "param" and config.from_caller(hole) for hole in holes)
+    placeholders = _origin_placeholders(config.template(url))
+    return any(
+        placeholder.kind == "param" and config.from_caller(placeholder)
+        for placeholder in placeholders
+    )
 
 
 def _server_command(server: Mapping[str, Json], config: Config) -> tuple[str, ...]:

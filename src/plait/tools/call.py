@@ -758,7 +758,7 @@ def _by_project(verdicts: tuple[TrustDecision, ...]) -> bool:
 def _directory(anchored: ActiveAnchor | None, context: Mapping[str, str]) -> str:
     if anchored is not None and anchored.anchor.cwd:
         template = author_template(anchored.anchor.cwd)
-        if all(hole in context for hole in template.placeholders):
+        if all(placeholder in context for placeholder in template.placeholders):
             return os.path.join(context["project_path"], str(template.render(context)))
     return context["project_path"]
 

@@ -19,7 +19,7 @@ from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.template.nodes import ContextPlaceholder, FilledPlaceholder, Hole, Text
+from plait.template.nodes import ContextPlaceholder, FilledPlaceholder, Placeholder, Text
 from plait.template.program import PlacedValue
 from plait.template.sinks import is_author_placeholder, original_placeholder, render_json_value
 from plait.template.template import Branch, Constant, Leaf, Node, Template
@@ -291,9 +291,9 @@ def _places(node: Node, schemas: list[_At], outer: Mark | None, path: Path) -> I
 
 def _refusals(place: CodePlace, tool_id: str) -> Iterator[Problem]:
     mark, source = place.mark, place.leaf.source
-    for hole in _outer_holes(place.leaf):
-        written = source.text[hole.start : hole.end]
-        where = Span(source, hole.start, hole.end)
+    for placeholder in _outer_placeholders(place.leaf):
+        written = source.text[placeholder.start : placeholder.end]
+        where = Span(source, placeholder.start, placeholder.end)
         code = f"'{place.name}' of '{tool_id}' is {mark.language} code"
         if not place.is_code:
             what = f"'{written}' would fill a parameter of '{tool_id}' that is {mark.language} code"
@@ -305,7 +305,7 @@ def _refusals(place: CodePlace, tool_id: str) -> Iterator[Problem]:
         elif mark.values is None:
             what = f"{code}, and '{written}' would become part of it"
             yield Problem(what, where, _safe_form(mark), code="value-as-code")
-        elif "raw" in _formats(hole):
+        elif "raw" in _formats(placeholder):
             what = f"{code}, and ':raw' would make a value part of it"
             fix = f"leave ':raw' away: the value is bound, and given to the tool in '{mark.values}'"
             yield Problem(what, where, fix, code="value-as-code")
@@ -323,13 +323,13 @@ def _safe_form(mark: Mark) -> str:
     )
 
 
-def _outer_holes(leaf: Leaf) -> Iterator[Hole | FilledPlaceholder]:
+def _outer_placeholders(leaf: Leaf) -> Iterator[Placeholder | FilledPlaceholder]:
     return (part for part in leaf.program.parts if not isinstance(part, Text))
 
 
-def _formats(written: Hole | FilledPlaceholder) -> set[str]:
-    hole = original_placeholder(written)
-    alternatives = hole.alternatives if isinstance(hole, ContextPlaceholder) else ()
+def _formats(written: Placeholder | FilledPlaceholder) -> set[str]:
+    placeholder = original_placeholder(written)
+    alternatives = placeholder.alternatives if isinstance(placeholder, ContextPlaceholder) else ()
     return {form.name for alternative in alternatives for form in alternative.formats}
 
 
@@ -406,14 +406,16 @@ def _bind_code(
 
 def _value_format(piece: PlacedValue, mark: Mark, lookup: Lookup) -> str:
     """A value that may begin with '-' in the flow may do so for the tool."""
-    may = "opt" in _formats(piece.hole) or is_author_placeholder(piece.hole, lookup, of_author=True)
+    may = "opt" in _formats(piece.placeholder) or is_author_placeholder(
+        piece.placeholder, lookup, of_author=True
+    )
     return ":opt" if may and mark.language in SHELLS else ""
 
 
 def _after_dollar(piece: PlacedValue, leaf: Leaf) -> ShellRefusedError:
     return ShellRefusedError(
         "a '$' right before a value would hide that value",
-        Span(leaf.source, piece.hole.start, piece.hole.end),
+        Span(leaf.source, piece.placeholder.start, piece.placeholder.end),
         "put something between them, or leave the '$' away",
         code="value-as-code",
     )

@@ -101,15 +101,15 @@ class Config:
         return render_json_value(template, self.names_for(template), env=self.env)
 
     def is_fixed(self, *keys: str) -> bool:
-        """Are these keys numbers or texts without a hole, or not given: the same for every call?"""
+        """Do these keys have the same value in every call: absent, a number, or plain text?"""
         return all(
             written is None
             or isinstance(written, int | float)
-            or self._is_text_without_holes(written)
+            or self._is_text_without_placeholders(written)
             for written in map(self.written.get, keys)
         )
 
-    def _is_text_without_holes(self, written: Json) -> bool:
+    def _is_text_without_placeholders(self, written: Json) -> bool:
         return isinstance(written, str) and self._plan.text(written) is not None
 
     @property
@@ -118,7 +118,7 @@ class Config:
         return frozenset(_param_names(self.template(self.written)))
 
     def mentions(self, name: str) -> bool:
-        """Does an author's text possibly have a hole of this name?"""
+        """Does an author's text possibly have a placeholder of this name?"""
         return self._plan.mentions(name)
 
     def in_clear(self) -> Config:
@@ -140,7 +140,8 @@ class Config:
             return name not in CONTEXT
         written = self.template(self.written[name]) if name in self.written else None
         return written is not None and any(
-            hole.kind == "param" and self.from_caller(hole) for hole in written.placeholders
+            placeholder.kind == "param" and self.from_caller(placeholder)
+            for placeholder in written.placeholders
         )
 
     def may_be_option(self, template: Template) -> bool:
@@ -148,8 +149,8 @@ class Config:
         option?
         """
         return all(
-            hole.kind == "param" and self._may_be_option(str(hole), set())
-            for hole in template.placeholders
+            placeholder.kind == "param" and self._may_be_option(str(placeholder), set())
+            for placeholder in template.placeholders
         )
 
     def _may_be_option(self, name: str, seen: set[str]) -> bool:
@@ -160,8 +161,11 @@ class Config:
             return False
         if name in self._leaves or name not in self.written:
             return True
-        holes = self.template(self.written[name]).placeholders
-        return all(hole.kind == "param" and self._may_be_option(str(hole), seen) for hole in holes)
+        placeholders = self.template(self.written[name]).placeholders
+        return all(
+            placeholder.kind == "param" and self._may_be_option(str(placeholder), seen)
+            for placeholder in placeholders
+        )
 
     def caller_names(self, value: Json) -> frozenset[str]:
         """The names that a text leaves to the caller, directly or through other keys, given or
@@ -187,8 +191,8 @@ class Config:
 
     def _of_author(self, template: Template, seen: set[str]) -> bool:
         return all(
-            hole.kind == "param" and self._is_of_author(str(hole), seen)
-            for hole in template.placeholders
+            placeholder.kind == "param" and self._is_of_author(str(placeholder), seen)
+            for placeholder in template.placeholders
         )
 
     def _is_of_author(self, name: str, seen: set[str]) -> bool:
@@ -202,7 +206,10 @@ class Config:
     def has_unresolved(self, template: Template) -> bool:
         """Does a `{name}` of it stand for nothing?"""
         names = self.names_for(template)
-        return any(hole.kind == "param" and hole not in names for hole in template.placeholders)
+        return any(
+            placeholder.kind == "param" and placeholder not in names
+            for placeholder in template.placeholders
+        )
 
     def is_gone(self, template: Template) -> bool:
         """Is it one `{name}` and nothing else, also through other keys, that nobody gave?"""
@@ -215,7 +222,7 @@ class Config:
         return is_unresolved(template.leaf.program.parts, given, self.env)
 
     def names_for(self, template: Template) -> dict[str, Json]:
-        """What the `{name}` holes of a template stand for."""
+        """What the `{name}` placeholders of a template stand for."""
         wanted = self._plan.param_names(template)
         return {
             name: self._leaf(name)
@@ -297,13 +304,13 @@ class _Plan:
         return self._mentions[name]
 
     def text(self, written: str) -> str | None:
-        """What a text without holes always becomes; None if it has holes."""
+        """What a text without placeholders always becomes; None if it has placeholders."""
         if written in self._texts:
             return self._texts[written]
         template = self.template(written)
         text = (
             None
-            if template.leaf.program.hole_count
+            if template.leaf.program.placeholder_count
             else str(render_json_value(template, {}, env={}))
         )
         if len(self._texts) < _MOST_TEXTS:
@@ -311,7 +318,7 @@ class _Plan:
         return text
 
     def param_names(self, template: Template) -> list[str]:
-        """The names of its `{name}` holes."""
+        """The names of its `{name}` placeholders."""
         known = self._wanted.get(id(template))
         return _param_names(template) if known is None else known
 
@@ -322,8 +329,14 @@ def _is_option(properties: Json, name: str) -> bool:
 
 
 def _param_names(template: Template) -> list[str]:
-    every = (hole for leaf in template.leaves() for hole in placeholders(leaf.program.parts))
-    return sorted({hole.name for hole in every if isinstance(hole, ParamPlaceholder)})
+    every = (
+        placeholder
+        for leaf in template.leaves()
+        for placeholder in placeholders(leaf.program.parts)
+    )
+    return sorted(
+        {placeholder.name for placeholder in every if isinstance(placeholder, ParamPlaceholder)}
+    )
 
 
 _PLANS: dict[int, _Plan] = {}

@@ -194,12 +194,16 @@ def _config_values(
             continue  # as everywhere in a config: one `{name}` that nobody gives is left away
         value = compiled.render(context, env=seen)
         text = value.reveal() if isinstance(value, Secret) else str(value)
-        sources = [hole for hole in compiled.placeholders if hole.kind == "env"]
-        of_file = any(hole in from_file and hole not in host for hole in sources)
+        sources = [
+            placeholder for placeholder in compiled.placeholders if placeholder.kind == "env"
+        ]
+        of_file = any(
+            placeholder in from_file and placeholder not in host for placeholder in sources
+        )
         seen[name] = text
         origin = ".env" if of_file else role
         # What is made of a secret is one, under whatever name.
-        yield name, EnvValue(text, origin, any(hole in secrets for hole in sources))
+        yield name, EnvValue(text, origin, any(placeholder in secrets for placeholder in sources))
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""All that a primitive needs, with no hole left.
+"""All that a primitive needs, with no placeholder left.
 
 An invocation is data: a dry run prints it, a primitive carries it out.  Whatever
 a caller gave is in it as a leaf (stdin, a parameter, an argument), never as text

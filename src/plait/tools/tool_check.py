@@ -152,7 +152,7 @@ def _context(chain: Chain, project: str | None) -> dict[str, Json]:
 def _variables(author: Config) -> Iterator[str]:
     """The variables that the config names: each could have a value where the tool is called."""
     template = author.template(author.written)
-    return (str(hole) for hole in template.placeholders if hole.kind == "env")
+    return (str(placeholder) for placeholder in template.placeholders if placeholder.kind == "env")
 
 
 def _parameter_schemas(chain: Chain) -> Mapping[str, Json]:

@@ -333,7 +333,7 @@ STEPS = [
     ("shell: cat ${item.x:raw}",                                ["5 warning raw-value :raw"]),
     ("shell: cat ${item.x:jsn}",                                ["5 error unknown-format :jsn"]),
     ("shell: cat ${item.x | uper}",                             ["5 error unknown-filter uper"]),
-    ("claude: do ${} and ${item.x",                             ["5 warning malformed-hole", "5 warning malformed-hole ${"]),
+    ("claude: do ${} and ${item.x",                             ["5 warning malformed-placeholder", "5 warning malformed-placeholder ${"]),
     ("claude: do $${itme.path} {itme}",                         []),
     ("claude: do ${workflow.nmae}",                             ["5 error unknown-name workflow.nmae"]),
     ("claude: do ${item.anything.at[0].all}",                   []),
@@ -376,7 +376,7 @@ STEPS = [
     ("{shell: 'echo ${UNK} $UNK', strict: true, env: {UNK: a}}", []),
     ("{shell: 'UNK=1; echo ${UNK} $HOME ${HOME:-x}', strict: true}", []),
     ("{shell: 'echo ${UNK}', strict: false}",                   []),
-    ("{claude: 'do ${item.x', strict: true}",                   ["5 error malformed-hole ${"]),
+    ("{claude: 'do ${item.x', strict: true}",                   ["5 error malformed-placeholder ${"]),
 ]  # fmt: skip
 
 
@@ -749,8 +749,8 @@ NEVER = [
     ("true",            []),
     ("${last.success} && 1 == 2", []),
     ("1 ==",            ["error condition"]),
-    ("${x",             ["error malformed-hole"]),
-    ("${x} && ${last.output", ["error unknown-name", "error malformed-hole"]),
+    ("${x",             ["error malformed-placeholder"]),
+    ("${x} && ${last.output", ["error unknown-name", "error malformed-placeholder"]),
 ]  # fmt: skip
 
 

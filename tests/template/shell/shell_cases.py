@@ -1,4 +1,4 @@
-"""Shell templates for tests: `${x}`, `${x:raw}`, `${x:opt}` with one small letter are holes, all else is shell."""
+"""Shell templates for tests: `${x}`, `${x:raw}`, `${x:opt}` with one small letter are placeholders, all else is shell."""
 
 from __future__ import annotations
 

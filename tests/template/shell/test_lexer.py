@@ -39,7 +39,7 @@ def codes(template: str, dialect: Dialect) -> list[str]:
 BOTH: list[Dialect] = ["sh", "bash"]
 
 STATES = [
-    # template                                     state of each hole, the same in sh and bash
+    # template                                     state of each placeholder, the same in sh and bash
     ("echo ${x}",                                  ["bare"]),
     ("echo a${x}b --opt=${y}",                     ["bare", "bare"]),
     ("echo 'a ${x} b' ${y}",                       ["single", "bare"]),
@@ -288,11 +288,11 @@ REFUSED = [
     ("cat <<${x}\na\n",                     "heredoc-delimiter"),
     ("echo a >&${x}",                       "descriptor"),
     ("cat <&${x}",                          "descriptor"),
-    ("echo \\${x}",                         "backslash-before-hole"),
-    ("echo \"\\${x}\"",                     "backslash-before-hole"),
-    ("cat <<E\n\\${x}\nE",                  "backslash-before-hole"),
-    ("echo $${x}",                          "dollar-before-hole"),
-    ("echo \"$${x}\"",                      "dollar-before-hole"),
+    ("echo \\${x}",                         "backslash-before-placeholder"),
+    ("echo \"\\${x}\"",                     "backslash-before-placeholder"),
+    ("cat <<E\n\\${x}\nE",                  "backslash-before-placeholder"),
+    ("echo $${x}",                          "dollar-before-placeholder"),
+    ("echo \"$${x}\"",                      "dollar-before-placeholder"),
     ("PS4=${x}",                            "special-variable"),
     ("BASH_ENV=${x} true",                  "special-variable"),
     ("env ENV=${x} sh",                     "special-variable"),
@@ -398,8 +398,8 @@ BASH_REFUSED = [
     ("[[ -v ${x} ]]",                       "arithmetic"),
     ("a=([${x}]=1)",                        "subscript"),
     ("a=([1 + ${x}]=1)",                    "subscript"),
-    ("echo $'\\${x}'",                      "backslash-before-hole"),
-    ("echo $'\\c${x}'",                     "backslash-before-hole"),
+    ("echo $'\\${x}'",                      "backslash-before-placeholder"),
+    ("echo $'\\c${x}'",                     "backslash-before-placeholder"),
     ("mapfile -t ${x}",                     "value-as-name"),
     ("declare ${x}",                        "value-as-name"),
     ("function ${x} { :; }",                "value-as-name"),
@@ -521,7 +521,7 @@ def test_a_script_without_holes_is_its_authors_own(template: str) -> None:
 
 
 SPREADS = [
-    # template                        which holes may become several words
+    # template                        which placeholders may become several words
     ("cp ${x} 'a' ${y} b${z}",        [True, True, False]),
     ("cp \"${x}\" '${y}' ${N:-${z}}", [False, False, False]),
     ("for i in ${x}; do :; done",     [True]),

@@ -44,7 +44,7 @@ def shell_pieces(
         if isinstance(part, Text):
             pieces.append(part.text)
         elif isinstance(part, ContextPlaceholder) and (
-            part.start in read.own_holes or not _is_filled(part, known, own)
+            part.start in read.own_placeholders or not _is_filled(part, known, own)
         ):
             pieces.append(leaf.source.text[part.start : part.end])
         else:
@@ -75,7 +75,7 @@ def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     read = read_names(leaf.program.parts, leaf.source, field.dialect)
     told: set[str] = set()
     for part in leaf.program.parts:
-        if not isinstance(part, ContextPlaceholder) or part.start not in read.own_holes:
+        if not isinstance(part, ContextPlaceholder) or part.start not in read.own_placeholders:
             continue
         name = part.name
         known = field.known.get(name)
@@ -177,7 +177,7 @@ def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     empty.
     """
     read = read_names(leaf.program.parts, leaf.source, field.dialect)
-    own = {*read.own_holes}
+    own = {*read.own_placeholders}
     holes = {
         part.start
         for part in leaf.program.parts

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from plait.core.hints import Final
     from plait.core.values import Json
     from plait.lang.analysis.scopes import TemplateField
-    from plait.template.nodes import Alternative, Hole, MalformedPlaceholder
+    from plait.template.nodes import Alternative, MalformedPlaceholder, Placeholder
     from plait.template.template import Leaf
 
 
@@ -87,7 +87,7 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
         ]
     found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
     for hole in placeholders(leaf.program.parts):
-        if hole.start not in read.own_holes:
+        if hole.start not in read.own_placeholders:
             found += _hole(hole, field, leaf, read.assigned)
     if field.shell:
         found += check_shell(field, leaf)
@@ -160,7 +160,7 @@ def _flaw(flaw: MalformedPlaceholder, leaf: Leaf, *, strict: bool) -> Finding:
 
 
 def _hole(
-    placeholder: Hole, field: TemplateField, leaf: Leaf, own: frozenset[str]
+    placeholder: Placeholder, field: TemplateField, leaf: Leaf, own: frozenset[str]
 ) -> Iterator[Finding]:
     span = Span(leaf.source, placeholder.start, placeholder.end)
     match placeholder:

@@ -478,7 +478,7 @@ def _word(node: nodes.Node | None, key: str) -> str | None:
     return value.value if isinstance(value, nodes.Scalar) and isinstance(value.value, str) else None
 
 
-ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-hole"})
+ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-placeholder"})
 
 
 def _of_format(problem: Problem) -> Finding:

@@ -19,9 +19,9 @@ from plait.program.tasks.model import Agent, EnsembleSpec, MapReduce, Task, Task
 from plait.template.grammar import parse_path
 from plait.template.nodes import (
     ContextPlaceholder,
-    Hole,
     InputPlaceholder,
     Path,
+    Placeholder,
     PromptPlaceholder,
     Text,
     placeholders,
@@ -376,7 +376,7 @@ def _missing_in(template: Template, known: set[str]) -> Iterator[_Missing]:
         )
 
 
-def _place(leaf: Leaf, placeholder: Hole) -> Span | None:
+def _place(leaf: Leaf, placeholder: Placeholder) -> Span | None:
     name = leaf.source.name
     return (
         Span(leaf.source, placeholder.start, placeholder.end)
@@ -388,7 +388,7 @@ def _place(leaf: Leaf, placeholder: Hole) -> Span | None:
 # ── parameters of tools ──────────────────────────────────────────────────
 
 
-def required_placeholders(template: Template) -> list[tuple[Leaf, Hole]]:
+def required_placeholders(template: Template) -> list[tuple[Leaf, Placeholder]]:
     """The holes that somebody has to answer before a task of the context has run."""
     return [
         (leaf, part)
@@ -412,7 +412,7 @@ _ANSWERED_LATER: Final = FALLBACK_ROOTS | {"context", "task"}
 
 
 def _missing_params(
-    asking: Sequence[tuple[Leaf, Hole]],
+    asking: Sequence[tuple[Leaf, Placeholder]],
     inputs: Mapping[str, Json],
     each: Sequence[Mapping[str, Json]],
     item: str | None,
@@ -426,7 +426,7 @@ def _missing_params(
             yield [_input_path(hole)], leaf.source.text, _place(leaf, hole)
 
 
-def _lacks(placeholder: Hole, names: Mapping[str, Json]) -> bool:
+def _lacks(placeholder: Placeholder, names: Mapping[str, Json]) -> bool:
     if isinstance(placeholder, InputPlaceholder):
         return placeholder.key not in names["inputs"]
     return all(
@@ -434,12 +434,12 @@ def _lacks(placeholder: Hole, names: Mapping[str, Json]) -> bool:
     )
 
 
-def _paths(placeholder: Hole) -> list[Path]:
+def _paths(placeholder: Placeholder) -> list[Path]:
     assert isinstance(placeholder, ContextPlaceholder)
     return [one.origin for one in placeholder.alternatives if isinstance(one.origin, Path)]
 
 
-def _input_path(placeholder: Hole) -> str:
+def _input_path(placeholder: Placeholder) -> str:
     """What of the inputs a hole asks for: `topic`, `plan.points`."""
     if isinstance(placeholder, InputPlaceholder):
         return placeholder.key
@@ -449,7 +449,7 @@ def _input_path(placeholder: Hole) -> str:
     return str(path)
 
 
-def placeholder_input(placeholder: Hole) -> str:
+def placeholder_input(placeholder: Placeholder) -> str:
     """The name of the input."""
     if isinstance(placeholder, InputPlaceholder):
         return placeholder.key

@@ -41,7 +41,7 @@ class ValueSlot:
     """Which value."""
     start: int
     end: int
-    """Where the hole stands in the author's text."""
+    """Where the placeholder stands in the author's text."""
     raw: bool = False
     """The author wants the value to become code."""
     option: bool = False
@@ -195,11 +195,11 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
         "a value may not choose the file descriptor",
         "write the number out, or redirect to a file: >${file}",
     ),
-    "backslash-before-hole": (
+    "backslash-before-placeholder": (
         "a backslash right before a value would escape the reference to it",
         "take the backslash away, or double it to mean a backslash",
     ),
-    "dollar-before-hole": (
+    "dollar-before-placeholder": (
         "a dollar sign right before a value would change what the reference means",
         "put the dollar sign into single quotes: '$'${x}",
     ),

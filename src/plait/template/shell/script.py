@@ -21,10 +21,10 @@ from plait.template.nodes import (
     Alternative,
     ContextPlaceholder,
     FilledPlaceholder,
-    Hole,
     Part,
     Parts,
     Path,
+    Placeholder,
     Text,
 )
 from plait.template.profiles import Profile
@@ -41,8 +41,7 @@ from plait.template.sinks import Env, Values, is_author_placeholder, original_pl
 from plait.template.template import Leaf, Template
 
 MOST_PLANS: Final = 16
-"""Plans of one script that are kept; there is one for each choice of holes that are not answered.
-"""
+"""Plans kept for one script: there is one for each set of placeholders without an answer."""
 
 
 def bind_shell(
@@ -59,7 +58,7 @@ def bind_shell(
     pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
     placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
     planned = script.plan(tuple([piece.__class__ is not str for piece in pieces]))
-    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
+    trusted = [is_author_placeholder(piece.placeholder, lookup, of_author=True) for piece in placed]
     variables = _variables(lookup) if planned.variables else None
     return bind(planned, [piece.value for piece in placed], trusted=trusted, variables=variables)
 
@@ -74,10 +73,10 @@ def bind_pieces(
     placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
     numbers = iter(range(len(placed)))
     slots = [
-        piece if isinstance(piece, str) else make_slot(piece.hole, next(numbers))
+        piece if isinstance(piece, str) else make_slot(piece.placeholder, next(numbers))
         for piece in pieces
     ]
-    trusted = [is_author_placeholder(piece.hole, lookup, of_author=True) for piece in placed]
+    trusted = [is_author_placeholder(piece.placeholder, lookup, of_author=True) for piece in placed]
     variables = None if lookup is None else _variables(lookup)
     values = [piece.value for piece in placed]
     return bind(plan(slots, dialect, source), values, trusted=trusted, variables=variables)
@@ -110,7 +109,7 @@ def parse_script(template: Template, dialect: Dialect, names: Container[str]) ->
 
 
 class Script:
-    """A template without the holes that are the shell's business."""
+    """A template without the placeholders that are the shell's business."""
 
     def __init__(
         self, leaf: Leaf, profile: Profile, assigned: frozenset[str], dialect: Dialect
@@ -147,7 +146,7 @@ class Script:
         return pieces
 
 
-def make_slot(placeholder: Hole | FilledPlaceholder, index: int) -> ValueSlot:
+def make_slot(placeholder: Placeholder | FilledPlaceholder, index: int) -> ValueSlot:
     asked = original_placeholder(placeholder)
     formats = (
         {form.name for alternative in asked.alternatives for form in alternative.formats}
@@ -163,9 +162,9 @@ class _Read:
     def __init__(self, leaf: Leaf, profile: Profile, dialect: Dialect) -> None:
         read = read_names(leaf.program.parts, leaf.source, dialect)
         assigned = read.assigned
-        if read.own_holes:
+        if read.own_placeholders:
             leaf = _with_parts(
-                leaf, tuple(restore_source(leaf.program.parts, leaf.source, read.own_holes))
+                leaf, tuple(restore_source(leaf.program.parts, leaf.source, read.own_placeholders))
             )
         self._leaf, self._profile, self._dialect = leaf, profile, dialect
         self.script = Script(leaf, profile, assigned, dialect)
@@ -176,15 +175,11 @@ class _Read:
             and (name := _name_with_default(part)) is not None
             if name in assigned or _ENV_NAME.fullmatch(name)
         )
-        """Where they start, and their names: holes that are the shell's if our scope does not know
-        them.
-        """
+        """Start and name of each placeholder that belongs to the shell if our scope does not know it."""
         self._expanded: dict[frozenset[int], Script] = {frozenset(): self.script}
 
     def with_expansions(self, starts: frozenset[int]) -> Script:
-        """The script in which the holes that start there are the shell's, where it would expand
-        them.
-        """
+        """The script in which the shell expands the placeholders at these starts itself."""
         known = self._expanded.get(starts)
         if known is None:
             if len(self._expanded) >= MOST_PLANS:
@@ -227,7 +222,7 @@ def _with_parts(leaf: Leaf, parts: Parts) -> Leaf:
 
 
 def _name_with_default(placeholder: ContextPlaceholder) -> str | None:
-    """The name of `${name:-default}`, if the hole is just that."""
+    """The name of `${name:-default}`, if the placeholder is just that."""
     match placeholder:
         case ContextPlaceholder(
             alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default

@@ -16,14 +16,14 @@ from plait.template.shell.lexer import Dialect, analyse
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The variables of a script, and which of its holes are theirs."""
+    """The variables of a script, and which of its placeholders are theirs."""
 
     assigned: frozenset[str]
     """Those that it sets, or gives to one command."""
     own: frozenset[str]
     """Those that it sets."""
-    own_holes: frozenset[int]
-    """Where holes start that ask for one of them."""
+    own_placeholders: frozenset[int]
+    """Where placeholders start that ask for one of them."""
 
 
 def read_names(parts: Parts, source: Source, dialect: Dialect) -> Names:
@@ -32,18 +32,18 @@ def read_names(parts: Parts, source: Source, dialect: Dialect) -> Names:
     joined = "".join(texts)
     lexed = analyse([joined], dialect)
     handed = frozenset(lexed.handed)
-    holes: set[int] = set()
+    placeholders: set[int] = set()
     at = 0
     for part, written in zip(parts, texts, strict=True):
         root = _shell_name(part, written)
         if root in lexed.own and not _is_handed_over(root, joined, at, at + len(written), handed):
-            holes.add(part.start)  # type: ignore[union-attr]  # what has a name is a hole
+            placeholders.add(part.start)  # type: ignore[union-attr]
         at += len(written)
-    return Names(lexed.assigned, lexed.own, frozenset(holes))
+    return Names(lexed.assigned, lexed.own, frozenset(placeholders))
 
 
 def _shell_name(part: Part, written: str) -> str:
-    """The variable for which a hole asks, if a shell would read it so; else nothing."""
+    """The variable for which a placeholder asks, if a shell would read it so; else nothing."""
     match part:
         case ContextPlaceholder(
             alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False
@@ -59,8 +59,9 @@ _ENDS_WORD: Final = frozenset({"", " ", "\t", "\n", ";", "&", "|", ")", "}", "`"
 def _is_handed_over(
     name: str, text: str, at: int, end: int, words: Container[tuple[str, int]]
 ) -> bool:
-    """Is the hole all that a word gives to the variable of the same name: `f=${f}`, `for f in
-    "${f}"`?
+    """Does a word give this placeholder, and nothing else, to the variable of the same name?
+
+    `f=${f}` does, and so does `for f in "${f}"`.
     """
     quote = text[at - 1 : at] if text[at - 1 : at] in ("'", '"') else ""
     if (
@@ -75,18 +76,16 @@ def _is_handed_over(
     return (name, start) in words and text.startswith(f"{name}=", start)
 
 
-def without_own_holes(parts: Parts, source: Source) -> Parts:
-    """The parts of shell text, with the holes that ask for its own variables as they are
+def without_own_placeholders(parts: Parts, source: Source) -> Parts:
+    """The parts of shell text, with the placeholders that ask for its own variables as they are
     written.
     """
-    own = read_names(parts, source, "sh").own_holes
+    own = read_names(parts, source, "sh").own_placeholders
     return tuple(restore_source(parts, source, own)) if own else parts
 
 
 def restore_source(parts: Parts, source: Source, starts: frozenset[int]) -> Iterator[Part]:
-    """Its parts, with the holes that start there as the author wrote them; holes in their defaults
-    stay.
-    """
+    """The parts, with the placeholders at these starts as text; those in their defaults stay."""
     for part in parts:
         if isinstance(part, ContextPlaceholder) and part.start in starts:
             yield from (
@@ -103,7 +102,7 @@ def part_source(part: Part, source: Source) -> str:
 
 
 def as_expansion(placeholder: ContextPlaceholder, source: Source) -> list[Part]:
-    """The hole as shell text; holes in its default stay holes."""
+    """The placeholder as shell text; placeholders in its default stay placeholders."""
     assert placeholder.default is not None
     text = source.text
     parts: list[Part] = []

@@ -289,7 +289,7 @@ class WordReader(ABC):
         following = self.peek(1)
         if following == GAP:
             self.refuse_gaps(
-                "backslash-before-hole", self.numbers_between(self.at + 1, self.at + 2)
+                "backslash-before-placeholder", self.numbers_between(self.at + 1, self.at + 2)
             )
         word.quoted = True
         if following == "\n":
@@ -417,7 +417,7 @@ class WordReader(ABC):
         # `\c` takes one more character along, which may be the closing quote.
         length = 3 if self.peek(1) == "c" else 2
         taken = self.numbers_between(self.at, self.at + length)
-        self.refuse_gaps("backslash-before-hole", taken)
+        self.refuse_gaps("backslash-before-placeholder", taken)
         word.add_quoted("\\")
         self.at = self.found.offsets[taken[0]] if taken else min(self.at + length, self.end)
 
@@ -526,7 +526,7 @@ class WordReader(ABC):
             case following:  # a dollar sign that means itself
                 if following == GAP:
                     self.refuse_gaps(
-                        "dollar-before-hole", self.numbers_between(self.at, self.at + 1)
+                        "dollar-before-placeholder", self.numbers_between(self.at, self.at + 1)
                     )
                 word.add_quoted("$")
 

@@ -211,7 +211,7 @@ _SHORT: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v
 
 
 def _unescape_string(literal: str, where: Span) -> str:
-    """The text between the quotes of a string, or of a template without holes."""
+    """The text between the quotes of a string, or of a template without placeholders."""
     inner = literal[1:-1]
     if literal[0] == "`":
         inner = re.sub(r"\r\n?", "\n", inner)

@@ -22,7 +22,7 @@ MAX_OPEN: Final = 1_000
 class Token(NamedTuple):
     """`depth` counts the brackets around it; `fresh` is first on its line.
 
-    Kinds: word, number, string, template, piece (of a template with holes), pattern, mark, end.
+    Kinds: word, number, string, template, piece (of a template), pattern, mark, end.
     """
 
     kind: str
@@ -142,7 +142,7 @@ class Tokens:
         return found.lastgroup or "mark", found.end()
 
     def template(self, at: int) -> tuple[str, int]:
-        """Up to the closing backtick or the next hole; the code in a hole is read as code."""
+        """Up to the closing backtick or the next placeholder, whose code is read as code."""
         found = _TEMPLATE_TEXT.match(self.text, at + 1)
         end = found.end() if found else at + 1
         if end == len(self.text) or self.text[end] == "\\":
