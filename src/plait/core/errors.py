@@ -6,25 +6,22 @@
     │   │   ├── TemplateSyntaxError
     │   │   ├── MissingNamesError     strict mode; all of them, `.names`
     │   │   └── PromptTemplateError   `.missing_variables`, `.template`
-    │   ├── ShellRefusedError     a value stands where it could become code; `.code`
+    │   ├── ShellRefusedError     a value is used where it could become code; `.code`
     │   ├── ValueRefusedError     this value cannot be passed to that sink
     │   ├── DocumentError         a file that is not the YAML we read
     │   └── ConditionError        a condition that means nothing
     ├── LimitError                a documented bound was exceeded (2)
     ├── TrustError                something may not run before you trust it (3); `.code`
     ├── ProcessError              a process could not be started or had to be ended (1)
-    ├── GuardianError             the guardian ended, and with it whatever it ran (1); no outcome of
-    a step
-    ├── RequestError              an HTTP request was refused, failed or ran out of time (1);
-    `.code`
-    ├── EnsembleError             an ensemble did not come to its end (1); `.output`: what there is
-    ├── MachineError              the machine refused: files, processes, memory, room, permission
-    (1); `.code`
+    ├── GuardianError             the guardian died with all its processes (1); not an outcome
+    ├── RequestError              an HTTP request was refused, failed or timed out (1); `.code`
+    ├── EnsembleError             an ensemble failed (1); `.output` is its partial result
+    ├── MachineError              out of files, processes, memory, disk or rights (1); `.code`
     ├── JournalError              the record of a run cannot be written or read (1); `.code`
     └── InternalError             our bug (4)
 
-An error may hold several problems; it prints all of them.  No error ever holds
-a value, only names and the author's own text, so a secret cannot leak by it.
+An error may hold several problems; it prints all of them.  An error holds names and the author's
+text, never a value, so it cannot leak a secret.
 """
 
 from __future__ import annotations
@@ -124,7 +121,7 @@ class TemplateSyntaxError(TemplateError):
 
 
 class MissingNamesError(TemplateError):
-    """Names that nothing in the scope answers, in order of appearance."""
+    """Names that the scope does not know, in order of appearance."""
 
     names: tuple[str, ...] = ()
 
@@ -139,7 +136,7 @@ class PromptTemplateError(TemplateError):
 
 
 class ShellRefusedError(InputError):
-    """A value stands where a shell could read it as code."""
+    """A value is used where a shell could read it as code."""
 
 
 class ValueRefusedError(InputError):
@@ -161,7 +158,7 @@ class LimitError(PlaitError):
 
 
 class TrustError(PlaitError):
-    """Something may not run: nobody you trust vouches for it, or its signature does not hold."""
+    """Something may not run: it is not trusted, or its signature is wrong."""
 
     exit_code = 3
 
@@ -175,10 +172,9 @@ class ProcessError(PlaitError):
 
 
 class GuardianError(PlaitError):
-    """The guardian has ended, and cut short whatever it ran; a run stops here, and goes on by
-    `plait resume`.
+    """The guardian died, and with it all processes it ran. The run stops and can be resumed.
 
-    No `ProcessError`: nobody who expects a process to fail may take this for the end of one.
+    It is not a `ProcessError`, so code that handles a failed process does not record it as one.
     """
 
 
@@ -190,20 +186,20 @@ class RequestError(PlaitError):
 
 
 class EnsembleError(PlaitError):
-    """An ensemble did not come to its end; `.output` is what its tasks had given until then."""
+    """An ensemble failed; `.output` holds the results of its tasks so far."""
 
     output: object = None
 
 
 class MachineError(PlaitError):
-    """The machine refused what was needed; no outcome of a step, and the run can be resumed."""
+    """The machine lacks a resource. It is not an outcome of a step; the run can be resumed."""
 
 
 class JournalError(PlaitError):
-    """The record of a run cannot be written or read; what it holds already is not harmed."""
+    """The journal of a run cannot be written or read; what it holds already is safe."""
 
     holds_last = False
-    """What was being recorded is in it all the same, and nothing behind that."""
+    """The journal holds the last event nevertheless, and nothing after it."""
 
 
 class InternalError(PlaitError):
@@ -213,8 +209,7 @@ class InternalError(PlaitError):
 
 
 NO_OUTCOMES: Final = (InternalError, TrustError, JournalError, GuardianError, MachineError)
-"""Of a step: nobody may go on after one of these, and once it is put right the step is done anew.
-"""
+"""Errors that are not an outcome of a step: the run stops, and the step runs again later."""
 
 
 def closest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:

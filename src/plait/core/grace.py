@@ -28,7 +28,7 @@ def grace_seconds() -> float:
         seconds = -1.0
     if not 0 <= seconds <= LONGEST:  # NaN is refused, too
         raise InputError(
-            f"the variable {VARIABLE} is no number of seconds from 0 to {LONGEST:.0f}",
+            f"the variable {VARIABLE} is not a number of seconds from 0 to {LONGEST:.0f}",
             fix=f"for example {VARIABLE}=10, or unset it: {GRACE:.0f} s",
             code="bad-grace",
         )

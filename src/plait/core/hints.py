@@ -1,9 +1,7 @@
-"""Names of `typing` that mean something to type checkers only.
+"""Names of `typing` for type checkers, without loading `typing`.
 
-A command that calls one tool has better things to do than to load `typing`,
-which takes it as long as ten modules of ours.  So what it loads takes these
-names from here: to a type checker they are those of `typing`, and when the
-program runs they stand for nothing.
+Loading `typing` takes as long as ten of our modules. Type checkers see the names of `typing` here;
+at run time they are placeholders without a meaning.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 else:
 
     class Any:
-        """Stands for whatever a hint says."""
+        """Stands for any hint at run time."""
 
         def __class_getitem__(cls, _):
             return cls

@@ -1,9 +1,8 @@
-"""The common part of JSON Schema, to say yes at once; whoever doubts asks the library.
+"""Check values against the common part of JSON Schema, without loading a library.
 
-Most tools declare parameters by type, and say which are required.  For those a
-few comparisons are enough, and loading the library for them takes longer than
-the tool.  A yes is certain.  A no only means that this module cannot tell: the
-library decides then, and says what is wrong.
+Most tools declare parameters by type and list which are required. A few comparisons check those
+faster than the library loads. "Yes" is certain. "No" only means that this module cannot decide;
+then the library decides and says what is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _EXACT: Final = 1 << 53
 
 
 def surely_meets(value: Json, schema: Json) -> bool:
-    """Is the schema one that this module knows whole, and does the value meet it?"""
+    """Does this module know every keyword of the schema, and does the value meet it?"""
     return _is_known_again(schema) and _meets(value, schema)
 
 
@@ -61,44 +60,44 @@ def _is_known(schema: Json) -> bool:
     if not isinstance(schema, Mapping):
         return False
     return all(
-        keyword in _KEYWORDS and _KEYWORDS[keyword](said) for keyword, said in schema.items()
+        keyword in _KEYWORDS and _KEYWORDS[keyword](value) for keyword, value in schema.items()
     )
 
 
-def _is_type(said: Json) -> bool:
-    names = [said] if isinstance(said, str) else said
+def _is_type(value: Json) -> bool:
+    names = [value] if isinstance(value, str) else value
     return _is_choice(names) and set(names) <= _TYPES.keys()
 
 
-def _is_names(said: Json) -> bool:
-    return isinstance(said, list) and all(map(_is_text, said)) and len(set(said)) == len(said)
+def _is_names(value: Json) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
 
 
-def _is_properties(said: Json) -> bool:
-    return isinstance(said, Mapping) and all(map(_is_known, said.values()))
+def _is_properties(value: Json) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_known, value.values()))
 
 
-def _is_choice(said: Json) -> bool:
-    return _is_names(said) and bool(said)
+def _is_choice(value: Json) -> bool:
+    return _is_names(value) and bool(value)
 
 
-def _is_text(said: Json) -> bool:
-    return isinstance(said, str)
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str)
 
 
-def _is_bound(said: Json) -> bool:
-    return isinstance(said, int) and not isinstance(said, bool) and -_EXACT < said < _EXACT
+def _is_bound(value: Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_EXACT < value < _EXACT
 
 
-def _is_length(said: Json) -> bool:
-    return _is_bound(said) and said >= 0
+def _is_length(value: Json) -> bool:
+    return _is_bound(value) and value >= 0
 
 
 _KEYWORDS: Final[Mapping[str, Callable[[Json], bool]]] = {
     "type": _is_type,
     "properties": _is_properties,
     "required": _is_names,
-    "additionalProperties": lambda said: isinstance(said, bool),
+    "additionalProperties": lambda value: isinstance(value, bool),
     "items": _is_known,
     "enum": _is_choice,
     "minimum": _is_bound,

@@ -1,9 +1,9 @@
-"""What the machine refuses, as an error that says what to do.
+"""Turn errors of the operating system into errors that say what to do.
 
-The one place that knows which errors of the system are limits of the machine and not bugs of ours:
-open files, processes and threads, memory, room on a disk, sizes of files, permissions, names.
-Whoever performs a step, works on a run or ends a command asks here; so an error of this kind is
-never recorded as the outcome of a step, and a run that meets one goes on with `plait resume`.
+This is the one place that knows which errors are limits of the machine and not bugs of ours: open
+files, processes and threads, memory, disk space, file sizes, permissions, names. Steps, runs and
+commands all use it, so such an error is never recorded as the outcome of a step, and the run can be
+resumed.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 _BREAK: Final = r"\s|\\+[rn]"
-"""What stands where a long text is broken into lines, as it is or in JSON."""
+"""How a long text is broken into lines, literally or in JSON."""
 _BETWEEN_BYTES: Final = f"(?::|{_BREAK})*"
 
 

@@ -1,8 +1,8 @@
-"""Files that only their owner can change, read and written so that nobody else has a say in them.
+"""Read and write files that only their owner can change.
 
-A file is opened first and looked at through its handle, so what was checked is
-what is read.  It is written whole or not at all, also if the machine stops
-meanwhile.  An error of the system becomes a `TrustError` that says what to do.
+A file is opened first and checked through its handle, so the checked file is the one that is read.
+It is written completely or not at all, even if the machine stops. An error of the operating system
+becomes a `TrustError` that says what to do.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from plait.core.values import Json
 Result = TypeVar("Result")
 
 ABSENT: Final = (FileNotFoundError, NotADirectoryError)
-"""What is raised where there is no such file."""
+"""Raised where there is no such file."""
 
 
 # ── reading ──────────────────────────────────────────────────────────────
 
 
 def file_stamp(path: str) -> FileStamp | None:
-    """What tells an unchanged file without reading it, or None if there is no file."""
+    """The stamp by which an unchanged file is recognised; None if there is no file."""
     try:
         status = with_os_errors(lambda: os.stat(path, follow_symlinks=False), path, passing=ABSENT)
     except ABSENT:
@@ -41,7 +41,7 @@ def file_stamp(path: str) -> FileStamp | None:
 
 
 def read_private(path: str, *, secret: bool = False) -> bytes:
-    """The bytes of a regular file that nobody else can write, nor read if it is secret."""
+    """The bytes of a regular file that others cannot write, nor read if it is secret."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = with_os_errors(lambda: os.open(path, flags), path, passing=ABSENT)
     with open(handle, "rb") as file:
@@ -95,7 +95,7 @@ def require_private_folder(folder: str) -> None:
 
 
 def writable_by_others(path: str, root: str) -> str | None:
-    """The first of a file and its folders, up to the space, that somebody else could change."""
+    """The first of a file and its folders, up to the space, that others could change."""
     while True:
         try:
             status = os.stat(path)
@@ -140,7 +140,7 @@ def make_private_folder(folder: str) -> None:
 
 
 def write_atomic(folder: str, name: str, data: bytes) -> None:
-    """Either the old contents or the new, whatever happens meanwhile."""
+    """Replace a file: it has either the old contents or the new, even after a crash."""
     made = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
     with suppress(FileNotFoundError):
         os.unlink(made)  # left by a process of the same number that was killed

@@ -1,8 +1,8 @@
-"""Which folder is a project: one whose `.ai` holds more than the state of runs.
+"""Find the project of a folder: a folder whose `.ai` holds more than the state of runs.
 
-State alone makes no project, so a run in some folder changes nothing for flows below it.  Nor does
-an empty `.ai`, or one that holds only hidden files.  The folder of the user space is none either,
-unless it is named.
+A folder with state alone is not a project, so a run in it changes nothing for flows below it. The
+same holds for an empty `.ai` and for one with hidden files only. The folder of the user space
+counts only if it is named.
 """
 
 from __future__ import annotations

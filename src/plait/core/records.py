@@ -1,13 +1,11 @@
-"""Dataclasses that cost next to nothing to define: no method is compiled before that pays.
+"""Dataclasses that are cheap to define: methods are compiled only for classes with many objects.
 
-`dataclasses` compiles six methods for every class, and loads `inspect` to do it.  A command that
-lives for a tenth of a second defines a hundred such classes and makes a few objects of each.  Here
-a class keeps its fields, and its first objects are filled by one loop for all classes; a class of
-which many objects are made gets an `__init__` of its own.
+`dataclasses` compiles six methods per class and loads `inspect`. A short command defines a hundred
+such classes and makes a few objects of each. Here one loop fills the first objects of all classes;
+a class with many objects then gets its own `__init__`.
 
-It is the part of `dataclasses` that Plait uses, under the same names and with the same meaning,
-which type checkers read from there.  The functions of `dataclasses` (`replace`, `fields`, …) accept
-these objects.
+It covers the part of `dataclasses` that Plait uses, with the same names and meaning; type checkers
+read those. The functions of `dataclasses` (`replace`, `fields`, …) accept these objects.
 """
 
 from __future__ import annotations

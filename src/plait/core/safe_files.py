@@ -1,16 +1,14 @@
-"""Open a file below a directory, and never anywhere else.
+"""Open a file below a directory, and never outside of it.
 
-The path is walked from a directory that is held open, without following symbolic
-links, so nothing that happens to the tree meanwhile can lead outside.  Either the
-kernel walks it (`openat2`), or each component is opened by itself with `O_NOFOLLOW`.
-What is returned are bytes, read once, or a handle.
+The path is walked from an open directory without following symbolic links, so changes to the tree
+cannot lead outside. Either the kernel walks it (`openat2`), or each component is opened by itself
+with `O_NOFOLLOW`. The result is bytes, read once, or a handle.
 
-Who asks for `links="inside"` has links and `..` followed as long as the way never
-leaves the directory, not even to come back; an absolute link leaves it.
+`links="inside"` follows links and `..` as long as every step stays below the directory. An absolute
+link leaves it.
 
-Both ways come to the same.  The kernel's is quicker, but Python reaches it through
-`ctypes` only, which takes longer to load than the other way to open some hundred
-files; so it is for processes that open more of them.
+Both ways give the same result. The kernel's is faster, but needs `ctypes`, whose loading costs more
+than opening some hundred files the other way; so it is used after that many.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class OutsideError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells an unchanged file without reading it."""
+    """By this an unchanged file is recognised without reading it."""
 
     device: int
     inode: int
@@ -89,7 +87,7 @@ def stamp_below(root: str, relative: str) -> FileStamp | None:
 def open_below(
     root: str, relative: str, *, links: Links = "refused", way: Opener | None = None
 ) -> int:
-    """A handle of whatever is there; an OSError if there is nothing, or it may not be opened."""
+    """A handle of the entry; OSError if there is none, or it may not be opened."""
     _refuse_shape(root, relative, links)
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -185,7 +183,7 @@ def _step_back(held: list[int]) -> None:
 
 
 def _link(name: str, held: int) -> str | None:
-    """Where a link leads; None if it is none."""
+    """The target of a link; None if the entry is not a link."""
     try:
         return os.readlink(name, dir_fd=held)
     except OSError as error:
@@ -236,7 +234,7 @@ def _openat2(links: Links) -> Callable[[int, str], tuple[int, int]] | None:
 
 
 def _read(handle: int, relative: str, root: str) -> bytes:
-    # The size that `fstat` told is no limit: a file may grow while it is read.
+    # A file may grow while it is read, so the size of `fstat` is not enough.
     chunks: list[bytes] = []
     size = 0
     while chunk := os.read(handle, 1 << 20):
@@ -281,7 +279,7 @@ def _outside(root: str, relative: str, why: str = "leaves its space") -> Outside
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """For `open`: whatever lies there, nobody waits for somebody who writes into it."""
+    """An opener for `open` that does not wait for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -300,7 +298,7 @@ GUARDED_FOLDERS: Final = (
     ".git", ".ai", ".venv", "venv", "node_modules", "site-packages", ".github", ".gitlab", ".husky",
     ".vscode", ".idea", ".devcontainer", ".claude", ".cursor",
 )  # fmt: skip
-"""Their files start programs without anybody asking for it."""
+"""Files in these folders start programs without being called."""
 
 
 def find_guarded_folder(inside: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Secrets that nobody declared, known by the name of a variable or by how a value looks."""
+"""Recognise secrets that are not declared, by the name of a variable or the form of a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECRET_PARTS: Final = (
     "pass", "token", "secret", "apikey", "api_key", "private", "credential", "bearer",
 )  # fmt: skip
 _SECRET_WORDS: Final = frozenset({"key", "keys", "pwd", "dsn", "pin", "otp", "sas"})
-"""Words that tell a secret when they stand behind another: DB_PWD is one, PWD is a folder."""
+"""Words that mark a secret after another word: DB_PWD is one, PWD is a folder."""
 _OF_DIGITS: Final = ("pass", "pwd", "pin", "otp", "secret", "code")
 """What may be made of a few digits and secret all the same."""
 _SWITCHES: Final = frozenset({"", "true", "false", "yes", "no", "on", "off", "none", "null"})

@@ -1,8 +1,8 @@
-"""Values are JSON data, `Secret` and, in dry runs, `Unknown`; and how a value looks as text.
+"""Values: JSON data, `Secret` and, in dry runs, `Unknown`; and their text form.
 
-The text form is fixed (strings as they are, `true`/`false`, exact integers,
-floats as JSON, null empty, lists and maps as compact JSON in their own key
-order) and is never read back: nothing in Plait guesses a type from text.
+The text form is fixed: strings unchanged, `true`/`false`, exact integers, floats as JSON, null
+empty, lists and maps as compact JSON in their own key order. It is never parsed back: Plait does
+not guess types from text.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Unknown:
 
     def __init__(self, shown: str = "…", least: str = "") -> None:
         self.shown = shown
-        """What stands in its place for people: the placeholder, as its author wrote it."""
+        """What people see instead: the placeholder as its author wrote it."""
         self.least = least
         """Of a text that is known in part: what is known.  The text has that in it, and perhaps
         more.

@@ -1,22 +1,19 @@
-"""A file becomes nodes that know where they stand; layers of nodes become one.
+"""Read YAML and JSON files into nodes that know their place, and merge them.
 
-The nodes hold JSON data only.  Whatever the bytes are, the answer is a node, a
-`DocumentError` with everything that is wrong, or a `LimitError`: limits hold
-for the document as if its aliases were written out, and nothing beyond them is
-ever built.
+Every input gives a node, a `DocumentError` with all problems, or a `LimitError`. The limits count
+aliases as if they were written out, and nothing larger is built.
 
 In reading order:
 
     limits        how large a document may be
     files         path → bytes → text
-    nodes         Scalar, Sequence, Mapping; paths into them; nodes over nodes; keys that a kind
-    does not have
+    nodes         Scalar, Sequence, Mapping; paths into them; merge; unknown keys
     positions     a character of a YAML string → its place in the file
-    yaml_events   text → PyYAML's events; what the parser cannot read, in words
-    yaml_reader   events → nodes, within the budget; the core schema of scalars
-    json_reader   text → data; no nodes, as data has no author to point at
+    yaml_events   text → PyYAML's events, and syntax errors in plain words
+    yaml_reader   events → nodes, within the limits; the core schema of scalars
+    json_reader   text → data without places
 
-Each is loaded when one of its names is first used: who reads JSON needs no YAML.
+A module is loaded when one of its names is first used, so reading JSON loads no YAML.
 """
 
 from __future__ import annotations

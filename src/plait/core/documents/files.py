@@ -1,7 +1,6 @@
-"""A file becomes text, or an error that says what to do about the file.
+"""Read a file as text, or raise an error that says how to fix it.
 
-Whatever stands at the path, reading ends: a pipe is refused instead of waited
-for, and no more is read than the limit allows.
+Reading always ends: a pipe is refused, and at most `limit` bytes are read.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
 
 @contextmanager
 def _open_descriptor(name: str) -> Iterator[int]:
-    # Not blocking: a pipe that nobody writes to must be refused, not waited for.
+    # Not blocking: a pipe without a writer must be refused, not waited for.
     descriptor = os.open(
         name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     )

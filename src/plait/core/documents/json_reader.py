@@ -1,8 +1,8 @@
-"""JSON text becomes data, refused where two readers could understand it differently.
+"""Read JSON strictly: text that two readers could understand differently is refused.
 
-Python's own reader does the work, fast, and does not say where it is.  So it
-only raises a doubt (a key that stands twice, a number out of range); then a
-second look over the tokens finds everything that is wrong, with its place.
+Python's reader is fast but reports no places. It only detects that something is wrong, such as a
+duplicate key or a number out of range. A second pass over the tokens then finds all problems and
+their places.
 """
 
 from __future__ import annotations

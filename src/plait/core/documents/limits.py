@@ -17,7 +17,7 @@ MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 3_500
 """So many hexadecimal digits are still an integer that Python is ready to print."""
 MAX_PROBLEMS: Final = 25
-"""Reading stops here: nobody corrects more at once, and each one costs a drawing."""
+"""Reading stops at this number: more are not corrected at once, and each one costs a drawing."""
 MAX_SHOWN: Final = 60
 """Characters of a name in a message."""
 

@@ -1,7 +1,7 @@
-"""The nodes of a document: JSON data in which everything knows where it stands.
+"""The nodes of a document: JSON data in which every value knows its place.
 
-A string can say of each of its characters where that stands in the file, so an
-error inside a template points into the file the author wrote.
+A string knows the place of each of its characters, so an error inside a template points into the
+file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""From a character of a YAML string to its place in the file.
+"""Map a character of a YAML string to its place in the file.
 
-A string in YAML is not written letter for letter: indentation is dropped,
-lines are folded, escapes stand for other characters.  What is kept is a list
-of runs, pieces that the value and the file have in common; it is worked out
-only when an error asks for a place.
+YAML drops indentation, folds lines and replaces escapes, so value and file differ. This module
+keeps the runs that both have in common. They are computed only when an error needs a place.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from plait.core.hints import Final, TypeAlias
 from plait.core.source import Span
 
 VERBATIM: Final = "="
-"""The style of text that no YAML reader has seen: it stands in its file letter for letter."""
+"""The style of text that is the same in the file, character by character."""
 
 
 def origin(value: str, span: Span, style: str) -> Callable[[int], int]:

@@ -1,8 +1,8 @@
-"""YAML text becomes events, or an error in our own words.
+"""Turn YAML text into events, or raise an error in plain words.
 
-The events are PyYAML's, from libyaml or from its parser in Python.  Characters
-that could mislead a reader, and directives, are refused before either sees
-them; what they cannot read is said in terms of the author's text, not theirs.
+The events are PyYAML's, from libyaml or from its parser in Python. Misleading characters and
+directives are refused before the parser sees them. Its errors are translated into terms of the
+author's text.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class _Open:
 
 
 class _Enough(Exception):
-    """So many problems that reading on helps nobody."""
+    """Raised when there are too many problems to read on."""
 
 
 class _Builder:
