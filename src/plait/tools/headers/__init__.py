@@ -1,19 +1,16 @@
-"""What a tool file says about itself, read from its bytes and never by running it.
+"""Read the header of a tool file from its bytes; the file is never executed.
 
-Whatever the bytes are, the answer is an `Item`, a `DocumentError` with
-everything that is wrong, or a `LimitError`.  A file that cannot be read is
-never taken for one that says nothing.
+Every input gives an `Item`, a `DocumentError` with all problems, or a `LimitError`. A file that
+cannot be read never counts as one without a header.
 
 In reading order:
 
-    said               the keys of one header, and all that is wrong with them
-    literals           what a literal in code may stand for
-    yaml_header        keys of a YAML file
+    entries            the keys of one header, their places, and all problems
     comments           keys in the comments at the top of a script
-    python             names that a Python module assigns, in its syntax tree
+    python             names that a Python module assigns, from its syntax tree
     javascript         constants of JavaScript and TypeScript
     javascript_tokens  their text as tokens
-    formats            which reader takes which extension, which name stands for which key
+    formats            the reader of each extension; names in code and their keys
 """
 
 from __future__ import annotations
@@ -78,7 +75,7 @@ def __getattr__(name: str) -> object:
 
 
 _Key: TypeAlias = tuple[Space, str, str]
-"""Space, path and id: a path can belong to two spaces, as that of a project in the home folder."""
+"""Space, path and id. A path can belong to two spaces, such as a project in the home folder."""
 
 MAX_REMEMBERED: Final = 1_000
 MAX_REMEMBERED_BYTES: Final = 64 << 20
@@ -158,37 +155,37 @@ def _read(found: ToolLocation, kind: str) -> tuple[ToolFile, FileStamp]:
 
 
 def _system_header(found: ToolLocation, digest: str, kind: str) -> Header | None:
-    """The header of a file of the installation, which was read when Plait was built."""
+    """The header of an installed file; it was read when Plait was built."""
     if found.space.name != "system":
         return None
-    said: Json = manifest_header(found.space.root, found.relative, digest)
-    if not isinstance(said, dict):
+    keys: Json = manifest_header(found.space.root, found.relative, digest)
+    if not isinstance(keys, dict):
         return None
     nowhere = Span(Source(found.path, ""), 0, 0)  # what was read without an error needs no places
-    return parse_header({key: Entry(value, nowhere) for key, value in said.items()}, kind=kind)
+    return parse_header({key: Entry(value, nowhere) for key, value in keys.items()}, kind=kind)
 
 
 def header_values(path: str) -> dict[str, Json]:
     """The keys of a tool's header and their values, if nothing is wrong with them."""
     with open(path, "rb") as file:
         source = _source(file.read(), path)
-    said = _read_entries(source, find_format(path))
-    _build_header(said, find_format(path), "tool")
-    return {key: entry.value for key, entry in said.entries.items()}
+    keys = _read_entries(source, find_format(path))
+    _build_header(keys, find_format(path), "tool")
+    return {key: entry.value for key, entry in keys.entries.items()}
 
 
 def says_anything(path: str) -> bool:
-    """Has a file keys of a header, right or wrong?  One that cannot be read may have."""
+    """Does a file have keys of a header, right or wrong?  True if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            said = _read_entries(_source(file.read(MAX_LOOKED_AT), path), find_format(path))
+            keys = _read_entries(_source(file.read(MAX_LOOKED_AT), path), find_format(path))
     except (OSError, PlaitError):
         return True
-    return bool(said.entries or said.problems)
+    return bool(keys.entries or keys.problems)
 
 
 def _source(data: bytes, path: str) -> Source:
-    # Drawn: what a tool says about itself is its author's own text.
+    # Errors may quote it: a header is the author's own text.
     return Source(path, documents.decode_text(data, path, drawn=True).removeprefix("\ufeff"))
 
 
@@ -198,30 +195,30 @@ def _header(source: Source, path: str, kind: str) -> Header:
 
 
 def _read_entries(source: Source, form: Format) -> HeaderEntries:
-    said = HeaderEntries(source, extractors().names)
-    form.reader.read(said, form.comment)
-    return said
+    keys = HeaderEntries(source, extractors().names)
+    form.reader.read(keys, form.comment)
+    return keys
 
 
 NO_HEADER: Final = "no-header"
-"""Of a file that says nothing of a tool: it lies beside one, and is no tool itself."""
+"""The code for a file without a header: it lies beside a tool and is not one."""
 
 
-def _build_header(said: HeaderEntries, form: Format, kind: str) -> Header:
-    if kind == "tool" and not said.problems and not any(map(_looks_like_key, said.entries)):
-        said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), NO_HEADER)
-        raise DocumentError.together(said.problems)
+def _build_header(keys: HeaderEntries, form: Format, kind: str) -> Header:
+    if kind == "tool" and not keys.problems and not any(map(_looks_like_key, keys.entries)):
+        keys.missing("executor_id", "this tool says no executor_id", _executor_fix(form), NO_HEADER)
+        raise DocumentError.together(keys.problems)
     try:
-        header = parse_header(said.entries, kind=kind)
+        header = parse_header(keys.entries, kind=kind)
     except DocumentError as error:
-        said.problems += error.problems
-    needs_none = said.value("tool_type") in ("primitive", *FLOWS)
-    if kind == "tool" and not needs_none and not said.value("executor_id"):
-        said.missing(
+        keys.problems += error.problems
+    needs_none = keys.value("tool_type") in ("primitive", *FLOWS)
+    if kind == "tool" and not needs_none and not keys.value("executor_id"):
+        keys.missing(
             "executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor"
         )
-    if said.problems:
-        raise DocumentError.together(said.problems[: documents.MAX_PROBLEMS])
+    if keys.problems:
+        raise DocumentError.together(keys.problems[: documents.MAX_PROBLEMS])
     return header
 
 

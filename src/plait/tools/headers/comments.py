@@ -1,8 +1,8 @@
-"""A header in the comments at the top of a script: YAML between two `---`, or `key: value` lines.
+"""Read a header from the comments at the top of a script.
 
-The comments become a YAML text of the same length: what belongs to the header
-loses its `#` to a blank, every other line becomes a YAML comment.  So each place
-in it is the same place in the file.
+It is YAML between two `---`, or lines `key: value`. The comments become YAML text of the same
+length: lines of the header get a blank for their `#`, other lines become YAML comments. So every
+place in the YAML text is the same place in the file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from plait.tools.headers.entries import (
     KEYS,
     MAX_ODD_NAMES,
     HeaderEntries,
+    add_all,
     is_almost,
-    say_all,
 )
 
 
@@ -35,21 +35,21 @@ class _Line(NamedTuple):
     text: str
 
 
-def read_comments(said: HeaderEntries, comment: str) -> None:
-    lines = top_comments(said.source.text, comment)
-    if read_fenced(said, lines):
+def read_comments(keys: HeaderEntries, comment: str) -> None:
+    lines = top_comments(keys.source.text, comment)
+    if read_fenced(keys, lines):
         return
     if chosen := _key_lines(lines):
-        _read_lines(said, lines, chosen, where=None)
-    if EXECUTOR not in said.entries:
-        _find_misspelt_executor(said, lines)
+        _read_lines(keys, lines, chosen, where=None)
+    if EXECUTOR not in keys.entries:
+        _find_misspelt_executor(keys, lines)
 
 
 _REST_OF_LINE: Final = r"(?P<text>(?:[^\r\n]|\r(?!\n))*)(?:\r?\n|\Z)"
 
 
 def top_comments(text: str, comment: str) -> list[_Line]:
-    """All comments before the first line that is something else."""
+    """The comments before the first other line."""
     pattern = re.compile(rf"(?P<before>[ \t]*+(?:{re.escape(comment)})?){_REST_OF_LINE}")
     lines: list[_Line] = []
     at = 0
@@ -63,12 +63,12 @@ def top_comments(text: str, comment: str) -> list[_Line]:
     return lines
 
 
-def read_fenced(said: HeaderEntries, lines: list[_Line]) -> bool:
+def read_fenced(keys: HeaderEntries, lines: list[_Line]) -> bool:
     """The YAML between two `---`, if there is such a block."""
     fences = [number for number, line in enumerate(lines) if line.text.strip() == "---"]
     if not fences:
         return False
-    opening, *others = (_text_span(said.source, lines[number]) for number in fences)
+    opening, *others = (_text_span(keys.source, lines[number]) for number in fences)
     if not others:
         what, fix = (
             "this '---' opens a header that is never closed",
@@ -78,7 +78,7 @@ def read_fenced(said: HeaderEntries, lines: list[_Line]) -> bool:
     if len(others) > 1:
         what, fix = "a second header begins here", "a file has one header between '---' and '---'"
         raise DocumentError(what, others[1], fix, code="second-header")
-    _read_lines(said, lines, range(fences[0] + 1, fences[1]), where=opening)
+    _read_lines(keys, lines, range(fences[0] + 1, fences[1]), where=opening)
     return True
 
 
@@ -92,9 +92,7 @@ _KEY_LINE = re.compile(r"[ \t]*+([a-z_]++):(?=[ \t]|\Z)")
 
 
 def _key_lines(lines: list[_Line]) -> set[int]:
-    """`key: value` where the key is one of a header, and what is indented below it; all else is
-    prose.
-    """
+    """Lines `key: value` with a key of a header, and the lines indented below them."""
     chosen: set[int] = set()
     indent = -1
     for number, line in enumerate(lines):
@@ -115,22 +113,22 @@ def _key_lines(lines: list[_Line]) -> set[int]:
 _ID_LINE = re.compile(r"[ \t]*+([a-z_]++):[ \t]++[\w.-]++/\S++[ \t]*+\Z")
 
 
-def _find_misspelt_executor(said: HeaderEntries, lines: list[_Line]) -> None:
+def _find_misspelt_executor(keys: HeaderEntries, lines: list[_Line]) -> None:
     """Only a line that gives the id of a tool; `# executors: two` is prose."""
     for line in lines[:MAX_ODD_NAMES]:
         found = _ID_LINE.match(line.text)
         if found and found[1] not in KEYS and is_almost(found[1], EXECUTOR):
-            span = Span(said.source, line.content + found.start(1), line.content + found.end(1))
-            said.add_misspelt(found[1], EXECUTOR, EXECUTOR, span)
+            span = Span(keys.source, line.content + found.start(1), line.content + found.end(1))
+            keys.add_misspelt(found[1], EXECUTOR, EXECUTOR, span)
 
 
 def _read_lines(
-    said: HeaderEntries, lines: list[_Line], chosen: Collection[int], *, where: Span | None
+    keys: HeaderEntries, lines: list[_Line], chosen: Collection[int], *, where: Span | None
 ) -> None:
-    source = said.source
+    source = keys.source
     with _relocate_problems(source):
         node = documents.parse(_as_yaml(source.text, lines, chosen), source.name)
-    say_all(node, said, where or Span(source, node.span.start, node.span.end))
+    add_all(node, keys, where or Span(source, node.span.start, node.span.end))
 
 
 def _as_yaml(text: str, lines: list[_Line], chosen: Collection[int]) -> str:

@@ -1,7 +1,6 @@
-"""The keys that one file says about itself, with their places, and all that is wrong with them.
+"""The keys of one header, with their places and all problems.
 
-A reader says what it finds; a problem with one key does not keep it from
-reading the others, so that the author sees every problem at once.
+A problem with one key does not stop the reading, so the author sees every problem at once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from plait.tools.items import INFORMATIONAL, Entry, Header
 
 
 class RefusedLiteral(Exception):
-    """A value that is no plain data; `what` goes on after the name of its key."""
+    """A value that is not plain data; `what` follows the name of its key in the message."""
 
     def __init__(self, what: str, where: Span, fix: str) -> None:
         self.what, self.where, self.fix = what, where, fix
@@ -81,7 +80,7 @@ def set_key(table: dict[str, Json], key: str, where: Span, value: Json) -> None:
 
 
 MAX_ODD_NAMES: Final = 200
-"""Names like `__this__` that are compared with ours; comparing is slow, and nobody has so many."""
+"""How many names like `__this__` are compared with ours, since comparing is slow."""
 
 KEYS: Final = frozenset(field_names(Header))
 EXECUTOR: Final = "executor_id"
@@ -89,7 +88,7 @@ EXECUTOR: Final = "executor_id"
 
 
 class HeaderEntries:
-    """What `source` says; `names` are the keys by their names in code."""
+    """The header in `source`; `names` maps names in code to keys."""
 
     def __init__(self, source: Source, names: Mapping[str, str]) -> None:
         self.source = source
@@ -102,14 +101,14 @@ class HeaderEntries:
     def add(self, key: str, value: Json, span: Span) -> None:
         known = self.entries.setdefault(key, Entry(value, span))
         if known.span != span:
-            what = f"'{key}' is said twice, again at line {span.position[0]}"
+            what = f"'{key}' is set twice, again at line {span.position[0]}"
             self.problems.append(
-                Problem(what, known.span, "remove all but one", (span,), "said-twice")
+                Problem(what, known.span, "remove all but one", (span,), "duplicate-key")
             )
 
     @contextmanager
     def about(self, key: str, name: str) -> Iterator[None]:
-        """What is refused inside is a problem of this key; the others are read nevertheless."""
+        """A refused literal inside becomes a problem of this key; reading goes on."""
         try:
             yield
         except RefusedLiteral as refused:
@@ -135,7 +134,7 @@ class HeaderEntries:
         return self.entries[key].value if key in self.entries else None
 
     def missing(self, key: str, what: str, fix: str, code: str) -> None:
-        """A key that is needed; nothing is added where something else is wrong with it already."""
+        """Report a required key as missing, unless it already has a problem."""
         where = self.entries[key].span if key in self.entries else Span(self.source, 0, 0)
         misspelt = closest_name(key, self.entries.keys() - KEYS - INFORMATIONAL)
         wrong = any(problem.where == where for problem in self.problems)
@@ -165,15 +164,15 @@ def is_almost(name: str, guess: str | None) -> bool:
     return guess is not None and SequenceMatcher(None, name, guess).ratio() >= _ALMOST
 
 
-def read_yaml(said: HeaderEntries, _: str) -> None:
-    node = documents.parse(said.source.text, said.source.name)
-    say_all(node, said, node.span)
+def read_yaml(keys: HeaderEntries, _: str) -> None:
+    node = documents.parse(keys.source.text, keys.source.name)
+    add_all(node, keys, node.span)
 
 
-def say_all(node: documents.Node, said: HeaderEntries, where: Span) -> None:
+def add_all(node: documents.Node, keys: HeaderEntries, where: Span) -> None:
     if not isinstance(node, documents.Mapping):
         raise DocumentError(
             "a header is a map", where, "write 'key: value' lines", code="not-a-map"
         )
     for key, value in node.entries:
-        said.add(str(key.value), value.data(), Span(said.source, key.span.start, key.span.end))
+        keys.add(str(key.value), value.data(), Span(keys.source, key.span.start, key.span.end))

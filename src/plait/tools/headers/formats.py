@@ -1,6 +1,6 @@
-"""Which reader takes which extension, and which name in code stands for which key.
+"""Choose the reader of a file by its extension, and the key by a name in code.
 
-Both stand in `system/extractors/tools.yaml`, a part of Plait: no project can
+Both tables are in `system/extractors/tools.yaml`. They are part of Plait, so a project cannot
 change how headers are read.
 """
 
@@ -24,9 +24,7 @@ from plait.tools.trust.manifest_reader import SYSTEM, manifest_header
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read` takes the mark of a comment along; `sample` shows how such a file names its
-    executor.
-    """
+    """`read` gets the mark of a comment; `sample` shows how such a file names its executor."""
 
     read: Callable[[HeaderEntries, str], None]
     sample: str
@@ -34,7 +32,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How files of one extension are read; `executor` is what such a file usually names."""
+    """How files of one extension are read; `executor` is their usual executor."""
 
     reader: Reader
     comment: str
@@ -66,7 +64,7 @@ def find_format(path: str) -> Format:
 
 @cache
 def extractors() -> Extractors:
-    """The map that comes with Plait; wrong, it is our own bug."""
+    """The tables that come with Plait; an error in them is a bug of ours."""
     path = os.path.join(SYSTEM, _MAP)
     data = _map_as_installed() or _map_as_written(path)
     extensions, names = data["extensions"], data["names"]
@@ -96,22 +94,22 @@ def _format(reader: str, comment: str, executor: str) -> Format:
 # Each reader is loaded when the first file of its kind is read.
 
 
-def _read_python(said: HeaderEntries, comment: str) -> None:
+def _read_python(keys: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.python import read_python
 
-    read_python(said, comment)
+    read_python(keys, comment)
 
 
-def _read_comments(said: HeaderEntries, comment: str) -> None:
+def _read_comments(keys: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.comments import read_comments
 
-    read_comments(said, comment)
+    read_comments(keys, comment)
 
 
-def _read_javascript(said: HeaderEntries, comment: str) -> None:
+def _read_javascript(keys: HeaderEntries, comment: str) -> None:
     from plait.tools.headers.javascript import read_javascript
 
-    read_javascript(said, comment)
+    read_javascript(keys, comment)
 
 
 _READERS: Final = {

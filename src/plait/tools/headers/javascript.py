@@ -32,18 +32,18 @@ MAX_JAVASCRIPT: Final = 1 << 20
 _BEHIND_TYPE: Final = frozenset("=,;+-*/%^~!")
 
 
-def read_javascript(said: HeaderEntries, comment: str) -> None:
-    require_size(said.source, MAX_JAVASCRIPT)
-    read_fenced(said, top_comments(said.source.text, comment))
-    _Declarations(said).read()
+def read_javascript(keys: HeaderEntries, comment: str) -> None:
+    require_size(keys.source, MAX_JAVASCRIPT)
+    read_fenced(keys, top_comments(keys.source.text, comment))
+    _Declarations(keys).read()
 
 
 class _Declarations:
     """`const NAME = literal` at the top level, in JavaScript or TypeScript."""
 
-    def __init__(self, said: HeaderEntries) -> None:
-        self.said, self.source, self.names = said, said.source, said.names
-        self.tokens = iter(Tokens(said.source))
+    def __init__(self, keys: HeaderEntries) -> None:
+        self.keys, self.source, self.names = keys, keys.source, keys.names
+        self.tokens = iter(Tokens(keys.source))
         self.last = Token("end", "", 0, 0, 0, fresh=True)
         self.token = next(self.tokens)
 
@@ -59,7 +59,7 @@ class _Declarations:
                 self.refuse_assignment(first)
 
     def refuse_assignment(self, name: Token) -> None:
-        with self.said.about(self.names[name.text], name.text):
+        with self.keys.about(self.names[name.text], name.text):
             fix = f"write const {name.text} = … as a statement of its own"
             raise RefusedLiteral("is not declared here, only assigned", self.span(name), fix)
 
@@ -69,12 +69,12 @@ class _Declarations:
             name = self.token
             self.advance()
             if name.text not in self.names:
-                self.said.check_name(name.text, self.span(name))
+                self.keys.check_name(name.text, self.span(name))
                 return
             self.skip_annotation()
             if self.token.text == "=":
                 self.advance()
-                with self.said.about(self.names[name.text], name.text):
+                with self.keys.about(self.names[name.text], name.text):
                     self.read_initializer(name)
             if self.token.text != ",":
                 return
@@ -90,7 +90,7 @@ class _Declarations:
         first = self.token
         value = self.value(0)
         self.require_end(first)
-        self.said.add(self.names[name.text], value, self.span(name))
+        self.keys.add(self.names[name.text], value, self.span(name))
 
     def skip_type(self) -> None:
         """A type is skipped, up to what cannot belong to it or the end of its line."""

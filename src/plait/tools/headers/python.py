@@ -1,6 +1,4 @@
-"""A header in Python: literals assigned to `__names__` of the module, taken from its syntax
-tree.
-"""
+"""Read a header from Python: literals assigned to `__names__`, taken from the syntax tree."""
 
 from __future__ import annotations
 
@@ -31,18 +29,18 @@ MAX_PYTHON: Final = 512 << 10
 """Characters; a syntax tree takes some hundred times the memory of its text."""
 
 
-def read_python(said: HeaderEntries, _: str) -> None:
-    places = _Places(said.source)
-    for statement in _tree(said.source, places).body:
+def read_python(keys: HeaderEntries, _: str) -> None:
+    places = _Places(keys.source)
+    for statement in _tree(keys.source, places).body:
         for target, value in _assignments(statement):
-            if target.id not in said.names:
-                said.check_name(target.id, places.of(target))
+            if target.id not in keys.names:
+                keys.check_name(target.id, places.of(target))
                 continue
-            key = said.names[target.id]
-            with said.about(key, target.id):
+            key = keys.names[target.id]
+            with keys.about(key, target.id):
                 if value is None:
                     raise computed_value_error(places.of(statement))
-                said.add(key, _value(value, places), places.of(target))
+                keys.add(key, _value(value, places), places.of(target))
 
 
 def _tree(source: Source, places: _Places) -> ast.Module:
@@ -58,7 +56,7 @@ def _tree(source: Source, places: _Places) -> ast.Module:
         what, where = f"this is not Python: {error.msg}", places.of_error(error)
         raise DocumentError(what, where, fix, code="syntax") from None
     except (RecursionError, MemoryError):
-        # The parser reports its own stack as memory; either way it says no place.
+        # The parser reports a full stack as missing memory, without a place.
         what = "this Python is nested too deeply to be read"
         raise LimitError(
             what, source.name, "split its longest expression", code="too-deep"
@@ -68,9 +66,7 @@ def _tree(source: Source, places: _Places) -> ast.Module:
 
 
 def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.Name, ast.expr | None]]:
-    """Names that a statement of the module assigns; no value where it is not simply written
-    there.
-    """
+    """The names that a statement assigns; the value is None if it is not written there."""
     match statement:
         case ast.Assign(targets, value):
             for target in targets:
