@@ -242,7 +242,7 @@ BAD = [
     (["team/report", "--project", "nowhere"], 2,  "nowhere: there is no such folder\nfix: check --project\n"),
     (["../x"],                              2,    "'../x' is not a tool id\n"),
     (["team/reprot"],                       2,    "there is no tool 'team/reprot'\nfix: did you mean 'team/report'?"),
-    (["core/primitives/subprocess"],        2,    "'core/primitives/subprocess' is a primitive: it runs tools, it is none\n"),
+    (["core/primitives/subprocess"],        2,    "'core/primitives/subprocess' is a primitive, not a tool\n"),
 ]  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def test_the_variable_is_a_number_of_seconds(
     with pytest.raises(InputError) as caught:
         grace_seconds()
     assert str(caught.value) == (
-        "the variable PLAIT_GRACE is no number of seconds from 0 to 3600\n"
+        "the variable PLAIT_GRACE is not a number of seconds from 0 to 3600\n"
         "fix: for example PLAIT_GRACE=10, or unset it: 2 s"
     )
 

@@ -383,7 +383,7 @@ NOBODY = [
     ({"type": "basic", "username": "", "password": "x"},    "config.auth.username is nothing",  "give a value"),
     ("${UNSET}",                                            "config.auth is nothing",           "give a value"),
     ({"type": "barer", "token": "x"},                       "config.auth is text, or a map",    "did you mean type: bearer?"),
-    ({"tokn": "x"},                                         "config.auth is not told by 'tokn'", "did you mean 'token'?"),
+    ({"tokn": "x"},                                         "config.auth is not set by 'tokn'", "did you mean 'token'?"),
     (["x"],                                                 "config.auth is text, or a map",    "write {type: bearer"),
 ]  # fmt: skip
 
@@ -441,7 +441,7 @@ WRONG = [
     ("http_client",  {"url": "https://x/", "retry": {"backoff": "slow"}}, "config.retry.backoff is fixed, linear or exponential"),
     ("http_client",  {"url": "https://x/", "retry": {"max_delay": "x"}}, "config.retry is given its delays in seconds"),
     ("http_client",  {"url": "https://x/", "max_redirects": "x"}, "config.max_redirects is a whole number, 0 or more"),
-    ("http_client",  {"url": "https://x/", "retry": {"atempts": 3}}, "config.retry is not told by 'atempts'"),
+    ("http_client",  {"url": "https://x/", "retry": {"atempts": 3}}, "config.retry is not set by 'atempts'"),
     ("http_client",  {"url": "https://x/", "retry": {"statuses": [True]}}, "config.retry.statuses is a list of status codes"),
     ("http_client",  {"url": "https://x/", "retry": {"any_method": "yes"}}, "config.retry.any_method is true or false"),
     ("mcp",          {"tool_name": "x"},                        "'t' names no MCP server and tool"),
@@ -771,7 +771,7 @@ def test_an_option_does_not_take_what_follows_for_a_value_that_nobody_gave(
     with pytest.raises(InputError) as caught:
         process(config)
     assert caught.value.code == "missing-parameter"
-    assert "nobody gave the argument '{u}'" in str(caught.value)
+    assert "the argument '{u}' is missing" in str(caught.value)
 
 
 # ── sizes ────────────────────────────────────────────────────────────────

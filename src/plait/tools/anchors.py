@@ -1,12 +1,12 @@
-"""What a tool can load: the files of its folder, or of its anchor.
+"""Find the files that a tool can load: those of its folder, or of its anchor.
 
-The folder of a tool comes along with it: `import helper` and `data.txt` beside the tool
-work as they do where the user has them, from bytes that were verified like the tool's own.
+The folder of a tool is copied with it, so `import helper` and `data.txt` beside the tool work, from
+bytes that were verified like the tool's own.
 
-An anchor is the folder from which its modules are imported. A runtime declares when there is one (a
-marker file in the tool's folder, and with `search_up` in one above it, up to the space), where it
-lies, and which path variables get it.  With an anchor, every file that could be loaded through it
-is verified before the start.
+An anchor is the folder from which modules are imported. A runtime declares by which marker file it
+is found (in the tool's folder, and with `search_up` in the folders above it, up to the space),
+where it lies, and which path variables get it. With an anchor, every file that could be loaded
+through it is verified before the start.
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ MOST_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class ToolFolder:
-    """The files that come along with a tool, and where they were looked for."""
+    """The files that are copied with a tool, and where they were searched."""
 
     path: str
     files: tuple[Dependency, ...]
     folders: tuple[str, ...]
     odd: tuple[str, ...]
-    """Links, and what is no plain file: they stay behind."""
+    """Links and special files; they are not copied."""
 
 
 FUNCTION: Final = "core/primitives/function"
@@ -168,7 +168,7 @@ def _scan_folder(
                 if entry.name not in excluded and not entry.name.startswith("__"):
                     todo.append(entry.path)
             elif entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):  # it has just gone: reading it will tell
+                with suppress(FileNotFoundError):  # it has just gone: reading it reports that
                     size += entry.stat(follow_symlinks=False).st_size
                 relative = os.path.relpath(entry.path, tool.space.root)
                 files.append(Dependency(entry.path, tool.space, relative))
@@ -191,7 +191,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except OSError:  # it has just gone, or is nobody's to read: then nothing in it comes along
+    except OSError:  # it has just gone, or may not be read: nothing of it is copied
         return []
 
 

@@ -1,4 +1,4 @@
-"""From a chain and parameters to a complete invocation, by the primitive that ends the chain."""
+"""Bind a chain and parameters to a complete invocation, by the primitive that ends the chain."""
 
 from __future__ import annotations
 
@@ -364,11 +364,11 @@ def _argv(
             continue
         if argv and code is None and config.is_gone(template):
             _require_option_value(argv, written, config)
-            continue  # nobody gave it
+            continue  # it was not given
         more = _words(written, config, clear)
         if not config.only_of_author(template):
             code = code or _code_at(len(argv), [*argv, *more], where)
-            # Who chooses the program itself chooses what it reads.
+            # A caller who chooses the program also chooses its input.
             if code is not None and code.program not in given and code.program < len(argv):
                 raise _value_as_code(written, code, config)
             given.update(range(len(argv), len(argv) + len(more)))
@@ -380,12 +380,12 @@ def _argv(
 
 
 def _require_option_value(argv: Sequence[str], written: Json, config: Config) -> None:
-    """Of an option whose value is left away, what stands behind it would become the value."""
+    """An option without its value would take the next word as its value."""
     from plait.template.options import takes_next_word
 
     if takes_next_word(argv):
         raise InputError(
-            f"nobody gave the argument '{written}', which an option before it takes as its value",
+            f"the argument '{written}' is missing, and an option before it needs it as its value",
             config.where,
             "give it, or declare the parameter as required or with a default",
             code="missing-parameter",
@@ -434,7 +434,7 @@ class _Where:
 
 
 _UNKNOWN: Final = "\0"
-"""Stands for a word of which it is asked whether it would be code, whatever it holds."""
+"""A word with an unknown value, to test whether it would be code."""
 _HARMLESS: Final = frozenset({"--project-path", "--noprofile", "--norc"})
 """Options of Plait's own runtimes: to load the tables of all others takes longer than to start a
 tool.
@@ -740,7 +740,7 @@ def _authorisation(auth: Json, config: Config) -> tuple[str, str]:
         raise _bad_config(config, "auth", f"text, or a map whose type is {', '.join(_AUTH)}", fix)
     known = ("type", "header", *_AUTH[kind])
     for key in auth.keys() - set(known):
-        raise _bad_config(config, "auth", f"not told by '{key}'", _suggest_key(key, known))
+        raise _bad_config(config, "auth", f"not set by '{key}'", _suggest_key(key, known))
     if kind == "basic":
         from base64 import b64encode
 
@@ -791,7 +791,7 @@ def _retry(config: Config) -> HttpRetry:
     }
     known = field_names(HttpRetry)
     for key in given.keys() - set(known):
-        raise _bad_config(config, "retry", f"not told by '{key}'", _suggest_key(key, known))
+        raise _bad_config(config, "retry", f"not set by '{key}'", _suggest_key(key, known))
     retry = replace(HttpRetry(), **given)
     if not _is_whole(retry.attempts, least=1):
         raise _bad_config(

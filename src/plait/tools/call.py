@@ -1,8 +1,7 @@
 """Call a tool: chain, rules, trust, environment, invocation, primitive, envelope.
 
-A dry run is the same road, stopped before the primitive.  Nothing of a project
-is executed on the way: headers are read, bytes are verified, and what was
-verified is what runs.
+A dry run takes the same steps and stops before the primitive. Nothing of a project is executed on
+the way: headers are read, bytes are verified, and the verified bytes run.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class Toolbox:
     ask: Ask | None = None
     dotenv_allowed: frozenset[str] = frozenset()
     timeout: float | None = None
-    """Seconds that the caller gives a tool, whatever its author wrote."""
+    """The caller's timeout in seconds; it overrides the author's."""
     own_project: str | None = None
     """The user's, where tools take another folder for the project: its `.env` and its interpreters
     count.
@@ -130,17 +129,17 @@ class PreparedTool:
     """The chain, as the envelope of a result shows it."""
     env_names: tuple[str, ...]
     secrets: frozenset[str] = field(repr=False)
-    """Whatever counts as one around the tool: hidden in messages, which are for people."""
+    """Every secret around the tool; hidden in messages, which are for people."""
     handed: frozenset[str] = field(repr=False)
     """Those that the tool is given: hidden in its data too, where a mask too many would be a false
     answer.
     """
     rests_on: tuple[Place, ...] | None
-    """Whatever was looked at for it; None if that cannot be told."""
+    """Whatever was looked at for it; None if that cannot be can_cache."""
     copied: tuple[tuple[str, str], ...] = ()
     """Folders of verified copies, each with the one that the user knows."""
     left_out: tuple[str, ...] = ()
-    """What lies beside the tool and did not come along, and why."""
+    """Files beside the tool that were not copied, with reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ class PreparedCall:
 
     @property
     def secrets(self) -> SecretMask:
-        """What messages may not show: whatever counts as a secret around the tool."""
+        """The secrets around the tool; messages do not show them."""
         return SecretMask(self.ready.secrets, self.params)
 
     @property
@@ -500,9 +499,9 @@ def _prepare_tool(
     )
     around = _surroundings(toolbox, project_trusted=trusted, dry=dry)
     environment = _environment(toolbox, chain, anchored, context, around, project_trusted=trusted)
-    # A tool with files beside it is looked at anew each time, as are searches that no path tells.
+    # Files beside a tool are checked again each time, and so are searches that depend on no path.
     alone = anchored is None and not may_load_beside(anchored, declared, chain.tool)
-    told = alone and toolbox.spaces.project is not None and None not in around.looked
+    can_cache = alone and toolbox.spaces.project is not None and None not in around.looked
     ready = PreparedTool(
         chain=chain,
         pairs=pairs,
@@ -531,7 +530,7 @@ def _prepare_tool(
                 )
             )
         )
-        if told
+        if can_cache
         else None,
         copied=copied,
         left_out=(*(f"{verdict.item.path}: {verdict.why}" for verdict in unspoken), *odd.values()),
@@ -583,7 +582,7 @@ def _places_of_trust(trust: Trust, verdict: TrustDecision) -> Iterator[Place]:
 
 
 def _parent_folders(item: ToolFile) -> Iterator[str]:
-    """Every folder from an item up to its space: whoever can write one of them can write the
+    """Every folder from an item up to its space: write access to one of them is write access to the
     item.
     """
     folder = item.path

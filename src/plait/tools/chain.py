@@ -1,8 +1,7 @@
-"""What runs what: tool → runtime … → primitive, each file read once.
+"""Build the chain of a tool: tool → runtime … → primitive, each file read once.
 
-A chain is remembered until something it rests on changes: one of its files, or
-a folder in which a file could appear that would shadow one of them.  Asking for
-an unchanged chain costs a few `stat` calls and reads nothing.
+A chain is kept until one of its files changes, or a folder in which a file could appear that would
+shadow one of them. Getting an unchanged chain costs a few `stat` calls and reads nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PRIMITIVES: Final = (
 )
 """Terminal elements; they need no file."""
 FLOW: Final = "core/primitives/flow"
-"""Runs nothing itself: the steps of such a tool are performed by whoever calls it."""
+"""It runs nothing itself: the caller performs the steps of such a tool."""
 
 # ── what something rests on ──────────────────────────────────────────────
 
@@ -45,19 +44,19 @@ class Look:
 
     stat: Callable[[str], os.stat_result]
     whole: bool = True
-    """Has everything to stay as it is, or only to be the same folder, whatever happens in it?"""
+    """Must everything stay the same, or only the identity of the folder?"""
 
 
 FILE: Final = Look(os.lstat)
 """A file, and no link."""
 TARGET: Final = Look(os.stat)
-"""A folder, to which nothing is added and from which nothing goes; or what a link leads to."""
+"""The entries of a folder, or the target of a link."""
 IDENTITY: Final = Look(os.stat, whole=False)
 
 Place: TypeAlias = tuple[Look, str]
 """A path, and the way to look at it."""
 FileWitness: TypeAlias = tuple[Look, str, State | None]
-"""A place, and what was seen there; None if nothing was."""
+"""A place and its state; None if there was nothing."""
 
 # What changed so recently may change again within the clock's grain and look the same.
 _RACY: Final = 0.1
@@ -72,7 +71,7 @@ def witness(look: Look, path: str) -> FileWitness:
 
 
 def unchanged(witnesses: Iterable[FileWitness]) -> bool:
-    """Does everything look as it did?"""
+    """Is everything unchanged?"""
     # In one piece, and attribute by attribute: half of what a warm call costs is spent here.
     for look, path, state in witnesses:
         try:
@@ -107,7 +106,7 @@ def watched_path(path: str) -> Place:
 
 
 def witness_above(path: str) -> FileWitness:
-    """The nearest folder above a path that is there: what comes to stand at the path changes it."""
+    """The nearest existing folder above a path: it changes when the path appears."""
     while True:
         above = os.path.dirname(path)
         found = witness(TARGET, above)
@@ -212,7 +211,7 @@ class Chains:
             executor = item.header.executor_id
             if executor is None:
                 raise InputError(
-                    f"'{item.id}' names no executor, and it is no primitive",
+                    f"'{item.id}' names no executor and is not a primitive",
                     item.path,
                     "write executor_id, for example core/runtimes/python/script; "
                     f"primitives: {', '.join(PRIMITIVES)}",
@@ -221,7 +220,7 @@ class Chains:
             current, within = executor, found.space
         if not elements:
             raise InputError(
-                f"'{item_id}' is a primitive: it runs tools, it is none",
+                f"'{item_id}' is a primitive, not a tool",
                 fix="call a tool whose chain ends there",
                 code="not-a-tool",
             )
@@ -238,7 +237,7 @@ class Chains:
             f"'{child.id}' is executed by '{item_id}', "
             f"which does not exist in the {child.space} space or below",
             child.path,
-            f"did you mean '{guess}'?" if guess else "look at 'plait tools' for what there is",
+            f"did you mean '{guess}'?" if guess else "'plait tools' lists all tools",
             code="missing-executor",
         )
 

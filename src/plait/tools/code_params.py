@@ -1,13 +1,11 @@
-"""Parameters that are read as code: what a schema marks, and how values get there.
+"""Parameters that are code: how a schema marks them, and how values reach them.
 
     x-code: shell            the parameter is code in this language
-    x-code-values: values    `${name}` in the code stands for the value of that name in the
-    parameter `values`
+    x-code-values: values    `${name}` in the code is the value of that name in `values`
 
-A value never fills such a parameter.  A tool that names `x-code-values` binds: a placeholder in its
-code becomes `${value_1}`, and the value goes into that other parameter.  Of any other tool the
-placeholder is refused.
-Everybody who fills the parameters of a tool does it by `CodeParams.fill`.
+A value never becomes part of such a parameter. If the tool has `x-code-values`, a placeholder in
+the code becomes `${value_1}` and its value goes into that other parameter. Otherwise the
+placeholder is refused. All code that fills parameters of tools uses `CodeParams.fill`.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ class CodeParams:
         return list(_places(template.root, roots, None, ()))
 
     def refusals(self, template: Template) -> list[Problem]:
-        """Every placeholder that may not stand where it does, whatever its value."""
+        """Every placeholder that is refused for any value."""
         return [
             problem for place in self.places(template) for problem in _refusals(place, self.tool_id)
         ]
@@ -116,7 +114,7 @@ def schema_slips(schema: Json) -> Iterator[tuple[str, str]]:
                 "x-code"
             ):
                 meant = VALUES if "val" in str(key).lower() else CODE
-                yield f"'{key}' is no mark of a parameter", f"did you mean '{meant}'?"
+                yield f"'{key}' is not a mark of a parameter", f"did you mean '{meant}'?"
         language, values = part.get(CODE), part.get(VALUES)
         if CODE in part and not (isinstance(language, str) and language.strip()):
             yield f"'{CODE}' names a language", f"write {CODE}: shell, python, sql, regex, …"

@@ -1,11 +1,9 @@
-"""The execution config of a chain: merged, then filled once.
+"""The config of a chain: merged, then filled once.
 
-Primitive first, tool last, maps merged deeply.  Author-written values may refer
-to other author-written values (`{name}`) and to the environment (`${NAME}`);
-they are filled in the order of their dependencies, and a circle is an error.
-What a caller gives is a leaf: nothing ever looks for a placeholder inside it.
-A key that an author wrote is the author's: a caller's parameter of that name
-takes its place only if the tool's schema declares such a parameter.
+Primitive first, tool last, maps merged deeply. Values that an author wrote may refer to other such
+values (`{name}`) and to the environment (`${NAME}`). They are filled in the order of their
+dependencies; a circle is an error. A caller's value is never searched for placeholders. A caller's
+parameter replaces a key of the same name only if the tool's schema declares it.
 """
 
 from __future__ import annotations
@@ -204,7 +202,7 @@ class Config:
         return name not in self.written or self._of_author(self.template(self.written[name]), seen)
 
     def has_unresolved(self, template: Template) -> bool:
-        """Does a `{name}` of it stand for nothing?"""
+        """Does it have a `{name}` without a value?"""
         names = self.names_for(template)
         return any(
             placeholder.kind == "param" and placeholder not in names
@@ -222,7 +220,7 @@ class Config:
         return is_unresolved(template.leaf.program.parts, given, self.env)
 
     def names_for(self, template: Template) -> dict[str, Json]:
-        """What the `{name}` placeholders of a template stand for."""
+        """The values of the `{name}` placeholders of a template."""
         wanted = self._plan.param_names(template)
         return {
             name: self._leaf(name)
@@ -289,7 +287,7 @@ class _Plan:
         return known
 
     def is_open(self, name: str) -> bool:
-        """May a caller's parameter of this name stand for `{name}`?"""
+        """May a caller's parameter of this name be used as `{name}`?"""
         if name in _OUT_OF_REACH:
             return False
         return name not in self.written or name in self._declared

@@ -1,9 +1,9 @@
-"""The environment of a tool: a small fixed list, what its chain declares, and a project's `.env`.
+"""The environment of a tool: a fixed list, what its chain declares, and the project's `.env`.
 
-Tool over runtime over primitive.  Where a chain has an `env_config`, the `.env` of a trusted
-project is loaded for it, but for its secrets: those reach a tool that names them and no other.
-A variable is a secret if a header declares it, or its name or the form of its value says so.
-A `.env` can never choose an interpreter, `PATH`, or a variable through which a loader runs code.
+Tool over runtime over primitive. A chain with an `env_config` gets the `.env` of a trusted project,
+except its secrets: those reach only a tool that names them. A variable is a secret if a header
+declares it, or by its name or the form of its value. A `.env` can never choose an interpreter,
+`PATH`, or a variable that makes a loader run code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DotEnv:
     """Names and their values in the order of the file, before they refer to each other."""
     refused: tuple[str, ...] = ()
     unread: tuple[int, ...] = ()
-    """The numbers of lines that are no variable; what stands there may be a secret."""
+    """Lines that are not a variable, by number only: they may hold a secret."""
 
     def expand(self, host: Mapping[str, str]) -> dict[str, str]:
         """The values; one may refer to those above it and to `host`, and to nothing else."""
@@ -89,9 +89,9 @@ class Environment:
     lookup: Mapping[str, str] = field(repr=False)
     refused: tuple[str, ...] = ()
     unread: tuple[int, ...] = ()
-    """Lines of the project's `.env` that are no variable."""
+    """Lines of the project's `.env` that are not a variable."""
     secrets: frozenset[str] = frozenset()
-    """Names of `lookup` whose values nobody may see."""
+    """Names of `lookup` with secret values."""
 
     @property
     def plain(self) -> dict[str, str]:
@@ -191,7 +191,7 @@ def _config_values(
     for name, template in config.env.items():
         compiled = author_template(template)
         if is_unresolved(compiled.leaf.program.parts, context, seen):
-            continue  # as everywhere in a config: one `{name}` that nobody gives is left away
+            continue  # as everywhere in a config: a `{name}` without a value is left out
         value = compiled.render(context, env=seen)
         text = value.reveal() if isinstance(value, Secret) else str(value)
         sources = [
@@ -202,7 +202,7 @@ def _config_values(
         )
         seen[name] = text
         origin = ".env" if of_file else role
-        # What is made of a secret is one, under whatever name.
+        # A value made from a secret is a secret under any name.
         yield name, EnvValue(text, origin, any(placeholder in secrets for placeholder in sources))
 
 

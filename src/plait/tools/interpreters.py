@@ -1,6 +1,6 @@
-"""Find the program that runs a tool, without running anything on the way.
+"""Find the program that runs a tool, without running anything.
 
-What was tried is remembered, so that a failure can say where it looked.
+The search records where it looked, for its error message.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class SearchPaths:
     host: Mapping[str, str]
     home: str
     ask: Ask | None = None
-    """Runs what an interpreter of type `command` names; without it (a dry run) nothing is run."""
+    """Runs the command of an interpreter of type `command`; None in a dry run."""
     looked: list[str | None] = field(default_factory=list, compare=False, repr=False)
-    """Filled by searches: the paths that decided what was found; None for what no path tells."""
+    """The paths that decided the searches; None for a result that depends on no path."""
 
     def is_program(self, path: str) -> bool:
         self.looked.append(path)
@@ -148,7 +148,7 @@ def _read_versions(files: Sequence[str], around: SearchPaths) -> Iterator[str]:
 def _on_path(name: str, around: SearchPaths) -> str | None:
     if "/" in name:
         return name if around.is_program(name) else None
-    # Not from relative folders of PATH: those lie in whatever folder we happen to stand in.
+    # Not from relative folders of PATH: they depend on the current folder.
     folders = around.host.get("PATH", os.defpath).split(os.pathsep)
     places = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
     return next((path for path in places if around.is_program(path)), None)

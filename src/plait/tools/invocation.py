@@ -1,8 +1,7 @@
-"""All that a primitive needs, with no placeholder left.
+"""An invocation: all data that a primitive needs, without placeholders.
 
-An invocation is data: a dry run prints it, a primitive carries it out.  Whatever
-a caller gave is in it as a leaf (stdin, a parameter, an argument), never as text
-that somebody will read as a template again.
+A dry run prints it, a primitive executes it. A caller's value is in it as a leaf (stdin, a
+parameter, an argument) and is never read as a template again.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ DEFAULT_MAX_OUTPUT = 16 << 20
 class CallLimits:
     timeout: float = DEFAULT_TIMEOUT
     max_output: int = DEFAULT_MAX_OUTPUT
-    """Bytes of output; what prints more has failed."""
+    """Bytes of output; a call that prints more fails."""
     overflow: str = ""
-    """The folder in which all of such an output is kept; without one it is dropped."""
+    """The folder for a complete output beyond the limit; empty: it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class ProcessCall:
 
 @dataclass(frozen=True, slots=True)
 class HttpRetry:
-    """How often and how patiently a request is tried again."""
+    """How often and after which pauses a request is repeated."""
 
     attempts: int = 1
     backoff: Literal["fixed", "linear", "exponential"] = "exponential"
@@ -47,9 +46,7 @@ class HttpRetry:
     max_delay: float = 30.0
     statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
     any_method: bool = False
-    """Repeat a POST or PATCH too when the server may have acted on it: the author says it does no
-    harm.
-    """
+    """Repeat a POST or PATCH too, although the server may have acted on the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +121,7 @@ Invocation: TypeAlias = ProcessCall | RequestCall | FunctionCall | McpCall
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveResult:
-    """What a primitive brought back, whatever kind it was."""
+    """The result of a primitive of any kind."""
 
     success: bool
     data: Json
@@ -137,7 +134,7 @@ class PrimitiveResult:
     """The file that holds all of an output that went beyond the limit."""
     metadata: Mapping[str, Json] = field(default_factory=dict)
     printed: str | None = field(default=None, repr=False)
-    """What a process printed, letter by letter; `data` is what that means."""
+    """The output of a process, character by character; `data` is its meaning."""
 
 
 _SECRET_WORDS: Final = frozenset(
@@ -157,8 +154,6 @@ _SECRET_WORDS: Final = frozenset(
 
 
 def display_header(name: str, value: str) -> str:
-    """A header of a request or an answer for people: whatever is called like a credential is
-    masked.
-    """
+    """The value of a header for people; masked if its name looks like a credential."""
     words = name.lower().replace("_", "-").split("-")
     return value if _SECRET_WORDS.isdisjoint(words) else MASK

@@ -1,7 +1,7 @@
-"""One file of a space: its bytes, its digest, and a typed header.
+"""A file of a space: its bytes, its digest and a typed header.
 
-Headers are read, never executed.  A header that says something wrong is an
-error at its place; all wrong things of one file come together.
+Headers are read, never executed. An error in a header names its place; all errors of one file are
+raised together.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class Header:
     outputs: tuple[str, ...] = ()
     child_constraints: Mapping[str, Constraint] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
-    """Names of variables and parameters whose values nobody may see."""
+    """Names of variables and parameters with secret values."""
     once: bool = False
-    """Where nobody knows how a call ended, rather ask than make it again."""
+    """If it is unknown how a call ended, ask before calling again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class _HeaderReader:
         )
 
     def _flow(self) -> tuple[str | None, frozenset[str]]:
-        """What runs it if nothing is said, and which more keys there are."""
+        """The default executor of a flow, and its further keys."""
         named = self.entries.get("tool_type")
         return (
             FLOWS.get(str(named.value), (None, frozenset()))
@@ -267,12 +267,12 @@ class _HeaderReader:
     def _read_required_inputs(self) -> tuple[str, ...]:
         """All of them, but for those that say that they are not required, or have a default."""
         names, entry = self._names("inputs"), self.entries.get("inputs")
-        said = entry.value if entry is not None else None
+        value = entry.value if entry is not None else None
         listed = (
-            list(said.values())
-            if isinstance(said, dict)
-            else said
-            if isinstance(said, list)
+            list(value.values())
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
             else []
         )
         return tuple(
@@ -419,9 +419,9 @@ class _HeaderReader:
         constraints: dict[str, Constraint] = {}
         bounds = ("min_version", "max_version")
         direct = {key: value[key] for key in bounds if key in value}
-        said = {EVERY_CHILD: direct} if direct else {}
+        for_all = {EVERY_CHILD: direct} if direct else {}
         for child, limits in {
-            **said,
+            **for_all,
             **{one: value[one] for one in value if one not in direct},
         }.items():
             assert entry is not None

@@ -1,8 +1,8 @@
-"""Is a chain allowed?  Every adjacent pair is checked, and every problem is told.
+"""Check whether a chain is allowed: each pair of neighbours, with all problems.
 
 space    a child may depend on its own space and those of lower precedence
-i/o      what a parent needs must be among what the child declares to give
-version  a parent may demand a range of versions of a child
+i/o      a child must declare the output that its parent needs
+version  a parent may require a range of versions of a child
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Verified bytes, put where a program can open them: what was verified is what runs.
+"""Copies of verified files, so that the verified bytes are those that run.
 
-A tool's file (and, with an anchor, every verified file below it) is copied into
-a folder of the user that is named by the digest of its contents.  The original
-may change between check and start; the copy does not.  A folder that exists is
-used again, so an unchanged tool costs one `stat`.
+A tool's file (with an anchor, every verified file below it) is copied into a folder of the user,
+named by the digest of its contents. The original may change between check and start; the copy does
+not. An existing folder is used again, so an unchanged tool costs one `stat`.
 
-The cache is bounded.  Whoever makes a copy removes those that were not used for
-the longest time, and never one that a living process has used: each process
-holds a shared lock on one byte of the file `.lock` for each copy, and only a copy
-whose byte nobody holds is removed.  The system lets go of the locks of a process
-that ends, however it ends.
+The cache is bounded. Making a copy removes those that were unused longest, but none that a running
+process uses: each process holds a shared lock on one byte of the file `.lock` per copy, and only a
+copy without a lock is removed. The system releases the locks of a process when it ends, in any way.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ INSTALLED: Final = "node_modules"
 
 
 ABANDONED: Final = 3600.0
-"""Seconds after which a copy that nobody has finished is taken for one that nobody will."""
+"""Seconds after which an unfinished copy counts as abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much is kept of what nobody uses."""
+    """How many unused copies are kept."""
 
     copies: int = 500
     size: int = 512 << 20
@@ -112,7 +109,7 @@ class Snapshots:
         try:
             try:
                 self._place(folder, files, packages)
-            except FileNotFoundError:  # somebody removes the whole cache just now
+            except FileNotFoundError:  # the whole cache is being removed
                 self._place(folder, files, packages)
         except OSError as error:
             raise_machine_limit(error)
@@ -151,7 +148,7 @@ class Snapshots:
     # ── who uses what ────────────────────────────────────────────────────
 
     def _use(self, folder: str) -> None:
-        """From now on, and as long as this process lives, nobody removes this copy."""
+        """Keep this copy from being removed until this process ends."""
         with self._starting:
             try:
                 self._open_locks()
@@ -190,7 +187,7 @@ class Snapshots:
     # ── room ─────────────────────────────────────────────────────────────
 
     def _make_room(self) -> None:
-        """Remove what is beyond the limits and in nobody's use; the oldest first."""
+        """Remove unused copies beyond the limits, the oldest first."""
         import shutil
 
         copies = sorted(_copies(self.root))
@@ -299,7 +296,7 @@ def _hold(locks: int, folder: str) -> None:
 
 
 def _try_lock(locks: int, folder: str) -> bool:
-    """Have a copy alone, if nobody uses it."""
+    """Lock a copy exclusively, if it is unused."""
     if _SET is None:
         return False
     try:
@@ -315,7 +312,7 @@ def _let_go(locks: int, folder: str) -> None:
 
 
 def _byte(kind: int, folder: str) -> bytes:
-    """The `struct flock` of the one byte that stands for a copy."""
+    """The `struct flock` of the byte of a copy."""
     from struct import pack
 
     return pack("hhqqi4x", kind, os.SEEK_SET, int(os.path.basename(folder)[:15], 16), 1, 0)

@@ -1,11 +1,11 @@
-"""Where items live: the project's space, the user's, and the system's.
+"""The spaces of tools: that of the project, of the user, and of the system.
 
     project   <project>/.ai            precedence 3
     user      $USER_SPACE/.ai or ~/.ai precedence 2
     system    package data and bundles precedence 1
 
-An id is the path of a file below `tools/` without its extension.  The first
-space that has it answers; an id can never name anything outside its space.
+An id is the path of a file below `tools/` without its extension. The first space with that id wins;
+an id cannot name a file outside of its space.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RENAMED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A folder of items; `bundle` tells several system folders apart."""
+    """A folder of items; `bundle` distinguishes several system folders."""
 
     name: SpaceName
     root: str
@@ -120,7 +120,7 @@ class Spaces:
     ) -> ToolLocation | None:
         """The file that answers an id, looked for from the space of `within` downwards.
 
-        `looking` is told each space and id, just before the file is looked for there.
+        `looking` gets each space and id just before the file is searched there.
         """
         names = tuple(dict.fromkeys((normalize_id(item_id), current_id(item_id))))
         found = _first(_visible_spaces(self.spaces, within), folder, names, looking)

@@ -24,7 +24,7 @@ from plait.tools.environment import Environment
 from plait.tools.rules import check_pairs
 
 SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
-"""For a parameter of which nobody says what it is."""
+"""For a parameter without a type."""
 _BY_TYPE: Final[Mapping[str, Json]] = {
     "string": "x", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None,
 }  # fmt: skip
@@ -35,7 +35,7 @@ _OF_VALUES: Final = frozenset(
 
 
 def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
-    """All problems of a chain that stand in its files."""
+    """All problems that the files of a chain have."""
     found = [problem for pair in check_pairs(chain) for problem in pair.problems]
     found += _schema_problems(chain)
     if chain.primitive != FLOW:
@@ -67,7 +67,7 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
 
 
 def _folder_problems(chain: Chain, project: str | None) -> tuple[Problem, ...]:
-    """Why the folder of a tool cannot come along with it."""
+    """Why the folder of a tool cannot be copied with it."""
     try:
         tool_folder(chain, find_anchor(chain, project))
     except PlaitError as error:

@@ -140,8 +140,11 @@ SLIPS = [
     ({"properties": {"x-code": {"type": "string"}}}, []),  # a parameter that is called so
     ({"properties": {"c": {"x-code": True}}}, ["'x-code' names a language"]),
     ({"properties": {"c": {"x-code": ""}}}, ["'x-code' names a language"]),
-    ({"properties": {"c": {"x_code": "sql"}}}, ["'x_code' is no mark of a parameter"]),
-    ({"properties": {"c": {"items": {"x-Code": "sql"}}}}, ["'x-Code' is no mark of a parameter"]),
+    ({"properties": {"c": {"x_code": "sql"}}}, ["'x_code' is not a mark of a parameter"]),
+    (
+        {"properties": {"c": {"items": {"x-Code": "sql"}}}},
+        ["'x-Code' is not a mark of a parameter"],
+    ),
     (
         {"properties": {"c": {"x-code-values": "v"}, "v": {}}},
         ["'x-code-values' stands beside 'x-code'"],
