@@ -306,6 +306,7 @@ REFUSED = [
     (".sh", "# ---\n# only words\n# ---\n", ["1:3: a header is a map"]),
     (".sh", "# ---\n# executor_id: a\n#   name: b\n# ---", ["3:9: a ':' stands where no key can be"]),
     (".sh", "# ---\n# executor_id: a\n# versoin: 1\n# ---", ["3:3: 'versoin' is not a key of a tool"]),
+    (".yaml", "execr:", ["1:1: this tool says no executor_id"]),
     (".sh", "echo\n# executor_id: a", ["1:1: this tool says no executor_id"]),
     (".js", "const __executor_id__ = 'a' + b", [f"1:25: '__executor_id__' {COMPUTED}"]),
     (".js", "const __executor_id__ = 'a'\n+ b", [f"1:25: '__executor_id__' {COMPUTED}"]),

@@ -135,7 +135,7 @@ class PreparedTool:
     answer.
     """
     rests_on: tuple[Place, ...] | None
-    """Whatever was looked at for it; None if that cannot be can_cache."""
+    """All paths that were looked at for it; None if they cannot be listed."""
     copied: tuple[tuple[str, str], ...] = ()
     """Folders of verified copies, each with the one that the user knows."""
     left_out: tuple[str, ...] = ()

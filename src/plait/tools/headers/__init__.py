@@ -206,8 +206,12 @@ NO_HEADER: Final = "no-header"
 
 def _build_header(keys: HeaderEntries, form: Format, kind: str) -> Header:
     if kind == "tool" and not keys.problems and not any(map(_looks_like_key, keys.entries)):
-        keys.missing("executor_id", "this tool says no executor_id", _executor_fix(form), NO_HEADER)
-        raise DocumentError.together(keys.problems)
+        raise DocumentError(
+            "this tool says no executor_id",
+            Span(keys.source, 0, 0),
+            _executor_fix(form),
+            code=NO_HEADER,
+        )
     try:
         header = parse_header(keys.entries, kind=kind)
     except DocumentError as error:
