@@ -1,4 +1,4 @@
-"""Names and their values: frames with seven levels, and the computed sources behind them."""
+"""Variables and their values: frames with seven levels, then computed values."""
 
 from plait.scope.computed import CacheStats, Sources
 from plait.scope.frames import LEVELS, Frame, Origin, Scope

@@ -1,10 +1,9 @@
 """Computed values: `env.X`, `file:`, `cmd:`, `date:`, `uuid`, and their cache.
 
-What the template engine may not touch comes in here through parameters: the
-directory, the environment, the clock, a source of uuids, and a function that
-runs bound shell text.  A `Sources` lives as long as one run.  Environment, files
-and commands are remembered in a least-recently-used cache of 100, keyed by
-kind, argument and directory; `date` and `uuid` never are.
+The directory, the environment, the clock, a source of uuids and a function that runs bound shell
+text are parameters, since templates may not touch them. A `Sources` belongs to one run. It caches
+100 values of environment, files and commands by kind, argument and directory; `date` and `uuid` are
+never cached.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Names and their values, innermost frame first.
+"""Variables and their values, innermost frame first.
 
-The first segment of a path picks the frame, and that frame answers alone: an
-item without a `name` does not borrow the `name` of an outer item.  Inside one
-frame seven levels apply; computed values are the last resort of all frames.
+The first segment of a path picks the frame, and only that frame answers: an item without a `name`
+does not use the `name` of an outer item. A frame has seven levels. Computed values come after all
+frames.
 
-A scope is immutable.  `names` holds every visible name in one plain dict, built
-once per scope, because that is what a rendering reads.
+A scope is immutable. `names` holds every visible name in one plain dict, built once per scope,
+because rendering reads that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Templates: text with placeholders, parsed once, filled by stages, put in place by sinks.
+"""Templates: text with placeholders, parsed once, filled in stages, written by sinks.
 
-Reading order: `nodes`, `profiles`, `grammar`, `filters`, `program`, `template`,
-`codegen`, `sinks`, `shell_places`, `shell_words`, `shell_rules`, `shell_lexer`,
-`shell`.  Everything here is pure: no files, clock, environment, randomness or
-processes.
+Reading order: `nodes`, `profiles`, `grammar`, `filters`, `program`, `template`, `codegen`, `sinks`,
+then in `shell/` `places`, `words`, `rules`, `lexer`, `binding`, `script`. Everything here is pure:
+no files, clock, environment, randomness or processes.
 """

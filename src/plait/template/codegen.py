@@ -1,13 +1,11 @@
-"""One generated function for a hot template: the lookups of its plain placeholders, inlined.
+"""Generate one function for a hot template, with the lookups of its plain placeholders inlined.
 
-The function is an optimist.  It reads plain names from one dict and joins; any
-surprise (a missing name, a list where a map was expected, a number where text
-was) raises, and the careful rendering starts again from the beginning.  So this
-module may be wrong about speed, never about meaning.
+The function assumes that values look like those at hand when it was made: which placeholders hold
+text, which numbers, which defaults are used. Anything else (a missing name, a list instead of a
+map, a number instead of text) raises, and the closures render the template from the beginning. So
+this module can cost time, but never change a result.
 
-The values at hand when the function is made shape it: which placeholders hold text,
-which numbers, which defaults are used.  Text of the author enters the generated
-source only as `repr` literals.
+The author's text enters the generated source only as `repr` literals.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Formats (`${x:json}`) and filters (`${x | upper}`): two closed tables of pure functions.
 
-Filters are total: they answer for every JSON value.  A format may refuse a
-value that it cannot write (`:int` of `abc`).  Nothing here reads attributes,
-calls what a value brings along, or knows format specs.
+A filter accepts every JSON value. A format may refuse a value that it cannot write, such as `:int`
+of `abc`. Nothing here reads attributes, calls methods of values or uses format specs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""JSONPath, RFC 9535: one environment for everything that asks by a path.
+"""JSONPath, RFC 9535: one environment for all queries.
 
-The library has two lines, and which one is installed depends on the version of Python.  Only names
-that both export are used; what differs between them stands in this file.  `match` and `search` are
-RE2's: a path may come from anybody, and so may the data.
+Two major versions of the library exist, depending on the version of Python. Only names that both
+export are used; this file hides the differences. `match` and `search` use RE2, since neither the
+path nor the data is trusted.
 """
 
 from __future__ import annotations

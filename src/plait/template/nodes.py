@@ -1,8 +1,8 @@
 """A parsed template: text and placeholders, each with its place.
 
-Nodes are frozen and hold offsets, not sources, so that one parse serves every
-place where the same text stands.  A `Filled` is a placeholder that a stage has
-answered: its value is inert, no later stage looks into it.
+Nodes are frozen and hold offsets, not sources, so one parse serves every occurrence of the same
+text. A `FilledPlaceholder` has been answered by a stage; no later stage reads its value as a
+template.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The operators of conditions: a builder checks the operand once and gives the test of a found
-value.
+"""The operators of conditions: a builder checks the operand once and returns the test of a value.
 
-What an operator means stands in `conditions`; what it refuses, and in which
-words, stands here.  A refusal names kinds of values, never a value.
+`conditions` says what an operator means; this module says what it refuses, and how the message
+reads. A message names kinds of values, never a value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which words of a command its program reads as options.
+"""Decide which words of a command its program reads as options.
 
-A value is one argument, and a program may read an argument that begins with `-` as an option.  It
-does not where an option before takes the word as its value, behind `--`, or where the program has
-ended its options already.  The tables say this of common programs.  Of every other program each
-word before `--` can be an option, unless it is a number.
+A value is one argument, and a program may read an argument that begins with `-` as an option. It
+does not where an earlier option takes the word as its value, after `--`, or where the program has
+ended its options. The tables know this for common programs. For every other program, each word
+before `--` can be an option, unless it is a number.
 """
 
 from __future__ import annotations

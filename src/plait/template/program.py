@@ -1,8 +1,8 @@
-"""A parsed template made runnable: one closure per placeholder.
+"""A parsed template that can be rendered: one closure per placeholder.
 
-This is the only meaning of a placeholder.  Generated code (`codegen`) may answer the
-simple placeholders faster; whatever it does not answer comes back here, where every
-missing name of the whole template is collected before anything is reported.
+The closures define what a placeholder means. Generated code (`codegen`) answers the simple ones
+faster and falls back to the closures, which collect every missing name of the whole template before
+reporting.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ FEW_PLACEHOLDERS: Final = 64
 added up.
 """
 MOST_GUESSES: Final = 20
-"""For so many missing names a person is told what they may have meant."""
+"""The number of missing names for which the message suggests a known one."""
 MOST_LISTED: Final = 1000
-"""Of so many known names somebody is told who asks for one that is not there."""
+"""The number of known names that a message about a missing one lists."""
 FALLBACK_ROOTS: Final = frozenset({"env", "uuid", "ARG", "ARGUMENT", "FILE", "FILE_PATH"})
 """The only roots for which `Lookup.fallback` may have an answer."""
 

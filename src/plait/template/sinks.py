@@ -1,12 +1,12 @@
-"""Where a value becomes bytes: one rule per destination.
+"""Write values to their destination: one rule per sink.
 
     value    typed, nothing converted          json     the tree is filled, then serialised once
-    text     the text form                     url      percent-encoded for the part it lands in
+    text     the text form                     url      percent-encoded for its part of the URL
     argv     one value, one argument           header   CR, LF and NUL refused
-    shell    bound, not quoted                 env      NUL refused
+    shell    bound, not quoted (shell/)        env      NUL refused
 
-Text that the author wrote passes; only values are treated.  Sinks that hand a
-value to a process or a server reveal secrets; `value` and `text` never do.
+The author's text passes unchanged; the rules apply to values only. Sinks for a process or a server
+reveal secrets; `value` and `text` never do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A template, or a whole tree of them, ready to be rendered many times.
+"""A template, or a tree of templates, that is rendered many times.
 
-The first renderings walk closures.  A template that is rendered often gets one
-generated function for its whole tree; whatever that function cannot answer at
-once goes back to the closures, which report everything that is missing.
+The first renderings use closures. A template that is rendered often gets one generated function for
+its whole tree; where that function cannot answer, the closures do and report all missing names.
 """
 
 from __future__ import annotations
@@ -480,11 +479,11 @@ def _warn(rendering: Rendering) -> None:
     log.
     """
     known = suggested_names(rendering.names)
-    tell = getattr(rendering.lookup, "report_missing", None) or _log_missed
+    report = getattr(rendering.lookup, "report_missing", None) or _log_missed
     for count, (source, placeholder) in enumerate(rendering.unanswered):
         if isinstance(placeholder, ContextPlaceholder):
             guess = closest_name(placeholder.name, known) if count < MOST_GUESSES else None
-            tell(Span(source, placeholder.start, placeholder.end), placeholder.name, guess)
+            report(Span(source, placeholder.start, placeholder.end), placeholder.name, guess)
 
 
 def _log_missed(where: Span, name: str, guess: str | None) -> None:

@@ -1,12 +1,11 @@
-"""Values in shell text are bound, not quoted.
+"""Bind values in shell text to variables instead of quoting them.
 
-The script refers to each value by a generated variable; the value itself
-travels beside the script, in the environment or (if it is large) in a file
-that the child inherits, and the script's first line takes it from there and
-hides it from the script's own children.  A shell never parses what an expansion
-gave, so a value stays data even where the lexer was wrong about the quotes.
+The script refers to each value by a generated variable. The value itself is passed in the
+environment or, if it is large, in a file that the child inherits. The first line of the script
+takes it from there and hides it from the script's own children. A shell never parses the result of
+an expansion, so a value stays data even if the lexer is wrong about the quotes.
 
-    plan    pieces of a template → Plan: what the lexer allows, or every refusal at once
+    plan    pieces of a template → Plan: what the lexer allows, or all refusals
     bind    Plan and values → BoundScript: script, environment, files, and a view for people
 """
 

@@ -1,13 +1,13 @@
-"""Where in shell text does a value stand, and may it stand there?
+"""Find where values are used in shell text, and whether they may be used there.
 
-`analyse` reads a script once, from left to right, the way a shell does.  It
-answers for dash and for bash (and bash called `sh`) at once: text that the two
-read differently is refused as soon as it could matter for a gap.
+`analyse` reads a script once, from left to right, as a shell does. It answers for dash and for bash
+(and bash called `sh`) at once: text that they read differently is refused as soon as it could
+matter for a slot.
 
-    shell_places   what the answer looks like, and every refusal there is
-    shell_words    one word: quotes, escapes, expansions
-    shell_rules    what single commands do with their words (`eval`, `read`, `[`, `sudo` …)
-    here           commands, redirections and here-documents, and the memory of past answers
+    places   the form of the answer, and all refusals
+    words    one word: quotes, escapes, expansions
+    rules    what single commands do with their words (`eval`, `read`, `[`, `sudo` …)
+    lexer    commands, redirections and here-documents; the cache of answers
 """
 
 from __future__ import annotations

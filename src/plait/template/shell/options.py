@@ -1,9 +1,9 @@
-"""Values that a program would read as options.
+"""Find values that a program would read as options.
 
-A script says which words each of its commands has; the values are known when it is bound.  So the
-words are put together as the shell will, lists as several and empty ones as none, and read as the
-program reads them (`options`).  A value may also come by a variable: one of the step's environment,
-or one that the script gives the value to.
+A script has the words of each command; the values are known when it is bound. The words are put
+together as the shell will do it, lists as several and empty lists as none, and read as the program
+reads them (`template/options.py`). A value may also come from a variable, of the step's environment
+or set by the script.
 """
 
 from __future__ import annotations

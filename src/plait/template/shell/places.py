@@ -1,10 +1,9 @@
-"""What can be said about a value's place in shell text.
+"""The place of a value in shell text.
 
-The text of a script comes in pieces: shell text, and gaps where a value will
-be.  Of every gap it is said in which state the shell will be when it gets
-there (`Place`), or why no value may stand there (`Refusal`, one of `REFUSALS`).
-`LexerFindings` gathers both while a script is read, and knows where a gap of the
-joined text stands in the author's text.
+A script consists of pieces: shell text, and slots for values. For every slot the lexer gives the
+state of the shell at that point (`Place`), or the reason why no value may be there (`Refusal`, one
+of `REFUSALS`). `LexerFindings` collects both while a script is read, and maps a slot of the joined
+text to the author's text.
 """
 
 from __future__ import annotations

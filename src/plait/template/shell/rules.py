@@ -1,11 +1,10 @@
-"""What single commands do with their words, and which of them may hold a value.
+"""What single commands do with their words, and which words may hold a value.
 
-A shell passes a value on unchanged; what becomes of it then depends on the
-command.  The tables say it of the commands we know: `sudo` runs another, `eval`
-and `sh -c` read code, `read` wants names, `[` takes words for operators, `ssh`
-hands its words to a shell elsewhere.  `Rules` finds the program of a command,
-and says which words are ordinary arguments: those may be a list, or could be
-taken for an option.
+A shell passes a value on unchanged; its effect depends on the command. The tables describe the
+commands we know: `sudo` runs another one, `eval` and `sh -c` read code, `read` wants names, `[`
+reads words as operators, `ssh` passes its words to a remote shell. `Rules` finds the program of a
+command, and the words that are ordinary arguments: those may be a list, or could be read as an
+option.
 """
 
 from __future__ import annotations
@@ -482,7 +481,7 @@ def _interpreter(program: str) -> _Interpreter | None:
 
 
 def _takes_code_as_input(program: str, arguments: list[Word]) -> bool:
-    """Whether the program is an interpreter that was told of no other place for its code."""
+    """Is the program an interpreter without another source for its code?"""
     if program in _REMOTE_SHELLS:
         return _behind_ssh_options(arguments) + 1 >= len(arguments)
     if program in (".", "source"):
@@ -750,15 +749,15 @@ def _literal_word(text: str) -> Word:
 
 def _code_of_filter(words: Sequence[str], rules: _Filter) -> list[int]:
     code: list[int] = []
-    told = False
+    has_code_option = False
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
         role, takes_next = _option_of_filter(words[at], rules)
-        told = told or role != "other"
+        has_code_option = has_code_option or role != "other"
         if role == "code":
             code += [at, at + 1] if takes_next else [at]
         at += 1 + takes_next
-    if not told:
+    if not has_code_option:
         code.append(at + (words[at : at + 1] == ["--"]))
     return [place for place in code if place < len(words)]
 

@@ -1,11 +1,11 @@
-"""A template that is shell text, read once for all values that come.
+"""A template that is shell text: read once, then bound to any values.
 
-A script with variables of its own must run as it is written.  A name that it sets, or goes
-through in a loop, is the script's, whatever our scope knows: `$f`, `${f}` and `${f:-x}` alike.
-Two words take our value still, since they can mean nothing else: `f=${f}` and `for f in ${f}`.
-What only a template can say (`${f.exit_code}`, `${f | upper}`) asks our scope.  `${n:-0}` of a name
-that looks like one of the environment (`${HOME:-/tmp}`) is the shell's own expansion, unless our
-scope knows the name or the text stands where a shell expands nothing.
+A script may have its own variables. A name that it sets, or uses in a loop, belongs to the script,
+even if our scope knows it: `$f`, `${f}` and `${f:-x}` alike. Two forms still take our value, since
+they can mean nothing else: `f=${f}` and `for f in ${f}`. Forms that only a template has
+(`${f.exit_code}`, `${f | upper}`) use our scope. `${n:-0}` of a name like an environment variable
+(`${HOME:-/tmp}`) is left to the shell, unless our scope knows the name or a shell would not expand
+it there.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def parse_script(template: Template, dialect: Dialect, names: Container[str]) ->
 
 
 class Script:
-    """A template without the placeholders that are the shell's business."""
+    """A template without the placeholders that the shell expands."""
 
     def __init__(
         self, leaf: Leaf, profile: Profile, assigned: frozenset[str], dialect: Dialect
@@ -157,7 +157,7 @@ def make_slot(placeholder: Placeholder | FilledPlaceholder, index: int) -> Value
 
 
 class _Read:
-    """What can be said of a script before any name is known."""
+    """The part of a script's analysis that depends on no name."""
 
     def __init__(self, leaf: Leaf, profile: Profile, dialect: Dialect) -> None:
         read = read_names(leaf.program.parts, leaf.source, dialect)

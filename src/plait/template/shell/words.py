@@ -1,8 +1,7 @@
-"""Reads one word of shell text: its quotes, its escapes, its expansions.
+"""Read one word of shell text: its quotes, escapes and expansions.
 
-A word may hold a script of its own, `$( … )`; whoever reads scripts derives
-from `WordReader` and says how.  What a word leaves behind is a `Word`: its text
-without quotes, which of it was quoted, and which gaps stand in it.
+A word may contain a script, `$( … )`; the reader of scripts derives from `WordReader` and says how
+to read it. The result is a `Word`: its text without quotes, which of it was quoted, and its slots.
 """
 
 from __future__ import annotations
