@@ -16,7 +16,7 @@ import plait
 from plait.adapters.store import Runs
 from plait.adapters.store.result_cache import ResultCache
 from plait.app import runs as flows
-from plait.app.runs import seals_for
+from plait.app.toolbox import seals_for
 from plait.cli import COMMANDS, main
 from plait.core.errors import JournalError, TrustError
 from runs.stories import GIT

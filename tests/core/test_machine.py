@@ -352,17 +352,17 @@ def test_fewer_threads_than_asked_for_do_all_items_and_it_is_said(
         def note(self, path: str, message: str) -> None:
             self.notes.append(f"{path}: {message}")
 
-    fanned, done = Noting(), []
+    map_run, done = Noting(), []
     monkeypatch.setattr(threading.Thread, "start", start)
     LocalBackend().run(
         iter([WorkItem(n, str(n), n) for n in range(9)]),
         lambda work: Succeeded(work.key),
         lambda work, _: done.append(work.order),
         parallel=5,
-        fanned=fanned,  # type: ignore[arg-type]
+        map_run=map_run,  # type: ignore[arg-type]
     )
     assert sorted(done) == list(range(9))
-    assert fanned.notes == [
+    assert map_run.notes == [
         f"map: the machine has room for {room} threads: so many items are done at a time, not 5"
     ]
 

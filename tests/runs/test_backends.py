@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.adapters.local import LocalBackend, backend
+from plait.adapters.local import LocalBackend, make_backend
 from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.engine.backend import BACKENDS
@@ -28,19 +28,19 @@ def test_a_map_names_its_backend_or_its_flow_does(text: str, expected: str) -> N
 
 def test_every_backend_of_the_table_is_there_and_may_be_named_in_a_file() -> None:
     for name in BACKENDS:
-        assert callable(backend(name).run)
+        assert callable(make_backend(name).run)
         assert validate(parse(f"map: {{backend: {name}, input: x, steps: [/a]}}", "f.yaml")) == []
 
 
 def test_a_backend_is_added_by_a_row() -> None:
     assert isinstance(
-        backend("more", known={"more": "plait.adapters.local:LocalBackend"}), LocalBackend
+        make_backend("more", known={"more": "plait.adapters.local:LocalBackend"}), LocalBackend
     )
 
 
 def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
-        backend("locl")
+        make_backend("locl")
     assert str(caught.value) == "there is no backend 'locl'\nfix: did you mean 'local'?"
     [problem] = validate(parse("map: {backend: locl, input: x, steps: [/a]}", "f.yaml"))
     assert problem.what == "'backend' is one of local, dask, or dask://HOST:PORT"
@@ -56,7 +56,7 @@ ADDRESSES = [
 @pytest.mark.parametrize(("name", "said"), ADDRESSES)
 def test_an_address_that_cannot_be_one_is_refused(name: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
-        backend(name)
+        make_backend(name)
     assert str(caught.value) == said
 
 

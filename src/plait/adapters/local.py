@@ -1,4 +1,7 @@
-"""Items in threads of this process; they wait outside the GIL for processes and servers."""
+"""The default backend: items run in threads of this process.
+
+Most of them wait for processes and servers, so the GIL costs little.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from plait.core.machine import machine_error
 from plait.engine.backend import ADDRESS, BACKENDS, Backend, Finished, MapRun, Perform, WorkItem
 
 
-class LocalBackend:
-    """Each thread takes the next item when it has finished one: nothing waits in a queue."""
+class LocalBackend(Backend):
+    """Each thread takes the next item when it has finished one."""
 
     def run(
         self,
@@ -21,34 +24,33 @@ class LocalBackend:
         finished: Finished,
         *,
         parallel: int,
-        fanned: MapRun | None = None,
+        map_run: MapRun | None = None,
     ) -> None:
-        crew = _Crew(items, perform, finished)
+        workers = _Threads(items, perform, finished)
         if parallel == 1:
-            crew.work()
+            workers.work()
         else:
             threads = [
-                threading.Thread(target=crew.work, name=f"plait-item-{number}", daemon=True)
+                threading.Thread(target=workers.work, name=f"plait-item-{number}", daemon=True)
                 for number in range(parallel)
             ]
             started = _start(threads)
-            if started < parallel and fanned is not None:
-                fanned.turn.run.events.note(
-                    fanned.turn.path,
+            if started < parallel and map_run is not None:
+                map_run.turn.run.events.note(
+                    map_run.turn.path,
                     f"the machine has room for {started} threads: so many items are done at a "
-                    "time, "
-                    f"not {parallel}",
+                    f"time, not {parallel}",
                 )
             if not started:
-                crew.work()
+                workers.work()
             for thread in threads[:started]:
                 thread.join()
-        if crew.error is not None:
-            raise crew.error
+        if workers.error is not None:
+            raise workers.error
 
 
 def _start(threads: list[threading.Thread]) -> int:
-    """Start as many as there is room for; how many that were."""
+    """Start as many as the machine has room for; return how many."""
     for number, thread in enumerate(threads):
         try:
             thread.start()
@@ -59,39 +61,39 @@ def _start(threads: list[threading.Thread]) -> int:
     return len(threads)
 
 
-class _Crew:
+class _Threads:
     def __init__(self, items: Iterator[WorkItem], perform: Perform, finished: Finished) -> None:
         self._items = items
         self._perform = perform
         self._finished = finished
-        self._taking = threading.Lock()
-        self._giving = threading.Lock()
+        self._reading = threading.Lock()
+        self._reporting = threading.Lock()
         self.error: BaseException | None = None
 
     def work(self) -> None:
         try:
             while (item := self._next()) is not None:
                 outcome = self._perform(item)
-                with self._giving:
+                with self._reporting:
                     self._finished(item, outcome)
-        except BaseException as error:  # raised again by the thread that waits for all
+        except BaseException as error:  # raised again in `run`
             self.error = self.error or error
 
     def _next(self) -> WorkItem | None:
-        with self._taking:
+        with self._reading:
             return next(self._items, None) if self.error is None else None
 
 
-def backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
-    """The backend of that name, at the address behind it; what it needs is loaded only then."""
+def make_backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
+    """The backend that `--backend` or a flow names: `local`, `dask`, `dask://HOST:PORT`."""
     kind, at, address = name.partition(ADDRESS)
     if kind not in known:
         close = closest_name(kind, known)
         fix = f"did you mean '{close}'?" if close else f"there are: {format_names(known)}"
         raise InputError(f"there is no backend '{name}'", fix=fix, code="unknown-backend")
     module, _, attribute = known[kind].partition(":")
-    make = getattr(import_module(module), attribute)
-    if at and not (address and getattr(make, "takes_address", False)):
+    make: type[Backend] = getattr(import_module(module), attribute)
+    if at and not (address and make.takes_address):
         fix = (
             f"write --backend {kind}"
             if address
@@ -100,5 +102,4 @@ def backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
         raise InputError(
             f"the backend '{name}' has no such address", fix=fix, code="unknown-backend"
         )
-    made: Backend = make(address) if at else make()
-    return made
+    return make(address) if at else make()

@@ -17,6 +17,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.machine import map_machine_errors
 from plait.core.records import replace
 from plait.core.values import Json
+from plait.engine.backend import RemoteBackend
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import EarlierUsage, RunEnded, RunStarted
 from plait.engine.outcome import (
@@ -36,7 +37,6 @@ from plait.template.program import FACTS
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun
     from plait.app.flow_source import FlowSource
-    from plait.engine.backend import Backend
     from plait.engine.context import RunContext
     from plait.engine.dry_run import PlannedStep
     from plait.engine.journal import Journal
@@ -233,7 +233,7 @@ def build_run(
     is_dry: bool = False,
 ) -> RunContext:
     """What the steps of a run share: the one place where it is put together."""
-    from plait.adapters.local import backend
+    from plait.adapters.local import make_backend
     from plait.app.hooks import build_hooks
     from plait.app.services import local_services
     from plait.engine.backend import SERIAL
@@ -263,9 +263,9 @@ def build_run(
         plan=plan,
     )
     hooks, budgets = build_hooks(loaded, id, journal, replay)
-    place = backend(flow.options.backend or loaded.backend)
+    backend = make_backend(flow.options.backend or loaded.backend)
     if is_dry:
-        place = SERIAL  # what a dry run shows is in the order of the items
+        backend = SERIAL  # a dry run shows the items in their order
     run = RunContext(
         id,
         journal,
@@ -285,13 +285,20 @@ def build_run(
             worktrees=None if is_dry else _worktrees(flow, loaded, folder, id),
             is_dry=is_dry,
         ),
-        place,
+        backend,
         stop,
         folder,
         plan,
         _call_tool,
     )
-    _configure_backend(place, loaded, run, flow)
+    if isinstance(backend, RemoteBackend):
+        from plait.app.remote.pack import FlowPacker
+
+        backend.bind(
+            FlowPacker(loaded, run, profile=flow.options.profile),
+            stall_timeout=loaded.stall_timeout,
+            wait_for_workers=loaded.wait_for_workers,
+        )
     return run
 
 
@@ -307,19 +314,6 @@ def _call_tool(ctx: StepContext, tool_id: str, params: Mapping[str, Json]) -> di
     return call_tool_step(ctx, tool_id, params)
 
 
-def _configure_backend(
-    backend: Backend, loaded: LoadedFlow, run: RunContext, flow: FlowSource
-) -> None:
-    """A backend that sends items elsewhere gets somebody who can pack them."""
-    if hasattr(backend, "office"):
-        from plait.app.remote.pack import JobPacker
-
-        backend.office = JobPacker(loaded, run, profile=flow.options.profile)
-        for setting in ("stall_timeout", "wait_for_workers"):
-            if (seconds := getattr(loaded, setting)) is not None:
-                setattr(backend, setting, seconds)
-
-
 def _worktrees(flow: FlowSource, loaded: LoadedFlow, folder: str, run_id: str) -> Worktrees | None:
     if loaded.program.fan is None or loaded.program.fan.isolation is None:
         return None
@@ -332,23 +326,21 @@ def _worktrees(flow: FlowSource, loaded: LoadedFlow, folder: str, run_id: str) -
 def require_backend(
     flow: FlowSource, loaded: LoadedFlow, stop: StopSignal, journal: Journal | None = None
 ) -> None:
-    """Items that go elsewhere may go there, and somebody is there: what is wrong, before anything
-    runs.
-    """
-    from plait.adapters.local import backend
+    """Raise an InputError unless the backend can perform the items that are left."""
+    from plait.adapters.local import make_backend
 
-    place = backend(flow.options.backend or loaded.backend)
+    backend = make_backend(flow.options.backend or loaded.backend)
     fan = loaded.program.fan
-    if fan is None or fan.isolation is not None or not hasattr(place, "require_available"):
-        return  # what works in a place of its own does so here
+    if fan is None or fan.isolation is not None or not isinstance(backend, RemoteBackend):
+        return  # items with a worktree run in this process
     if journal is not None and isinstance(
         getattr(journal.step(fan.name), "outcome", None), Succeeded
     ):
-        return  # all items have ended, and nothing will be sent
+        return  # all items have ended
     from plait.app.remote.pack import require_remote_capable
 
     require_remote_capable(loaded)
-    place.require_available(stop)
+    backend.check(stop)
 
 
 def require_tools(

@@ -27,7 +27,7 @@ from plait.app.run_builder import (
     require_tools,
     would_fail_error,
 )
-from plait.app.toolbox import project_of_file
+from plait.app.toolbox import project_of_file, seals_for
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.values import Json
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from plait.engine.events import EventRecord
     from plait.lang.loaded import LoadedFlow
     from plait.program.program import FilledDirective
-    from plait.tools.trust.seal import Seals
 
 __all__ = [
     "FlowResult",
@@ -427,14 +426,6 @@ def flow_store(project: str) -> Runs:
     from plait.adapters.store import Runs
 
     return Runs(project, seals=seals_for(project))
-
-
-def seals_for(project: str) -> Seals:
-    """How this user's own runs and results in a project are told from those that came with it."""
-    from plait.app.toolbox import user_space
-    from plait.tools.trust.seal import Seals
-
-    return Seals(user_space(), project)
 
 
 def flow_runs(project: str | None = None, most: int | None = None) -> list[RunSummary]:

@@ -477,7 +477,7 @@ class LocalResults:
     def _results(self) -> ResultCache:
         if self._kept_results is None:
             from plait.adapters.store.result_cache import ResultCache
-            from plait.app.runs import seals_for
+            from plait.app.toolbox import seals_for
 
             self._kept_results = ResultCache(self._project, seals=seals_for(self._project))
         return self._kept_results

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from plait.tools.invocation import Invocation, McpCall, PrimitiveResult
     from plait.tools.spaces import Space
     from plait.tools.trust.decisions import AskTrust
+    from plait.tools.trust.seal import Seals
 
 
 MAX_REAL_PATHS = 1000
@@ -215,6 +216,13 @@ def user_space() -> str:
     from plait.core.projects import user_folder
 
     return os.path.join(user_folder(), ".ai")
+
+
+def seals_for(project: str) -> Seals:
+    """The seals by which this user's own runs and results in a project are recognised."""
+    from plait.tools.trust.seal import Seals
+
+    return Seals(user_space(), project)
 
 
 def _first_line(command: Sequence[str]) -> str | None:

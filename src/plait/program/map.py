@@ -148,13 +148,12 @@ class Map(Composite):
         if shelter is not None:
             parallel = shelter.threads(parallel, total)
         # Worktrees are on this machine, and so are the items that work in them.
-        fanned = watch if shelter is None else None
         backend.run(
             watch.while_wanted(work),
             watch.perform,
             watch.finish_item,
             parallel=parallel,
-            fanned=fanned,
+            map_run=watch if shelter is None else None,
         )
         ctx.run.stop.require_unset()
         watch.require_enough_successes()

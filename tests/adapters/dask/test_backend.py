@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.adapters.dask import protocol as travel
+from plait.adapters.dask import protocol
 from plait.adapters.dask.backend import FETCHES, IN_VAIN, DaskRun
 from plait.adapters.dask.cluster import Fetched, TimedCall
 from plait.adapters.dask.heartbeats import Signs
@@ -219,10 +219,10 @@ class Scheduler:
                 for one in answers
                 if not isinstance(
                     one,
-                    travel.ItemCompleted
-                    | travel.ItemStopped
-                    | travel.RunLimitReached
-                    | travel.ItemRefused,
+                    protocol.ItemCompleted
+                    | protocol.ItemStopped
+                    | protocol.RunLimitReached
+                    | protocol.ItemRefused,
                 )
             ]
             if SILENCE in answers:
@@ -231,7 +231,7 @@ class Scheduler:
                 self.at.pop(future.key, None)
             if LOSS in answers:
                 continue
-            match odd[0] if odd else travel.BatchReply(tuple(answers), self.pace * len(keys)):  # type: ignore[arg-type]
+            match odd[0] if odd else protocol.BatchReply(tuple(answers), self.pace * len(keys)):  # type: ignore[arg-type]
                 case None:
                     self.scheduler_comm = object()  # Dask finds a new one by itself
                     future.end("cancelled")
@@ -241,12 +241,12 @@ class Scheduler:
                 case BaseException() as error:
                     future.end("error", error)
                 case reply:
-                    future.end("finished", travel.pack_reply(reply))  # type: ignore[arg-type]
+                    future.end("finished", protocol.pack_reply(reply))  # type: ignore[arg-type]
                     if self.twice:
-                        future.end("finished", travel.pack_reply(reply))  # type: ignore[arg-type]
+                        future.end("finished", protocol.pack_reply(reply))  # type: ignore[arg-type]
 
 
-class Office:
+class Packer:
     perform = "builtins:str"
 
     def __init__(self) -> None:
@@ -256,22 +256,22 @@ class Office:
         self.received += 1
         return None
 
-    def forget(self, digest: str) -> None:
+    def drop(self, digest: str) -> None:
         pass
 
-    def halt(self, digest: str, at_once: bool) -> int:  # noqa: ARG002 - the protocol's shape
+    def stop(self, digest: str, at_once: bool) -> int:  # noqa: ARG002 - the protocol's shape
         return 0
 
-    def takes(self, fanned: object) -> bool:  # noqa: ARG002 - the protocol's shape
+    def takes(self, map_run: object) -> bool:  # noqa: ARG002 - the protocol's shape
         return True
 
-    def parcel(self, fanned: object, *, shared: bool) -> tuple[str, bytes]:  # noqa: ARG002 - the same
+    def pack_job(self, map_run: object, *, shared: bool) -> tuple[str, bytes]:  # noqa: ARG002 - the same
         return "d", b""
 
-    def learn(self, hidden: object) -> None:
+    def add_secrets(self, secrets: object) -> None:
         """There are no secrets."""
 
-    def errands(self, digest: str, fanned: object, works: list[WorkItem]) -> bytes:  # noqa: ARG002 - the same
+    def pack_items(self, digest: str, map_run: object, works: list[WorkItem]) -> bytes:  # noqa: ARG002 - the same
         return pickle.dumps([work.key for work in works])
 
 
@@ -292,7 +292,7 @@ class Played:
     ) -> None:
         self.scheduler = Scheduler(answer)
         self.scheduler.twice = twice
-        self.office = Office()
+        self.packer = Packer()
         self.journal = MemoryJournal()
         self.hide(str)
         self.run = new_run(journal=self.journal, mask=lambda text: self.hidden(text))
@@ -300,12 +300,12 @@ class Played:
         self.taken = 0
         fan = Map("map", None, step_list("each", []), "f")  # type: ignore[arg-type]
         deadline = None if seconds is None else time.monotonic() + seconds
-        fanned = remote_map_run(
+        map_run = remote_map_run(
             fan, StepContext(self.run, "map", Scope(), deadline=deadline), items
         )
         crew = DaskRun(
-            self.scheduler, self.office, self.items(items),  # type: ignore[arg-type]
-            lambda work, outcome: self.ended.append((work.key, outcome)), parallel, fanned,
+            self.scheduler, self.packer, self.items(items),  # type: ignore[arg-type]
+            lambda work, outcome: self.ended.append((work.key, outcome)), parallel, map_run,
             patience=patience, wait=wait,
         )  # fmt: skip
         self.crew = crew
@@ -333,9 +333,9 @@ class Played:
         ]
 
 
-def done(key: str) -> travel.ItemCompleted:
+def done(key: str) -> protocol.ItemCompleted:
     path = f"map/item:{key}"
-    return travel.ItemCompleted(
+    return protocol.ItemCompleted(
         Succeeded(key), (StepFinished(path, "item", key, "f", Succeeded(key), 0.0),)
     )
 
@@ -373,7 +373,7 @@ def test_what_is_lost_with_the_scheduler_is_sent_again_and_nothing_else() -> Non
     played = Played(lambda key, tries: None if key == "7" and tries == 1 else done(key)).go()
     assert sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(20))
     assert played.scheduler.connections == 2
-    assert played.office.received == 2
+    assert played.packer.received == 2
 
 
 def test_a_scheduler_that_goes_before_the_first_item_is_waited_for_as_at_any_other() -> None:
@@ -408,15 +408,15 @@ def test_what_was_with_a_scheduler_that_is_gone_is_not_waited_for() -> None:
     assert sorted(played.recorded) == ["map/item:0", "map/item:1"]
 
 
-def test_a_worker_that_joined_late_gets_the_parcel_and_the_item_goes_again() -> None:
-    missing = travel.JobMissing("tcp://late")
+def test_a_worker_that_joined_late_gets_the_job_and_the_item_goes_again() -> None:
+    missing = protocol.JobMissing("tcp://late")
     played = Played(lambda key, tries: missing if key == "3" and tries == 1 else done(key)).go()
     assert len(played.recorded) == 20
-    assert played.office.received == 2
+    assert played.packer.received == 2
 
 
 def test_an_item_that_its_worker_did_not_finish_because_it_was_to_end_goes_again() -> None:
-    stopped = travel.ItemStopped()
+    stopped = protocol.ItemStopped()
     played = Played(lambda key, tries: stopped if key == "3" and tries == 1 else done(key)).go()
     assert len(played.recorded) == 20
 
@@ -435,10 +435,10 @@ def test_an_item_of_which_workers_die_is_a_failed_item() -> None:
 
 ERRORS = [
     # reply                                           what is raised
-    (travel.ItemStopped(out_of_time=True),                DeadlineExceeded),
-    (travel.ItemRefused("InputError", "w", "f", "c"),     InputError),
-    (travel.ItemRefused("Unheard", "w", "f", "c"),        ProcessError),
-    (travel.VersionMismatch(travel.Versions("9", "3.9"), ""), InputError),
+    (protocol.ItemStopped(out_of_time=True),                DeadlineExceeded),
+    (protocol.ItemRefused("InputError", "w", "f", "c"),     InputError),
+    (protocol.ItemRefused("Unheard", "w", "f", "c"),        ProcessError),
+    (protocol.VersionMismatch(protocol.Versions("9", "3.9"), ""), InputError),
     (ModuleNotFoundError("plait"),                    InputError),
 ]  # fmt: skip
 
@@ -486,7 +486,7 @@ def test_what_is_recorded_is_not_sent() -> None:
 
 
 def test_an_error_is_raised_though_a_worker_dies_that_was_at_another_item() -> None:
-    refused = travel.ItemRefused("InputError", "w", "f", "c")
+    refused = protocol.ItemRefused("InputError", "w", "f", "c")
     played = Played(lambda key, _: refused if key == "0" else KilledWorker(), items=10)
     with pytest.raises(InputError):
         TimedCall(played.go).answer(30)
@@ -503,11 +503,11 @@ def test_a_map_whose_time_is_over_ends_though_no_worker_comes() -> None:
     ]
 
 
-def test_a_worker_that_dies_before_it_got_another_parcel_takes_no_item_with_it() -> None:
+def test_a_worker_that_dies_before_it_got_another_job_takes_no_item_with_it() -> None:
     def answer(key: str, tries: int) -> object:
         if key == "0" and tries == 1:
             played.scheduler.deaths += 1
-            return travel.JobMissing("tcp://0")
+            return protocol.JobMissing("tcp://0")
         return SILENCE if key == "1" and tries == 1 else done(key)
 
     played = Played(answer, items=4)
@@ -697,7 +697,7 @@ def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(
     closings: list[float] = []
 
     def run(function: Callable[..., object], *args: object, **how: Any) -> dict[str, object]:
-        if function == played.office.forget:
+        if function == played.packer.drop:
             closings.append(played.crew._closing)
         if scheduler.tries:
             never.wait()

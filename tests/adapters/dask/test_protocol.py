@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.adapters.dask import protocol as travel
+from plait.adapters.dask import protocol
 from plait.adapters.dask.replies import mask_reply, require_same_versions, to_error
-from plait.app.remote.pack import JobPacker
+from plait.app.remote.pack import FlowPacker
+from plait.app.remote.payload import ItemTask, pack_items, seal, unseal
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json, Secret
 from plait.engine.backend import WorkItem
@@ -32,50 +33,52 @@ JSON = st.recursive(
 
 @given(value=JSON, secret=st.text(min_size=1))
 def test_a_value_with_a_secret_arrives_as_it_was(value: Json, secret: str) -> None:
-    sent = travel.seal({"plain": value, "hidden": [Secret(secret)]})
-    arrived = travel.unseal(pickle.loads(pickle.dumps(sent)))
+    sent = seal({"plain": value, "hidden": [Secret(secret)]})
+    arrived = unseal(pickle.loads(pickle.dumps(sent)))
     assert arrived == {"plain": value, "hidden": [Secret(secret)]}
 
 
 def test_a_secret_on_its_way_is_not_shown() -> None:
-    assert repr(travel.seal({"token": Secret("hunter22")})) == "{'token': ***}"
+    assert repr(seal({"token": Secret("hunter22")})) == "{'token': ***}"
 
 
 @given(item=JSON)
-def test_an_errand_arrives_as_it_was(item: Json) -> None:
-    errand = travel.ItemTask(WorkItem(3, "k", item), 1.5, replaying=True)
-    versions, digest, data = travel.unpack_message(travel.pack_items("d", [errand]))
-    assert (versions, digest, pickle.loads(data)) == (travel.own_versions(), "d", (errand,))
+def test_an_item_arrives_as_it_was(item: Json) -> None:
+    task = ItemTask(WorkItem(3, "k", item), 1.5, can_replay=True)
+    versions, digest, data = protocol.unpack_message(pack_items("d", [task]))
+    assert (versions, digest, pickle.loads(data)) == (protocol.own_versions(), "d", (task,))
 
 
-REPLIES: list[travel.Reply] = [
-    travel.ItemCompleted(
+REPLIES: list[protocol.Reply] = [
+    protocol.ItemCompleted(
         Succeeded({"output": "x"}), (StepFinished("a", "k", "t", "f", Succeeded(1), 0.5),)
     ),
-    travel.ItemStopped(),
-    travel.ItemStopped(out_of_time=True),
-    travel.RunLimitReached(Failure("enough"), "map", ()),
-    travel.ItemRefused("InputError", "what", "fix", "code"),
-    travel.JobMissing("tcp://w"),
-    travel.BatchReply((travel.ItemCompleted(Succeeded(), ()), travel.ItemStopped()), 1.5),
-    travel.VersionMismatch(travel.Versions("9.9", "3.99", 7), "tcp://w"),
+    protocol.ItemStopped(),
+    protocol.ItemStopped(out_of_time=True),
+    protocol.RunLimitReached(Failure("enough"), "map", ()),
+    protocol.ItemRefused("InputError", "what", "fix", "code"),
+    protocol.JobMissing("tcp://w"),
+    protocol.BatchReply((protocol.ItemCompleted(Succeeded(), ()), protocol.ItemStopped()), 1.5),
+    protocol.VersionMismatch(protocol.Versions("9.9", "3.99", 7), "tcp://w"),
 ]
 
 
 @pytest.mark.parametrize("reply", REPLIES)
-def test_a_reply_arrives_as_it_was(reply: travel.Reply) -> None:
-    assert travel.unpack_reply(travel.pack_reply(reply)) == reply
+def test_a_reply_arrives_as_it_was(reply: protocol.Reply) -> None:
+    assert protocol.unpack_reply(protocol.pack_reply(reply)) == reply
 
 
 def test_the_versions_of_a_foreign_worker_can_be_read_without_knowing_our_classes() -> None:
-    data = travel.pack_reply(travel.VersionMismatch(travel.Versions("9.9", "3.99", 7), "tcp://w"))
+    data = protocol.pack_reply(
+        protocol.VersionMismatch(protocol.Versions("9.9", "3.99", 7), "tcp://w")
+    )
     assert pickle.loads(data) == ("9.9", "3.99", 7, "tcp://w")
 
 
 def test_a_start_whose_end_is_there_is_not_recorded_and_that_of_a_second_attempt_is() -> None:
     first, second = StepStarted("a", "k", "t"), StepStarted("a", "k", "t", attempt=2)
     alone, end = StepStarted("b", "k", "t"), StepFinished("a", "k", "t", "f", Succeeded(), 0.0)
-    assert travel.worth_recording([first, second, alone, end]) == (second, alone, end)
+    assert protocol.events_to_record([first, second, alone, end]) == (second, alone, end)
 
 
 # ── what is sent ─────────────────────────────────────────────────────────
@@ -96,7 +99,7 @@ ENVIRON = {
 }
 
 
-def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
+def packed_job(folder: Path, flow: str, **files: str) -> bytes:
     for name, text in {"flow.yaml": flow, **files}.items():
         (folder / name).write_text(text)
     loaded = load_workflow(str(folder / "flow.yaml"), project=str(folder), environ=ENVIRON)
@@ -104,10 +107,10 @@ def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
     try:
         assert loaded.program.fan is not None
         turn = StepContext(run, "map", loaded.scope("r"), directory=str(folder))
-        fanned = remote_map_run(loaded.program.fan, turn, 1)
-        office = JobPacker(loaded, run, profile=None)
-        assert office.takes(fanned)
-        return office.parcel(fanned, shared=False)[1]
+        map_run = remote_map_run(loaded.program.fan, turn, 1)
+        packer = FlowPacker(loaded, run, profile=None)
+        assert packer.takes(map_run)
+        return packer.pack_job(map_run, shared=False)[1]
     finally:
         run.events.close()
 
@@ -115,7 +118,7 @@ def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
 def test_only_those_variables_are_sent_that_a_step_of_the_items_names_and_all_secrets(
     tmp_path: Path,
 ) -> None:
-    sent = parcel_of(tmp_path, FLOW)
+    sent = packed_job(tmp_path, FLOW)
     assert b"needed-secret" in sent
     assert b"Ulm" in sent
     assert b"other-secret" in sent
@@ -124,7 +127,7 @@ def test_only_those_variables_are_sent_that_a_step_of_the_items_names_and_all_se
 
 def test_files_that_are_shipped_are_sent_and_others_are_not(tmp_path: Path) -> None:
     flow = "map: {input: {items: [1]}, ship: ['a*.txt'], steps: [{shell: cat a1.txt}]}"
-    sent = parcel_of(tmp_path, flow, **{"a1.txt": "first", "a2.txt": "second", "b.txt": "third"})
+    sent = packed_job(tmp_path, flow, **{"a1.txt": "first", "a2.txt": "second", "b.txt": "third"})
     assert b"first" in sent
     assert b"second" in sent
     assert b"third" not in sent
@@ -151,13 +154,13 @@ def test_what_only_one_process_can_do_is_refused_before_anything_is_sent(
     tmp_path: Path, flow: str, said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        parcel_of(tmp_path, flow)
+        packed_job(tmp_path, flow)
     assert str(caught.value) == said
 
 
 def test_a_pattern_that_ships_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        parcel_of(tmp_path, "map: {input: {items: [1]}, ship: [data/*], steps: [{shell: x}]}")
+        packed_job(tmp_path, "map: {input: {items: [1]}, ship: [data/*], steps: [{shell: x}]}")
     assert caught.value.what == "no file is called 'data/*', which is to be shipped"
 
 
@@ -169,18 +172,18 @@ def raised(error: Exception) -> object:
 
 
 def test_the_same_versions_are_accepted_whatever_the_last_number_of_python_is() -> None:
-    mine = travel.own_versions()
+    mine = protocol.own_versions()
     require_same_versions({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait}, str)
 
 
 def test_a_worker_that_came_or_went_between_two_questions_is_no_mismatch() -> None:
-    mine = travel.own_versions()
+    mine = protocol.own_versions()
     require_same_versions({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait}, str)
     require_same_versions({"tcp://w": raised(OSError())}, {"tcp://w": mine.plait}, str)
 
 
 def test_another_version_is_said_with_both_and_what_to_do() -> None:
-    mine = travel.own_versions()
+    mine = protocol.own_versions()
     with pytest.raises(InputError) as caught:
         require_same_versions({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"}, str)
     assert str(caught.value) == (
@@ -197,7 +200,7 @@ def test_a_worker_without_plait_is_named() -> None:
         )
     assert str(caught.value) == (
         "Plait is not installed on workers: tcp://w\n"
-        f"fix: install Plait {travel.own_versions().plait} there, for the Python that runs the worker"
+        f"fix: install Plait {protocol.own_versions().plait} there, for the Python that runs the worker"
     )
 
 
@@ -230,16 +233,16 @@ def test_the_version_is_that_of_the_code_and_not_of_what_was_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("plait.__version__", "0.9.9")
-    travel.own_versions.cache_clear()
+    protocol.own_versions.cache_clear()
     try:
-        assert travel.own_versions().plait == "0.9.9"
-        assert resolve_name(travel.VERSION) == "0.9.9", "as workers are asked"
+        assert protocol.own_versions().plait == "0.9.9"
+        assert resolve_name(protocol.VERSION) == "0.9.9", "as workers are asked"
     finally:
-        travel.own_versions.cache_clear()
+        protocol.own_versions.cache_clear()
 
 
 def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
-    refused = travel.ItemRefused(
+    refused = protocol.ItemRefused(
         "TrustError", "nobody you trust has signed hello.py", "type: plait trust /p", "trust"
     )
     error = to_error(refused)
@@ -250,15 +253,15 @@ def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
     )
 
 
-def test_what_earlier_lives_used_in_an_item_is_known_where_it_is_performed_and_ends_nothing() -> (
+def test_what_earlier_attempts_used_in_an_item_is_known_where_it_is_performed_and_ends_nothing() -> (
     None
 ):
-    from plait.app.remote.worker import _as_used
+    from plait.app.remote.worker import _usage_event
     from plait.engine.journal import MemoryJournal
     from plait.engine.limits import PriorUsage
 
     journal = MemoryJournal()
     question = "map/item:1/0/agent/turn:1"
-    journal.append(_as_used((question, {"turns": 2, "tokens": 30})))
+    journal.append(_usage_event((question, {"turns": 2, "tokens": 30})))
     assert PriorUsage(journal.reopen()).inside("map/item:1/0/agent") == {"turns": 2, "tokens": 30}
     assert journal.step(question) is None

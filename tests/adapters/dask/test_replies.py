@@ -12,7 +12,7 @@ import pytest
 
 from adapters.dask.test_backend import Played, done
 from plait import __version__
-from plait.adapters.dask import protocol as travel
+from plait.adapters.dask import protocol
 from plait.adapters.dask.replies import IDENTITIES, RemoteError, mask_reply
 from plait.core.errors import PlaitError
 from plait.core.masking import Masker
@@ -57,13 +57,13 @@ def values(annotation: str) -> Iterator[Any]:
         case "tuple[tuple[str, int], ...]":
             yield ((SAID, 1),)
         case "tuple[SealedSecret, ...]":
-            yield (travel.SealedSecret(SECRET),)
+            yield (protocol.SealedSecret(SECRET),)
         case "Failure":
             yield from records(Failure)
         case "PendingHooks":
             yield from records(PendingHooks)
         case "Versions":
-            yield from records(travel.Versions)
+            yield from records(protocol.Versions)
         case "Outcome":
             yield from every(Outcome)
         case "tuple[Event, ...]":
@@ -71,10 +71,10 @@ def values(annotation: str) -> Iterator[Any]:
         case "tuple[ItemCompleted | ItemStopped | RunLimitReached | ItemRefused, ...]":
             yield tuple(
                 every(
-                    travel.ItemCompleted
-                    | travel.ItemStopped
-                    | travel.RunLimitReached
-                    | travel.ItemRefused
+                    protocol.ItemCompleted
+                    | protocol.ItemStopped
+                    | protocol.RunLimitReached
+                    | protocol.ItemRefused
                 )
             )
         case _:
@@ -90,7 +90,7 @@ def shows_secret(value: object) -> bool:
     return SECRET.encode() in pickle.dumps(value)
 
 
-ALL = [one for union in (travel.Reply, Event, Outcome) for one in every(union)]
+ALL = [one for union in (protocol.Reply, Event, Outcome) for one in every(union)]
 
 
 @pytest.mark.parametrize("sent", ALL, ids=lambda one: type(one).__name__)
@@ -170,7 +170,10 @@ def test_an_error_is_what_it_says_without_secrets(error: Exception) -> None:
 
 REPLIES = list(
     every(
-        travel.ItemCompleted | travel.RunLimitReached | travel.ItemRefused | travel.VersionMismatch
+        protocol.ItemCompleted
+        | protocol.RunLimitReached
+        | protocol.ItemRefused
+        | protocol.VersionMismatch
     )
 )
 

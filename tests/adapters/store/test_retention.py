@@ -9,7 +9,7 @@ import pytest
 
 from plait.adapters.store import Runs
 from plait.app.retention import runs_to_keep
-from plait.app.runs import seals_for
+from plait.app.toolbox import seals_for
 from plait.cli import main
 from plait.core.errors import PlaitError
 from plait.engine.events import RunEnded, RunStarted

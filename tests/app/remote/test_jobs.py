@@ -10,21 +10,21 @@ from typing import cast
 
 import pytest
 
-from plait.adapters.dask import protocol as travel
-from plait.app.remote import worker as errands
 from plait.app.remote.jobs import (
     KEPT,
-    MOST_PARCELS,
+    MOST_JOBS,
     WorkerJob,
     WorkerJobs,
     claim_folder,
     remove_stale,
 )
+from plait.app.remote.payload import SecretBytes
+from plait.app.remote.worker import stop_job
 from plait.engine.event_bus import StopSignal
 
 
 class Kept:
-    """Stands for a place: was it closed?"""
+    """Stands for a job: was it closed?"""
 
     def __init__(self) -> None:
         self.closed = False
@@ -46,60 +46,60 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def places(clock: Clock) -> WorkerJobs:
+def jobs(clock: Clock) -> WorkerJobs:
     return WorkerJobs(clock=clock)
 
 
-def keep(places: WorkerJobs, digest: str) -> Kept:
+def keep(jobs: WorkerJobs, digest: str) -> Kept:
     kept = Kept()
-    places.keep(digest, cast(WorkerJob, kept))
+    jobs.keep(digest, cast(WorkerJob, kept))
     return kept
 
 
-def test_a_parcel_that_nobody_used_for_a_time_goes(places: WorkerJobs, clock: Clock) -> None:
-    kept = keep(places, "d")
+def test_a_job_that_nobody_used_for_a_time_goes(jobs: WorkerJobs, clock: Clock) -> None:
+    kept = keep(jobs, "d")
     clock.now = KEPT
-    places.drop_unused()
+    jobs.drop_unused()
     assert not kept.closed
     clock.now = KEPT + 1
-    places.drop_unused()
+    jobs.drop_unused()
     assert kept.closed
-    assert places.find("d") is None
+    assert jobs.find("d") is None
 
 
-def test_a_parcel_with_an_item_under_way_stays_and_its_time_begins_with_the_end(
-    places: WorkerJobs, clock: Clock
+def test_a_job_with_an_item_under_way_stays_and_its_time_begins_with_the_end(
+    jobs: WorkerJobs, clock: Clock
 ) -> None:
-    kept = keep(places, "d")
-    with places.used("d"):
+    kept = keep(jobs, "d")
+    with jobs.use("d"):
         clock.now = KEPT * 3
-        places.drop_unused()
+        jobs.drop_unused()
         assert not kept.closed
     clock.now = KEPT * 4
-    places.drop_unused()
+    jobs.drop_unused()
     assert not kept.closed
     clock.now += 1
-    places.drop_unused()
+    jobs.drop_unused()
     assert kept.closed
 
 
-def test_the_longest_unused_of_many_parcels_goes_first(places: WorkerJobs) -> None:
-    kept = {digest: keep(places, digest) for digest in map(str, range(MOST_PARCELS))}
-    with places.used("0"):
+def test_the_longest_unused_of_many_jobs_goes_first(jobs: WorkerJobs) -> None:
+    kept = {digest: keep(jobs, digest) for digest in map(str, range(MOST_JOBS))}
+    with jobs.use("0"):
         pass
-    keep(places, "one more")
+    keep(jobs, "one more")
     assert [digest for digest, one in kept.items() if one.closed] == ["1"]
 
 
-def test_what_its_run_forgets_is_gone_at_once(places: WorkerJobs) -> None:
-    kept = keep(places, "d")
-    places.forget("d")
-    places.forget("d")
+def test_what_its_run_forgets_is_gone_at_once(jobs: WorkerJobs) -> None:
+    kept = keep(jobs, "d")
+    jobs.drop("d")
+    jobs.drop("d")
     assert kept.closed
 
 
-HALTS = [
-    # at once       then the errand is to stop, at once
+STOPS = [
+    # at once       then the item is to stop, at once
     ([False],        (True, False)),
     ([False, False], (True, False)),
     ([True],         (True, True)),
@@ -107,19 +107,19 @@ HALTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("calls", "stopping"), HALTS)
-def test_a_halt_ends_errands_with_grace_or_at_once_however_often_it_is_said(
+@pytest.mark.parametrize(("calls", "stopping"), STOPS)
+def test_a_stop_ends_items_with_grace_or_at_once_however_often_it_is_said(
     calls: list[bool], stopping: tuple[bool, bool]
 ) -> None:
-    place, stop = WorkerJob.__new__(WorkerJob), StopSignal()
-    place.errands = {"map/item:1": stop}
-    assert [place.halt(at_once=at_once) for at_once in calls] == [1] * len(calls)
+    job, stop = WorkerJob.__new__(WorkerJob), StopSignal()
+    job.running = {"map/item:1": stop}
+    assert [job.stop(at_once=at_once) for at_once in calls] == [1] * len(calls)
     assert (stop.is_set(), stop.at_once) == stopping
-    assert place.is_halted
+    assert job.is_stopped
 
 
-def test_of_a_parcel_that_is_not_there_nothing_runs() -> None:
-    assert errands.stop_job("unheard of", True) == 0
+def test_of_a_job_that_is_not_there_nothing_runs() -> None:
+    assert stop_job("unheard of", True) == 0
 
 
 # ── folders ──────────────────────────────────────────────────────────────
@@ -161,7 +161,7 @@ def test_a_folder_of_another_host_or_that_is_a_link_is_left_alone(tmp_path: Path
     assert elsewhere.is_dir()
 
 
-def test_a_parcel_is_not_shown_where_a_call_is_written_down() -> None:
-    message = travel.SecretBytes(b"secret")
+def test_a_job_is_not_shown_where_a_call_is_written_down() -> None:
+    message = SecretBytes(b"secret")
     assert repr((message,)) == "(***,)"
     assert bytes(message) == b"secret"

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from functools import partial
 
-from plait.adapters.dask import protocol as travel
+from plait.adapters.dask import protocol
 from plait.adapters.dask.cluster import (
     CONNECT,
     Cluster,
@@ -61,7 +61,7 @@ from plait.adapters.local import LocalBackend
 from plait.core.errors import InputError, InternalError, ProcessError, format_names
 from plait.core.hints import Any, Final
 from plait.core.records import dataclass
-from plait.engine.backend import Finished, MapRun, Perform, WorkItem
+from plait.engine.backend import Finished, JobPacker, MapRun, Perform, RemoteBackend, WorkItem
 from plait.engine.context import RunContext
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished, StepStarted
@@ -109,19 +109,30 @@ TOO_MANY: Final = 4
 """… and after which it has failed."""
 
 
-class DaskBackend:
-    """The workers of a cluster: of one at an address, or of our own, which lives as long as the
-    map.
-    """
+class DaskBackend(RemoteBackend):
+    """The workers of the cluster at an address, or of a local cluster for this map only."""
 
-    takes_address: Final = True
+    takes_address = True
 
     def __init__(self, address: str = "") -> None:
-        self.address = address
-        self.stall_timeout = STALL
-        self.wait_for_workers = WAIT
-        self.office: travel.JobPacker | None = None
-        """Packs what travels; without one nothing does."""
+        super().__init__(address)
+        self._stall_timeout = STALL
+        self._wait_for_workers = WAIT
+        self._packer: JobPacker | None = None
+
+    def check(self, stop: StopSignal) -> None:
+        """Dask is installed, and the cluster at the address answers."""
+        require_dask()
+        if self.address:
+            with quiet(), suppress(Preempted):
+                Cluster(self.address, self.address).require_available(gives_way=stop.is_set)
+
+    def bind(
+        self, packer: JobPacker, *, stall_timeout: float | None, wait_for_workers: float | None
+    ) -> None:
+        self._packer = packer
+        self._stall_timeout = STALL if stall_timeout is None else stall_timeout
+        self._wait_for_workers = WAIT if wait_for_workers is None else wait_for_workers
 
     def run(
         self,
@@ -130,29 +141,22 @@ class DaskBackend:
         finished: Finished,
         *,
         parallel: int,
-        fanned: MapRun | None = None,
+        map_run: MapRun | None = None,
     ) -> None:
-        if fanned is None or self.office is None or not self.office.takes(fanned):
+        if map_run is None or self._packer is None or not self._packer.takes(map_run):
             LocalBackend().run(items, perform, finished, parallel=parallel)
             return
         with quiet(), open_cluster(self.address, parallel) as cluster:
             DaskRun(
                 cluster,
-                self.office,
+                self._packer,
                 items,
                 finished,
                 parallel,
-                fanned,
-                patience=self.stall_timeout,
-                wait=self.wait_for_workers,
+                map_run,
+                patience=self._stall_timeout,
+                wait=self._wait_for_workers,
             ).work()
-
-    def require_available(self, stop: StopSignal) -> None:
-        """What is needed is installed, and there is a cluster, unless it is to be our own."""
-        require_dask()
-        if self.address:
-            with quiet(), suppress(Preempted):
-                Cluster(self.address, self.address).require_available(gives_way=stop.is_set)
 
 
 # ── the items ────────────────────────────────────────────────────────────
@@ -202,11 +206,11 @@ class DaskRun:
     def __init__(
         self,
         cluster: Cluster,
-        office: travel.JobPacker,
+        packer: JobPacker,
         items: Iterator[WorkItem],
         finished: Finished,
         parallel: int,
-        fanned: MapRun,
+        map_run: MapRun,
         *,
         patience: float = STALL,
         wait: float = WAIT,
@@ -216,12 +220,12 @@ class DaskRun:
         self._patience = patience
         self._wait = wait
         self._cluster = cluster
-        self._office = office
+        self._packer = packer
         self._items = items
         self._finished = finished
         self._parallel = parallel
-        self._fanned = fanned
-        self._run: RunContext = fanned.turn.run
+        self._map_run = map_run
+        self._run: RunContext = map_run.turn.run
         self._life = uuid.uuid4().hex[:12]
         self._numbers = 0
         self._flying: dict[str, _Flight] = {}
@@ -266,7 +270,7 @@ class DaskRun:
         self._exhausted = False
 
     def work(self) -> None:
-        self._digest, self._parcel = self._office.parcel(self._fanned, shared=self._cluster.is_ours)
+        self._digest, self._job = self._packer.pack_job(self._map_run, shared=self._cluster.is_ours)
         if not self._is_connected():
             return  # the run is to stop
         try:
@@ -369,17 +373,17 @@ class DaskRun:
         secrets = self._run.secrets
         return mask_reply(value, str if secrets.is_empty else secrets.mask)
 
-    def _unpack_reply(self, reply: bytes) -> travel.Reply:
-        unpacked: travel.Reply = travel.unpack_reply(reply)
-        several = unpacked.replies if isinstance(unpacked, travel.BatchReply) else (unpacked,)
+    def _unpack_reply(self, reply: bytes) -> protocol.Reply:
+        unpacked: protocol.Reply = protocol.unpack_reply(reply)
+        several = unpacked.replies if isinstance(unpacked, protocol.BatchReply) else (unpacked,)
         for one in several:
-            if isinstance(one, travel.ItemCompleted):
-                self._office.learn(one.hidden)
-        masked: travel.Reply = self._mask_reply(unpacked)
+            if isinstance(one, protocol.ItemCompleted):
+                self._packer.add_secrets(secret.to_secret() for secret in one.new_secrets)
+        masked: protocol.Reply = self._mask_reply(unpacked)
         return masked
 
     def _note(self, message: str) -> None:
-        self._run.events.note(self._fanned.turn.path, message)
+        self._run.events.note(self._map_run.turn.path, message)
 
     # ── workers ──────────────────────────────────────────────────────────
 
@@ -515,11 +519,11 @@ class DaskRun:
         from pkgutil import resolve_name
         from platform import python_version
 
-        plaits = self._run_unmasked(workers, resolve_name, travel.VERSION)
+        plaits = self._run_unmasked(workers, resolve_name, protocol.VERSION)
         require_same_versions(
             self._run_unmasked(workers, python_version), plaits, self._run.secrets.mask
         )
-        replies: dict[str, Any] = self._run_on_workers(workers, self._office.receive, self._parcel)
+        replies: dict[str, Any] = self._run_on_workers(workers, self._packer.receive, self._job)
         return replies
 
     def _welcome(self) -> None:
@@ -570,11 +574,11 @@ class DaskRun:
                 else:
                     self._again.append(work)
 
-    def _consider_refusal(self, reply: travel.Reply) -> None:
+    def _consider_refusal(self, reply: protocol.Reply) -> None:
         match reply:
-            case travel.VersionMismatch(versions, worker):
+            case protocol.VersionMismatch(versions, worker):
                 raise mismatch({worker: str(versions)})
-            case travel.ItemRefused():
+            case protocol.ItemRefused():
                 raise to_error(reply)
 
     # ── there ────────────────────────────────────────────────────────────
@@ -606,7 +610,7 @@ class DaskRun:
 
     def _require_time_left(self) -> None:
         """Workers see to it themselves; but there may be none, or one that is stuck."""
-        turn = self._fanned.turn
+        turn = self._map_run.turn
         if (end := turn.ends_at()) is not None and time.monotonic() > end + (
             seconds_to_stop() if self._flying else 0
         ):
@@ -676,7 +680,7 @@ class DaskRun:
             if work is None:
                 self._exhausted = True
                 return None
-            step, turn = self._fanned.item_step(work)
+            step, turn = self._map_run.item_step(work)
             known = turn.run.replay.find(step, turn)
             if known is None:
                 _require_time(turn)
@@ -688,9 +692,13 @@ class DaskRun:
         return None
 
     def _send(self, worker: str, tasks: Mapping[str, list[WorkItem]]) -> None:
-        perform = (pkgutil.resolve_name, self._office.perform)
+        perform = (pkgutil.resolve_name, self._packer.perform)
         graph = {
-            key: (operator.call, perform, self._office.errands(self._digest, self._fanned, works))
+            key: (
+                operator.call,
+                perform,
+                self._packer.pack_items(self._digest, self._map_run, works),
+            )
             for key, works in tasks.items()
         }
         try:
@@ -786,10 +794,10 @@ class DaskRun:
         for key in later:
             self._ready.setdefault(self._flying[key].worker, []).append(key)
 
-    def _handle_reply(self, flight: _Flight, reply: travel.Reply) -> None:
+    def _handle_reply(self, flight: _Flight, reply: protocol.Reply) -> None:
         works = flight.works
         match reply:
-            case travel.BatchReply(replies, seconds):
+            case protocol.BatchReply(replies, seconds):
                 each = seconds / max(1, len(replies))
                 self._pace = each if self._pace is None else (3 * self._pace + each) / 4
                 self._run.events.append_remote(
@@ -798,29 +806,29 @@ class DaskRun:
                 for work, one in zip(works, replies, strict=False):
                     self._handle_item_reply(work, one)
                 self._again += works[len(replies) :]
-            case travel.JobMissing():
+            case protocol.JobMissing():
                 self._again += works
                 self._workers.pop(flight.worker, None)  # it gets another parcel at the next look
-            case travel.VersionMismatch():
+            case protocol.VersionMismatch():
                 self._consider_refusal(reply)
             case _:
                 raise InternalError("a worker replied what is no reply", code="cluster")
 
-    def _handle_item_reply(self, work: WorkItem, reply: travel.Reply) -> None:
+    def _handle_item_reply(self, work: WorkItem, reply: protocol.Reply) -> None:
         match reply:
-            case travel.ItemCompleted(outcome):
+            case protocol.ItemCompleted(outcome):
                 self._finished(work, outcome)
-            case travel.ItemStopped(out_of_time=True):
+            case protocol.ItemStopped(out_of_time=True):
                 self._error = self._error or DeadlineExceeded()
-            case travel.ItemStopped():
+            case protocol.ItemStopped():
                 self._again.append(work)  # its worker was to end
-            case travel.RunLimitReached(failure, path):
+            case protocol.RunLimitReached(failure, path):
                 self._error = self._error or Aborted(failure, path)
-            case travel.ItemRefused():
+            case protocol.ItemRefused():
                 self._error = self._error or to_error(reply)
 
     def _give_up(self, work: WorkItem) -> None:
-        step, turn = self._fanned.item_step(work)
+        step, turn = self._map_run.item_step(work)
         failure = Failure(
             "its workers died or fell silent, one after the other, while they were at this item",
             "worker",
@@ -910,20 +918,20 @@ class DaskRun:
     def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:
         self._is_silent = True
         said: Mapping[str, object] = self._run_on_workers(
-            workers, self._office.halt, self._digest, at_once
+            workers, self._packer.stop, self._digest, at_once
         )
         self._is_silent = False
         return said
 
     def directly(self, worker: str, at_once: bool) -> object:
         said = self._cluster.directly(
-            self._client, worker, self._office.halt, self._digest, at_once
+            self._client, worker, self._packer.stop, self._digest, at_once
         )
         return self._mask_reply(said)
 
     def _say_goodbye(self) -> None:
         """A worker that does not hear it forgets by itself, some time later."""
-        call = TimedCall(partial(self._run_on_workers, None, self._office.forget, self._digest))
+        call = TimedCall(partial(self._run_on_workers, None, self._packer.drop, self._digest))
         call.is_over(self._closing, gives_way=self._is_hurried)
 
     @property
@@ -931,8 +939,10 @@ class DaskRun:
         return IN_VAIN if self._is_silent else CLOSING
 
 
-def _events(reply: travel.Reply) -> tuple[Event, ...]:
-    return reply.events if isinstance(reply, travel.ItemCompleted | travel.RunLimitReached) else ()
+def _events(reply: protocol.Reply) -> tuple[Event, ...]:
+    return (
+        reply.events if isinstance(reply, protocol.ItemCompleted | protocol.RunLimitReached) else ()
+    )
 
 
 def _is_lost(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from plait.adapters.dask import protocol as travel
+from plait.adapters.dask import protocol
 from plait.adapters.dask.protocol import SealedSecret
 from plait.core.errors import (
     GuardianError,
@@ -142,7 +142,7 @@ def require_same_versions(
     Both are as workers said them, and only what is told of them is masked: a secret may be in a
     version.
     """
-    mine = travel.own_versions()
+    mine = protocol.own_versions()
     without = [worker for worker, said in plaits.items() if _is_missing(said)]
     if without:
         raise no_plait(without)
@@ -166,14 +166,14 @@ def require_same_versions(
 
 
 def _versions(plait: str, python: str) -> str:
-    return f"Plait {plait} with Python {travel.python_minor(python)}"
+    return f"Plait {plait} with Python {protocol.python_minor(python)}"
 
 
 def no_plait(workers: list[str]) -> InputError:
     named = format_names([worker for worker in workers if worker][:5])
     return InputError(
         f"Plait is not installed on {'workers: ' + named if named else 'a worker'}",
-        fix=f"install Plait {travel.own_versions().plait} there, for the Python that runs the worker",
+        fix=f"install Plait {protocol.own_versions().plait} there, for the Python that runs the worker",
         code="worker-without-plait",
     )
 
@@ -205,7 +205,7 @@ def mismatch(workers: Mapping[str, str]) -> InputError:
     said = "; ".join(
         f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5]
     )
-    mine = travel.own_versions()
+    mine = protocol.own_versions()
     return InputError(
         f"here is {mine}, and on the cluster it is another: {said}",
         fix=f"install Plait {mine.plait} for Python {mine.python} there, or start the run with what is there",
@@ -213,7 +213,7 @@ def mismatch(workers: Mapping[str, str]) -> InputError:
     )
 
 
-def to_error(reply: travel.ItemRefused) -> PlaitError:
+def to_error(reply: protocol.ItemRefused) -> PlaitError:
     kinds: dict[str, type[PlaitError]] = {
         one.__name__: one
         for one in (InputError, ProcessError, GuardianError, MachineError, InternalError)

@@ -1,9 +1,7 @@
-"""What a worker keeps of the runs whose items it performs: parcels, unpacked, as long as they are
-needed.
+"""The jobs that a worker has: flows that it loaded for runs on other machines.
 
-The files of the flow are loaded anew, from the text that was sent, and have to come to the
-fingerprint that they have where the run is.  A run that dies says no goodbye: a parcel that nobody
-used for a time goes.
+A worker loads the flow from the files that were sent, and the map must have the same fingerprint
+as in the run. A run that dies drops no job, so a job that is unused for a time is removed.
 """
 
 from __future__ import annotations
@@ -20,56 +18,62 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 
-from plait.adapters.dask import protocol as travel
+from plait.adapters.local import LocalBackend
+from plait.app.remote.payload import JobPayload, unseal
+from plait.app.services import local_services
+from plait.app.toolbox import command_output
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json, Secret
-from plait.engine.event_bus import StopSignal
+from plait.engine.context import RunContext, Secrets, new_run_context
+from plait.engine.event_bus import EventBus, StopSignal
 from plait.engine.journal import Journal
+from plait.engine.replay import Replay
+from plait.lang.environment import FlowEnvironment
+from plait.lang.workflow.read import load_workflow
+from plait.program.actions.tool import call_tool_step
+from plait.scope import Scope
 
 if TYPE_CHECKING:
-    from plait.engine.context import RunContext
     from plait.lang.loaded import LoadedFlow
     from plait.program.map import Map
-    from plait.scope import Scope
 
-
+MOST_JOBS: Final = 8
+"""Jobs that a worker has at a time; the one that is unused for the longest is removed first."""
+KEPT: Final = 300.0
+"""Seconds that a job is kept after its last item; a later item brings the job along again."""
 PREFIX: Final = "plait-items-"
 LOCK: Final = "lock"
 
 
 def new_folder() -> str:
-    """A new folder, which is gone with this process at the latest."""
+    """A new folder, removed when this process ends at the latest."""
     return tempfile.mkdtemp(dir=_own_folder(os.getpid()))
 
 
 @cache
 def _own_folder(_process: int) -> str:
-    """Where this process has its folders; nothing is shared with the one that it was forked
-    from.
-    """
-    place = tempfile.gettempdir()
-    remove_stale(place)
-    folder, _ = claim_folder(place)
+    """The folder of this process. A fork gets another one, so the process is a parameter."""
+    parent = tempfile.gettempdir()
+    remove_stale(parent)
+    folder, _ = claim_folder(parent)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def claim_folder(place: str) -> tuple[str, int]:
-    """A folder that is ours until we die, and the handle of its lock."""
+def claim_folder(parent: str) -> tuple[str, int]:
+    """A folder that is locked until this process ends, and the handle of its lock."""
     while True:
-        folder = tempfile.mkdtemp(prefix=_prefix(), dir=place)
+        folder = tempfile.mkdtemp(prefix=_prefix(), dir=parent)
         lock = os.path.join(folder, LOCK)
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if _is_locked(handle) and os.path.exists(lock):
+        if _lock(handle) and os.path.exists(lock):
             return folder, handle
-        os.close(handle)  # somebody took it for one that was left, before it was locked
+        os.close(handle)  # `remove_stale` of another process was faster than our lock
 
 
-def _is_locked(handle: int) -> bool:
-    with suppress(
-        OSError
-    ):  # a file system without locks: nothing there is taken for one that was left
+def _lock(handle: int) -> bool:
+    with suppress(OSError):  # on a file system without locks `remove_stale` removes nothing
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -77,12 +81,12 @@ def _is_locked(handle: int) -> bool:
     return True
 
 
-def remove_stale(place: str) -> None:
-    """Remove the folders of those that died on this host; nobody else's."""
-    with os.scandir(place) as found:
+def remove_stale(parent: str) -> None:
+    """Remove the folders of workers of this user that died on this host."""
+    with os.scandir(parent) as found:
         ours = [one.path for one in found if one.name.startswith(_prefix()) and _is_own(one)]
     for folder in ours:
-        with suppress(OSError):  # it is being made or removed just now, or is in use
+        with suppress(OSError):  # it is in use, or another process makes or removes it now
             handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,55 +108,51 @@ def _prefix() -> str:
     return f"{PREFIX}{re.sub(r'[^A-Za-z0-9.]', '_', os.uname().nodename)}-"
 
 
-MOST_PARCELS: Final = 8
-"""Parcels that a worker keeps; the oldest that nobody is at goes first."""
-KEPT: Final = 300.0
-"""Seconds that a parcel is kept after its last item; an item that comes later brings it along
-again.
-"""
-
-
 class WorkerJob:
-    """A parcel, unpacked."""
+    """A job, with its flow loaded."""
 
-    def __init__(self, parcel: travel.JobPayload) -> None:
-        self.parcel = parcel
-        self.errands: dict[str, StopSignal] = {}
-        """By the path of their items."""
-        self.is_halted = False
-        """Nothing is begun any more, until its run asks again."""
+    def __init__(self, payload: JobPayload) -> None:
+        self.payload = payload
+        self.running: dict[str, StopSignal] = {}
+        """By the path of an item."""
+        self.is_stopped = False
+        """No item starts until the run sends the job again."""
         self.noted: set[str] = set()
-        """What was said about names without a value, once for all items here."""
-        self._folder = None if parcel.shared else _unpack_files(parcel)
-        project = parcel.project if self._folder is None else self._folder
+        """Warnings that were sent, once for all items here."""
+        self._folder = None if payload.shared else _write_files(payload)
+        project = payload.project if self._folder is None else self._folder
         self.project = project
         try:
-            self.loaded = _load_flow(parcel, project)
-        except BaseException:  # nothing is hidden: only the folder goes
+            self.loaded = _load_flow(payload, project)
+        except BaseException:  # raised again: only the folder goes
             self.close()
             raise
-        self.hidden = frozenset(self.loaded.secret_texts())
+        self.secret_texts = frozenset(self.loaded.secret_texts())
         self.folder = (
-            parcel.folder if self._folder is None else os.path.join(project, ".ai", "state")
+            payload.folder if self._folder is None else os.path.join(project, ".ai", "state")
         )
-        self.scope = self._scope()
         self.env = {**os.environ, **self.loaded.process_env()}
-        inside_project = os.path.relpath(parcel.directory, parcel.project)
+        self.scope = self._make_scope()
+        inside_project = os.path.relpath(payload.directory, payload.project)
         self.directory = os.path.normpath(os.path.join(project, inside_project))
 
-    def _scope(self) -> Scope:
-        from plait.app.toolbox import command_output
-        from plait.scope import Scope
+    @property
+    def map(self) -> Map:
+        found = self.loaded.program.fan
+        assert found is not None
+        return found
 
-        env = {**os.environ, **self.loaded.process_env()}
-        sources = self.loaded.sources(run=lambda bound, place: command_output(bound, place, env))
+    def _make_scope(self) -> Scope:
+        sources = self.loaded.sources(
+            run=lambda bound, place: command_output(bound, place, self.env)
+        )
         scope = Scope({}, label="run", sources=sources)
-        for label, levels in self.parcel.frames[1:]:
-            scope = scope.frame(label, **travel.unseal(self._with_local_paths(levels)))
+        for label, levels in self.payload.frames[1:]:
+            scope = scope.frame(label, **unseal(self._with_local_paths(levels)))
         return scope
 
     def _with_local_paths(self, levels: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
-        """`workflow.dir` is where the files are."""
+        """`workflow.dir` and `workflow.path` name the files on this machine."""
         facts = levels.get("workflow", {}).get("workflow")
         if self._folder is None or not isinstance(facts, dict) or "dir" not in facts:
             return dict(levels)
@@ -163,15 +163,9 @@ class WorkerJob:
         return {**levels, "workflow": workflow}
 
     def run(self, journal: Journal, stop: StopSignal) -> RunContext:
-        from plait.adapters.local import LocalBackend
-        from plait.app.services import local_services
-        from plait.engine.context import Secrets, new_run_context
-        from plait.engine.event_bus import EventBus
-        from plait.engine.replay import Replay
-        from plait.program.actions.tool import call_tool_step
-
-        settings = self.parcel.settings
-        secrets = Secrets(self.hidden)
+        """A run context for one item."""
+        settings = self.payload.settings
+        secrets = Secrets(self.secret_texts)
         events = EventBus(journal, mask=secrets.mask, reports=False, noted=self.noted)
         return new_run_context(
             settings.run,
@@ -182,7 +176,7 @@ class WorkerJob:
                 settings.run,
                 journal,
                 accept_changes=settings.accept_changes,
-                marked_done=settings.said_done,
+                marked_done=settings.marked_done,
                 retried=settings.retried,
             ),
             stop=stop,
@@ -193,16 +187,16 @@ class WorkerJob:
                 self.folder,
                 stop,
                 env=self.loaded.process_env(),
-                keeps_overflow=settings.keeps_overflow and self.parcel.shared,
+                keeps_overflow=settings.keeps_overflow and self.payload.shared,
                 note=lambda message: events.note("", message),
             ),
             call_tool=call_tool_step,
         )
 
-    def halt(self, *, at_once: bool) -> int:
-        """Have all errands end; how many have not?"""
-        self.is_halted = True
-        stops = list(self.errands.values())
+    def stop(self, *, at_once: bool) -> int:
+        """Stop all items; return how many still run."""
+        self.is_stopped = True
+        stops = list(self.running.values())
         for stop in stops:
             if not stop.is_set():
                 stop.ask("cancelled")
@@ -214,65 +208,57 @@ class WorkerJob:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    @property
-    def fan(self) -> Map:
-        fan = self.loaded.program.fan
-        assert fan is not None
-        return fan
-
 
 class WorkerJobs:
-    """The parcels of a worker, by their digests; any thread may ask."""
+    """The jobs of a worker, by digest. Safe for threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._places: dict[str, WorkerJob] = {}
+        self._jobs: dict[str, WorkerJob] = {}
         self._used: dict[str, float] = {}
-        """When somebody was last at them; the longest unused first."""
+        """When a job was last used; the longest unused first."""
         self._users: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def find(self, digest: str) -> WorkerJob | None:
-        return self._places.get(digest)
+        return self._jobs.get(digest)
 
-    def keep(self, digest: str, place: WorkerJob) -> None:
+    def keep(self, digest: str, job: WorkerJob) -> None:
         with self._lock:
-            self._places[digest] = place
+            self._jobs[digest] = job
             self._touch(digest)
             idle = [name for name in self._idle() if name != digest]
-            dropped = [
-                self._drop(name) for name in idle[: max(0, len(self._places) - MOST_PARCELS)]
-            ]
+            dropped = [self._remove(name) for name in idle[: max(0, len(self._jobs) - MOST_JOBS)]]
         _close_all(dropped)
 
-    def forget(self, digest: str) -> None:
+    def drop(self, digest: str) -> None:
         with self._lock:
-            dropped = [self._drop(digest)] if digest in self._places else []
+            dropped = [self._remove(digest)] if digest in self._jobs else []
         _close_all(dropped)
 
     def drop_unused(self) -> None:
-        """Drop what nobody was at for a time."""
+        """Drop the jobs that were not used for KEPT seconds."""
         with self._lock:
             since = self._clock() - KEPT
-            dropped = [self._drop(name) for name in self._idle() if self._used[name] < since]
+            dropped = [self._remove(name) for name in self._idle() if self._used[name] < since]
         _close_all(dropped)
 
     @contextmanager
-    def used(self, digest: str) -> Iterator[WorkerJob | None]:
-        """While this lasts, the place stays, unless its own run says that it may go."""
+    def use(self, digest: str) -> Iterator[WorkerJob | None]:
+        """Within this, only `drop` removes the job."""
         with self._lock:
-            place = self._places.get(digest)
-            if place is not None:
+            job = self._jobs.get(digest)
+            if job is not None:
                 self._users[digest] = self._users.get(digest, 0) + 1
         try:
-            yield place
+            yield job
         finally:
-            if place is not None:
+            if job is not None:
                 with self._lock:
                     self._users[digest] -= 1
                     if not self._users[digest]:
                         del self._users[digest]
-                    if digest in self._places:
+                    if digest in self._jobs:
                         self._touch(digest)
 
     def _idle(self) -> list[str]:
@@ -282,73 +268,68 @@ class WorkerJobs:
         self._used.pop(digest, None)
         self._used[digest] = self._clock()
 
-    def _drop(self, digest: str) -> WorkerJob:
+    def _remove(self, digest: str) -> WorkerJob:
         del self._used[digest]
-        return self._places.pop(digest)
+        return self._jobs.pop(digest)
 
 
-def _close_all(places: list[WorkerJob]) -> None:
-    """Without the lock, since removing files takes time."""
-    for place in places:
-        place.close()
+def _close_all(jobs: list[WorkerJob]) -> None:
+    """Call it without the lock: removing files takes time."""
+    for job in jobs:
+        job.close()
 
 
-def _unpack_files(parcel: travel.JobPayload) -> str:
+def _write_files(payload: JobPayload) -> str:
+    """A new folder with the files of a job."""
     folder = new_folder()
     try:
-        _write_files(parcel, folder)
-    except BaseException:  # as above
+        for name, data in payload.files.items():
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "xb") as file:
+                file.write(data)
+            if name in payload.executable:
+                os.chmod(path, 0o700)
+        os.makedirs(os.path.join(folder, ".ai", "state"), mode=0o700, exist_ok=True)
+    except BaseException:  # raised again: only the folder goes
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
 
 
-def _write_files(parcel: travel.JobPayload, folder: str) -> None:
-    for name, data in parcel.files.items():
-        place = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, "xb") as file:
-            file.write(data)
-        if name in parcel.executable:
-            os.chmod(place, 0o700)
-    os.makedirs(os.path.join(folder, ".ai", "state"), mode=0o700, exist_ok=True)
-
-
-def _load_flow(parcel: travel.JobPayload, project: str) -> LoadedFlow:
-    from plait.lang.environment import FlowEnvironment
-    from plait.lang.workflow.read import load_workflow
-
-    path = os.path.join(project, os.path.relpath(parcel.path, parcel.project))
-    if parcel.shared and not os.path.exists(path):
+def _load_flow(payload: JobPayload, project: str) -> LoadedFlow:
+    path = os.path.join(project, os.path.relpath(payload.path, payload.project))
+    if payload.shared and not os.path.exists(path):
         raise InputError(
             "the flow is not where it is said to be shared",
             path,
             "mount the project at the same place on every worker, or take shared: true away",
             code="not-shared",
         )
-    named = travel.unseal(dict(parcel.named))
-    around = FlowEnvironment(
-        travel.unseal(dict(parcel.variables)),
-        travel.unseal(dict(parcel.env)),
-        travel.unseal(dict(parcel.secrets)),
-        frozenset(one.to_secret().reveal() for one in parcel.hidden),
+    environment = FlowEnvironment(
+        unseal(dict(payload.variables)),
+        unseal(dict(payload.env)),
+        unseal(dict(payload.secrets)),
+        frozenset(one.to_secret().reveal() for one in payload.masked),
     )
-    revealed = {
+    env_variables = {
         name: value.reveal() if isinstance(value, Secret) else value
-        for name, value in named.items()
+        for name, value in unseal(dict(payload.env_variables)).items()
     }
     loaded = load_workflow(
         path,
         project=project,
-        profile=parcel.settings.profile,
-        strict=parcel.settings.strict,
-        environ={**os.environ, **revealed},
-        known=(travel.unseal(dict(parcel.parameters)), around),
+        profile=payload.settings.profile,
+        strict=payload.settings.strict,
+        environ={**os.environ, **env_variables},
+        known=(unseal(dict(payload.parameters)), environment),
     )
-    fan = loaded.program.fan
-    if fan is None or fan.fingerprint != parcel.fingerprint:
-        what = "the flow that is here is not the one that runs"
+    found = loaded.program.fan
+    if found is None or found.fingerprint != payload.fingerprint:
         raise InputError(
-            what, path, "wait until storage shows the same files everywhere", code="changed"
+            "the flow that is here is not the one that runs",
+            path,
+            "wait until storage shows the same files everywhere",
+            code="changed",
         )
     return loaded

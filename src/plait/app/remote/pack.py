@@ -1,25 +1,31 @@
-"""Items that are performed by another process, packed: what they need, and nothing else.
+"""Packs a flow and its items for workers: `app.remote.worker` unpacks them there.
 
-The files of the flow are sent as text; all its secrets go along, sealed.
-What becomes of a parcel at the other end stands in `errands` and `workplace`.
+The files of the flow are sent as text, and all its secrets, sealed.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.adapters.dask import protocol as travel
-from plait.app.remote import worker as errands
+from plait.adapters.dask.protocol import SealedSecret
+from plait.app.remote import worker
+from plait.app.remote.payload import ItemTask, JobPayload, Settings, pack_items, pack_job, seal
+from plait.app.toolbox import toolbox
+from plait.core import documents
+from plait.core.documents.nodes import Mapping as MappingNode
 from plait.core.errors import InputError, LimitError, Problem, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
-from plait.core.values import Json
+from plait.core.safe_files import read_below
+from plait.core.values import Json, Secret
 from plait.engine.backend import MapRun, WorkItem
 from plait.engine.journal import Journal, StepRecord
 from plait.engine.paths import is_item
 from plait.engine.step import Step, iter_steps
+from plait.lang.workflow.compose import compose
 
 if TYPE_CHECKING:
     from plait.engine.context import RunContext
@@ -27,13 +33,11 @@ if TYPE_CHECKING:
     from plait.program.map import Map
 
 MOST_SHIPPED: Final = 64 << 20
-"""Bytes of files that go to a worker."""
+"""Bytes of files that a worker gets."""
 
 
 def require_remote_capable(loaded: LoadedFlow) -> None:
-    """The items of a flow can be performed elsewhere; all that only the process with the journal
-    can do.
-    """
+    """Raise an InputError with everything that keeps the items of a flow from workers."""
     fan = loaded.program.fan
     problems = [] if fan is None else list(_problems(loaded, fan))
     if problems:
@@ -65,96 +69,83 @@ def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
             yield Problem(what, None, more, code="not-on-cluster")
 
 
-class JobPacker:
-    """Packs the items of one run; see `travel.Office`."""
+class FlowPacker:
+    """The JobPacker of one run."""
 
-    perform = "plait.app.remote.worker:perform_items"
+    perform = f"{worker.__name__}:{worker.perform_items.__name__}"
+    receive = staticmethod(worker.receive_job)
+    drop = staticmethod(worker.drop_job)
+    stop = staticmethod(worker.stop_job)
 
     def __init__(self, loaded: LoadedFlow, run: RunContext, *, profile: str | None) -> None:
         self._loaded = loaded
         self._run = run
         self._profile = profile
 
-    @property
-    def receive(self) -> Callable[[bytes], bytes | None]:
-        return errands.receive_job
-
-    @property
-    def forget(self) -> Callable[[str], None]:
-        return errands.drop_job
-
-    @property
-    def halt(self) -> Callable[[str, bool], int]:
-        return errands.stop_job
-
-    def takes(self, fanned: MapRun) -> bool:
+    def takes(self, map_run: MapRun) -> bool:
         fan = self._loaded.program.fan
-        if fan is None or fanned.turn.path != fan.name:
+        if fan is None or map_run.turn.path != fan.name:
             return False
         require_remote_capable(self._loaded)
         return True
 
-    def parcel(self, fanned: MapRun, *, shared: bool) -> tuple[str, bytes]:
-        """What all items share; `shared`: the workers see the project where it is, whatever the
-        flow says.
-        """
-        loaded, turn, fan = self._loaded, fanned.turn, self._loaded.program.fan
+    def pack_job(self, map_run: MapRun, *, shared: bool) -> tuple[str, bytes]:
+        loaded, ctx, fan = self._loaded, map_run.turn, self._loaded.program.fan
         assert fan is not None
         shared = shared or loaded.shared
         mentions = _Mentions.of(loaded)
         files = {} if shared else _files(loaded)
         if not shared:
             self._require_system_tools(mentions)
-        around = loaded.surroundings
-        return travel.pack_job(
-            travel.JobPayload(
+        environment = loaded.surroundings
+        return pack_job(
+            JobPayload(
                 path=loaded.path,
                 project=loaded.project,
                 folder=self._run.folder,
-                directory=turn.directory,
+                directory=ctx.directory,
                 files=files,
                 executable=frozenset(
                     name for name in files if os.access(os.path.join(loaded.project, name), os.X_OK)
                 ),
                 shared=shared,
                 fingerprint=fan.fingerprint,
-                total=fanned.total,
+                total=map_run.total,
                 settings=self._settings(),
                 parameters=_sendable(loaded.parameters),
-                variables=_sendable(around.vars),
-                env=_sendable(around.env),
-                secrets=_sendable(around.secrets),
-                hidden=[travel.SealedSecret(text) for text in self._run.secrets.values()],
-                named=mentions.env_variables(around.environ(loaded.environ)),
+                variables=_sendable(environment.vars),
+                env=_sendable(environment.env),
+                secrets=_sendable(environment.secrets),
+                masked=[SealedSecret(text) for text in self._run.secrets.values()],
+                env_variables=mentions.env_variables(environment.environ(loaded.environ)),
                 frames=[
                     (
                         frame.label,
                         {level: _sendable(names) for level, names in frame.levels.items()},
                     )
-                    for frame in reversed(turn.scope.frames)
+                    for frame in reversed(ctx.scope.frames)
                 ],
             )
         )
 
-    def _settings(self) -> travel.Settings:
+    def _settings(self) -> Settings:
         run = self._run
-        return travel.Settings(
+        return Settings(
             run=run.id,
             strict=self._loaded.strict,
             profile=self._profile,
             timeout=self._loaded.timeout,
             accept_changes=run.replay.accept_changes,
-            said_done=run.replay.marked_done,
+            marked_done=run.replay.marked_done,
             retried=run.replay.retried,
             keeps_overflow=not self._loaded.secret_texts(),
         )
 
     def _require_system_tools(self, mentions: _Mentions) -> None:
-        """Those of the system are everywhere; a file of the project that runs is not sent, it is
-        trusted.
-        """
-        from plait.app.toolbox import toolbox
+        """Raise an InputError if an item calls a tool of the project or the user.
 
+        Workers have the tools of the system. Others are not sent: trust in them is local.
+        """
         chains = toolbox(self._loaded.project).chains
         wanted = [one for one in self._loaded.tool_uses if one in mentions.text]
         foreign = [one for one in wanted if chains.get(one).tool.space.name != "system"]
@@ -165,63 +156,57 @@ class JobPacker:
                 code="not-on-cluster",
             )
 
-    def learn(self, hidden: Iterable[travel.SealedSecret]) -> None:
-        self._run.secrets.add(secret.to_secret().reveal() for secret in hidden)
+    def add_secrets(self, secrets: Iterable[Secret]) -> None:
+        self._run.secrets.add(secret.reveal() for secret in secrets)
 
-    def errands(self, digest: str, fanned: MapRun, works: Sequence[WorkItem]) -> bytes:
-        return travel.pack_items(digest, [self._errand(fanned, work) for work in works])
+    def pack_items(self, digest: str, map_run: MapRun, works: Sequence[WorkItem]) -> bytes:
+        return pack_items(digest, [self._item_task(map_run, work) for work in works])
 
-    def _errand(self, fanned: MapRun, work: WorkItem) -> travel.ItemTask:
+    def _item_task(self, map_run: MapRun, work: WorkItem) -> ItemTask:
         if self._run.replay.is_first_run:
-            turn = fanned.turn
-            return travel.ItemTask(work, turn.time_left(), turn.can_replay)
-        step, turn = fanned.item_step(work)
-        known = tuple(_records_below(self._run.journal, step, turn.path, turn.replay_after))
-        used = tuple(self._run.budgets.earlier.below(turn.path))
-        return travel.ItemTask(work, turn.time_left(), turn.can_replay, known, used)
+            ctx = map_run.turn
+            return ItemTask(work, ctx.time_left(), ctx.can_replay)
+        step, ctx = map_run.item_step(work)
+        records = tuple(_records_below(self._run.journal, step, ctx.path, ctx.replay_after))
+        usage = tuple(self._run.budgets.earlier.below(ctx.path))
+        return ItemTask(work, ctx.time_left(), ctx.can_replay, records, usage)
 
 
 def _records_below(
     journal: Journal, step: Step | None, path: str, after: int
 ) -> Iterator[StepRecord]:
-    """The finished steps inside one, also of those that were not finished themselves; what counts
-    of them.
-    """
+    """The outcomes that count of all steps inside one, also of those that did not finish."""
     inner = {f"{path}/{one.name}": one for one in (step.inner if step is not None else ())}
     seen: set[str] = set()
-    for known in _in_force(journal.steps_in(path), after):
-        seen.add(known.path)
-        yield known
-        yield from _records_below(journal, inner.get(known.path), known.path, after)
+    for record in _valid_records(journal.steps_in(path), after):
+        seen.add(record.path)
+        yield record
+        yield from _records_below(journal, inner.get(record.path), record.path, after)
     for below, one in inner.items():
         if below not in seen and one.inner:
             yield from _records_below(journal, one, below, after)
 
 
-def _in_force(steps: Iterable[StepRecord], after: int) -> Iterator[StepRecord]:
-    """Those that were recorded after what is before them; items are all behind the same."""
+def _valid_records(steps: Iterable[StepRecord], after: int) -> Iterator[StepRecord]:
+    """The records that are newer than those of all steps before them; items have no order."""
     last, order = after, 0
     newest = after
-    for known in steps:
-        if known.order > order and not is_item(known.path):
-            last, order = newest, known.order
-        if known.number > last:
-            newest = max(newest, known.number)
-            yield known
+    for record in steps:
+        if record.order > order and not is_item(record.path):
+            last, order = newest, record.order
+        if record.number > last:
+            newest = max(newest, record.number)
+            yield record
 
 
 @dataclass(frozen=True, slots=True)
 class _Mentions:
-    """What the steps of the items name, by their text."""
+    """The names in the text of the items' steps."""
 
     text: str
 
     @classmethod
     def of(cls, loaded: LoadedFlow) -> _Mentions:
-        from plait.core import documents
-        from plait.core.documents.nodes import Mapping as MappingNode
-        from plait.lang.workflow.compose import compose
-
         flow = compose(documents.load(loaded.path), loaded.path, project=loaded.project)
         document = flow.document
         node = document.get("map") if isinstance(document, MappingNode) else None
@@ -233,9 +218,9 @@ class _Mentions:
         return cls(repr([None if node is None else node.data(), blocks]))
 
     def env_variables(self, environ: Mapping[str, Json]) -> dict[str, Json]:
-        """What `env.NAME` asks for."""
+        """Those that an `env.NAME` names, with their values."""
         names = set(re.findall(r"\benv\.(\w+)", self.text))
-        return {name: travel.seal(environ[name]) for name in sorted(names & environ.keys())}
+        return {name: seal(environ[name]) for name in sorted(names & environ.keys())}
 
 
 def _block_steps(block: object) -> tuple[Json, ...]:
@@ -243,15 +228,11 @@ def _block_steps(block: object) -> tuple[Json, ...]:
 
 
 def _sendable(names: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: travel.seal(value) for name, value in names.items()}
+    return {name: seal(value) for name, value in names.items()}
 
 
 def _files(loaded: LoadedFlow) -> dict[str, bytes]:
-    """The files that a flow is made of, and those that it ships, by their paths in the project."""
-    from plait.core import documents
-    from plait.core.safe_files import read_below
-    from plait.lang.workflow.compose import compose
-
+    """By path in the project: the files of the flow, and those under `ship`."""
     root = os.path.realpath(loaded.project)
     own = os.path.relpath(os.path.realpath(loaded.path), root)
     if own.startswith(os.pardir):
@@ -274,8 +255,6 @@ def _files(loaded: LoadedFlow) -> dict[str, bytes]:
 
 
 def _files_to_ship(root: str, patterns: tuple[str, ...]) -> Iterator[str]:
-    import glob
-
     for pattern in patterns:
         names = glob.glob(pattern, root_dir=root, recursive=True, include_hidden=True)
         files = [name for name in sorted(names) if os.path.isfile(os.path.join(root, name))]

@@ -1,12 +1,11 @@
-"""Items that were sent by another process: performed by the same steps, against a journal in
-memory.
+"""The worker's side of a map: items run through the same steps, with a journal in memory.
 
-    receive     a parcel becomes a flow that is ready, once for all of its items
-    perform     an errand becomes events and an outcome
-    halt        what a parcel's errands are at ends
-    forget      a parcel is needed no longer
+    receive_job     load the flow of a job, once for all of its items
+    perform_items   perform items; the reply has their outcomes and events
+    stop_job        stop the items of a job that run now
+    drop_job        remove a job
 
-A worker imports these by their names.
+A worker imports these functions by name.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from plait.adapters.dask import protocol as travel
+from plait.adapters.dask import protocol
 from plait.adapters.dask.worker_state import task_watch, worker_name
 from plait.adapters.process import jobs
 from plait.app.remote.jobs import WorkerJob, WorkerJobs
+from plait.app.remote.payload import ItemTask
 from plait.core.errors import GuardianError, MachineError, PlaitError
 from plait.core.hints import Final
 from plait.core.records import replace
@@ -31,14 +31,25 @@ from plait.engine.events import Event, StepFinished, StepRetrying, Usage
 from plait.engine.journal import MemoryJournal, StepRecord
 from plait.engine.outcome import Aborted, DeadlineExceeded, Failed, Failure, Interrupted, Outcome
 from plait.engine.perform import StepContext
+from plait.program.map import remote_map_run
 
-LOOK: Final = 0.1
-"""Seconds between two looks whether an errand is to stop."""
+POLL: Final = 0.1
+"""Seconds between two checks whether an item was cancelled."""
 TIDY: Final = 5.0
-"""Seconds between two looks whether anything can be put away."""
+"""Seconds between two checks whether a job can be removed."""
+LONGEST: Final = 1.0
+"""Seconds after which a worker replies with the items that ended; the others are sent again."""
+LONGEST_TWIN: Final = 30.0
+"""Seconds that an item waits for the end of its own cancelled task."""
+
+ItemReply = (
+    protocol.ItemCompleted | protocol.ItemStopped | protocol.RunLimitReached | protocol.ItemRefused
+)
 
 
 class CancelWatch:
+    """One thread that stops the items whose tasks were cancelled, and removes unused jobs."""
+
     def __init__(self, tidy: Callable[[], None]) -> None:
         self._tidy = tidy
         self._lock = threading.Lock()
@@ -50,234 +61,228 @@ class CancelWatch:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._look, name="plait-lookout", daemon=True
+                    target=self._watch, name="plait-cancel-watch", daemon=True
                 )
                 self._thread.start()
 
-    def add(self, is_unwanted: Callable[[], bool], stop: StopSignal) -> int:
+    def add(self, is_cancelled: Callable[[], bool], stop: StopSignal) -> int:
         self.begin()
         with self._lock:
             self._number += 1
-            self._watched[self._number] = (is_unwanted, stop)
+            self._watched[self._number] = (is_cancelled, stop)
             return self._number
 
     def remove(self, number: int) -> None:
         with self._lock:
             self._watched.pop(number, None)
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         tidied = time.monotonic()
         while True:
-            threading.Event().wait(LOOK)
+            threading.Event().wait(POLL)
             with self._lock:
                 watched = list(self._watched.values())
-            for is_unwanted, stop in watched:
-                if not stop.is_set() and is_unwanted():
+            for is_cancelled, stop in watched:
+                if not stop.is_set() and is_cancelled():
                     stop.ask("cancelled")
             if time.monotonic() - tidied > TIDY:
                 tidied = time.monotonic()
                 self._tidy()
 
 
-LONGEST: Final = 1.0
-"""Seconds after which a worker tells what has ended, and leaves the rest to be sent again."""
-LONGEST_TWIN: Final = 30.0
-"""Seconds that a second errand waits for the end of one that was cancelled, for the same item."""
-TWIN_LOOK: Final = 0.1
-
-_PLACES: Final = WorkerJobs()
-_LOOKOUT: Final = CancelWatch(_PLACES.drop_unused)
+_JOBS: Final = WorkerJobs()
+_CANCEL_WATCH: Final = CancelWatch(_JOBS.drop_unused)
 _RECEIVING: Final = threading.Lock()
 
 
 def receive_job(message: bytes) -> bytes | None:
-    """Make ready what all items of a parcel need; a reply if that cannot be."""
-    versions, digest, data = travel.unpack_message(message)
-    if versions != travel.own_versions():
-        return _foreign()
+    """Load a job; return a reply only if that fails."""
+    versions, digest, data = protocol.unpack_message(message)
+    if versions != protocol.own_versions():
+        return _version_mismatch()
     with _RECEIVING:
-        known = _PLACES.find(digest)
-        if known is not None:
-            known.is_halted = False
+        job = _JOBS.find(digest)
+        if job is not None:
+            job.is_stopped = False
             return None
         try:
-            _PLACES.keep(digest, WorkerJob(travel.unpickle(data)))
+            _JOBS.keep(digest, WorkerJob(protocol.unpickle(data)))
         except PlaitError as error:
-            return travel.pack_reply(_make_refusal(error, f"worker {worker_name()}: "))
+            return protocol.pack_reply(_make_refusal(error, f"worker {worker_name()}: "))
         except OSError as error:
-            return travel.pack_reply(_no_room(error))
-    _LOOKOUT.begin()
+            return protocol.pack_reply(_make_files_refusal(error))
+    _CANCEL_WATCH.begin()
     return None
 
 
-def _foreign() -> bytes:
-    return travel.pack_reply(travel.VersionMismatch(travel.own_versions(), worker_name()))
+def _version_mismatch() -> bytes:
+    return protocol.pack_reply(protocol.VersionMismatch(protocol.own_versions(), worker_name()))
 
 
-def _no_room(error: OSError) -> travel.ItemRefused:
+def _make_refusal(error: PlaitError, prefix: str = "") -> protocol.ItemRefused:
+    return protocol.ItemRefused(
+        type(error).__name__, f"{prefix}{error.what}", error.fix, error.code
+    )
+
+
+def _make_files_refusal(error: OSError) -> protocol.ItemRefused:
     what = f"worker {worker_name()}: the files of the flow cannot be written: {error.strerror}"
-    return travel.ItemRefused(
+    return protocol.ItemRefused(
         "ProcessError", what, "look at the folder for temporary files there", "worker-files"
     )
 
 
 def drop_job(digest: str) -> None:
-    _PLACES.forget(digest)
+    _JOBS.drop(digest)
 
 
 def stop_job(digest: str, at_once: bool) -> int:
-    """How many errands have not ended yet."""
-    place = _PLACES.find(digest)
-    return 0 if place is None else place.halt(at_once=at_once)
+    """Stop the items of a job; return how many still run."""
+    job = _JOBS.find(digest)
+    return 0 if job is None else job.stop(at_once=at_once)
 
 
 def perform_items(message: bytes) -> bytes:
-    """Perform some items, one after the other."""
-    versions, digest, data = travel.unpack_message(message)
-    if versions != travel.own_versions():
-        return _foreign()
-    with _PLACES.used(digest) as place:
-        if place is None:
-            return travel.pack_reply(travel.JobMissing(worker_name()))
-        return travel.pack_reply(_all_performed(place, travel.unpickle(data)))
+    """Perform items, one after the other."""
+    versions, digest, data = protocol.unpack_message(message)
+    if versions != protocol.own_versions():
+        return _version_mismatch()
+    with _JOBS.use(digest) as job:
+        if job is None:
+            return protocol.pack_reply(protocol.JobMissing(worker_name()))
+        return protocol.pack_reply(_perform_batch(job, protocol.unpickle(data)))
 
 
-def _all_performed(place: WorkerJob, errands: Sequence[travel.ItemTask]) -> travel.BatchReply:
-    """Until the last, or one that does not end as items do, or others should hear of those that
-    ended.
-    """
+def _perform_batch(job: WorkerJob, tasks: Sequence[ItemTask]) -> protocol.BatchReply:
+    """Ends early after LONGEST seconds, or when an item did not complete."""
     began = time.monotonic()
-    replies: list[Single] = []
-    for errand in errands:
-        spent = time.monotonic() - began
-        if replies and (spent > LONGEST or not isinstance(replies[-1], travel.ItemCompleted)):
+    replies: list[ItemReply] = []
+    for task in tasks:
+        elapsed = time.monotonic() - began
+        if replies and (elapsed > LONGEST or not isinstance(replies[-1], protocol.ItemCompleted)):
             break
-        left = errand.seconds_left
-        replies.append(
-            _perform_item(place, errand, None if left is None else max(0.0, left - spent))
-        )
-    return travel.BatchReply(tuple(replies), time.monotonic() - began)
+        left = task.seconds_left
+        replies.append(_perform_item(job, task, None if left is None else max(0.0, left - elapsed)))
+    return protocol.BatchReply(tuple(replies), time.monotonic() - began)
 
 
-def _perform_item(place: WorkerJob, errand: travel.ItemTask, left: float | None) -> Single:
-    from plait.program.map import remote_map_run
-
+def _perform_item(job: WorkerJob, task: ItemTask, left: float | None) -> ItemReply:
     journal = MemoryJournal()
-    if errand.known or errand.used:
-        journal.append(*map(_as_finished, errand.known), *map(_as_used, errand.used))
+    if task.records or task.usage:
+        journal.append(*map(_finished_event, task.records), *map(_usage_event, task.usage))
         journal.reopen()
-    known = journal.last()
+    replayed = journal.last()
     stop = StopSignal()
-    path = f"{place.fan.name}/item:{errand.work.key}"
-    with _at_work(place, path, stop):
-        run = place.run(journal, stop)
-        turn = StepContext(
+    path = f"{job.map.name}/item:{task.work.key}"
+    with _item_running(job, path, stop):
+        run = job.run(journal, stop)
+        ctx = StepContext(
             run,
-            place.fan.name,
-            place.scope,
+            job.map.name,
+            job.scope,
             deadline=None if left is None else time.monotonic() + left,
-            can_replay=errand.replaying,
-            directory=place.directory,
-            env=place.env,
+            can_replay=task.can_replay,
+            directory=job.directory,
+            env=job.env,
         )
         try:
-            with jobs.listening(partial(_warn, run, place, worker_name())):
-                reply = _attempt_item(
-                    remote_map_run(place.fan, turn, place.parcel.total), errand.work
-                )
+            with jobs.listening(partial(_warn, run, job, worker_name())):
+                map_run = remote_map_run(job.map, ctx, job.payload.total)
+                ended = _attempt_item(map_run, task.work)
         finally:
             run.events.close()
-    events = travel.worth_recording([stamped.event for stamped in journal.events(known)])
-    single = reply(place, events)
-    hidden = set(run.secrets.values()).difference(place.hidden)
-    if hidden and isinstance(single, travel.ItemCompleted):
-        return replace(single, hidden=tuple(map(travel.SealedSecret, sorted(hidden))))
-    return single
+    events = protocol.events_to_record([record.event for record in journal.events(replayed)])
+    match ended:
+        case Aborted():
+            return protocol.RunLimitReached(ended.failure, ended.path, events)
+        case protocol.ItemStopped() | protocol.ItemRefused():
+            return ended
+    secrets = set(run.secrets.values()).difference(job.secret_texts)
+    return protocol.ItemCompleted(
+        _with_run_paths(ended, job),
+        tuple(_event_with_run_paths(event, job) for event in events),
+        tuple(map(protocol.SealedSecret, sorted(secrets))),
+    )
 
 
-def _warn(run: RunContext, place: WorkerJob, worker: str, what: str) -> None:
-    """What is wrong with a worker, once for all items of a parcel."""
-    if what not in place.noted:
-        place.noted.add(what)
+def _warn(run: RunContext, job: WorkerJob, worker: str, what: str) -> None:
+    """Warn about the machine, once for all items of a job."""
+    if what not in job.noted:
+        job.noted.add(what)
         run.events.warn("", f"worker {worker}: {what}")
 
 
-Single = travel.ItemCompleted | travel.ItemStopped | travel.RunLimitReached | travel.ItemRefused
-Answer = Callable[[WorkerJob, tuple[Event, ...]], Single]
-
-
-def _attempt_item(fanned: MapRun, work: WorkItem) -> Answer:
+def _attempt_item(
+    map_run: MapRun, work: WorkItem
+) -> Outcome | Aborted | protocol.ItemStopped | protocol.ItemRefused:
     try:
-        outcome = fanned.perform(work)
+        return map_run.perform(work)
     except Interrupted:
-        return lambda place, events: travel.ItemStopped()  # noqa: ARG005 - one shape for all
+        return protocol.ItemStopped()
     except DeadlineExceeded:
-        return lambda place, events: travel.ItemStopped(out_of_time=True)  # noqa: ARG005 - the same
+        return protocol.ItemStopped(out_of_time=True)
     except Aborted as aborted:
-        failure, path = aborted.failure, aborted.path
-        return lambda place, events: travel.RunLimitReached(failure, path, events)  # noqa: ARG005 - the same
+        return aborted
     except PlaitError as error:
-        # What this machine is short of, or what died here, is to be looked for here.
+        # These are problems of this machine, so the message names the worker.
         is_local = isinstance(error, GuardianError | MachineError)
-        refused = _make_refusal(error, f"worker {worker_name()}: " if is_local else "")
-        return lambda place, events: refused  # noqa: ARG005 - the same
-    return lambda place, events: travel.ItemCompleted(
-        _with_run_paths(outcome, place), tuple(_event_placed(event, place) for event in events)
-    )
+        return _make_refusal(error, f"worker {worker_name()}: " if is_local else "")
 
 
-def _event_placed(event: Event, place: WorkerJob) -> Event:
+def _event_with_run_paths(event: Event, job: WorkerJob) -> Event:
     if isinstance(event, StepFinished) and isinstance(event.outcome, Failed):
-        return replace(event, outcome=_with_run_paths(event.outcome, place))
+        return replace(event, outcome=_with_run_paths(event.outcome, job))
     return event
 
 
-def _with_run_paths(outcome: Outcome, place: WorkerJob) -> Outcome:
-    """What a failure says of files, with the names that they have where the run is."""
-    if place.project == place.parcel.project or not isinstance(outcome, Failed):
+def _with_run_paths(outcome: Outcome, job: WorkerJob) -> Outcome:
+    """The outcome, with the project's path of the run's machine in its message."""
+    if job.project == job.payload.project or not isinstance(outcome, Failed):
         return outcome
-    message = outcome.failure.message.replace(place.project, place.parcel.project)
+    message = outcome.failure.message.replace(job.project, job.payload.project)
     return Failed(replace(outcome.failure, message=message))
 
 
-def _make_refusal(error: PlaitError, before: str = "") -> travel.ItemRefused:
-    return travel.ItemRefused(type(error).__name__, f"{before}{error.what}", error.fix, error.code)
-
-
-def _as_finished(known: StepRecord) -> StepFinished:
+def _finished_event(record: StepRecord) -> StepFinished:
     return StepFinished(
-        known.path, "", known.title, known.fingerprint, known.outcome, known.duration, known.order
+        record.path,
+        "",
+        record.title,
+        record.fingerprint,
+        record.outcome,
+        record.duration,
+        record.order,
     )
 
 
-def _as_used(one: tuple[str, Usage]) -> StepRetrying:
-    """What was used up at a path before, as an attempt: no end of it that would count."""
-    path, used = one
-    return StepRetrying(path, 0, Failure(""), 0.0, used=used)
+def _usage_event(usage_at: tuple[str, Usage]) -> StepRetrying:
+    """Earlier usage at a path, as a failed attempt: it counts, and replaces no outcome."""
+    path, usage = usage_at
+    return StepRetrying(path, 0, Failure(""), 0.0, used=usage)
 
 
 # ── cancelling ───────────────────────────────────────────────────────────
 
 
 @contextmanager
-def _at_work(place: WorkerJob, path: str, stop: StopSignal) -> Iterator[None]:
-    """While an item is performed: whether it is still wanted is looked at by a thread for all."""
-    _wait_for_twin(place, path)
-    place.errands[path] = stop
-    is_unwanted = task_watch()
-    if place.is_halted or is_unwanted():
+def _item_running(job: WorkerJob, path: str, stop: StopSignal) -> Iterator[None]:
+    """Within this, `stop` is set when the item's task is cancelled or its job is stopped."""
+    _wait_for_twin(job, path)
+    job.running[path] = stop
+    is_cancelled = task_watch()
+    if job.is_stopped or is_cancelled():
         stop.ask("cancelled")
-    number = _LOOKOUT.add(is_unwanted, stop)
+    number = _CANCEL_WATCH.add(is_cancelled, stop)
     try:
         yield
     finally:
-        _LOOKOUT.remove(number)
-        place.errands.pop(path, None)
+        _CANCEL_WATCH.remove(number)
+        job.running.pop(path, None)
 
 
-def _wait_for_twin(place: WorkerJob, path: str) -> None:
-    """The same item, cancelled and not yet ended here: two at a time would be one too many."""
+def _wait_for_twin(job: WorkerJob, path: str) -> None:
+    """Wait until a cancelled task of the same item has ended: an item must not run twice at once."""
     until = time.monotonic() + LONGEST_TWIN
-    while (twin := place.errands.get(path)) is not None and time.monotonic() < until:
+    while (twin := job.running.get(path)) is not None and time.monotonic() < until:
         twin.ask("cancelled")
-        threading.Event().wait(TWIN_LOOK)
+        threading.Event().wait(POLL)
