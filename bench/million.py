@@ -171,7 +171,7 @@ def _ends(journal: Path) -> Sequence[float]:
     connection = sqlite3.connect(journal)
     try:
         query = (
-            "SELECT at FROM log WHERE what = 3 AND parent = 'map/' AND name >= 'item:' AND name < "
+            "SELECT at FROM records WHERE type = 3 AND parent = 'map/' AND name >= 'item:' AND name < "
             "'item;'"
         )
         return [at for (at,) in connection.execute(query)]

@@ -161,7 +161,7 @@ def test_a_refusal_says_what_to_type_and_that_is_all_it_takes(
     run = run_at(clone, "theirs/flow.yaml")
     assert main(["resume", run]) == 3
     assert capsys.readouterr().err == (
-        f"run {run} did not begin here: it came with a clone, an archive or a copy, or is an older Plait's\n"
+        f"run {run} did not begin here: it came with a clone, an archive or a copy\n"
         f"fix: look at it: plait show {run}; then take it over: plait trust run {run}; "
         "or begin a new run: plait run FILE\n"
     )
@@ -367,7 +367,7 @@ def test_a_view_in_the_place_of_a_table_is_a_damaged_journal(tmp_path: Path) -> 
         run = opened.id
     database = sqlite3.connect(tmp_path / ".ai/state/runs" / run / "journal.db")
     database.executescript(
-        "DROP VIEW events; DROP VIEW steps; DROP TABLE log; CREATE VIEW log AS WITH RECURSIVE n(number) AS "
+        "DROP VIEW events; DROP VIEW steps; DROP TABLE records; CREATE VIEW records AS WITH RECURSIVE n(number) AS "
         "(SELECT 1 UNION ALL SELECT number + 1 FROM n) SELECT number FROM n"
     )
     database.close()

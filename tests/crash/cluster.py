@@ -158,7 +158,7 @@ class ClusterScene(Scene):
         found: list[str] = []
         for run in self.run_folders():
             with read_aside(run) as journal:
-                query = "SELECT json FROM events WHERE event = 'noted' ORDER BY number"
+                query = "SELECT json FROM events WHERE event = 'note' ORDER BY number"
                 found += [str(row[0]) for row in journal.execute(query)]
         return found
 

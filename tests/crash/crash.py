@@ -55,7 +55,7 @@ from crash.trees import Trees
 from crash.trees import moment as moment_of_trees
 from crash.verdict import extra_starts
 from plait.adapters.store import Runs
-from plait.adapters.store.run_info import read_about
+from plait.adapters.store.run_info import read_run_info
 from plait.core.errors import JournalError
 
 WORKERS: Final = 2
@@ -619,7 +619,7 @@ def damaged_tails(stage: Stage, tally: Tally) -> None:
 def _faults_of_tail(scene: Scene, chance: random.Random) -> Iterator[str]:
     run = scene.run
     folder = scene.runs / run if run is not None else None
-    about = read_about(str(folder)) if folder is not None else None
+    about = read_run_info(str(folder)) if folder is not None else None
     if folder is None or about is None or not (folder / "journal.db-wal").exists():
         return
     if [one.status for one in Runs(str(scene.project)).list()] != ["interrupted"]:
@@ -655,7 +655,7 @@ def _records(folder: Path) -> int:
     with read_aside(folder) as journal:
         if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchall():
             return 0
-        return int(journal.execute("SELECT count(*) FROM log").fetchone()[0])
+        return int(journal.execute("SELECT count(*) FROM records").fetchone()[0])
 
 
 def _is_refused(scene: Scene, run: str) -> bool:

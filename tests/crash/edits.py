@@ -193,7 +193,7 @@ class Edited(Scene):
                 ).fetchall():
                     continue
                 for number, event, path, status in journal.execute(
-                    "SELECT number, event, path, status FROM events WHERE event IN ('started', 'finished') ORDER BY number"
+                    "SELECT number, event, path, status FROM events WHERE event IN ('step_started', 'step_finished') ORDER BY number"
                 ):
                     if event == "started":
                         begun.add(path)

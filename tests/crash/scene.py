@@ -323,7 +323,7 @@ def read_aside(run: Path) -> Iterator[sqlite3.Connection]:
 def finished_steps(journal: sqlite3.Connection) -> list[Journaled]:
     if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'events'").fetchall():
         return []  # it was only just made
-    query = "SELECT path, kind, status FROM events WHERE event = 'finished' ORDER BY number"
+    query = "SELECT path, kind, status FROM events WHERE event = 'step_finished' ORDER BY number"
     return [Journaled(*row) for row in journal.execute(query)]
 
 
@@ -331,7 +331,7 @@ def about(run: Path, name: str) -> object:
     with read_aside(run) as journal:
         if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'about'").fetchall():
             return None
-        found = journal.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        found = journal.execute("SELECT value FROM properties WHERE name = ?", (name,)).fetchone()
     return found[0] if found else None
 
 

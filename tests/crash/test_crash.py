@@ -166,11 +166,11 @@ def test_a_run_that_was_never_wholly_made_is_said_to_be_one(
         Runs(str(scene.project)).create({}) as made,
         sqlite3.connect(f"{made.folder}/journal.db") as journal,
     ):
-        journal.execute("DELETE FROM about WHERE name IN ('facts', 'place', 'created')")
+        journal.execute("DELETE FROM properties WHERE name IN ('facts', 'number', 'created')")
     (scene.runs / made.id / "run.json").unlink()  # which comes last
     assert main(["resume", made.id, "--project", str(scene.project)]) == 2
     assert capsys.readouterr().err == (
-        f"run {made.id} was never begun: Plait was ended while it made it\n"
+        f"run {made.id} was never begun: Plait was killed while it made it\n"
         "fix: plait run FILE begins a new one\n"
     )
     scene.expect_code(scene.to_the_end(), 0)

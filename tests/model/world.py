@@ -192,16 +192,16 @@ class World:
             query = "SELECT number, event, path, status FROM events ORDER BY number"
             for number, event, path, status in journal.execute(query):
                 match event:
-                    case "started":
+                    case "step_started":
                         self.begun.add(path)
                         self.open.add(path)
                         found.pop(path, None)
-                    case "finished":
+                    case "step_finished":
                         self.begun.add(path)
                         self.open.discard(path)
                         found[path] = Record(number, status)
                         self.ends[path] = found[path]
-                    case "forgotten":
+                    case "step_invalidated":
                         # The view has no word for what was forgotten alone, without what is below it.
                         is_alone = status is not None
                         gone = [

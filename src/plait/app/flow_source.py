@@ -158,7 +158,7 @@ class FlowSource:
             **self.source(loaded),
             "started": self.started,
             "options": replace(self.options, inputs=kept).record(),
-            **({"withheld": withheld} if withheld else {}),
+            **({"secret_inputs": withheld} if withheld else {}),
             "env_files": _env_digest(loaded.surroundings.filed),
         }
 
@@ -238,7 +238,7 @@ INPUT_ENV_PREFIX: Final = "PLAIT_INPUT_"
 
 def _read_secret_inputs(opened: OpenRun, inputs: Mapping[str, Json]) -> dict[str, Json]:
     """The secret inputs of a run, told anew; InputError if it cannot go on with what it gets."""
-    said = opened.facts.get("withheld")
+    said = opened.facts.get("secret_inputs")
     withheld = [str(name) for name in said] if isinstance(said, list) else []
     others = [name for name in inputs if name not in withheld]
     if others:

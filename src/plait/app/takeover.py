@@ -1,7 +1,7 @@
 """A run that came from elsewhere becomes this user's own, because the user says so after a look at
 it.
 
-That is for copies, backups and runs of an older Plait.  What a run says about itself decides what
+That is for copies and backups.  What a run says about itself decides what
 it runs, so the user is shown that first; and the flow has to be in the project, where the user can
 look at it.
 """

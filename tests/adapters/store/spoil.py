@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-TABLES = ("log", "about", "words", "marks")
+TABLES = ("records", "properties", "strings", "marks")
 DEEP = "[" * 100_000
 WRONG: tuple[Any, ...] = (
     None, -1, 0, 1, 7, 99, 2**31, 2**62, 1.5, float("inf"), "", "x", "map", "map/", "item:a", "{", "null", "[]",
@@ -75,15 +75,15 @@ def _spoil_file(folder: Path, chance: random.Random) -> str:
 
 def _spoil_row(folder: Path, chance: random.Random) -> str:
     with closing(_journal(folder)) as journal:
-        table = chance.choice((*TABLES, "log", "log", "log"))
+        table = chance.choice((*TABLES, "records", "records", "records"))
         columns = [row[1] for row in journal.execute(f"PRAGMA table_info({table})")]
         rows = journal.execute(
-            f"SELECT {'name' if table == 'about' else columns[0]} FROM {table}"
+            f"SELECT {'name' if table == 'properties' else columns[0]} FROM {table}"
         ).fetchall()
         if not rows:
             return "nothing"
         column, (key,) = chance.choice(columns), chance.choice(rows)
-        where = f"WHERE {'name' if table == 'about' else columns[0]} = ?"
+        where = f"WHERE {'name' if table == 'properties' else columns[0]} = ?"
         if chance.random() < 0.1:
             journal.execute(f"DELETE FROM {table} {where}", (key,))
             return f"{table} without {key}"
@@ -124,9 +124,11 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 def _spoil_fact(folder: Path, chance: random.Random) -> str:
     with closing(_journal(folder)) as journal:
-        found = journal.execute("SELECT value FROM about WHERE name = 'facts'").fetchone()
+        found = journal.execute("SELECT value FROM properties WHERE name = 'facts'").fetchone()
         facts = changed(json.loads(found[0]), chance)
-        journal.execute("UPDATE about SET value = ? WHERE name = 'facts'", (json.dumps(facts),))
+        journal.execute(
+            "UPDATE properties SET value = ? WHERE name = 'facts'", (json.dumps(facts),)
+        )
     return f"facts are {facts}"
 
 

@@ -105,7 +105,7 @@ def ask(folder: Path, *statements: str) -> None:
 
 
 def say(folder: Path, facts: str) -> None:
-    ask(folder, f"UPDATE about SET value = '{facts}' WHERE name = 'facts'")
+    ask(folder, f"UPDATE properties SET value = '{facts}' WHERE name = 'facts'")
 
 
 def make_folder(file: Path) -> None:
@@ -124,9 +124,9 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("facts that are too deep", lambda run: say(run, DEEP), IS_DAMAGED),
     ("facts of a wrong type", lambda run: say(run, '{"file": 3}'), IS_DAMAGED),
     ("facts that are a list", lambda run: say(run, "[]"), IS_DAMAGED),
-    ("no facts", lambda run: ask(run, "DELETE FROM about WHERE name = 'facts'"), IS_DAMAGED),
-    ("a time that is none", lambda run: ask(run, "UPDATE about SET value = 1e300 WHERE name = 'created'"), IS_DAMAGED),
-    ("no table", lambda run: ask(run, "DROP TABLE about"), IS_DAMAGED),
+    ("no facts", lambda run: ask(run, "DELETE FROM properties WHERE name = 'facts'"), IS_DAMAGED),
+    ("a time that is none", lambda run: ask(run, "UPDATE properties SET value = 1e300 WHERE name = 'created'"), IS_DAMAGED),
+    ("no table", lambda run: ask(run, "DROP TABLE properties"), IS_DAMAGED),
     ("an empty file", lambda run: cut(run / "journal.db", 0), "the journal has lost "),
     ("a file cut short", lambda run: cut(run / "journal.db", 3000), IS_DAMAGED),
     ("a folder", lambda run: make_folder(run / "journal.db"), "the journal cannot be used: it cannot be opened"),

@@ -21,7 +21,6 @@ import pytest
 from ordinary import by_ordinary_user
 from plait.adapters.store import OpenRun, Runs, SqliteJournal
 from plait.adapters.store.rows import LARGE
-from plait.adapters.store.schema import migrate, open_to_write
 from plait.adapters.store.writer import FEW
 from plait.core.errors import JournalError
 from plait.core.records import replace
@@ -183,7 +182,7 @@ def test_an_engine_that_was_replaced_writes_nothing_any_more(runs: Runs, rows: i
     opened = runs.create({})
     opened.journal.append(finished(1))
     with contextlib.closing(sqlite3.connect(database(opened))) as other, other:
-        other.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
+        other.execute("UPDATE properties SET value = value + 1 WHERE name = 'epoch'")
     attempts: list[Callable[[], object]] = [
         lambda: opened.journal.append(*map(finished, range(2, 2 + rows))),
         opened.journal.sync,
@@ -449,19 +448,24 @@ def test_a_journal_that_may_not_be_written_can_be_read(
 # ── versions and settings ────────────────────────────────────────────────
 
 
-def test_a_journal_of_a_newer_version_is_refused(runs: Runs) -> None:
+@pytest.mark.parametrize("version", [2, 4, 7])
+def test_a_journal_of_another_version_is_refused_and_listed_as_unreadable(
+    version: int, runs: Runs
+) -> None:
     with runs.create({}) as opened:
         pass
-    with contextlib.closing(sqlite3.connect(database(opened))) as newer:
-        newer.execute("PRAGMA user_version=7")
+    with contextlib.closing(sqlite3.connect(database(opened))) as other:
+        other.execute(f"PRAGMA user_version={version}")
     for write in (True, False):
         with pytest.raises(JournalError) as refused:
             runs.open(opened.id, write=write)
         assert str(refused.value) == (
-            f"{database(opened)}: the journal has version 7, and this Plait knows versions up to 4\n"
-            "fix: use the newer Plait that made it"
+            f"{database(opened)}: the journal has version {version}, and this Plait reads version 1\n"
+            "fix: use the Plait that made it, or remove the folder of the run and run the flow again"
         )
-    assert [one.status for one in runs.list()] == ["unreadable"]
+    assert [(one.status, one.problem) for one in runs.list()] == [
+        ("unreadable", f"the journal has version {version}, and this Plait reads version 1")
+    ]
 
 
 def test_a_journal_of_version_0_is_that_of_a_run_that_was_never_made(runs: Runs) -> None:
@@ -475,69 +479,29 @@ def test_a_journal_of_version_0_is_that_of_a_run_that_was_never_made(runs: Runs)
         with pytest.raises(JournalError) as refused:
             runs.open(opened.id, write=write)
         assert str(refused.value) == (
-            f"{database(opened)}: the journal has no records and no tables: Plait was ended while it made it\n"
+            f"{database(opened)}: the journal has no records and no tables: Plait was killed while it made the run\n"
             "fix: plait run FILE begins a new run"
         )
     assert runs.list() == []
 
 
-def test_a_migration_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
-    path = str(tmp_path / "journal.db")
-    connection = open_to_write(path, create=True)
-
-    def fails(_: sqlite3.Connection) -> None:
-        raise ZeroDivisionError
-
-    first = ["CREATE TABLE a(x)"]
-    with pytest.raises(ZeroDivisionError):
-        migrate(connection, path, migrations=[[], [], [], [], first, fails])
-    assert connection.execute("PRAGMA user_version").fetchone() == (4,)
-    migrate(connection, path, migrations=[[], [], [], [], first, ["INSERT INTO a VALUES(1)"]])
-    assert connection.execute("PRAGMA user_version").fetchone() == (6,)
-    assert connection.execute("SELECT x FROM a").fetchall() == [(1,)]
-    connection.close()
-
-
-BEFORE_OWED = ("ALTER TABLE log DROP COLUMN owed", "PRAGMA user_version=3")
-BEFORE_USED = (BEFORE_OWED[0], "ALTER TABLE log DROP COLUMN used", "PRAGMA user_version=2")
-
-
-def test_a_journal_that_does_not_say_what_was_used_up_is_read_as_it_is(runs: Runs) -> None:
+def test_usage_and_pending_hooks_come_back_as_they_were(runs: Runs) -> None:
+    owed = PendingHooks(("h", "gate"), {"turn": 1, "long": "x" * LARGE}, unjudged=("gate",))
+    first = replace(finished(1), used={"steps": 1}, owed=owed)
     with runs.create({}) as opened:
-        opened.journal.append(replace(finished(1), used={"steps": 1}), finished(2))
+        opened.journal.append(first, finished(2))
         assert list(opened.journal.usage_before(99)) == [("map/1", {"steps": 1})]
         assert list(opened.journal.usage_before(1)) == []
-    with contextlib.closing(sqlite3.connect(database(opened))) as old:
-        for statement in BEFORE_USED:
-            old.execute(statement)
-    os.unlink(os.path.join(opened.folder, "run.json"))  # which is younger than that
-    with runs.open(opened.id, write=False) as again:
-        known = again.journal.step("map/1")
-        assert known is not None
-        assert (known.used, list(again.journal.usage_before(99))) == (None, [])
-        assert [one.event for one in again.journal.events()] == [finished(1), finished(2)]
     with runs.open(opened.id, write=True) as again:
+        assert [one.event for one in again.journal.events()] == [first, finished(2)]
         again.journal.append(replace(finished(3), used={"turns": 2, "spend": 0.5}))
-        assert list(again.journal.usage_before(99)) == [("map/3", {"turns": 2, "spend": 0.5})]
-
-
-def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(runs: Runs) -> None:
-    owed = PendingHooks(("h", "gate"), {"turn": 1, "long": "x" * LARGE}, unjudged=("gate",))
-    told = replace(finished(1), used={"steps": 1}, owed=owed)
-    with runs.create({}) as opened:
-        opened.journal.append(told)
-        assert [one.event for one in opened.journal.events()] == [told]
-    with contextlib.closing(sqlite3.connect(database(opened))) as old:
-        for statement in BEFORE_OWED:
-            old.execute(statement)
-    os.unlink(os.path.join(opened.folder, "run.json"))  # which is younger than that
-    with runs.open(opened.id, write=False) as again:
-        assert [one.event for one in again.journal.events()] == [replace(told, owed=None)]
-    with runs.open(opened.id, write=True) as again:
-        again.journal.append(told)
-        known = again.journal.step("map/1")
-        assert known is not None
-        assert known.owed == told.owed
+        assert list(again.journal.usage_before(99)) == [
+            ("map/1", {"steps": 1}),
+            ("map/3", {"turns": 2, "spend": 0.5}),
+        ]
+        record = again.journal.step("map/1")
+        assert record is not None
+        assert (record.used, record.owed) == (first.used, owed)
 
 
 def test_people_can_look_into_the_file(runs: Runs) -> None:
@@ -552,9 +516,9 @@ def test_people_can_look_into_the_file(runs: Runs) -> None:
         ).fetchall()
         steps = shell.execute("SELECT path, status, json FROM steps").fetchall()
     assert events == [
-        ("started", "map/1", "item", None, None),
-        ("finished", "map/1", "item", "done", '{"a":1}'),
-        ("finished", "map/1", "item", "done", '{"a":2}'),
+        ("step_started", "map/1", "item", None, None),
+        ("step_finished", "map/1", "item", "done", '{"a":1}'),
+        ("step_finished", "map/1", "item", "done", '{"a":2}'),
     ]
     assert steps == [("map/1", "done", '{"a":2}')]
 

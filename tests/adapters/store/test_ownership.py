@@ -59,18 +59,18 @@ class Scene:
 
 def change_facts(scene: Scene, name: str, value: object) -> None:
     with sqlite3.connect(scene.folder() / "journal.db") as database:
-        (text,) = database.execute("SELECT value FROM about WHERE name = 'facts'").fetchone()
+        (text,) = database.execute("SELECT value FROM properties WHERE name = 'facts'").fetchone()
         said = json.dumps({**json.loads(text), name: value})
-        database.execute("UPDATE about SET value = ? WHERE name = 'facts'", (said,))
+        database.execute("UPDATE properties SET value = ? WHERE name = 'facts'", (said,))
     database.close()
 
 
 def take_facts_of(scene: Scene, other: Path) -> None:
     with sqlite3.connect(other / "journal.db") as database:
-        (text,) = database.execute("SELECT value FROM about WHERE name = 'facts'").fetchone()
+        (text,) = database.execute("SELECT value FROM properties WHERE name = 'facts'").fetchone()
     database.close()
     with sqlite3.connect(scene.folder() / "journal.db") as database:
-        database.execute("UPDATE about SET value = ? WHERE name = 'facts'", (text,))
+        database.execute("UPDATE properties SET value = ? WHERE name = 'facts'", (text,))
     database.close()
 
 
@@ -135,7 +135,7 @@ json_values = st.recursive(
     ),
     max_leaves=5,
 )
-names = st.sampled_from([*FACTS, "seal", "python", "kind", "withheld"])
+names = st.sampled_from([*FACTS, "seal", "python", "kind", "secret_inputs"])
 others: st.SearchStrategy[Callable[[Scene], None]] = st.sampled_from([
     copy_project, copy_over, take_journal_of_stranger, take_folder_of_stranger, rename_run, lose_key, other_key,
     lambda scene: take_facts_of(scene, scene.root / ".ai/state/runs" / scene.other),
@@ -195,9 +195,9 @@ def test_runs_of_others_are_never_removed_and_push_none_of_ours_out(tmp_path: Pa
     scene = Scene(tmp_path)
     theirs, at = scene.top / "theirs/.ai/state/runs" / scene.theirs, os.stat(tmp_path).st_mtime
     with sqlite3.connect(theirs / "journal.db") as database:
-        database.execute("UPDATE about SET value = ? WHERE name = 'created'", (at + 4e8,))
+        database.execute("UPDATE properties SET value = ? WHERE name = 'created'", (at + 4e8,))
     database.close()
-    (theirs / "run.json").write_text(json.dumps({"place": 99, "created": at + 4e8}))
+    (theirs / "run.json").write_text(json.dumps({"number": 99, "created": at + 4e8}))
     shutil.copytree(theirs, scene.root / ".ai/state/runs" / scene.theirs)
     ended(scene, scene.run)
     runs = Runs(str(scene.root), seals=scene.seals)

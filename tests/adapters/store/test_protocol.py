@@ -408,12 +408,12 @@ def test_whoever_is_interrupted_behind_any_call_of_a_record_stands_in_nobodys_wa
     assert last > 5
 
 
-def test_a_word_that_two_threads_learn_has_one_number(journal: SqliteJournal) -> None:
-    """The second has looked for it before the first learned it, and asks when it is already written."""
-    learned = journal.active_writer._packing.learned
-    first = learned("kind of a step")
+def test_a_string_that_two_threads_add_has_one_id(journal: SqliteJournal) -> None:
+    """The second has looked for it before the first added it, and asks when it is already written."""
+    string_id = journal.active_writer._packing.string_id
+    first = string_id("kind of a step")
     journal.append(StepStarted("a", "kind of a step", "title"))
-    assert learned("kind of a step") == first
+    assert string_id("kind of a step") == first
     [told] = journal.events()
     assert told.event == StepStarted("a", "kind of a step", "title")
 

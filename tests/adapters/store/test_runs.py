@@ -16,8 +16,7 @@ import pytest
 from plait.adapters.store import OpenRun, Runs, RunSummary
 from plait.adapters.store.faults import fault
 from plait.adapters.store.lock import is_held
-from plait.adapters.store.logs import SHORT, TRUNCATED, Logs
-from plait.adapters.store.run_info import read_about
+from plait.adapters.store.run_info import read_run_info
 from plait.core.errors import InputError, JournalError, MachineError
 from plait.engine.events import RunEnded, RunStarted, StepFinished, StepInvalidated, StepStarted
 from plait.engine.outcome import Failed, Failure, Skipped, Succeeded
@@ -112,7 +111,7 @@ def test_a_file_in_the_place_of_the_state_folder_is_refused_and_holds_no_runs(
     (tmp_path / ".ai/state").write_text("")
     assert runs.list() == []
     assert runs.remove_old(keep=0, days=0) == ()
-    with pytest.raises(JournalError, match="this is no folder of yours"):
+    with pytest.raises(JournalError, match="this is not a folder of yours"):
         runs.create({})
 
 
@@ -253,14 +252,18 @@ def damage(journal: Path) -> None:
     journal.write_bytes(b"not a database" * 100)
 
 
-def make_newer(journal: Path) -> None:
-    with closing(sqlite3.connect(journal)) as connection:
-        connection.execute("PRAGMA user_version=99")
+def set_version(number: int) -> Callable[[Path], None]:
+    def spoil(journal: Path) -> None:
+        with closing(sqlite3.connect(journal)) as connection:
+            connection.execute(f"PRAGMA user_version={number}")
+
+    return spoil
 
 
 UNREADABLE = [
     (damage, "the journal cannot be used: it is damaged"),
-    (make_newer, "the journal has version 99, and this Plait knows versions up to 4"),
+    (set_version(4), "the journal has version 4, and this Plait reads version 1"),
+    (set_version(99), "the journal has version 99, and this Plait reads version 1"),
 ]
 
 
@@ -459,13 +462,13 @@ def have_wrong_rows(index: Path) -> None:
 
 def have_wrong_times(index: Path) -> None:
     with closing(sqlite3.connect(index)) as changed:
-        changed.execute("UPDATE runs SET created = 'x', place = 'y'")
+        changed.execute("UPDATE runs SET created = 'x', number = 'y'")
         changed.commit()
 
 
 def have_no_room(index: Path) -> None:
     with closing(sqlite3.connect(index)) as changed:
-        changed.execute("UPDATE runs SET created = 1e999, place = (1 << 62) + place")
+        changed.execute("UPDATE runs SET created = 1e999, number = (1 << 62) + number")
         changed.commit()
 
 
@@ -521,7 +524,7 @@ def test_old_runs_are_removed_also_if_the_index_was_made_again(runs: Runs, clock
 def test_runs_that_stay_keep_no_others_from_being_removed(
     runs: Runs, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.adapters.store.runs.MOST_REMOVED", 2)
+    monkeypatch.setattr("plait.adapters.store.removal.MOST_REMOVED", 2)
     made = made_each_day(runs, clock, "done", "done", "done")
     for run in made[:2]:
         Path(runs.folder, run, "journal.db").write_bytes(b"noise")
@@ -533,12 +536,12 @@ def test_runs_that_stay_keep_no_others_from_being_removed(
 def test_a_number_that_leaves_no_room_takes_none_from_other_runs(runs: Runs, clock: Clock) -> None:
     (brought,) = made_each_day(runs, clock, "done")
     about = Path(runs.folder, brought, "run.json")
-    about.write_text(about.read_text().replace('"place": 1,', f'"place": {(1 << 60) - 1},'))
+    about.write_text(about.read_text().replace('"number": 1,', f'"number": {(1 << 60) - 1},'))
     index_of(runs).unlink()
     made = [brought, *made_each_day(runs, clock, "done", "done")]
     for _ in range(2):
         assert [one.id for one in runs.list()] == made[::-1]
-        numbers = [read_about(str(Path(runs.folder, run))) for run in made]
+        numbers = [read_run_info(str(Path(runs.folder, run))) for run in made]
         assert all(one is not None and one.records for one in numbers)
         index_of(runs).unlink()
 
@@ -584,7 +587,7 @@ def test_nobody_waits_for_a_pipe_in_the_place_of_an_output(runs: Runs) -> None:
         path = Path(opened.folder, "blobs", name)
         path.unlink()
         os.mkfifo(path)
-        with pytest.raises(JournalError, match="is not what was put there"):
+        with pytest.raises(JournalError, match="is not what was written there"):
             opened.journal.get_blob(name)
 
 
@@ -596,7 +599,7 @@ def test_of_a_journal_that_is_gone_it_is_said_what_is_lost(runs: Runs, clock: Cl
     with pytest.raises(JournalError, match="has lost 2 of 2 records"):
         runs.open(run, write=False)
     os.mkdir(os.path.join(runs.folder, "empty"))
-    with pytest.raises(JournalError, match="Plait was ended while it made it"):
+    with pytest.raises(JournalError, match="Plait was killed while it made the run"):
         runs.open("empty", write=False)
 
 
@@ -619,13 +622,13 @@ def test_runs_that_came_or_went_by_hand_are_noticed(
 def watch_reading(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs whose journals are read from now on."""
     read: list[str] = []
-    summary = Runs._summary
+    summary = Runs.summary
 
     def watched(self: Runs, run: str) -> RunSummary | None:
         read.append(run)
         return summary(self, run)
 
-    monkeypatch.setattr(Runs, "_summary", watched)
+    monkeypatch.setattr(Runs, "summary", watched)
     return read
 
 
@@ -663,46 +666,3 @@ def test_a_start_and_the_newest_run_open_no_journal_of_another(
     assert runs.find() == opened.id
     assert runs.find(opened.id[:7]) == opened.id
     assert set(read) <= {opened.id}
-
-
-# ── logs ─────────────────────────────────────────────────────────────────
-
-
-def test_short_output_makes_no_file_and_long_output_is_kept_whole(runs: Runs) -> None:
-    with runs.create({}) as opened:
-        short, long = (
-            opened.logs.open("map/item:a/0"),
-            opened.logs.open("map/item:../../b/0", "stderr"),
-        )
-        short.add(b"x" * SHORT)
-        for _ in range(3):
-            long.add(b"y" * SHORT)
-        assert (short.close(), opened.logs.files("map/item:a/0")) == (None, [])
-        file = long.close()
-        assert file is not None
-        assert opened.logs.files("map/item:../../b/0") == [file]
-        assert os.path.dirname(file) == os.path.join(opened.folder, "logs")
-        assert Path(file).read_bytes() == b"y" * 3 * SHORT
-        assert os.stat(file).st_mode & 0o777 == 0o600
-
-
-def test_a_log_has_a_bound_also_over_several_attempts(tmp_path: Path) -> None:
-    logs = Logs(str(tmp_path / "logs"))
-    for _ in range(2):
-        log = logs.open("a", longest=SHORT + 10)
-        log.add(b"z" * SHORT)
-        log.add(b"z" * 20)
-        log.add(b"never")
-        log.close()
-    (file,) = logs.files("a")
-    assert Path(file).read_bytes() == b"z" * (SHORT + 10) + TRUNCATED
-
-
-def test_paths_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
-    logs = Logs(str(tmp_path / "logs"))
-    paths = ["a/b", "a-b", "a b", "\udc80", "", "x" * 500]
-    for path in paths:
-        log = logs.open(path)
-        log.add(path.encode("utf-8", "surrogatepass") * (2 * SHORT) or b"-" * (2 * SHORT))
-        assert log.close() == logs.files(path)[0]
-    assert len(list((tmp_path / "logs").iterdir())) == len(paths)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plait.adapters.store import OpenRun, Runs
-from plait.adapters.store.run_info import SEGMENT, About, read_about
+from plait.adapters.store.run_info import SEGMENT, RunInfo, read_run_info
 from plait.adapters.store.schema import checkpoint
 from plait.core.errors import JournalError
 from plait.engine.events import RunEnded, RunStarted, StepFinished
@@ -109,10 +109,10 @@ def test_what_is_restored_is_whole_again(cut_off: tuple[Runs, Path], tmp_path: P
 
 
 CHANGES = [
-    "UPDATE log SET body = '{}' WHERE number = 7",
-    "UPDATE log SET name = 'item:99' WHERE number = 7",
-    "UPDATE log SET status = 1 WHERE number = 300",
-    "DELETE FROM log WHERE number = 150",
+    "UPDATE records SET body = '{}' WHERE number = 7",
+    "UPDATE records SET name = 'item:99' WHERE number = 7",
+    "UPDATE records SET status = 1 WHERE number = 300",
+    "DELETE FROM records WHERE number = 150",
 ]
 
 
@@ -147,8 +147,8 @@ def test_at_every_moment_a_kill_leaves_a_run_that_can_be_gone_on_with(
             assert [one.status for one in left.list()] == ["done"]
 
 
-def claimed(opened: OpenRun) -> About:
-    about = read_about(opened.folder)
+def claimed(opened: OpenRun) -> RunInfo:
+    about = read_run_info(opened.folder)
     assert about is not None
     return about
 

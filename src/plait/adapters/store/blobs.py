@@ -1,7 +1,7 @@
-"""Large data beside the journal, each in a file that is named by the SHA-256 of what it holds.
+"""Large data beside the journal: one file each, named by its SHA-256.
 
-A file is written whole before anything refers to it, and is checked against its
-name when it is read: data that was torn or changed is refused, never believed.
+A file is complete before a record refers to it, and is checked against its name when it is read, so
+torn or changed data is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Blobs:
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def keep(self, data: bytes) -> str:
-        """The name under which `kept` gives it back."""
+    def put(self, data: bytes) -> str:
+        """Store data; `get_blob` returns it for the name that this returns."""
         name = sha256_hex(data)
         make_own_folder(self._folder)
         if not os.path.exists(os.path.join(self._folder, name)):
@@ -37,7 +37,7 @@ class Blobs:
                 raise _blob_error(path, "is missing") from None
             raise
         if sha256_hex(data) != name:
-            raise _blob_error(path, "is not what was put there")
+            raise _blob_error(path, "is not what was written there")
         return data
 
 

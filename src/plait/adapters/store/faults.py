@@ -1,7 +1,6 @@
-"""What the system says when a journal cannot be written or read, as an error that says what to do.
+"""Errors of the system and of SQLite as errors that say what to do.
 
-Whatever the fault, the file holds what it held before: a record is in it whole
-or not at all.
+Whatever the fault, the file holds what it held before: a record is complete in it, or missing.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from plait.core.hints import Final
 
 RESUME: Final = "what was recorded is safe, and plait resume continues from there"
 _WRITTEN_AT_ONCE: Final = 1 << 16
-"""Bytes, about."""
+"""Bytes, roughly."""
 _OPEN_AT_ONCE: Final = 4
-"""Descriptors of SQLite: of the database, its log, the index of that, and their folder."""
+"""Descriptors that SQLite needs: database, write-ahead log, its index, and their folder."""
 NOT_BEGUN: Final = "no run was begun"
 
 _MEANING: Final = {
-    # code        what it says                            what to do
+    # code: problem, fix
     "disk-full": ("the disk is full", f"make room; {RESUME}"),
     "too-large": (
         "a file may not grow further",
@@ -42,7 +41,7 @@ _MEANING: Final = {
     "busy": ("another process keeps it locked", f"end that process; {RESUME}"),
     "input-output": ("the disk or file system reports an error", f"look at both; {RESUME}"),
 }
-_OF_SYSTEM: Final = {
+_SYSTEM_CODES: Final = {
     errno.ENOSPC: "disk-full",
     errno.EDQUOT: "disk-full",
     errno.EFBIG: "too-large",
@@ -56,14 +55,14 @@ _OF_SYSTEM: Final = {
     errno.ENOENT: "cannot-open",
     errno.ELOOP: "cannot-open",
 }
-_OF_SQLITE: Final = {
+_SQLITE_CODES: Final = {
     sqlite3.SQLITE_FULL: "disk-full",
     sqlite3.SQLITE_READONLY: "read-only",
     sqlite3.SQLITE_CANTOPEN: "cannot-open",
     sqlite3.SQLITE_PERM: "read-only",
     sqlite3.SQLITE_CORRUPT: "damaged",
     sqlite3.SQLITE_NOTADB: "damaged",
-    # Of ours each statement is right: another file than the one that we made answers it.
+    # Our statements are right, so the file is not one that we made.
     sqlite3.SQLITE_ERROR: "damaged",
     sqlite3.SQLITE_CONSTRAINT: "damaged",
     sqlite3.SQLITE_MISMATCH: "damaged",
@@ -75,19 +74,18 @@ _OF_SQLITE: Final = {
 
 def to_journal_error(error: sqlite3.Error | OSError, where: str) -> JournalError:
     if isinstance(error, OSError):
-        return fault(_OF_SYSTEM.get(error.errno or 0, "input-output"), where)
-    # The low byte is the kind of error; the rest says more than a person needs.
-    # None has one who cannot read a text as Unicode.
+        return fault(_SYSTEM_CODES.get(error.errno or 0, "input-output"), where)
+    # The low byte is the kind of error. An error in decoding text has no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code == sqlite3.SQLITE_IOERR and _is_at_limit(where):
         return fault("too-large", where)
     if code == sqlite3.SQLITE_CANTOPEN and not _can_open():
         return fault("open-files", where)
-    return fault(_OF_SQLITE.get(code, "input-output"), where)
+    return fault(_SQLITE_CODES.get(code, "input-output"), where)
 
 
 def _is_at_limit(where: str) -> bool:
-    """SQLite does not say that a file may not grow: is the journal about as large as it may be?"""
+    """Whether the journal is nearly as large as `ulimit -f` allows: SQLite does not say so."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -98,9 +96,7 @@ def _is_at_limit(where: str) -> bool:
 
 
 def _can_open() -> bool:
-    """SQLite does not say why a file cannot be opened, and has closed those that it had opened
-    before.
-    """
+    """Whether this process may open more files: SQLite does not say why it could not."""
     opened: list[int] = []
     try:
         for _ in range(_OPEN_AT_ONCE):
@@ -120,7 +116,7 @@ def fault(code: str, where: str) -> JournalError:
 
 @contextmanager
 def not_begun() -> Iterator[None]:
-    """While a run is being made: if it cannot be, there is none to resume."""
+    """For errors while a run is made: there is no run to resume."""
     try:
         yield
     except JournalError as error:
@@ -129,16 +125,16 @@ def not_begun() -> Iterator[None]:
 
 
 def repeat_error(error: JournalError) -> JournalError:
-    """The error once more, for another call that meets it."""
+    """A new error like this one, for another call that fails by it."""
     return JournalError(error.what, error.where, error.fix, code=error.code)
 
 
 @contextmanager
 def map_storage_errors(where: str) -> Iterator[None]:
-    """Errors of the system and of SQLite become ours."""
+    """Turns errors of the system and of SQLite into a JournalError."""
     try:
         yield
-    except UnicodeError as error:  # SQLite quotes what it has found, whatever that is
+    except UnicodeError as error:  # SQLite quotes damaged text in its message
         raise fault("damaged", where) from error
     except (sqlite3.Error, OSError) as error:
         raise to_journal_error(error, where) from error

@@ -1,4 +1,4 @@
-"""Folders and files beside a journal: their owner's alone, and whole or not there at all."""
+"""Folders and files beside a journal: private to the user, and complete or missing."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ RESERVE_BYTES: Final = 1 << 20
 
 
 def make_own_folder(folder: str) -> None:
-    """A folder that nobody else can look into; one that is there must be ours, and no link to
-    another.
-    """
+    """Make a folder that only this user can read; JournalError if another or a link is there."""
     with map_storage_errors(folder):
         _make_folder(folder, 0o700)
         status = os.stat(folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise JournalError(
-            "this is no folder of yours, or others could change what is in it",
+            "this is not a folder of yours, or others could change what is in it",
             folder,
             f"look at it, then type: chmod 700 {shlex.quote(folder)}; or remove it",
             code="unsafe-store",
@@ -33,39 +31,37 @@ def make_own_folder(folder: str) -> None:
 
 
 def _make_folder(folder: str, mode: int) -> None:
-    """A folder and those above it, unless they are there; a power cut does not take it away
-    again.
-    """
-    above = os.path.dirname(folder)
+    """Make a folder and its parents, so that they survive a power cut."""
+    parent = os.path.dirname(folder)
     try:
-        if not os.path.isdir(above):
-            _make_folder(above, 0o777)
+        if not os.path.isdir(parent):
+            _make_folder(parent, 0o777)
         os.mkdir(folder, mode)
     except FileExistsError:
         return
-    sync_folder(above)
+    sync_folder(parent)
 
 
 def write_whole(folder: str, name: str, data: bytes) -> None:
-    """The file with all its data, or no file of that name, whatever happens meanwhile."""
-    made = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
+    """Write a file: after a crash it has all its data, or does not exist."""
+    new = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
     with map_storage_errors(folder):
         try:
-            with open(made, "wb") as file:
+            with open(new, "wb") as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.rename(made, os.path.join(folder, name))
+            os.rename(new, os.path.join(folder, name))
         except OSError:
             with suppress(OSError):
-                os.unlink(made)
+                os.unlink(new)
             raise
         sync_folder(folder)
 
 
 class Reserve:
-    """Room on the disk that is given back when it is full, so that this itself can be recorded."""
+    """Space on the disk that is freed when the disk is full, so that this can be recorded."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "reserve")
@@ -80,7 +76,7 @@ class Reserve:
                 os.close(handle)
 
     def spend(self) -> bool:
-        """Was there any room to give back?"""
+        """Free the space; False if it was free already."""
         try:
             os.unlink(self._path)
         except OSError:

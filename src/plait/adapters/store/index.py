@@ -1,11 +1,10 @@
-"""Which runs a project has, in the order in which they were made: one small database beside them.
+"""The index of a project's runs, in the order in which they were made: a small database.
 
-It holds nothing that the folders of the runs do not say, and is made again when it is missing,
-damaged, or older than the folder that holds them.  A row is a hint: who removes a run, or goes on
-with one, asks its journal.  What is kept of a run for `plait runs` counts as long as its files are
-those that it was read from.
+It has nothing that the runs' folders do not have, and is made again when it is missing, damaged or
+older than the folder `runs`. A row is a hint: code that removes or resumes a run asks its journal.
+A stored summary counts as long as the run's files have not changed.
 
-Nothing is synced: after a power cut it may be damaged, and is made again.
+Nothing is synced: a power cut may damage it, and then it is made again.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from plait.core.records import dataclass
 BUSY_SECONDS: Final = 10.0
 IN_MEMORY: Final = ":memory:"
 MOST_NUMBER: Final = 1 << 60
-"""No run has a greater one."""
+"""No run has a larger number."""
 LAST_TIME: Final = 1e11
-"""Seconds: a moment that no clock shows, and that no calendar could write."""
+"""Seconds: later than any clock shows or any calendar can print."""
 _TABLES: Final = (
     "CREATE TABLE folder(stamp TEXT NOT NULL)",
-    "CREATE TABLE runs(id TEXT PRIMARY KEY, place INTEGER NOT NULL, created REAL NOT NULL, "
-    "ended INTEGER NOT NULL, read TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX runs_by_end ON runs(ended, place, created, id)",
-    "CREATE INDEX runs_by_place ON runs(place, created, id)",
+    "CREATE TABLE runs(id TEXT PRIMARY KEY, number INTEGER NOT NULL, created REAL NOT NULL, "
+    "ended INTEGER NOT NULL, summary TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX runs_by_end ON runs(ended, number, created, id)",
+    "CREATE INDEX runs_by_number ON runs(number, created, id)",
 )
-_NEWEST_FIRST: Final = "ORDER BY place DESC, created DESC, id DESC"
-_OLDEST_FIRST: Final = "ORDER BY place, created, id"
+_NEWEST_FIRST: Final = "ORDER BY number DESC, created DESC, id DESC"
+_OLDEST_FIRST: Final = "ORDER BY number, created, id"
 
-Place: TypeAlias = tuple[int, float]
-"""The number of a run, by the order in which they were made, and when that was."""
+RunPosition: TypeAlias = tuple[int, float]
+"""The number of a run, in the order in which they were made, and when it was made."""
 
 
 class DamagedIndex(Exception):
@@ -50,16 +49,16 @@ class Entry:
 
     id: str
     created: float
-    read: str
-    """What was read of it last, and from which files; empty if nothing was."""
+    summary: str
+    """Its last summary with the stamp of its files; empty if there is none."""
 
 
 class Index:
-    """One connection; raises `sqlite3.Error` or DamagedIndex if the file is of no use."""
+    """One connection. Raises `sqlite3.Error` or DamagedIndex if the file is useless."""
 
-    def __init__(self, path: str, folder: str, place_of: Callable[[str], Place]) -> None:
+    def __init__(self, path: str, folder: str, read_position: Callable[[str], RunPosition]) -> None:
         self._folder = folder
-        self._place_of = place_of
+        self._read_position = read_position
         if path != IN_MEMORY and not _may_be_file(path):
             raise DamagedIndex
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
@@ -73,63 +72,63 @@ class Index:
         self._connection.close()
 
     def _open(self) -> None:
-        ask = self._connection.execute
-        ask("PRAGMA trusted_schema=0")
-        ask("PRAGMA synchronous=OFF")
-        ask("PRAGMA journal_mode=TRUNCATE").fetchall()
+        execute = self._connection.execute
+        execute("PRAGMA trusted_schema=0")
+        execute("PRAGMA synchronous=OFF")
+        execute("PRAGMA journal_mode=TRUNCATE").fetchall()
         if not self._has_tables():
             with self._change():
                 if not self._has_tables():
                     for statement in _TABLES:
-                        ask(statement)
+                        execute(statement)
         if self._stamp_now() != self._stamp_then():
             self._catch_up()
 
     def _has_tables(self) -> bool:
-        """Are they ours, and none other?  A file that came with a project must not run anything."""
+        """False if it has none; DamagedIndex if it has others: a foreign file must not run code."""
         query = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
         found = tuple(text for (text,) in self._connection.execute(query))
         if found and found != _TABLES:
             raise DamagedIndex
         return bool(found)
 
-    # ── what is there ────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────
 
     def newest(self, most: int | None = None) -> list[Entry]:
-        """Newest first."""
-        query = f"SELECT id, created, read FROM runs {_NEWEST_FIRST} LIMIT ?"
+        query = f"SELECT id, created, summary FROM runs {_NEWEST_FIRST} LIMIT ?"
         return self._entries(query, -1 if most is None else most)
 
     def begin_with(self, prefix: str, most: int) -> list[str]:
-        query = (
-            f"SELECT id, created, read FROM runs WHERE id >= ? AND id < ? {_NEWEST_FIRST} LIMIT ?"
-        )
+        query = f"SELECT id, created, summary FROM runs WHERE id >= ? AND id < ? {_NEWEST_FIRST} LIMIT ?"
         return [one.id for one in self._entries(query, prefix, f"{prefix}\U0010ffff", most)]
 
     def knows(self, run: str) -> bool:
         return bool(self._connection.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone())
 
     def oldest_ended(self, most: int) -> list[Entry]:
-        """The oldest of which it is not known that they go on."""
+        """The oldest that may have ended."""
         return self._entries(
-            f"SELECT id, created, read FROM runs WHERE ended {_OLDEST_FIRST} LIMIT ?", most
+            f"SELECT id, created, summary FROM runs WHERE ended {_OLDEST_FIRST} LIMIT ?", most
         )
 
     def _entries(self, query: str, *values: object) -> list[Entry]:
         rows: Iterable[tuple[Any, Any, Any]] = self._connection.execute(query, values)
-        return [Entry(_run_name(run), _time(created), str(read)) for run, created, read in rows]
+        return [
+            Entry(_run_name(run), _time(created), str(summary)) for run, created, summary in rows
+        ]
 
-    # ── what changes ─────────────────────────────────────────────────────
+    # ── writing ──────────────────────────────────────────────────────────
 
     def add(self, make: Callable[[int], str], created: float) -> None:
-        """Make the folder of a new run, which gets its number; nobody else makes one at that
-        moment.
+        """Call `make` with the number of a new run; it returns the run's id.
+
+        The index is locked meanwhile, so no other process makes a run.
         """
         with self._change():
             if self._stamp_now() != self._stamp_then():
                 self._reconcile()
             (last,) = self._connection.execute(
-                "SELECT coalesce(max(place), 0) FROM runs"
+                "SELECT coalesce(max(number), 0) FROM runs"
             ).fetchone()
             if not isinstance(last, int) or not 0 <= last < MOST_NUMBER:
                 raise DamagedIndex
@@ -138,7 +137,7 @@ class Index:
             self._keep_stamp()
 
     def remove(self, run: str, remove: Callable[[], bool]) -> bool:
-        """Take a run out of its folder, if that is done."""
+        """Delete a run from the index if `remove` has removed its folder."""
         with self._change():
             is_current = self._stamp_now() == self._stamp_then()
             if not remove():
@@ -148,10 +147,10 @@ class Index:
                 self._keep_stamp()
         return True
 
-    def note(self, run: str, read: str, *, ended: bool) -> None:
-        """What was read of a run, and whether it has ended."""
+    def note(self, run: str, summary: str, *, ended: bool) -> None:
+        """Store the summary of a run, and whether it has ended."""
         self._connection.execute(
-            "UPDATE runs SET read = ?, ended = ? WHERE id = ?", (read, ended, run)
+            "UPDATE runs SET summary = ?, ended = ? WHERE id = ?", (summary, ended, run)
         )
 
     def _insert(self, rows: Sequence[tuple[str, int, float]], *, may_have_ended: bool) -> None:
@@ -166,16 +165,18 @@ class Index:
             self._keep_stamp()
 
     def _reconcile(self) -> None:
-        """Runs that came or went without us: of an older Plait, by hand, or by one that died."""
+        """Add and delete runs that came or went otherwise: by hand, or by a process that died."""
         there = set(run_names(self._folder))
         known = {run for (run,) in self._connection.execute("SELECT id FROM runs")}
         gone = [(run,) for run in known - there]
         self._connection.executemany("DELETE FROM runs WHERE id = ?", gone)
-        # Nobody knows yet which of them have ended: whoever would remove one asks its journal.
-        self._insert([(run, *self._place_of(run)) for run in there - known], may_have_ended=True)
+        # Which of them have ended is unknown. That is safe: a removal asks the journal first.
+        self._insert(
+            [(run, *self._read_position(run)) for run in there - known], may_have_ended=True
+        )
 
     def _stamp_now(self) -> str:
-        """Changes whenever something in the folder comes or goes."""
+        """It changes when an entry of the folder comes or goes."""
         try:
             status = os.stat(self._folder)
         except OSError:
@@ -204,7 +205,7 @@ class Index:
 
 
 def run_names(folder: str) -> list[str]:
-    """What may be runs among what a folder holds."""
+    """The entries of a folder that may be runs."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -217,7 +218,7 @@ def run_names(folder: str) -> list[str]:
 
 
 def _may_be_file(path: str) -> bool:
-    """Is it a plain file, or nothing yet?  A link would lead to a file of somebody else."""
+    """Whether it is a plain file, or missing. A link would lead to another file."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except FileNotFoundError:
@@ -231,26 +232,26 @@ def _time(created: object) -> float:
 
 
 def _run_name(name: object) -> str:
-    """A name that leads out of the folder is nobody's run."""
+    """DamagedIndex for a name that leads out of the folder."""
     if not isinstance(name, str) or not name or name.startswith(".") or "/" in name or "\0" in name:
         raise DamagedIndex
     return name
 
 
 def remove_index(path: str) -> None:
-    """So that it is made again: first what could be put back into a new one."""
+    """First its rollback journal, which SQLite would apply to a new index."""
     for file in (f"{path}-journal", path):
         with suppress(OSError):
             os.unlink(file)
 
 
 def is_useless(error: Exception) -> bool:
-    """Is it the file itself that is wrong, and not who has it locked, or the disk that it is on?"""
+    """Whether the file itself is wrong, not its lock or its disk."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    return code in _OF_THE_FILE
+    return code in _WRONG_FILE
 
 
-_OF_THE_FILE: Final = (
+_WRONG_FILE: Final = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_ERROR,
@@ -259,16 +260,14 @@ _OF_THE_FILE: Final = (
 )
 
 
-# ── what is kept of a run ────────────────────────────────────────────────
+# ── summaries ────────────────────────────────────────────────────────────
 
 _SETTLED_NS: Final = 100_000_000
-"""What was read so soon after a file was written may be older than that: its time says no more
-exactly.
-"""
+"""File times are no more exact than this: a summary made so soon after a write may be older."""
 
 
 def files_stamp(folder: str) -> tuple[str, int]:
-    """Which files a run is read from, and when the last of them was written."""
+    """The state of the files that a summary is read from, and when the last one was written."""
     stamps: list[str] = []
     last = 0
     for name in ("journal.db", "journal.db-wal", "run.json"):
@@ -277,7 +276,7 @@ def files_stamp(folder: str) -> tuple[str, int]:
         except OSError:
             stamps.append("-")
             continue
-        if not status.st_size:  # whoever reads a journal leaves an empty one behind
+        if not status.st_size:  # a reader leaves an empty write-ahead log
             stamps.append("-")
             continue
         stamps.append(f"{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}")
@@ -285,17 +284,17 @@ def files_stamp(folder: str) -> tuple[str, int]:
     return " ".join(stamps), last
 
 
-def dump_summary(stamp: str, at: int, said: Sequence[Any]) -> str:
-    return json.dumps([stamp, at, list(said)])
+def dump_summary(stamp: str, at: int, fields: Sequence[Any]) -> str:
+    return json.dumps([stamp, at, list(fields)])
 
 
-def load_summary(kept: str, folder: str) -> Any:
-    """What was read of the files as they are now; None if that is not known."""
-    if not kept:
+def load_summary(text: str, folder: str) -> Any:
+    """The fields of a stored summary; None if the files of the run have changed since."""
+    if not text:
         return None
     try:
-        stamp, at, said = json.loads(kept)
+        stamp, at, fields = json.loads(text)
         now, last = files_stamp(folder)
-        return said if stamp == now and at - last > _SETTLED_NS else None
+        return fields if stamp == now and at - last > _SETTLED_NS else None
     except (ValueError, TypeError, RecursionError):
         return None

@@ -1,9 +1,7 @@
-"""The journal of one run in a SQLite file: what `plait.engine.journal` asks for, that outlives the
-process.
+"""The journal of a run in a SQLite file: implements `plait.engine.journal`.
 
-`append` returns when the system has the record, so that the death of this
-process cannot undo it; `sync` when the disk has it.  Opened for reading it can
-be asked the same questions, by any number of processes, while an engine writes.
+After `append` the system has the records, so the death of this process cannot undo them. After
+`sync` the disk has them. Any number of processes may read while one engine writes.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from plait.engine.journal import StepRecord
 
 
 class SqliteJournal:
-    """Safe to use from many threads."""
+    """Safe for threads."""
 
     def __init__(
         self,
@@ -51,7 +49,7 @@ class SqliteJournal:
         self.active_writer.sync()
 
     def prepare(self, fingerprints: Iterable[str]) -> None:
-        self.active_writer.learn(fingerprints)
+        self.active_writer.add_strings(fingerprints)
 
     def step(self, path: str) -> StepRecord | None:
         self._require_healthy()
@@ -109,15 +107,14 @@ class SqliteJournal:
         return self.reader.events(after)
 
     def put_blob(self, data: bytes) -> str:
-        return self.active_writer.keep(data)
+        return self.active_writer.put_blob(data)
 
     def get_blob(self, name: str) -> bytes:
         self._require_healthy()
         return self._blobs.get_blob(name)
 
     def close(self) -> None:
-        # The reader first: whoever closes last empties the write-ahead log, which only a writer
-        # can.
+        # The reader first: the last close empties the write-ahead log, which only a writer can.
         self.reader.close()
         if self._writer is not None:
             self._writer.close()

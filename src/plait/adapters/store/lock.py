@@ -1,8 +1,7 @@
-"""One engine for each run: a lock that the system itself takes back when its holder dies.
+"""One engine per run: a lock that the system releases when its holder dies.
 
-The file stays for ever, so that all who lock it lock the same one.  What it says
-of its holder is for people; only the lock counts, so a number of a process that
-is used again means nothing.
+The file stays for ever, so that all processes lock the same one. The process id in it is for
+people; only the lock counts.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from plait.core.errors import InputError
 from plait.core.hints import Final
 
 _ATTEMPTS: Final = 1000
-"""Whoever looks whether a run is going on holds its lock for a moment, together with others who
-look.
-"""
+"""`is_held` takes a shared lock for a moment, so a failed attempt is repeated."""
 
 
 class RunLock:
-    """The lock of a run, held until `release` or the death of this process."""
+    """Held until `release` or the death of this process."""
 
     def __init__(self, path: str, handle: int) -> None:
         self._path = path
@@ -36,9 +33,9 @@ class RunLock:
         with map_storage_errors(path):
             handle = os.open(path, flags, 0o600)
             try:
-                if not _is_locked(handle):
+                if not _lock(handle):
                     raise _lock_error(run, os.pread(handle, 1000, 0))
-                _say_who(handle, now)
+                _write_holder(handle, now)
             except BaseException:
                 os.close(handle)
                 raise
@@ -51,9 +48,9 @@ class RunLock:
 
 
 def is_held(path: str) -> bool:
-    """Does an engine hold this lock just now?"""
+    """Whether an engine holds this lock now."""
     try:
-        # Something else than a file may lie there, and make whoever opens it wait.
+        # NONBLOCK: opening a FIFO would wait.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
@@ -63,13 +60,13 @@ def is_held(path: str) -> bool:
         os.close(handle)
 
 
-def _is_locked(handle: int) -> bool:
-    """Lock it for us alone, unless another engine has done so."""
+def _lock(handle: int) -> bool:
+    """Take the exclusive lock; False if another engine has it."""
     for _ in range(_ATTEMPTS):
         if _try_lock(handle, fcntl.LOCK_EX):
             return True
         if not _try_lock(handle, fcntl.LOCK_SH):
-            return False  # not somebody who looks: an engine
+            return False  # not a reader in `is_held`, but an engine
         fcntl.flock(handle, fcntl.LOCK_UN)
     return False
 
@@ -82,19 +79,19 @@ def _try_lock(handle: int, how: int) -> bool:
     return True
 
 
-def _say_who(handle: int, now: float) -> None:
+def _write_holder(handle: int, now: float) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
     os.ftruncate(handle, 0)
     os.pwrite(handle, json.dumps({"pid": os.getpid(), "since": since}).encode(), 0)
 
 
-def _lock_error(run: str, said: bytes) -> InputError:
+def _lock_error(run: str, text: bytes) -> InputError:
     what, fix = (
         f"another process began to work on run {run} a moment ago",
         "wait until it has ended",
     )
     with suppress(ValueError, KeyError, TypeError):
-        holder = json.loads(said)
+        holder = json.loads(text)
         pid, since = int(holder["pid"]), str(holder["since"])
         what = f"process {pid} has been working on run {run} since {since}"
         fix = f"wait until it has ended, or end it: kill {pid}"

@@ -1,9 +1,8 @@
-"""Whose a run is.  Only one that this user made in this very folder is worked on, or removed.
+"""Whether this user made a run, in this very folder. Other runs are not resumed or removed.
 
-The facts of a run say which file it runs.  They bear a seal that only this user can make, over the
-id of the run, the facts, and the numbers (inodes) of its folder and journal.  A clone, an archive
-or a copy is another folder with another number, so a seal that travelled along with it does not
-hold.  A project that is moved keeps its numbers, and its runs.
+The facts of a run say which file it runs. They have a seal that only this user can make, over the
+run's id, the facts, and the inodes of its folder and journal. A clone, an archive or a copy has
+other inodes, so its seal does not hold. A moved project keeps its inodes, and its runs.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from plait.core.hints import Final, Protocol
 from plait.core.values import Json
 
 SEAL: Final = "seal"
-"""Among the facts of a run."""
+"""The name of the seal among the facts."""
 JOURNAL: Final = "journal.db"
-_BESIDE: Final = ("", "-wal", "-shm", "-journal")
-"""The ends of the names of a journal's files."""
+_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+"""Suffixes of a journal's files."""
 
 
 class Sealing(Protocol):
-    """Who makes seals, and knows them again."""
+    """Makes seals and verifies them."""
 
     def make(self, text: str, /) -> str: ...
     def holds(self, text: str, seal: str, /) -> bool: ...
 
 
 class Unsealed:
-    """For a store that only one program ever sees: everything in it is its own."""
+    """For a store that only one program uses: everything in it is its own."""
 
     def make(self, _text: str, /) -> str:
         return ""
@@ -52,7 +51,7 @@ class Owner:
         self.why_unsealed = ""
 
     def add_seal(self, facts: Mapping[str, Json]) -> dict[str, Json]:
-        """The facts with their seal; without one, if this user has no key and cannot have one."""
+        """The facts with their seal; without one if this user cannot have a key."""
         plain = without_seal(facts)
         try:
             return {**plain, SEAL: self._seals.make(self._text(plain))}
@@ -61,7 +60,7 @@ class Owner:
             return plain
 
     def is_own(self, facts: Mapping[str, Json]) -> bool:
-        """Did this user write these facts, of this run, in this very folder?"""
+        """Whether this user wrote these facts, of this run, in this folder."""
         seal = facts.get(SEAL, "")
         try:
             return isinstance(seal, str) and self._seals.holds(
@@ -71,8 +70,10 @@ class Owner:
             return False
 
     def _text(self, facts: Mapping[str, Json]) -> str:
-        numbers = [_number(self._folder), _number(os.path.join(self._folder, JOURNAL))]
-        return to_json(["plait run", 1, self._run, numbers, dict(facts)])
+        inodes = [
+            os.lstat(path).st_ino for path in (self._folder, os.path.join(self._folder, JOURNAL))
+        ]
+        return to_json(["plait run", 1, self._run, inodes, dict(facts)])
 
 
 def without_seal(facts: Mapping[str, Json]) -> dict[str, Json]:
@@ -80,11 +81,9 @@ def without_seal(facts: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def foreign_run(run: str, project: str) -> TrustError:
-    """A run that is not this user's own is not worked on."""
     named = "" if project == os.getcwd() else f" --project {shlex.quote(project)}"
     return TrustError(
-        f"run {run} did not begin here: it came with a clone, an archive or a copy, or is an older "
-        "Plait's",
+        f"run {run} did not begin here: it came with a clone, an archive or a copy",
         fix=f"look at it: plait show {run}{named}; then take it over: plait trust run {run}{named}; "
         "or begin a new run: plait run FILE",
         code="foreign-run",
@@ -92,9 +91,8 @@ def foreign_run(run: str, project: str) -> TrustError:
 
 
 def never_begun(run: str) -> InputError:
-    """Nothing was ever said of the run, so there is nothing to go on with."""
     return InputError(
-        f"run {run} was never begun: Plait was ended while it made it",
+        f"run {run} was never begun: Plait was killed while it made it",
         fix="plait run FILE begins a new one",
         code="unknown-run",
     )
@@ -104,9 +102,7 @@ def never_begun(run: str) -> InputError:
 
 
 def require_plain_folders(root: str, folder: str) -> None:
-    """None of the folders from below `root` down to this one is a link; those that are not there
-    are none.
-    """
+    """JournalError if a folder between `root` and this one, or this one, is a link."""
     for path in _folders(root, folder):
         try:
             status = os.lstat(path)
@@ -122,17 +118,15 @@ def require_plain_folders(root: str, folder: str) -> None:
 
 
 def require_plain_journal(path: str) -> None:
-    """A journal and the files beside it are plain files: a link would lead to a file of somebody
-    else.
-    """
-    for name in (path + end for end in _BESIDE):
+    """JournalError if a file of the journal is a link: it would lead to another file."""
+    for name in (path + end for end in _SUFFIXES):
         try:
             status = os.lstat(name)
         except OSError:
             continue
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             raise JournalError(
-                "the journal cannot be used: it is a link, or no plain file",
+                "the journal cannot be used: it is a link, or not a plain file",
                 name,
                 "restore its folder from a backup, or remove it and run the flow again",
                 code="damaged",
@@ -144,7 +138,3 @@ def _folders(root: str, folder: str) -> Iterator[str]:
     for part in os.path.relpath(folder, root).split(os.sep):
         path = os.path.join(path, part)
         yield path
-
-
-def _number(path: str) -> int:
-    return os.lstat(path).st_ino

@@ -1,10 +1,9 @@
-"""What is recorded: events in their order, and steps by their paths.
+"""Reads a journal: events in their order, and steps by their paths.
 
-The journal is a list of events.  Where a step is in it, and what counts no
-longer, is an index that each reader makes for itself, in a temporary database,
-when it is first asked, and continues from where it stopped when it is asked
-again.  So a run that nobody asks pays nothing for it, and nothing in the file can
-contradict the events.  No read lasts: an engine is never kept from tidying up.
+The journal is a list of records. Where the record of a step is, and which are still valid, is an
+index: each reader builds it in a temporary database when it first needs it, and extends it later.
+So a run that is not asked pays nothing for it, and the index cannot contradict the records. No
+query stays open, so an engine can always checkpoint.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from plait.adapters.store.rows import (
     EVENT_NAMES,
     FAILED,
     FINISHED,
-    FORGOTTEN,
+    HAS_USAGE,
+    INVALIDATED,
     MAP,
     MOST_ITEMS,
-    NOTED,
+    NOTE,
     RETRYING,
     RUN_ENDED,
     RUN_STARTED,
-    SOMETHING_USED,
     STARTED,
     STATUS_NAMES,
     Unpacking,
     escape_text,
     split,
-    to_recorded,
-    to_stamped,
-    to_used,
+    to_event_record,
+    to_step_record,
+    to_usage,
     unescape_text,
 )
-from plait.adapters.store.run_info import About, require_records
+from plait.adapters.store.run_info import RunInfo, require_records
 from plait.adapters.store.schema import open_to_read
 from plait.adapters.store.shapes import MISREAD, damage_error
 from plait.core.errors import JournalError
@@ -55,225 +54,222 @@ from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.engine.paths import ITEM, is_at_or_below
 
 PAGE: Final = 200
-"""Rows that are in memory at a time."""
+"""Rows in memory at a time."""
 MANY: Final = 20_000
-"""Events; to go through more than these, or to put them into the index, takes long enough to be
-noticed.
-"""
+"""Records; a user notices the time that it takes to index or to read more than these."""
 
 _INDEX: Final = (
-    "PRAGMA temp.journal_mode=OFF",  # an index that could not be continued is thrown away
-    "CREATE TEMP TABLE known(parent TEXT, name TEXT, place INTEGER, number INTEGER, ended INTEGER, "
+    "PRAGMA temp.journal_mode=OFF",  # an index that could not be extended is dropped
+    "CREATE TEMP TABLE known(parent TEXT, name TEXT, position INTEGER, number INTEGER, ended INTEGER, "
     "started INTEGER, kind INTEGER, status INTEGER, PRIMARY KEY(parent, name)) WITHOUT ROWID",
     "CREATE TEMP TABLE listed(id INTEGER PRIMARY KEY, number INTEGER)",
 )
 _EXTEND: Final = (
-    f"INSERT INTO temp.known SELECT parent, name, iif(what = {FINISHED}, place, NULL), "
-    f"iif(what = {FINISHED}, number, NULL), iif(what = {FINISHED}, number, NULL), what = "
+    f"INSERT INTO temp.known SELECT parent, name, iif(type = {FINISHED}, position, NULL), "
+    f"iif(type = {FINISHED}, number, NULL), iif(type = {FINISHED}, number, NULL), type = "
     f"{STARTED}, "
     "kind, status "
-    f"FROM log WHERE number > ? AND number <= ? AND what IN ({STARTED}, {FINISHED}) "
-    # Sorted, it fills page after page; the last of several records of a step stays: of one that was
-    # begun
-    # again behind its end only where that end was.
-    "ORDER BY parent, name, number ON CONFLICT(parent, name) DO UPDATE SET place = excluded.place, "
+    f"FROM records WHERE number > ? AND number <= ? AND type IN ({STARTED}, {FINISHED}) "
+    # Sorted, because then it fills page after page. The last record of a step wins; `ended` keeps
+    # the last end of a step that was started again.
+    "ORDER BY parent, name, number ON CONFLICT(parent, name) DO UPDATE SET position = excluded.position, "
     "number = excluded.number, ended = coalesce(excluded.ended, ended), started = "
     "excluded.started, "
     "kind = excluded.kind, status = excluded.status"
 )
-_FORGOTTEN: Final = (
-    "SELECT number, parent, name, status FROM marks JOIN log USING(number) "
-    f"WHERE marks.what = {FORGOTTEN} AND number > ? AND number <= ? ORDER BY number"
+_INVALIDATED: Final = (
+    "SELECT number, parent, name, status FROM marks JOIN records USING(number) "
+    f"WHERE marks.type = {INVALIDATED} AND number > ? AND number <= ? ORDER BY number"
 )
-_FORGET_BELOW: Final = (
-    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL WHERE parent >= ? AND parent "
+_INVALIDATE_BELOW: Final = (
+    "UPDATE temp.known SET number = NULL, ended = NULL, position = NULL WHERE parent >= ? AND parent "
     "< ?"
 )
-_FORGET: Final = (
-    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL "
-    "WHERE (parent, name) IN (SELECT parent, name FROM log WHERE number >= ? AND number <= ?)"
+_INVALIDATE: Final = (
+    "UPDATE temp.known SET number = NULL, ended = NULL, position = NULL "
+    "WHERE (parent, name) IN (SELECT parent, name FROM records WHERE number >= ? AND number <= ?)"
 )
 _LIST: Final = (
     "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
-    "WHERE parent = ? AND number NOT NULL ORDER BY place, number"
+    "WHERE parent = ? AND number NOT NULL ORDER BY position, number"
 )
 _LIST_NAMED: Final = (
     "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
-    "WHERE parent = ? AND name >= ? AND name < ? AND number NOT NULL ORDER BY place, number"
+    "WHERE parent = ? AND name >= ? AND name < ? AND number NOT NULL ORDER BY position, number"
 )
 _LAST: Final = "\U0010ffff"
-"""Behind every character of a name."""
-_BEGUN_IN: Final = (
+"""Sorts after every character of a name."""
+_STARTED_IN: Final = (
     "SELECT parent || name FROM temp.known WHERE parent = ? AND name >= ? AND substr(name, 1, ?) = "
     "?"
 )
-_BEHIND_ITEMS: Final = "item;"
-"""Every name of an item is between `item:` and this: `;` follows `:`."""
+_AFTER_ITEMS: Final = "item;"
+"""Every name of an item sorts before this: `;` follows `:`."""
 _COUNT: Final = (
     "SELECT status, count(*) FROM temp.known WHERE number NOT NULL "
-    f"AND kind = (SELECT id FROM words WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP "
+    f"AND kind = (SELECT id FROM strings WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP "
     "BY status"
 )
 _COUNT_OF_MAP: Final = (
     f"SELECT status, count(*) FROM temp.known WHERE parent = '{MAP}/' "
-    f"AND name >= '{ITEM}' AND name < '{_BEHIND_ITEMS}' AND number > ? GROUP BY status"
+    f"AND name >= '{ITEM}' AND name < '{_AFTER_ITEMS}' AND number > ? GROUP BY status"
 )
-_SAID: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
-"""By how items end: what a map calls their number."""
-
-
+_COUNT_NAMES: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
+"""By status: the field of a map's result that counts the items."""
 _OF_ITEMS: Final = (
-    f"(parent = '{MAP}/' AND name >= '{ITEM}' AND name < '{_BEHIND_ITEMS}' "
-    f"OR parent >= '{MAP}/{ITEM}' AND parent < '{MAP}/{_BEHIND_ITEMS}')"
+    f"(parent = '{MAP}/' AND name >= '{ITEM}' AND name < '{_AFTER_ITEMS}' "
+    f"OR parent >= '{MAP}/{ITEM}' AND parent < '{MAP}/{_AFTER_ITEMS}')"
 )
 _SOME_MARKS: Final = (
-    f"marks.what IN {tuple(range(len(EVENT_NAMES)))} AND marks.number > ? AND marks.number <= ?"
+    f"marks.type IN {tuple(range(len(EVENT_NAMES)))} AND marks.number > ? AND marks.number <= ?"
 )
 _MARKS: Final = f"SELECT number FROM marks WHERE {_SOME_MARKS} ORDER BY number"
 _FRAME: Final = (
-    "SELECT number, log.what, parent, name, status FROM marks JOIN log USING(number) "
+    "SELECT number, records.type, parent, name, status FROM marks JOIN records USING(number) "
     f"WHERE {_SOME_MARKS} AND (parent IS NULL OR NOT {_OF_ITEMS}) ORDER BY number"
 )
 _LAST_NOTES: Final = (
-    f"SELECT number FROM marks JOIN log USING(number) WHERE marks.what = {NOTED} AND {_OF_ITEMS} "
+    f"SELECT number FROM marks JOIN records USING(number) WHERE marks.type = {NOTE} AND {_OF_ITEMS} "
     f"ORDER BY number DESC LIMIT {PAGE}"
 )
 _RETRIES: Final = (
-    "SELECT number, name FROM marks JOIN log USING(number) "
-    f"WHERE marks.what = {RETRYING} AND parent = '{MAP}/'"
+    "SELECT number, name FROM marks JOIN records USING(number) "
+    f"WHERE marks.type = {RETRYING} AND parent = '{MAP}/'"
 )
 _EVENTS: Final = (
-    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT "
+    f"SELECT number, {COLUMNS} FROM records WHERE number > ? AND number <= ? ORDER BY number LIMIT "
     f"{PAGE}"
 )
 _EVENTS_OF_NO_ITEM: Final = (
-    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? "
+    f"SELECT number, {COLUMNS} FROM records WHERE number > ? AND number <= ? "
     f"AND (parent IS NULL OR NOT {_OF_ITEMS}) ORDER BY number LIMIT {PAGE}"
 )
 _FAILED: Final = (
     # Place and title are those of the row with the largest number, as SQLite promises.
-    "WITH ended AS (SELECT name, max(number) AS number, place, title FROM marks JOIN log "
+    "WITH ended AS (SELECT name, max(number) AS number, position, title FROM marks JOIN records "
     "USING(number) "
-    f"WHERE marks.what = {FINISHED} AND status = {FAILED} AND parent = ? GROUP BY name), "
-    "dropped AS (SELECT name, max(number) AS number FROM marks JOIN log USING(number) "
-    f"WHERE marks.what = {FORGOTTEN} AND parent = ? GROUP BY name) "
+    f"WHERE marks.type = {FINISHED} AND status = {FAILED} AND parent = ? GROUP BY name), "
+    "dropped AS (SELECT name, max(number) AS number FROM marks JOIN records USING(number) "
+    f"WHERE marks.type = {INVALIDATED} AND parent = ? GROUP BY name) "
     "SELECT ended.number, name, title FROM ended LEFT JOIN dropped USING(name) "
-    "WHERE ended.number > max(?, coalesce(dropped.number, 0)) ORDER BY place, ended.number"
+    "WHERE ended.number > max(?, coalesce(dropped.number, 0)) ORDER BY position, ended.number"
 )
-"""The ends of those directly below a path that failed and were not forgotten since, by marks alone.
-"""
-_USED_UP: Final = (
-    "SELECT number, parent, name, used FROM log WHERE number > ? AND number < ? AND used IS NOT "
+"""The failures directly below a path that are still valid, found by marks alone."""
+_USAGE: Final = (
+    "SELECT number, parent, name, usage FROM records WHERE number > ? AND number < ? AND usage IS NOT "
     "NULL "
     f"ORDER BY number LIMIT {PAGE}"
 )
 _LIST_FAILED: Final = (
-    "SELECT number, known.name, title FROM temp.known JOIN log USING(number) "
-    f"WHERE known.parent = ? AND known.status = {FAILED} ORDER BY known.place, number"
+    "SELECT number, known.name, title FROM temp.known JOIN records USING(number) "
+    f"WHERE known.parent = ? AND known.status = {FAILED} ORDER BY known.position, number"
 )
 _DONE: Final = (
-    "SELECT known.place FROM temp.known JOIN log USING(number) WHERE known.parent = ? "
+    "SELECT known.position FROM temp.known JOIN records USING(number) WHERE known.parent = ? "
     f"AND known.name >= ? AND known.name < ? AND known.number > ? AND known.status = {DONE}"
 )
-_DONE_AS: Final = " AND log.fingerprint = (SELECT id FROM words WHERE text = ?)"
-_CALLED: Final = (
-    f"SELECT DISTINCT parent, name FROM log WHERE what IN ({STARTED}, {FINISHED}) "
+_DONE_AS: Final = " AND records.fingerprint = (SELECT id FROM strings WHERE text = ?)"
+_FIND: Final = (
+    f"SELECT DISTINCT parent, name FROM records WHERE type IN ({STARTED}, {FINISHED}) "
     "AND (name = ? OR title = ? OR name = ? OR parent || name = ?)"
 )
-_CALLED_LIKE: Final = (
-    f"SELECT DISTINCT parent, name FROM log WHERE what IN ({STARTED}, {FINISHED}) "
+_FIND_PREFIX: Final = (
+    f"SELECT DISTINCT parent, name FROM records WHERE type IN ({STARTED}, {FINISHED}) "
     "AND (substr(parent || name, 1, ?) = ? OR substr(name, 1, ?) = ? OR substr(name, 1, ?) = ?)"
 )
-_UNLIKE: Final = (
-    f"SELECT 1 FROM log WHERE what = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
-    "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM words WHERE text = ?) LIMIT "
+_OTHER_FINGERPRINT: Final = (
+    f"SELECT 1 FROM records WHERE type = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
+    "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM strings WHERE text = ?) LIMIT "
     "1"
 )
 _STEPS_IN_ITEMS: Final = (
-    f"SELECT name, min(place), max(place) FROM log WHERE what = {FINISHED} AND parent > ? AND "
+    f"SELECT name, min(position), max(position) FROM records WHERE type = {FINISHED} AND parent > ? AND "
     "parent < ? "
     "AND instr(substr(parent, ?), '/') = length(substr(parent, ?)) AND number > ? GROUP BY name"
 )
-_ENDS_AND_BEGINS: Final = (
-    "SELECT number, what FROM log WHERE number > ? AND number <= ? "
-    f"AND what IN ({STARTED}, {FINISHED}) AND parent = ? AND name = ?"
+_STARTS_AND_ENDS: Final = (
+    "SELECT number, type FROM records WHERE number > ? AND number <= ? "
+    f"AND type IN ({STARTED}, {FINISHED}) AND parent = ? AND name = ?"
 )
-_BEGINS_AND_ENDS_BELOW: Final = (
-    "SELECT number, name, place, what FROM log WHERE number > ? AND number <= ? "
-    f"AND what IN ({STARTED}, {FINISHED}) AND parent = ? ORDER BY number"
+_STARTS_AND_ENDS_BELOW: Final = (
+    "SELECT number, name, position, type FROM records WHERE number > ? AND number <= ? "
+    f"AND type IN ({STARTED}, {FINISHED}) AND parent = ? ORDER BY number"
 )
 _ENDED: Final = (
-    "SELECT status, count(*) FROM log "
-    f"WHERE parent = ? AND what = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
+    "SELECT status, count(*) FROM records "
+    f"WHERE parent = ? AND type = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
 )
 
 
 def map_counts(outcome: Outcome) -> Mapping[str, int] | None:
-    """What a map says about its items, whether it ended well or not; None if it says nothing."""
+    """The counts in a map's outcome, if it has any."""
     match outcome:
         case Succeeded(value) | Failed(Failure(output=value)) if isinstance(value, dict):
-            named = {name: value.get(name) for name in _SAID.values()}
+            named = {name: value.get(name) for name in _COUNT_NAMES.values()}
             return {name: count for name, count in named.items() if isinstance(count, int)} or None
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _StepState:
     """What the index knows of a step."""
 
     number: int | None
-    """Of its end; None if there is none, or it was begun again or forgotten since."""
+    """Of its end; None if it has none, was started again or is invalid."""
     ended: int | None
-    """The same, also if it was begun again since."""
+    """The same, also if it was started again."""
     started: int
-    """1: it was begun, and has not ended since."""
+    """1: it was started, and has not ended since."""
 
 
-_NOTHING: Final = _Known(None, None, 0)
+_NO_STATE: Final = _StepState(None, None, 0)
 
 
-_Ended: TypeAlias = tuple[int, str, str | None]
-"""The number of an end, and the name and the title of what has ended."""
+_End: TypeAlias = tuple[int, str, str | None]
+"""The number of an end, and the name and the title of its step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A marked event that is not of an item of the map."""
+    """A marked record outside the items of the map."""
 
     number: int
-    what: int
+    type: int
     parent: str | None
     name: str | None
     status: int | None
 
-    def drops(self, path: str) -> bool:
-        """Is the step at a path forgotten by it?"""
-        return self.what == FORGOTTEN and (self._path == path or self.drops_below(path))
+    def invalidates(self, path: str) -> bool:
+        """Whether it invalidates the step at a path."""
+        return self.type == INVALIDATED and (self._path == path or self.invalidates_below(path))
 
-    def drops_below(self, path: str) -> bool:
-        """Is all that is below a path forgotten by it?"""
-        return self.what == FORGOTTEN and self.status != ALONE and is_at_or_below(path, self._path)
+    def invalidates_below(self, path: str) -> bool:
+        """Whether it invalidates all steps below a path."""
+        return (
+            self.type == INVALIDATED and self.status != ALONE and is_at_or_below(path, self._path)
+        )
 
     @property
     def _path(self) -> str:
         return unescape_text(f"{self.parent}{self.name}")
 
 
-def _stretches(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]]:
-    """From behind one event to another: are those between of the map's items, so that marks are
-    enough?
+def _ranges(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]]:
+    """Ranges of records, after one number up to another; True where the map's items run.
+
+    There are too many records of items to read all: in these ranges readers use the marks.
     """
-    after, skipping = 0, False
+    after, in_items = 0, False
     for mark in frame:
-        now = skipping
-        if (mark.parent, mark.name) == ("", MAP) and mark.what in (COUNTED, FINISHED):
-            now = mark.what == COUNTED
-        elif mark.what in (RUN_STARTED, RUN_ENDED):
+        now = in_items
+        if (mark.parent, mark.name) == ("", MAP) and mark.type in (COUNTED, FINISHED):
+            now = mark.type == COUNTED
+        elif mark.type in (RUN_STARTED, RUN_ENDED):
             now = False
-        if now != skipping:
-            yield after, mark.number, skipping
-            after, skipping = mark.number, now
-    yield after, last, skipping
+        if now != in_items:
+            yield after, mark.number, in_items
+            after, in_items = mark.number, now
+    yield after, last, in_items
 
 
 def _within(numbers: Sequence[int], after: int, until: int) -> Sequence[int]:
@@ -281,36 +277,36 @@ def _within(numbers: Sequence[int], after: int, until: int) -> Sequence[int]:
 
 
 _GENERATOR: Final = 0x20
-"""The flag of a function that yields; `inspect`, which knows it, takes long to import."""
+"""The flag of a generator function; importing `inspect` for it is slow."""
 
 
-def _careful(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """What is asked of a damaged journal gets JournalError, whatever stands in its rows."""
-    if ask.__code__.co_flags & _GENERATOR:
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, with a JournalError for whatever a damaged row makes it raise."""
+    if method.__code__.co_flags & _GENERATOR:
 
-        @wraps(ask)
-        def answers(self: Reader, *given: Any, **named: Any) -> Iterator[Any]:
+        @wraps(method)
+        def iterate(self: Reader, *args: Any, **kwargs: Any) -> Iterator[Any]:
             try:
-                yield from ask(self, *given, **named)
+                yield from method(self, *args, **kwargs)
             except MISREAD as error:
                 raise damage_error(self.path) from error
 
-        return answers
+        return iterate
 
-    @wraps(ask)
-    def answer(self: Reader, *given: Any, **named: Any) -> Any:
+    @wraps(method)
+    def call(self: Reader, *args: Any, **kwargs: Any) -> Any:
         try:
-            return ask(self, *given, **named)
+            return method(self, *args, **kwargs)
         except MISREAD as error:
             raise damage_error(self.path) from error
 
-    return answer
+    return call
 
 
 class Reader:
-    """Reads a journal, from any thread, while another process may write it.
+    """Safe for threads, and while another process writes the journal.
 
-    JournalError for whatever cannot be read.
+    Every method raises JournalError for what it cannot read.
     """
 
     def __init__(self, path: str, blobs: Blobs, *, many: int = MANY) -> None:
@@ -319,15 +315,13 @@ class Reader:
         self._lock = RLock()
         self._connection: sqlite3.Connection | None = None
         self._indexed = 0
-        self._failed: tuple[str, int, list[_Ended]] = ("", 0, [])
-        """The path that was last asked for, the last event then, and the ends of what failed below
-        it.
-        """
+        self._failures: tuple[str, int, list[_End]] = ("", 0, [])
+        """Cache: a path, the last record then, and the failures below the path."""
         self._frame: list[_Mark] = []
         self._framed = 0
-        """The number up to which marks are in it."""
-        self._words: dict[int, str] = {}
-        self._unpacking = Unpacking(self._word, blobs.get_blob, path)
+        """The last record that `_frame` covers."""
+        self._strings: dict[int, str] = {}
+        self._unpacking = Unpacking(self._string, blobs.get_blob, path)
 
     def close(self) -> None:
         with self._lock:
@@ -339,44 +333,45 @@ class Reader:
     # ── events ───────────────────────────────────────────────────────────
 
     def last(self) -> int:
-        """The number of the last event; 0 if there is none."""
-        return int(self._all("SELECT coalesce(max(number), 0) FROM log")[0][0])
+        """The number of the last record; 0 if there is none."""
+        return int(self._all("SELECT coalesce(max(number), 0) FROM records")[0][0])
 
-    def require_records(self, said: About | None, *, whole: bool) -> None:
-        """JournalError if there are fewer than were there, or others."""
+    def require_records(self, info: RunInfo | None, *, whole: bool) -> None:
+        """JournalError if records are missing or changed, according to `run.json`."""
         with self._lock:
             try:
-                require_records(self._open_connection(), said, self.path, whole=whole)
+                require_records(self._open_connection(), info, self.path, whole=whole)
             except sqlite3.Error as error:
                 raise to_journal_error(error, self.path) from error
 
     def is_long(self) -> bool:
-        """Would a person notice that it is gone through?"""
+        """Whether a user notices the time that it takes to read all of it."""
         return self.last() > self._many
 
     def events(self, after: int = 0) -> Iterator[EventRecord]:
-        query = f"SELECT number, {COLUMNS} FROM log WHERE number > ? ORDER BY number LIMIT {PAGE}"
+        query = (
+            f"SELECT number, {COLUMNS} FROM records WHERE number > ? ORDER BY number LIMIT {PAGE}"
+        )
         while rows := self._all(query, after):
             for number, *row in rows:
-                yield to_stamped(number, tuple(row), self._unpacking)
+                yield to_event_record(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
     def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
-        """By path: what events before this one say was used up."""
-        if not self.knows_word([SOMETHING_USED]):
+        """By path: the usage in records before this one."""
+        if not self.has_string([HAS_USAGE]):
             return
         after = 0
-        while rows := self._all(_USED_UP, after, before):
+        while rows := self._all(_USAGE, after, before):
             for _, parent, name, text in rows:
-                if used := to_used(text, self.path):
-                    yield unescape_text(parent + name), used
+                if usage := to_usage(text, self.path):
+                    yield unescape_text(parent + name), usage
             after = rows[-1][0]
 
     def outline(self, items: Iterable[int] | None = None) -> Iterator[EventRecord]:
-        """The events, but of those between the count of the map's items and its end only what is
-        marked.
+        """The events, but while the map's items run only the marked ones.
 
-        `items`: of the items of the map only these events, by their numbers.
+        `items`: of the map's items only the events with these numbers.
         """
         from heapq import merge
 
@@ -388,9 +383,9 @@ class Reader:
             else [number for (number,) in self._all(_MARKS, 0, last)]
         )
         outside = [mark.number for mark in frame]
-        for after, until, skipping in _stretches(frame, last):
+        for after, until, in_items in _ranges(frame, last):
             inside = _within(marks, after, until)
-            if skipping:
+            if in_items:
                 yield from self._events_at(sorted({*inside, *_within(outside, after, until)}))
             elif items is None:
                 yield from self._between(after, until, _EVENTS)
@@ -399,19 +394,15 @@ class Reader:
                 yield from merge(others, self._events_at(inside), key=lambda one: one.number)
 
     def short_outline(self, most: int) -> Iterator[EventRecord]:
-        """The same, but of failed items only the first by order and the last by time; and the last
-        notes.
-        """
+        """The outline with at most `most` failed items: the first by order, the last by time."""
         failed = self._failure_numbers(MAP)
-        shown = {known.path.rpartition("/")[2] for known in self._load_records(failed[:most])}
-        tries = [number for number, name in self._all(_RETRIES) if unescape_text(name) in shown]
+        shown = {record.path.rpartition("/")[2] for record in self._load_records(failed[:most])}
+        retries = [number for number, name in self._all(_RETRIES) if unescape_text(name) in shown]
         notes = [number for (number,) in self._all(_LAST_NOTES)]
-        yield from self.outline({*failed[:most], *sorted(failed)[-most:], *tries, *notes})
+        yield from self.outline({*failed[:most], *sorted(failed)[-most:], *retries, *notes})
 
     def _frame_up_to(self, last: int) -> list[_Mark]:
-        """The marks that are not of items of the map; those that are known are not looked for
-        again.
-        """
+        """The marks outside the items of the map."""
         with self._lock:
             self._frame += [_Mark(*row) for row in self._all(_FRAME, self._framed, last)]
             self._framed = max(self._framed, last)
@@ -421,32 +412,30 @@ class Reader:
         for at in range(0, len(numbers), PAGE):
             some = numbers[at : at + PAGE]
             marks = ", ".join("?" * len(some))
-            query = f"SELECT number, {COLUMNS} FROM log WHERE number IN ({marks}) ORDER BY number"
+            query = (
+                f"SELECT number, {COLUMNS} FROM records WHERE number IN ({marks}) ORDER BY number"
+            )
             for number, *row in self._all(query, *some):
-                yield to_stamped(number, tuple(row), self._unpacking)
+                yield to_event_record(number, tuple(row), self._unpacking)
 
     def _between(self, after: int, last: int, query: str) -> Iterator[EventRecord]:
         while after < last and (rows := self._all(query, after, last)):
             for number, *row in rows:
-                yield to_stamped(number, tuple(row), self._unpacking)
+                yield to_event_record(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
     def find_steps(self, name: str) -> list[str]:
-        """The paths of steps with this path, name, key or title; if there is none, of those that
-        begin so.
-        """
+        """The paths of steps with this path, name, key or title, or of those that begin with it."""
         stored = escape_text(name)
         key = f"{ITEM}{stored}"
-        found = self._all(_CALLED, stored, stored, key, stored)
+        found = self._all(_FIND, stored, stored, key, stored)
         if not found:
-            found = self._all(_CALLED_LIKE, len(stored), stored, len(stored), stored, len(key), key)
-        return [unescape_text(parent + own) for parent, own in found]
+            found = self._all(_FIND_PREFIX, len(stored), stored, len(stored), stored, len(key), key)
+        return [unescape_text(parent + name) for parent, name in found]
 
     def events_at(self, paths: Iterable[str]) -> Iterator[EventRecord]:
-        """What happened at these paths and below, to what they are inside of, and when the run was
-        begun.
-        """
-        tests, values = [f"what = {RUN_STARTED}"], list[str]()
+        """The events of the steps at these paths, of those around and inside them, and run starts."""
+        tests, values = [f"type = {RUN_STARTED}"], list[str]()
         for path in paths:
             above = path
             while above:
@@ -455,54 +444,48 @@ class Reader:
                 above = above.rpartition("/")[0]
             tests.append("parent >= ? AND parent < ?")
             values += [f"{escape_text(path)}/", f"{escape_text(path)}0"]  # `0` follows `/`
-        query = f"SELECT number, {COLUMNS} FROM log WHERE {' OR '.join(tests)} ORDER BY number"
+        query = f"SELECT number, {COLUMNS} FROM records WHERE {' OR '.join(tests)} ORDER BY number"
         for number, *row in self._all(query, *values):
-            yield to_stamped(number, tuple(row), self._unpacking)
+            yield to_event_record(number, tuple(row), self._unpacking)
 
-    def same_fingerprint(self, fan: str, rest: str, fingerprint: str) -> bool:
-        """Have all ends of one step of the items of a fan this fingerprint, of whatever life they
-        are?
-        """
+    def same_fingerprint(self, map: str, rest: str, fingerprint: str) -> bool:
+        """Whether every recorded end of one step in a map's items has this fingerprint."""
         above, _, name = escape_text(rest).rpartition("/")
-        items = f"{escape_text(fan)}/{ITEM}"
-        values = (name, items, f"{escape_text(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
-        return not self._all(_UNLIKE, *values, escape_text(fingerprint))
+        items = f"{escape_text(map)}/{ITEM}"
+        values = (name, items, f"{escape_text(map)}/{_AFTER_ITEMS}", len(above) + 1, f"{above}/")
+        return not self._all(_OTHER_FINGERPRINT, *values, escape_text(fingerprint))
 
-    def steps_in_items(self, fan: str, after: int) -> dict[str, tuple[int, int]]:
-        """By name: the first and last of the places of steps of a fan's items that ended behind an
-        event.
-        """
-        items = f"{escape_text(fan)}/{ITEM}"
-        behind = len(items) + 1
+    def steps_in_items(self, map: str, after: int) -> dict[str, tuple[int, int]]:
+        """By name: the first and last position of the steps in a map's items that ended later."""
+        items = f"{escape_text(map)}/{ITEM}"
+        start = len(items) + 1
         found = self._all(
-            _STEPS_IN_ITEMS, items, f"{escape_text(fan)}/{_BEHIND_ITEMS}", behind, behind, after
+            _STEPS_IN_ITEMS, items, f"{escape_text(map)}/{_AFTER_ITEMS}", start, start, after
         )
         return {unescape_text(name): (first, last) for name, first, last in found}
 
-    def count_outcomes(self, fan: str) -> dict[str, int]:
-        """How often items of a fan are recorded to have ended how; one that was done again counts
-        twice.
-        """
-        found = self._all(_ENDED, f"{escape_text(fan)}/", ITEM, _BEHIND_ITEMS)
+    def count_outcomes(self, map: str) -> dict[str, int]:
+        """By status: how many ends of items are recorded; an item that ran again counts twice."""
+        found = self._all(_ENDED, f"{escape_text(map)}/", ITEM, _AFTER_ITEMS)
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def retries(self) -> int:
-        """How often anything was tried again."""
-        return int(self._all("SELECT count(*) FROM marks WHERE what = ?", RETRYING)[0][0])
+        """How many retries of steps are recorded."""
+        return int(self._all("SELECT count(*) FROM marks WHERE type = ?", RETRYING)[0][0])
 
-    def knows_word(self, words: Iterable[str]) -> bool:
-        """Is one of these words, such as kinds of steps, anywhere in the journal?"""
-        asked = [escape_text(word) for word in words]
-        marks = ", ".join("?" * len(asked))
-        return bool(self._all(f"SELECT 1 FROM words WHERE text IN ({marks}) LIMIT 1", *asked))
+    def has_string(self, strings: Iterable[str]) -> bool:
+        """Whether one of these strings, such as kinds of steps, is in the journal."""
+        stored = [escape_text(text) for text in strings]
+        marks = ", ".join("?" * len(stored))
+        return bool(self._all(f"SELECT 1 FROM strings WHERE text IN ({marks}) LIMIT 1", *stored))
 
-    def newest(self, what: int) -> tuple[int, float, str | None] | None:
-        """Number, time and title of the newest event of one of the kinds that are marked."""
+    def newest(self, type: int) -> tuple[int, float, str | None] | None:
+        """Number, time and title of the newest record of a marked type."""
         query = (
-            "SELECT number, at, title FROM log WHERE number = (SELECT max(number) FROM marks WHERE "
-            "what = ?)"
+            "SELECT number, at, title FROM records "
+            "WHERE number = (SELECT max(number) FROM marks WHERE type = ?)"
         )
-        found = self._all(query, what)
+        found = self._all(query, type)
         return found[0] if found else None
 
     # ── steps ────────────────────────────────────────────────────────────
@@ -512,13 +495,13 @@ class Reader:
         return None if number is None else self._load_records([number])[0]
 
     def was_ever_started(self, path: str) -> bool:
-        return self._step_state(path) is not _NOTHING
+        return self._step_state(path) is not _NO_STATE
 
     def started_in(self, path: str, begins: str = "") -> Iterator[str]:
         names = escape_text(begins)
         with self._lock:
             self._catch_up()
-            found = self._all(_BEGUN_IN, f"{escape_text(path)}/", names, len(names), names)
+            found = self._all(_STARTED_IN, f"{escape_text(path)}/", names, len(names), names)
         return (unescape_text(one) for (one,) in found)
 
     def last_result(self, path: str) -> StepRecord | None:
@@ -544,43 +527,39 @@ class Reader:
                 self._all("DELETE FROM temp.listed WHERE id > ? AND id <= ?", before, last)
 
     def _steps_outside_map(self, path: str) -> Iterator[StepRecord]:
-        """The steps directly below a path outside of the map, without an index of a million
-        items.
-        """
+        """The steps directly below a path outside the map, without indexing a million items."""
         last = self.last()
         frame = self._frame_up_to(last)
         ended: dict[str, tuple[int, int]] = {}
-        for after, until, skipping in _stretches(frame, last):
-            if not skipping:
-                found = self._all(_BEGINS_AND_ENDS_BELOW, after, until, f"{escape_text(path)}/")
-                for number, name, place, what in found:
-                    if what == FINISHED:
-                        ended[name] = (place or 0, number)
+        for after, until, in_items in _ranges(frame, last):
+            if not in_items:
+                found = self._all(_STARTS_AND_ENDS_BELOW, after, until, f"{escape_text(path)}/")
+                for number, name, position, type in found:
+                    if type == FINISHED:
+                        ended[name] = (position or 0, number)
                     else:
-                        ended.pop(name, None)  # it was begun again
-        drops = [mark for mark in frame if mark.what == FORGOTTEN]
-        kept = [
+                        ended.pop(name, None)  # it was started again
+        invalidated = [mark for mark in frame if mark.type == INVALIDATED]
+        valid = [
             one
             for name, one in ended.items()
             if not any(
-                mark.number > one[1] and mark.drops(f"{path}/{unescape_text(name)}")
-                for mark in drops
+                mark.number > one[1] and mark.invalidates(f"{path}/{unescape_text(name)}")
+                for mark in invalidated
             )
         ]
-        numbers = [number for _, number in sorted(kept)]
+        numbers = [number for _, number in sorted(valid)]
         for at in range(0, len(numbers), PAGE):
             yield from self._load_records(numbers[at : at + PAGE])
 
     def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
-        """Those directly below a path that failed, by `order`; without the index where that is not
-        needed.
-        """
+        """The steps directly below a path that failed, by position."""
         numbers = self._failure_numbers(path, after)
         for at in range(0, len(numbers), PAGE):
             yield from self._load_records(numbers[at : at + PAGE])
 
     def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
-        """The same, but only their paths and titles: of very many that is much less to read."""
+        """Only the paths and titles of `failures_in`: much less to read."""
         for _, name, title in self._failures_below(path, after):
             yield f"{path}/{unescape_text(name)}", unescape_text(title or "")
 
@@ -590,79 +569,78 @@ class Reader:
     def _failure_numbers(self, path: str, after: int = 0) -> list[int]:
         return [number for number, _, _ in self._failures_below(path, after)]
 
-    def _failures_below(self, path: str, after: int) -> list[_Ended]:
+    def _failures_below(self, path: str, after: int) -> list[_End]:
         with self._lock:
             last = self.last()
-            if self._failed[:2] != (path, last):
-                self._failed = (path, last, self._find_failures(path, last))
-            found = self._failed[2]
+            if self._failures[:2] != (path, last):
+                self._failures = (path, last, self._find_failures(path, last))
+            found = self._failures[2]
         return [one for one in found if one[0] > after] if after else found
 
-    def _find_failures(self, path: str, last: int) -> list[_Ended]:
-        above = (mark.number for mark in self._frame_up_to(last) if mark.drops_below(path))
+    def _find_failures(self, path: str, last: int) -> list[_End]:
+        above = (mark.number for mark in self._frame_up_to(last) if mark.invalidates_below(path))
         below = f"{escape_text(path)}/"
-        found: list[_Ended] = self._all(_FAILED, below, below, max(above, default=0))
-        said = self.final_counts(path)
-        if said is not None and len(found) == said.get("failed"):
+        found: list[_End] = self._all(_FAILED, below, below, max(above, default=0))
+        counts = self.final_counts(path)
+        if counts is not None and len(found) == counts.get("failed"):
             return found
-        # Some were done again without being forgotten, or nobody has counted them yet.
+        # Marks are not enough: an item ran again without being invalidated, or the map still runs.
         self._catch_up()
         return self._all(_LIST_FAILED, f"{escape_text(path)}/")
 
-    def final_counts(self, fan: str) -> Mapping[str, int] | None:
-        """What a fan that has ended says about its items; None if it has not, or says nothing."""
-        known = self.step(fan)
-        return None if known is None else map_counts(known.outcome)
+    def final_counts(self, map: str) -> Mapping[str, int] | None:
+        """The counts in the result of a map that has ended."""
+        record = self.step(map)
+        return None if record is None else map_counts(record.outcome)
 
     def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
-        items = (f"{escape_text(path)}/", ITEM, _BEHIND_ITEMS, after)
+        items = (f"{escape_text(path)}/", ITEM, _AFTER_ITEMS, after)
         with self._lock:
             self._catch_up()
             if fingerprint is None:
                 found = self._all(_DONE, *items)
             else:
                 found = self._all(_DONE + _DONE_AS, *items, escape_text(fingerprint))
-        places = [place for (place,) in found]
-        if places and not 0 <= min(places) <= max(places) < MOST_ITEMS:
+        positions = [position for (position,) in found]
+        if positions and not 0 <= min(positions) <= max(positions) < MOST_ITEMS:
             raise damage_error(self.path)
-        return to_bitmap(places)
+        return to_bitmap(positions)
 
     def is_unfinished(self, path: str) -> bool:
         return bool(self._step_state(path).started)
 
     def find_unfinished(self) -> Iterator[str]:
-        """The paths of steps that were begun and whose end is not recorded."""
+        """The paths of steps that were started and have no recorded end."""
         with self._lock:
             self._catch_up()
             found = self._all("SELECT parent || name FROM temp.known WHERE started")
         yield from sorted(unescape_text(path) for (path,) in found)
 
     def item_counts(self) -> dict[str, int]:
-        """How many items ended how, without those inside other items; of a map that has ended, as
-        it says.
+        """By status: how many items ended, without items inside other items.
 
-        Where there is a map, those that it has chosen last, and no others.
+        With a map, only the items that it selected last.
         """
-        said = self.final_counts(MAP)
-        if said is not None:
-            return {status: said[name] for status, name in _SAID.items() if said.get(name)}
-        chosen = self._step_state(f"{MAP}/items").ended
+        counts = self.final_counts(MAP)
+        if counts is not None:
+            return {
+                status: counts[name] for status, name in _COUNT_NAMES.items() if counts.get(name)
+            }
+        selected = self._step_state(f"{MAP}/items").ended
         with self._lock:
             self._catch_up()
-            found = self._all(_COUNT) if chosen is None else self._all(_COUNT_OF_MAP, chosen)
+            found = self._all(_COUNT) if selected is None else self._all(_COUNT_OF_MAP, selected)
         return {STATUS_NAMES[status]: count for status, count in found}
 
-    def about(self, name: str) -> object:
-        """One of the facts that are written beside the events."""
-        found = self._all("SELECT value FROM about WHERE name = ?", name)
+    def get_property(self, name: str) -> object:
+        """A value that is stored beside the records: `facts`, `number`, `created` or `counts`."""
+        found = self._all("SELECT value FROM properties WHERE name = ?", name)
         return found[0][0] if found else None
 
     def _list_below(self, path: str, begins: str) -> tuple[int, int]:
-        """Put the steps below a path into a list; it goes from behind the first number to the
-        second.
+        """List the steps below a path in `listed`, after the first id up to the second.
 
-        A query that is read from bit by bit would do, but as long as it lasts this
-        connection sees nothing new.
+        An open query would do, but while it is open this connection sees no new records.
         """
         end = "SELECT coalesce(max(id), 0) FROM temp.listed"
         with self._lock:
@@ -677,35 +655,35 @@ class Reader:
 
     # ── the index ────────────────────────────────────────────────────────
 
-    def _step_state(self, path: str) -> _Known:
+    def _step_state(self, path: str) -> _StepState:
         with self._lock:
             if ITEM not in path and path.count("/") < 2 and self._is_behind():
                 return self._state_outside_items(path)
             self._catch_up()
             query = "SELECT number, ended, started FROM temp.known WHERE parent = ? AND name = ?"
             found = self._all(query, *split(path))
-        return _Known(*found[0]) if found else _NOTHING
+        return _StepState(*found[0]) if found else _NO_STATE
 
     def _is_behind(self) -> bool:
-        """Would it be noticed if the index were continued now?"""
+        """Whether a user would notice the time to extend the index."""
         return self.last() - self._indexed > self._many
 
-    def _state_outside_items(self, path: str) -> _Known:
-        """The same of a path outside of items, without an index of a million of them."""
+    def _state_outside_items(self, path: str) -> _StepState:
+        """`_step_state` of a path outside items, without indexing a million of them."""
         last = self.last()
         frame = self._frame_up_to(last)
-        place = split(path)
-        seen = [(mark.number, mark.what) for mark in frame if (mark.parent, mark.name) == place]
-        for after, until, skipping in _stretches(frame, last):
-            if not skipping:
-                seen += self._all(_ENDS_AND_BEGINS, after, until, *place)
-        begun = max((number for number, what in seen if what == STARTED), default=0)
-        ended = max((number for number, what in seen if what == FINISHED), default=0)
-        if not begun and not ended:
-            return _NOTHING
-        forgotten = max((mark.number for mark in frame if mark.drops(path)), default=0)
-        counts = ended if ended > forgotten else None
-        return _Known(counts if ended > begun else None, counts, int(begun > ended))
+        columns = split(path)
+        seen = [(mark.number, mark.type) for mark in frame if (mark.parent, mark.name) == columns]
+        for after, until, in_items in _ranges(frame, last):
+            if not in_items:
+                seen += self._all(_STARTS_AND_ENDS, after, until, *columns)
+        started = max((number for number, type in seen if type == STARTED), default=0)
+        ended = max((number for number, type in seen if type == FINISHED), default=0)
+        if not started and not ended:
+            return _NO_STATE
+        invalidated = max((mark.number for mark in frame if mark.invalidates(path)), default=0)
+        valid = ended if ended > invalidated else None
+        return _StepState(valid if ended > started else None, valid, int(started > ended))
 
     def _catch_up(self) -> None:
         last = self.last()
@@ -714,27 +692,27 @@ class Reader:
         try:
             self._index_up_to(last)
         except JournalError:
-            self.close()  # with an index of which nobody knows how far it goes
+            self.close()  # drops the index, which may be half extended
             raise
 
     def _index_up_to(self, last: int) -> None:
-        forgotten = self._all(_FORGOTTEN, self._indexed, last)
+        rows = self._all(_INVALIDATED, self._indexed, last)
         at = 0
-        while at < len(forgotten):
-            # A retry forgets many at once: of what nothing is between, the order does not matter.
-            first, end = forgotten[at][0], at + 1
-            while end < len(forgotten) and forgotten[end][0] == first + end - at:
+        while at < len(rows):
+            # A retry invalidates many steps at once: adjacent records are handled together.
+            first, end = rows[at][0], at + 1
+            while end < len(rows) and rows[end][0] == first + end - at:
                 end += 1
             self._extend(first)
-            self._forget(forgotten[at:end])
+            self._invalidate(rows[at:end])
             at = end
         self._extend(last)
 
-    def _forget(self, rows: Sequence[tuple[int, str, str, int | None]]) -> None:
-        self._all(_FORGET, rows[0][0], rows[-1][0])
+    def _invalidate(self, rows: Sequence[tuple[int, str, str, int | None]]) -> None:
+        self._all(_INVALIDATE, rows[0][0], rows[-1][0])
         below = (f"{parent}{name}" for _, parent, name, status in rows if status != ALONE)
         self._many_times(
-            _FORGET_BELOW, ((f"{path}/", f"{path}0") for path in below)
+            _INVALIDATE_BELOW, ((f"{path}/", f"{path}0") for path in below)
         )  # `0` follows `/`
 
     def _extend(self, last: int) -> None:
@@ -745,15 +723,17 @@ class Reader:
 
     def _load_records(self, numbers: list[int]) -> list[StepRecord]:
         marks = ", ".join("?" * len(numbers))
-        rows = self._all(f"SELECT {COLUMNS}, number FROM log WHERE number IN ({marks})", *numbers)
+        rows = self._all(
+            f"SELECT {COLUMNS}, number FROM records WHERE number IN ({marks})", *numbers
+        )
         found = {row[-1]: row[:-1] for row in rows}
-        return [to_recorded(number, found[number], self._unpacking) for number in numbers]
+        return [to_step_record(number, found[number], self._unpacking) for number in numbers]
 
-    def _word(self, number: int) -> str:
-        if number not in self._words:
-            ((text,),) = self._all("SELECT text FROM words WHERE id = ?", number)
-            self._words[number] = unescape_text(text)
-        return self._words[number]
+    def _string(self, number: int) -> str:
+        if number not in self._strings:
+            ((text,),) = self._all("SELECT text FROM strings WHERE id = ?", number)
+            self._strings[number] = unescape_text(text)
+        return self._strings[number]
 
     def _all(self, query: str, *values: object) -> list[Any]:
         with self._lock:
@@ -780,6 +760,6 @@ class Reader:
 
 
 for _name, _method in list(vars(Reader).items()):
-    # Each in the same way, so that none is forgotten: rows are looked at in nearly all of them.
+    # In a loop, so that no method is missed: nearly all of them read rows.
     if callable(_method) and not _name.startswith("_"):
-        setattr(Reader, _name, _careful(_method))
+        setattr(Reader, _name, _checked(_method))

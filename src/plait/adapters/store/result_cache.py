@@ -1,9 +1,8 @@
-"""What calls of tools gave, kept in a project by key: `cache_result`.
+"""Results of tool calls that a project keeps by key: `cache_result`.
 
-Each is a file of its own, whole or not there.  There are at most so many; the one that was used
-longest ago makes room.  Whatever cannot be read or written is a call that is made again; so is one
-whose result bears no seal of this user's, for it came with the project and nobody here ever made
-that call.
+Each is one file, complete or missing. The one that was unused for the longest makes room for a new
+one. A result that cannot be read, or has no seal of this user, counts as missing: it may have come
+with the project.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from plait.core.values import Json, json_text
 
 MOST_RESULTS: Final = 1000
 MOST_BYTES: Final = 1 << 20
-"""Of one result; what is larger is not kept."""
+"""Larger results are not kept."""
 
 
 class ResultCache:
@@ -38,11 +37,11 @@ class ResultCache:
         path = os.path.join(self._folder, f"{key}.json")
         try:
             found = read_below(self._project, os.path.relpath(path, self._project))
-            kept = (
+            entry = (
                 json.loads(found[0].decode("utf-8", "surrogatepass")) if found is not None else None
             )
-            if not isinstance(kept, dict) or not self._seals.holds(
-                _text(key, kept["value"]), kept["seal"]
+            if not isinstance(entry, dict) or not self._seals.holds(
+                _text(key, entry["value"]), entry["seal"]
             ):
                 return None
             os.utime(path, follow_symlinks=False)
@@ -56,15 +55,14 @@ class ResultCache:
             PlaitError,
         ):
             return None
-        return kept["value"]
+        return entry["value"]
 
     def put(self, key: str, value: Json) -> None:
-        written = json_text(value)
-        if len(written) > MOST_BYTES:
+        text = json_text(value)
+        if len(text) > MOST_BYTES:
             return
-        value = json.loads(written)
-        # A project that cannot be written to, or a user without a seal, is one for whom nothing is
-        # kept.
+        value = json.loads(text)
+        # Without write access to the project, or without a key for seals, nothing is kept.
         with suppress(JournalError, TrustError):
             seal = self._seals.make(_text(key, value))
             data = json_text({"seal": seal, "value": value}).encode("utf-8", "surrogatepass")
@@ -85,5 +83,5 @@ class ResultCache:
 
 
 def _text(key: str, value: Json) -> str:
-    """What is sealed: the result, and of which call it is."""
+    """The text that is sealed."""
     return json_text(["plait result", 1, key, value])

@@ -1,11 +1,11 @@
-"""How an event looks as a row of the journal, and back.
+"""Events as rows of the journal, and back.
 
-A path is kept in two parts: what comes before its last `/`, with that `/`, and
-its name; so the steps directly below a path are those with one first part.
-Texts that come back often (kinds, fingerprints) are numbers of words.  What has
-no column of its own is JSON in `body`; if that is large, each large text of it is a
-file, and `body` says in bytes which; without such texts, `body` is the digest of the file
-that holds all of it.
+A path is stored in two columns: `parent` is everything up to the last `/`, `name` is the rest. So
+the steps directly below a path have the same `parent`.
+
+Kinds and fingerprints repeat often: their columns are ids in the table `strings`. What has no
+column is JSON in `body`. If that is large, each large text in it becomes a blob, and `body` (as
+bytes) says which. If no text in it is large, all of it becomes one blob, and `body` is its digest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plait.adapters.store.shapes import (
     is_map,
     is_phases,
     is_text,
-    is_used,
+    is_usage,
     require_shape,
     require_types,
 )
@@ -53,91 +53,87 @@ from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 
 LARGE: Final = 32 * 1024
-"""Characters of JSON beyond which a body, or each large text in it, is a file of its own."""
+"""Characters of JSON beyond which a body, or each large text in it, becomes a blob."""
 DIGEST_BYTES: Final = 32
-"""What stands for a body that is a file; a body whose texts are files is longer."""
+"""Length of a body that is a blob. A body whose texts are blobs is longer."""
 
-RUN_STARTED, STARTED, RETRYING, FINISHED, COUNTED, FORGOTTEN, NOTED, RUN_ENDED = range(8)
+RUN_STARTED, STARTED, RETRYING, FINISHED, COUNTED, INVALIDATED, NOTE, RUN_ENDED = range(8)
 EVENT_NAMES: Final = (
-    "run started",
-    "started",
-    "retrying",
-    "finished",
-    "counted",
-    "forgotten",
-    "noted",
-    "run ended",
+    "run_started",
+    "step_started",
+    "step_retrying",
+    "step_finished",
+    "items_counted",
+    "step_invalidated",
+    "note",
+    "run_ended",
 )
 ALONE: Final = 1
-"""The status of what was forgotten, if what is below it was not."""
+"""The status of an invalidated step whose inner steps stay valid."""
 DONE, FAILED, SKIPPED = range(3)
-MARKED: Final = frozenset([RUN_STARTED, RETRYING, FORGOTTEN, NOTED, RUN_ENDED])
+MARKED: Final = frozenset([RUN_STARTED, RETRYING, INVALIDATED, NOTE, RUN_ENDED])
 MAP: Final = "map"
-"""The part of a run that may have a million items."""
+"""The phase of a run that may have a million items."""
 IS_MARKED: Final = (
-    f"(what IN {tuple(sorted(MARKED))} OR what = {FINISHED} AND status = {FAILED} OR parent = '' "
+    f"(type IN {tuple(sorted(MARKED))} OR type = {FINISHED} AND status = {FAILED} OR parent = '' "
     f"OR parent = '{MAP}/' AND substr(name, 1, 5) <> 'item:')"
 )
-"""Events that are looked for among all others; there are few of them: what failed, and what is not
-inside parts, or in the map and yet not of an item."""
-SOMETHING_USED: Final = "something used up"
-"""The word that a journal has if one of its events says so: an index would cost all others too
-much.
-"""
+"""The few records that readers search for: failures, phases, and steps of the map outside items."""
+HAS_USAGE: Final = "has usage"
+"""A string that a journal has if a record has usage; an index would make all records slower."""
 STATUS_NAMES: Final = ("done", "failed", "skipped")
 
 COLUMNS: Final = (
-    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, "
-    "used, "
-    "owed, body"
+    "at, type, parent, name, kind, title, position, attempt, fingerprint, duration, status, "
+    "replayed, usage, pending_hooks, body"
 )
 Row: TypeAlias = tuple[
     float,  # at
-    int,  # what
+    int,  # type
     str | None,  # parent
     str | None,  # name
-    int | None,  # kind: a word
-    str | None,  # title; of a run that ended, how
-    int | None,  # place
+    int | None,  # kind: a string
+    str | None,  # title; in a run_ended record the status
+    int | None,  # position
     int | None,  # attempt
-    int | None,  # fingerprint: a word
+    int | None,  # fingerprint: a string
     float | None,  # duration, or delay
     int | None,  # status
     bool | None,  # replayed
-    str | None,  # used
-    str | bytes | None,  # owed
+    str | None,  # usage
+    str | bytes | None,  # pending_hooks
     str | bytes | None,  # body
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What an event needs of the journal that it goes to."""
+    """How a row refers to the strings and blobs of its journal."""
 
-    words: Mapping[str, int]
-    """The numbers of words that are known."""
-    learned: Callable[[str], int]
-    """The number of a word that is not."""
-    keep: Callable[[bytes], str]
+    strings: Mapping[str, int]
+    """The ids that are in memory."""
+    string_id: Callable[[str], int]
+    """Finds or makes the id of any other string."""
+    put_blob: Callable[[bytes], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """What a row needs of the journal that it comes from."""
+    """How the strings and blobs of a row are found."""
 
-    word: Callable[[int], str]
-    kept: Callable[[str], bytes]
+    string: Callable[[int], str]
+    get_blob: Callable[[str], bytes]
     where: str = ""
-    """The file of the journal, for errors."""
+    """The journal's file, for errors."""
 
 
 _BELOW_MAP: Final = f"{MAP}/"
 
 
 def is_marked(row: Row) -> bool:
-    """The same as `IS_MARKED`, of a row that is to be written."""
-    what, parent = row[1], row[2]
-    if what in MARKED or (what == FINISHED and row[10] == FAILED) or parent == "":
+    """`IS_MARKED` for a row that is not written yet."""
+    type, parent = row[1], row[2]
+    if type in MARKED or (type == FINISHED and row[10] == FAILED) or parent == "":
         return True
     return parent == _BELOW_MAP and (name := row[3]) is not None and not name.startswith("item:")
 
@@ -149,28 +145,30 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
     match event:
         case StepFinished():
             parent, name = split(event.path)
-            words, fingerprint = packing.words, event.fingerprint
+            strings, fingerprint = packing.strings, event.fingerprint
             status, value = _status(event.outcome)
             return (
                 at,
                 FINISHED,
                 parent,
                 name,
-                words.get(event.kind) or packing.learned(event.kind),
+                strings.get(event.kind) or packing.string_id(event.kind),
                 escape_text(event.title),
                 event.order,
                 None,
-                words.get(fingerprint) or packing.learned(fingerprint),
+                strings.get(fingerprint) or packing.string_id(fingerprint),
                 event.duration,
                 status,
                 event.replayed or None,
                 None if event.used is None else _pack_usage(event.used, packing),
-                None if event.owed is None else _pack_value(_from_owed(event.owed), packing),
+                None
+                if event.owed is None
+                else _pack_value(_from_pending_hooks(event.owed), packing),
                 _pack_value(value, packing),
             )
         case StepStarted():
             parent, name = split(event.path)
-            kind = packing.words.get(event.kind) or packing.learned(event.kind)
+            kind = packing.strings.get(event.kind) or packing.string_id(event.kind)
             return (at, STARTED, parent, name, kind, escape_text(event.title), event.order, event.attempt,
                     None, None, None, None, None, None, None)  # fmt: skip
         case StepRetrying():
@@ -182,11 +180,11 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
         case ItemsCounted():
             return _plain_row(at, COUNTED, event.path, event.total, packing)
         case StepInvalidated():
-            row = _plain_row(at, FORGOTTEN, event.path, event.why, packing)
+            row = _plain_row(at, INVALIDATED, event.path, event.why, packing)
             return row if event.below else (*row[:10], ALONE, *row[11:])
         case Note():
-            said: Json = {"warning": event.message} if event.warning else event.message
-            return _plain_row(at, NOTED, event.path, said, packing)
+            note: Json = {"warning": event.message} if event.warning else event.message
+            return _plain_row(at, NOTE, event.path, note, packing)
         case RunStarted():
             started = [
                 event.run,
@@ -202,37 +200,22 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             ended = [failure, event.value, event.facts]
             return _plain_row(at, RUN_ENDED, None, ended, packing, title=event.status)
         case StepRenamed() | ModelText() | ItemsReplayed() | EarlierUsage():
-            raise InternalError("this is told, and not recorded", code="journal")
+            raise InternalError("this event is not recorded", code="journal")
 
 
 def _plain_row(
     at: float,
-    what: int,
+    type: int,
     path: str | None,
-    said: Json,
+    value: Json,
     packing: Packing,
     *,
     title: str | None = None,
 ) -> Row:
     parent, name = (None, None) if path is None else split(path)
-    body = _pack_value(said, packing)
-    return (
-        at,
-        what,
-        parent,
-        name,
-        None,
-        title,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        body,
-    )
+    body = _pack_value(value, packing)
+    return (at, type, parent, name, None, title, None, None,
+            None, None, None, None, None, None, body)  # fmt: skip
 
 
 def _status(outcome: Outcome) -> tuple[int, Json]:
@@ -246,8 +229,8 @@ def _status(outcome: Outcome) -> tuple[int, Json]:
 
 
 def _pack_usage(used: Usage, packing: Packing) -> str:
-    if SOMETHING_USED not in packing.words:
-        packing.learned(SOMETHING_USED)
+    if HAS_USAGE not in packing.strings:
+        packing.string_id(HAS_USAGE)
     return to_json(used)
 
 
@@ -257,43 +240,42 @@ def _pack_value(value: Json, packing: Packing) -> str | bytes | None:
     body = to_json(value)
     if len(body) <= LARGE:
         return body
-    texts: list[tuple[_Place, str]] = []
+    texts: list[tuple[_Keys, str]] = []
     rest = _without_texts(value, (), texts)
     if not texts or len(to_json(rest)) > LARGE:
-        return bytes.fromhex(packing.keep(body.encode("ascii")))
-    # So the output of a step is on the disk once, though it is also that of the list which it ends.
-    kept = [
-        [list(place), packing.keep(text.encode("utf-8", "surrogatepass"))] for place, text in texts
+        return bytes.fromhex(packing.put_blob(body.encode("ascii")))
+    # The output of a step is often also that of its step list: as a blob it is on the disk once.
+    blobs = [
+        [list(keys), packing.put_blob(text.encode("utf-8", "surrogatepass"))]
+        for keys, text in texts
     ]
-    return to_json([rest, kept]).encode("ascii")
+    return to_json([rest, blobs]).encode("ascii")
 
 
-_Place: TypeAlias = tuple[str | int, ...]
+_Keys: TypeAlias = tuple[str | int, ...]
 
 
-def _without_texts(value: Json, place: _Place, texts: list[tuple[_Place, str]]) -> Json:
-    """The value with null for each large text; `texts` gets them, and where they were."""
+def _without_texts(value: Json, keys: _Keys, texts: list[tuple[_Keys, str]]) -> Json:
+    """The value with null for each large text; `texts` gets the keys to it, and the text."""
     match value:
         case str() if len(value) > LARGE:
-            texts.append((place, value))
+            texts.append((keys, value))
             return None
         case dict() if all(isinstance(key, str) for key in value):
-            return {key: _without_texts(one, (*place, key), texts) for key, one in value.items()}
+            return {key: _without_texts(one, (*keys, key), texts) for key, one in value.items()}
         case list():
-            return [_without_texts(one, (*place, at), texts) for at, one in enumerate(value)]
+            return [_without_texts(one, (*keys, at), texts) for at, one in enumerate(value)]
     return value
 
 
 def _encoder() -> Callable[[Json], str]:
-    """One for all bodies: `JSONEncoder.encode` makes one for each, which takes longer than a small
-    body.
-    """
-    known = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
+    """One encoder for all bodies: `JSONEncoder.encode` makes one per call, which is slow."""
+    python = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
-        return known.encode
-    quoted = json.encoder.encode_basestring_ascii
-    pieces = make(None, known.default, quoted, None, ":", ",", False, False, False)
+        return python.encode
+    quote = json.encoder.encode_basestring_ascii
+    pieces = make(None, python.default, quote, None, ":", ",", False, False, False)
     return lambda value: "".join(pieces(value, 0))
 
 
@@ -301,68 +283,63 @@ _encode: Final = _encoder()
 
 
 def to_json(value: Json) -> str:
-    """JSON in ASCII, so that also text which is no Unicode (bytes of a process) comes back as it
-    was.
-    """
+    """JSON in ASCII: text that is not valid Unicode (bytes of a process) survives it."""
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError):
-        return _encode(json.loads(json_text(value)))  # masks a secret, and refuses what is no JSON
+        return _encode(json.loads(json_text(value)))  # masks secrets, refuses other types
 
 
 # ── to events ────────────────────────────────────────────────────────────
 
 
 def to_event(row: Row, unpacking: Unpacking) -> Event:
-    """ValueError, or one of the others of `MISREAD`, for a row that no event looks like."""
-    (
-        _,
-        what,
-        parent,
-        name,
-        kind,
-        title,
-        place,
-        attempt,
-        fingerprint,
-        duration,
-        _,
-        replayed,
-        used,
-        owed,
-        _,
-    ) = row
+    """The event of a row; one of the errors of `MISREAD` if the row is damaged."""
+    _, type, parent, name, kind, title, position, attempt, fingerprint, duration, *_ = row
+    replayed, usage, pending_hooks, body = row[11:]
     require_types(_TYPES, row)
     path = "" if parent is None or name is None else unescape_text(parent + name)
-    shown = unescape_text(title or "")
-    if what == STARTED:
-        return StepStarted(path, unpacking.word(kind or 0), shown, attempt or 0, place or 0)
-    if what == FINISHED:
-        known = unpacking.word(kind or 0), shown, unpacking.word(fingerprint or 0)
-        ended = _outcome(row, unpacking), duration or 0.0, place or 0
-        rest = bool(replayed), _to_used(used), _to_owed(owed, unpacking)
-        return StepFinished(path, *known, *ended, *rest)
-    said = _unpack_value(row[-1], unpacking)
-    if what == RETRYING:
-        failed = _failure(said), duration or 0.0, place or 0
-        return StepRetrying(path, attempt or 0, *failed, _to_used(used))
-    if what == RUN_STARTED:
-        run, flow, file, project, resumed, phases = said
-        parts = tuple((part, count) for part, count in require_shape(phases, is_phases))
+    title_text = unescape_text(title or "")
+    if type == STARTED:
+        return StepStarted(
+            path, unpacking.string(kind or 0), title_text, attempt or 0, position or 0
+        )
+    if type == FINISHED:
+        return StepFinished(
+            path,
+            unpacking.string(kind or 0),
+            title_text,
+            unpacking.string(fingerprint or 0),
+            _outcome(row, unpacking),
+            duration or 0.0,
+            position or 0,
+            bool(replayed),
+            _to_usage(usage),
+            _to_pending_hooks(pending_hooks, unpacking),
+        )
+    value = _unpack_value(body, unpacking)
+    if type == RETRYING:
+        failure = _to_failure(value)
+        return StepRetrying(
+            path, attempt or 0, failure, duration or 0.0, position or 0, _to_usage(usage)
+        )
+    if type == RUN_STARTED:
+        run, flow, file, project, resumed, phases = value
+        counts = tuple((phase, count) for phase, count in require_shape(phases, is_phases))
         for text in (run, flow, file, project):
             require_shape(text, is_text)
-        return RunStarted(run, flow, file, project, bool(resumed), parts)
-    if what == RUN_ENDED:
-        failure, value, facts = said
-        ended_by = None if failure is None else _failure(failure)
-        return RunEnded(_ending(title), ended_by, value, require_shape(facts, is_map))
-    if what == FORGOTTEN:
-        return StepInvalidated(path, require_shape(said, is_text), below=row[10] != ALONE)
-    if what == COUNTED:
-        return ItemsCounted(path, _total(said))
-    if what == NOTED:
-        return _to_noted(path, said)
-    raise ValueError(f"no event has the number {what}")
+        return RunStarted(run, flow, file, project, bool(resumed), counts)
+    if type == RUN_ENDED:
+        failed, result, facts = value
+        run_failure = None if failed is None else _to_failure(failed)
+        return RunEnded(_to_status(title), run_failure, result, require_shape(facts, is_map))
+    if type == INVALIDATED:
+        return StepInvalidated(path, require_shape(value, is_text), below=row[10] != ALONE)
+    if type == COUNTED:
+        return ItemsCounted(path, _to_total(value))
+    if type == NOTE:
+        return _to_note(path, value)
+    raise ValueError(f"no event has the type {type}")
 
 
 _NUMBER: Final = (int, float)
@@ -373,66 +350,64 @@ _TYPES: Final = (
     _NUMBER, (int,), _TEXT, _TEXT, _WHOLE, _TEXT, _WHOLE, _WHOLE, _WHOLE, (*_NUMBER, None), _WHOLE, _WHOLE,
     _TEXT, _BODY, _BODY,
 )  # fmt: skip
-"""Of each column, as SQLite may give it back: it takes anything in any of them."""
+"""Of each column; SQLite accepts any type in any column, so rows are checked."""
 MOST_ITEMS: Final = 1 << 27
-"""Items of one map, and so the number of the last of them: a list of so many marks still fits into
-memory.
-"""
+"""Items of one map: a bitmap of so many fits into memory."""
 
 
-def _total(said: Json) -> int:
-    if type(said) is not int or said < 0:
+def _to_total(value: Json) -> int:
+    if type(value) is not int or value < 0:
         raise ValueError("no number of items")
-    return said
+    return value
 
 
-def _failure(said: Json) -> Failure:
-    failure = Failure(**require_shape(said, is_failure))
+def _to_failure(value: Json) -> Failure:
+    failure = Failure(**require_shape(value, is_failure))
     if failure.exit_code is not None and type(failure.exit_code) is not int:
         raise ValueError("no exit code")
     return failure
 
 
-def _to_used(used: str | None) -> Usage | None:
-    return None if used is None else require_shape(decode_json(used), is_used)
+def _to_usage(text: str | None) -> Usage | None:
+    return None if text is None else require_shape(decode_json(text), is_usage)
 
 
-def to_used(used: str | None, where: str) -> Usage | None:
+def to_usage(text: str | None, where: str) -> Usage | None:
     try:
-        return _to_used(used)
+        return _to_usage(text)
     except MISREAD as error:
         raise damage_error(where) from error
 
 
-def _from_owed(owed: PendingHooks) -> list[Json]:
-    """Names, in a list of its own each that is not judged, and at the end what they are told."""
-    return [*([name] if name in owed.unjudged else name for name in owed.to), dict(owed.told)]
+def _from_pending_hooks(hooks: PendingHooks) -> list[Json]:
+    """The names of the hooks, then their event. A name in a list: its decision does not count."""
+    return [*([name] if name in hooks.unjudged else name for name in hooks.to), dict(hooks.told)]
 
 
-def _to_owed(owed: str | bytes | None, unpacking: Unpacking) -> PendingHooks | None:
-    if owed is None:
+def _to_pending_hooks(body: str | bytes | None, unpacking: Unpacking) -> PendingHooks | None:
+    if body is None:
         return None
-    *to, told = _unpack_value(owed, unpacking)
+    *to, event = _unpack_value(body, unpacking)
     names = tuple(require_shape(one if isinstance(one, str) else one[0], is_text) for one in to)
     return PendingHooks(
-        names, require_shape(told, is_map), tuple(one[0] for one in to if not isinstance(one, str))
+        names, require_shape(event, is_map), tuple(one[0] for one in to if not isinstance(one, str))
     )
 
 
-def _to_noted(path: str, said: Json) -> Note:
-    if isinstance(said, dict):
-        return Note(path, require_shape(said["warning"], is_text), warning=True)
-    return Note(path, require_shape(said, is_text))
+def _to_note(path: str, value: Json) -> Note:
+    if isinstance(value, dict):
+        return Note(path, require_shape(value["warning"], is_text), warning=True)
+    return Note(path, require_shape(value, is_text))
 
 
-def _ending(title: str | None) -> Status:
+def _to_status(title: str | None) -> Status:
     match title:
         case "running" | "done" | "failed" | "interrupted":
             return title
-    raise ValueError("no run ends so")
+    raise ValueError("no status of a run")
 
 
-def to_stamped(number: int, row: Row, unpacking: Unpacking) -> EventRecord:
+def to_event_record(number: int, row: Row, unpacking: Unpacking) -> EventRecord:
     """JournalError for a row that is damaged."""
     try:
         return EventRecord(number, row[0], to_event(row, unpacking))
@@ -440,8 +415,8 @@ def to_stamped(number: int, row: Row, unpacking: Unpacking) -> EventRecord:
         raise damage_error(unpacking.where) from error
 
 
-def to_recorded(number: int, row: Row, unpacking: Unpacking) -> StepRecord:
-    """The same of the end of a step."""
+def to_step_record(number: int, row: Row, unpacking: Unpacking) -> StepRecord:
+    """The record of a step that finished; JournalError for a row that is damaged."""
     try:
         return _make_record(number, row, unpacking)
     except MISREAD as error:
@@ -449,30 +424,31 @@ def to_recorded(number: int, row: Row, unpacking: Unpacking) -> StepRecord:
 
 
 def _make_record(number: int, row: Row, unpacking: Unpacking) -> StepRecord:
-    _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, used, owed, _ = row
+    _, _, parent, name, _, title, position, _, fingerprint, duration, *_ = row
+    usage, pending_hooks = row[12:14]
     require_types(_TYPES, row)
     return StepRecord(
         unescape_text(f"{parent}{name}"),
-        unpacking.word(fingerprint or 0),
+        unpacking.string(fingerprint or 0),
         _outcome(row, unpacking),
-        place or 0,
+        position or 0,
         duration or 0.0,
         unescape_text(title or ""),
-        _to_used(used),
-        _to_owed(owed, unpacking),
+        _to_usage(usage),
+        _to_pending_hooks(pending_hooks, unpacking),
         number,
     )
 
 
 def _outcome(row: Row, unpacking: Unpacking) -> Outcome:
-    status, said = row[10], _unpack_value(row[-1], unpacking)
+    status, value = row[10], _unpack_value(row[-1], unpacking)
     if status == DONE:
-        return Succeeded(said)
+        return Succeeded(value)
     if status == FAILED:
-        return Failed(_failure(said))
+        return Failed(_to_failure(value))
     if status == SKIPPED:
-        return Skipped(require_shape(said, is_text))
-    raise ValueError(f"no step ends as {status}")
+        return Skipped(require_shape(value, is_text))
+    raise ValueError(f"no step has the status {status}")
 
 
 def _unpack_value(body: str | bytes | None, unpacking: Unpacking) -> Json:
@@ -481,35 +457,32 @@ def _unpack_value(body: str | bytes | None, unpacking: Unpacking) -> Json:
     if isinstance(body, str):
         return decode_json(body)
     if len(body) == DIGEST_BYTES:
-        return decode_json(unpacking.kept(body.hex()))
-    whole = decode_json(body)  # a list, so that the value itself can be one of the texts
-    for place, name in whole.pop():
-        _put(
-            whole,
-            [0, *place],
-            unpacking.kept(require_shape(name, is_text)).decode("utf-8", "surrogatepass"),
-        )
+        return decode_json(unpacking.get_blob(body.hex()))
+    whole = decode_json(body)  # in a list, because the value itself may be one of the texts
+    for keys, name in whole.pop():
+        text = unpacking.get_blob(require_shape(name, is_text)).decode("utf-8", "surrogatepass")
+        _put(whole, [0, *keys], text)
     return whole[0]
 
 
-def _put(value: Json, place: list[Any], text: str) -> None:
-    for step in place[:-1]:
-        value = value[step]
-    value[place[-1]] = text
+def _put(value: Json, keys: list[Any], text: str) -> None:
+    for key in keys[:-1]:
+        value = value[key]
+    value[keys[-1]] = text
 
 
 # ── text ─────────────────────────────────────────────────────────────────
 
 
 def split(path: str) -> tuple[str, str]:
-    """What comes before the name, with its `/`, and the name, both as they are stored."""
+    """The columns `parent` and `name` of a path."""
     stored = escape_text(path)
     cut = stored.rfind("/") + 1
     return stored[:cut], stored[cut:]
 
 
 def escape_text(text: str) -> str:
-    """A text as SQLite can hold it: a backslash tells halves of characters from real ones."""
+    """A text that SQLite can store: NUL and lone surrogates become escapes like \\udc80."""
     if text.isascii() and "\\" not in text and "\0" not in text:
         return text
     doubled = text.replace("\\", "\\\\").replace("\0", "\\u0000")

@@ -1,11 +1,11 @@
-"""`run.json`, beside the journal of a run: what has to be known of it without its journal.
+"""`run.json`, beside the journal: what has to be known of a run without its journal.
 
-Its number by the order in which runs were made, and when that was; it is there as soon as the run
-is wholly made.  And how many records the journal has at least, with a digest of the last of them:
-who finds fewer, or others, knows that the journal has lost something.
+It has the run's number and when it was made; it exists as soon as the run is complete on disk. It
+also has the least number of records in the journal, with a digest of the last of them: a reader
+that finds fewer, or others, knows that the journal has lost something.
 
-Only what is safe on the disk is said to be there, so neither a kill nor a power cut makes it false:
-it may say less than there is, by what was recorded in the last 20 ms and reported to nobody.
+It only claims what is safe on the disk, so neither a kill nor a power cut makes it false. It may
+claim less than there is: the records of the last 20 ms, which were not reported yet.
 """
 
 from __future__ import annotations
@@ -31,90 +31,92 @@ if TYPE_CHECKING:
 
 NAME: Final = "run.json"
 LENGTH: Final = 320
-"""Bytes: each time all of them are written at once, in one page, so that a kill leaves the old or
-the new.
-"""
+"""Bytes. All are written at once, within one page: a kill leaves the old text or the new one."""
 SEGMENT: Final = 50_000
-"""Records that a digest covers at most: to check so many takes a tenth of a second."""
+"""Records that a digest covers at most: checking so many takes 0.1 s."""
 
 _HASHED: Final = (
-    "what, parent, name, kind, title, place, attempt, fingerprint, status, used, owed, body"
+    "type, parent, name, kind, title, position, attempt, fingerprint, status, usage, "
+    "pending_hooks, body"
 )
-_of_row: Final = itemgetter(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14)
-"""The same of a row that is to be written."""
+_hashed: Final = itemgetter(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14)
+"""These columns of a row that is not written yet."""
 _RECORDS: Final = (
-    f"SELECT number, {_HASHED} FROM log WHERE number > ? AND number <= ? ORDER BY number"
+    f"SELECT number, {_HASHED} FROM records WHERE number > ? AND number <= ? ORDER BY number"
 )
-_LAST: Final = "SELECT coalesce(max(number), 0) FROM log"
+_LAST: Final = "SELECT coalesce(max(number), 0) FROM records"
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What `run.json` says."""
+class RunInfo:
+    """The content of `run.json`."""
 
-    place: int
+    number: int
+    """Runs are numbered in the order in which they were made."""
     created: float
     records: int = 0
-    """So many there are at least."""
+    """The journal has at least so many."""
     since: int = 0
-    """The digest is of the records behind this one, up to `records`."""
+    """The digest covers the records after this one, up to `records`."""
     digest: str = ""
 
 
-def write_about(folder: str, said: About) -> None:
+def write_run_info(folder: str, info: RunInfo) -> None:
     path = os.path.join(folder, NAME)
     with map_storage_errors(path):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.pwrite(handle, _text(said), 0)
+            os.pwrite(handle, _text(info), 0)
         finally:
             os.close(handle)
 
 
-def _text(said: About) -> bytes:
+def _text(info: RunInfo) -> bytes:
     record = {
-        "records": said.records,
-        "since": said.since,
-        "digest": said.digest,
-        "place": said.place,
-        "created": said.created,
+        "records": info.records,
+        "since": info.since,
+        "digest": info.digest,
+        "number": info.number,
+        "created": info.created,
     }
     return json.dumps(record).ljust(LENGTH - 1).encode() + b"\n"
 
 
-def read_about(folder: str) -> About | None:
-    """None if it is not there, or says nothing that can be understood."""
+def read_run_info(folder: str) -> RunInfo | None:
+    """None if the file is missing or damaged."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(OSError, *MISREAD):
         handle = os.open(os.path.join(folder, NAME), flags)
         try:
-            said = json.loads(os.read(handle, 2 * LENGTH))
+            fields = json.loads(os.read(handle, 2 * LENGTH))
         finally:
             os.close(handle)
-        about = About(
-            said["place"], said["created"], said["records"], said["since"], said["digest"]
+        info = RunInfo(
+            fields["number"],
+            fields["created"],
+            fields["records"],
+            fields["since"],
+            fields["digest"],
         )
-        numbers = (about.place, about.records, about.since)
+        numbers = (info.number, info.records, info.since)
         is_right = all(type(one) is int and 0 <= one < 1 << 60 for one in numbers)
-        if is_right and isinstance(about.created, float) and isinstance(about.digest, str):
-            return about
+        if is_right and isinstance(info.created, float) and isinstance(info.digest, str):
+            return info
     return None
 
 
 def require_records(
-    connection: sqlite3.Connection, said: About | None, path: str, *, whole: bool = True
+    connection: sqlite3.Connection, info: RunInfo | None, path: str, *, whole: bool = True
 ) -> None:
-    """JournalError if records are missing that were there, or are others; `whole`: not the number
-    alone.
-    """
-    if said is None or not said.records:
+    """JournalError if records are missing; `whole`: also if the last ones have changed."""
+    if info is None or not info.records:
         return
     last: Any = connection.execute(_LAST).fetchone()[0]
     if not isinstance(last, int):
         raise fault("damaged", path)
-    if last < said.records:
-        raise record_loss_error(said.records - max(last, 0), said.records, path)
-    if whole and _digest(connection, said.since, said.records) != said.digest:
+    if last < info.records:
+        raise record_loss_error(info.records - max(last, 0), info.records, path)
+    if whole and _digest(connection, info.since, info.records) != info.digest:
         raise JournalError(
             "the last records of the journal are not those that were written",
             path,
@@ -135,7 +137,7 @@ def record_loss_error(missing: int, of: int, path: str) -> JournalError:
 
 
 def _digest(connection: sqlite3.Connection, since: int, last: int) -> str | None:
-    """None if a record is missing between them."""
+    """Of the records after `since` up to `last`; None if one is missing."""
     digest, number = quick_digest(), since
     for found, *row in connection.execute(_RECORDS, (since, last)):
         number += 1
@@ -146,61 +148,57 @@ def _digest(connection: sqlite3.Connection, since: int, last: int) -> str | None
 
 
 class Tail:
-    """Keeps `run.json` of a run that is being written up to date; whoever calls it lets nobody
-    write.
-    """
+    """Keeps `run.json` up to date while a run writes. The caller holds the writer's lock."""
 
-    def __init__(self, folder: str, said: About, connection: sqlite3.Connection) -> None:
+    def __init__(self, folder: str, info: RunInfo, connection: sqlite3.Connection) -> None:
         self._path = os.path.join(folder, NAME)
-        self._said = said
+        self._info = info
         self._connection = connection
         self._handle: int | None = None
         self._pending: list[Row] = []
-        """Records that the digest does not cover yet."""
-        self._since = self._last = said.since
+        """Written rows that the digest does not cover yet."""
+        self._since = self._last = info.since
         self._digest = quick_digest()
-        self._count()
+        self._read_records()
 
     def add(self, rows: Iterable[Row]) -> None:
         self._pending += rows
 
-    def claim(self) -> About | None:
-        """What can be said as soon as all that was written is safe; None if there is nothing
-        new.
-        """
+    def next_info(self) -> RunInfo | None:
+        """What `write` may write once all records are on the disk; None if nothing is new."""
         last = self._connection.execute(_LAST).fetchone()[0]
-        if last == self._said.records:
+        if last == self._info.records:
             return None
         rows, self._pending = self._pending, []
         if self._last + len(rows) != last:
-            self._count()  # somebody was interrupted between a record and its place in the list
+            self._read_records()  # an interrupt came between writing rows and `add`
         else:
             try:
-                self._digest.update(b"".join(map(dumps, map(_of_row, rows), repeat(2))))
-            except ValueError:  # a text of another class: the database has it as a text
-                self._count()
+                self._digest.update(b"".join(map(dumps, map(_hashed, rows), repeat(2))))
+            except ValueError:  # a subclass of str: the database has a str
+                self._read_records()
             self._last = last
-        said = self._said
-        claimed = About(said.place, said.created, last, self._since, self._digest.hexdigest())
+        info = self._info
+        new = RunInfo(info.number, info.created, last, self._since, self._digest.hexdigest())
         if last - self._since > SEGMENT:
             self._since, self._digest = last, quick_digest()
-        return claimed
+        return new
 
-    def say(self, claimed: About) -> None:
-        """Now it is safe.  What cannot be written is said the next time."""
+    def write(self, info: RunInfo) -> None:
+        """Call it when the records are on the disk. A failed write is repeated the next time."""
         with suppress(OSError):
             if self._handle is None:
                 self._handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            os.pwrite(self._handle, _text(claimed), 0)
-            self._said = claimed
+            os.pwrite(self._handle, _text(info), 0)
+            self._info = info
 
     def close(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
-    def _count(self) -> None:
-        """Go through what is in the database."""
+    def _read_records(self) -> None:
+        """Compute the digest from the database."""
         self._last, self._digest = self._since, quick_digest()
         for number, *row in self._connection.execute(_RECORDS, (self._since, (1 << 63) - 1)):
             self._last = number

@@ -1,7 +1,7 @@
-"""What was stored is input: of which types it is has to be seen before it is believed.
+"""Checks of stored values.
 
-SQLite takes any value in any column, and JSON any value in any place.  Whoever reads a run
-raises JournalError for what nobody can have written, and nothing else.
+SQLite accepts any type in any column, and JSON any value anywhere. So everything that is read is
+checked, and a JournalError says that a run is damaged.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from plait.core.values import Json
 MISREAD: Final = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError, MemoryError,
 )  # fmt: skip
-"""What Python raises when something is not what it was taken for."""
+"""What Python raises for a value of an unexpected type or form."""
 DEEPEST: Final = 400
-"""Levels of a value: what is deeper could be read, and then not be shown or written any more."""
+"""Levels of a value: a deeper one could be read, but not shown or written."""
 
 Shape: TypeAlias = Callable[[Any], bool]
 
@@ -29,14 +29,14 @@ def damage_error(where: str) -> JournalError:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """A value; ValueError also for one that is too deep to be worked with."""
+    """ValueError also for a value that is too deep."""
     value = json.loads(text)
-    if _openings(text) > DEEPEST and _is_deeper(value, DEEPEST):
+    if _count_openings(text) > DEEPEST and _is_deeper(value, DEEPEST):
         raise ValueError("too deep")
     return value
 
 
-def _openings(text: str | bytes) -> int:
+def _count_openings(text: str | bytes) -> int:
     return (
         text.count("[") + text.count("{")
         if isinstance(text, str)
@@ -45,22 +45,22 @@ def _openings(text: str | bytes) -> int:
 
 
 def _is_deeper(value: Json, levels: int) -> bool:
-    some: list[Json] = [value]
-    while some and levels:
+    level: list[Json] = [value]
+    while level and levels:
         levels -= 1
-        some = [inner for one in some for inner in _inside(one)]
-    return bool(some)
+        level = [inner for one in level for inner in _children(one)]
+    return bool(level)
 
 
-def _inside(value: Json) -> Iterable[Json]:
+def _children(value: Json) -> Iterable[Json]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def require_types(types: Sequence[tuple[type | None, ...]], row: Sequence[object]) -> None:
     """TypeError unless each value of a row has one of its types; None stands for None."""
-    for known, value in zip(types, row, strict=True):
-        if (None if value is None else value.__class__) not in known and not (
-            value is True and int in known
+    for allowed, value in zip(types, row, strict=True):
+        if (None if value is None else value.__class__) not in allowed and not (
+            value is True and int in allowed
         ):
             raise TypeError("a value of another type")
 
@@ -71,7 +71,7 @@ def require_shape(value: Any, shape: Shape) -> Any:
     return value
 
 
-# ── forms ────────────────────────────────────────────────────────────────
+# ── shapes ───────────────────────────────────────────────────────────────
 
 
 def is_text(value: object) -> bool:
@@ -99,7 +99,7 @@ def map_shape(shape: Shape) -> Shape:
 
 
 def fields(needed: Mapping[str, Shape] | None = None, /, **known: Shape) -> Shape:
-    """A map that has these, `needed` among them, each of its form; others may be in it."""
+    """A map with all of `needed`; the fields that it has must have these shapes."""
     every = {**(needed or {}), **known}
 
     def fits(value: object) -> bool:
@@ -122,7 +122,7 @@ def _is_hex(value: object) -> bool:
 
 
 _is_env_files: Final = fields({"names": list_shape(is_text), "salt": _is_hex, "digest": is_text})
-is_used: Final = map_shape(lambda value: type(value) in (int, float))
+is_usage: Final = map_shape(lambda value: type(value) in (int, float))
 is_counts: Final = map_shape(lambda value: type(value) is int)
 is_phases: Final = list_shape(
     lambda value: isinstance(value, list) and list(map(type, value)) == [str, int]
@@ -144,13 +144,13 @@ is_facts: Final = fields(
         profile=optional(is_text),
         backend=optional(is_text),
     ),
-    withheld=list_shape(is_text),
+    secret_inputs=list_shape(is_text),
     env_files=lambda value: value == {} or _is_env_files(value),
     accepted=optional(is_text),
-    said_done=list_shape(is_text),
+    marked_done=list_shape(is_text),
     retried=fields(
         {"items": list_shape(is_text), "fingerprints": map_shape(is_text)},
         asked=list_shape(is_text),
     ),
 )
-"""What is said of a run when it is made, and later."""
+"""The facts of a run, as `OpenRun.facts` returns them."""

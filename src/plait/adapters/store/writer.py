@@ -1,15 +1,14 @@
 """Adds events to a journal: many threads, one transaction for all that wait.
 
-A thread that finds nobody writing writes.  Else it leaves its rows in the batch that is
-being gathered.  Whoever was first leads: as soon as what is before is written, it writes
-this batch, and the others only wait for that.  So nobody waits for a clock, and the more
-wait, the less each costs.
+A thread that finds the writer free writes at once. Otherwise it adds its rows to a shared batch.
+The first thread of a batch leads it: when the transaction before is over, it writes the batch, and
+the others wait for that. So no thread waits for a timer, and the more wait, the less each costs.
 
-Few rows are one statement, which is a transaction of its own and holds the question
-whether we have been replaced: half of what a transaction costs is asking for its parts.
+A few rows are written by one statement, which is also the transaction and checks the epoch: half of
+the cost of a transaction is its extra statements.
 
-After a fault nothing is written any more: what the file system holds then is
-known only to whoever opens the journal again.
+After a fault nothing is written any more: only a process that opens the journal again knows what
+the file holds then.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from plait.adapters.store.rows import (
     is_marked,
     to_row,
 )
-from plait.adapters.store.run_info import About, Tail
+from plait.adapters.store.run_info import RunInfo, Tail
 from plait.adapters.store.schema import checkpoint, open_to_write
 from plait.core.errors import JournalError
 from plait.core.hints import Final
@@ -42,41 +41,39 @@ from plait.core.private_files import sync_folder
 from plait.engine.events import Event, RunEnded
 from plait.engine.outcome import Failure
 
-MAX_WORDS: Final = 4096
-"""Words whose numbers are kept in memory."""
+MAX_STRINGS: Final = 4096
+"""Strings whose ids are in memory."""
 LONGEST_WAIT: Final = 1.0
-"""Seconds after which a thread no longer relies on the one that leads its batch."""
+"""Seconds after which a thread no longer waits for the leader of its batch."""
 
 FIRST_CHECKPOINT: Final = 1.0
 CHECKPOINT_SECONDS: Final = 5.0
-"""After so long, what is in the write-ahead log alone goes into the database, and then again each
-time.
-"""
+"""Seconds between two checkpoints of the write-ahead log."""
 
 FEW: Final = 8
-"""Rows that are written by one statement."""
+"""Rows that one statement may write."""
 
 _ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
-# Under its number a word may stand there already; under another the rows with this one would have
-# lost it.
-_ADD_WORD: Final = "INSERT INTO words(id, text) VALUES(?, ?) ON CONFLICT(id) DO NOTHING"
-_ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES{_ROW}"
+# After an interrupt a string may be written again, with the same id. The same text with another id
+# is an error: rows would refer to the wrong one.
+_ADD_STRING: Final = "INSERT INTO strings(id, text) VALUES(?, ?) ON CONFLICT(id) DO NOTHING"
+_ADD: Final = f"INSERT INTO records({COLUMNS}) VALUES{_ROW}"
 _MARK: Final = (
-    f"INSERT INTO marks SELECT what, number FROM log WHERE {IS_MARKED} "
-    "AND number > (SELECT max(number) FROM log) - ?"
+    f"INSERT INTO marks SELECT type, number FROM records WHERE {IS_MARKED} "
+    "AND number > (SELECT max(number) FROM records) - ?"
 )
-_LAST_WORD: Final = "SELECT coalesce(max(id), 0) FROM words"
-_EPOCH: Final = "SELECT value FROM about WHERE name = 'epoch'"
+_LAST_STRING: Final = "SELECT coalesce(max(id), 0) FROM strings"
+_EPOCH: Final = "SELECT value FROM properties WHERE name = 'epoch'"
 _ADD_FEW: Final = tuple(
-    f"INSERT INTO log({COLUMNS}) SELECT * FROM (VALUES{', '.join([_ROW] * rows)}) WHERE ({_EPOCH}) "
+    f"INSERT INTO records({COLUMNS}) SELECT * FROM (VALUES{', '.join([_ROW] * rows)}) WHERE ({_EPOCH}) "
     "= ?"
     for rows in range(FEW + 1)
 )
-"""By the number of rows; adds nothing if another epoch has begun."""
+"""By the number of rows; adds nothing if a newer engine has begun its epoch."""
 
 
 class _Batch:
-    """Rows that become one transaction."""
+    """Rows of one transaction."""
 
     __slots__ = ("is_written", "rows")
 
@@ -85,7 +82,7 @@ class _Batch:
         self.is_written = False
 
 
-class _Shared(_Batch):
+class _SharedBatch(_Batch):
     """Rows of several threads."""
 
     __slots__ = ("led",)
@@ -93,12 +90,12 @@ class _Shared(_Batch):
     def __init__(self) -> None:
         super().__init__([])
         self.led = Lock()
-        """Held until its leader has done what it could."""
+        """Held until its leader has written, or failed."""
         self.led.acquire()
 
 
 class Writer:
-    """The one writer of a run's journal; whoever makes it holds the run's lock."""
+    """The one writer of a run's journal. Its maker holds the run's lock."""
 
     def __init__(
         self,
@@ -113,14 +110,12 @@ class Writer:
         self._now = now
         self._sync_data = sync_data
         self._blobs = blobs
-        self._words: dict[str, int] = {}
-        self._new_words: dict[str, int] = {}
-        """Those that no transaction has written; none other than ours can, so their numbers are
-        ours, too.
-        """
-        self._packing = Packing(self._words, self._word_number, self.keep)
+        self._strings: dict[str, int] = {}
+        self._new_strings: dict[str, int] = {}
+        """Strings that no transaction has written yet."""
+        self._packing = Packing(self._strings, self._string_id, self.put_blob)
         self._gathering = Lock()
-        self._batch = _Shared()
+        self._batch = _SharedBatch()
         self._writing = Lock()
         self._fault: JournalError | None = None
         self._commits = self._synced = 0
@@ -133,9 +128,9 @@ class Writer:
             self._reserve.fill()
             with map_storage_errors(path):
                 self._epoch = self._begin_epoch()
-                self._last_word: int = self._connection.execute(_LAST_WORD).fetchone()[0]
-                self._knows_words = self._last_word == 0
-                """Every word of the journal is one of those in memory."""
+                self._last_string: int = self._connection.execute(_LAST_STRING).fetchone()[0]
+                self._has_all_strings = self._last_string == 0
+                """Every string of the journal is in memory."""
                 self._wal = self._open_wal()
         except BaseException:
             self._connection.close()
@@ -149,8 +144,7 @@ class Writer:
         if self._writing.locked():
             self._append_with_others(rows)
             return
-        # Not `acquire`: an interrupt that is heard when it has returned would leave the lock taken
-        # for ever.
+        # Not `acquire`: an interrupt right after it would leave the lock taken for ever.
         with self._writing:
             self._write(_Batch(rows))
 
@@ -167,77 +161,73 @@ class Writer:
             if leads:
                 batch.led.release()
         if not leads:
-            # A leader may be interrupted at any moment; then somebody else does it.
+            # A leader may be interrupted at any moment; then another thread writes the batch.
             if batch.led.acquire(timeout=LONGEST_WAIT):
                 batch.led.release()
             if not batch.is_written:
                 self._write_gathered(batch)
 
     def sync(self) -> None:
-        """What was appended survives a power cut.
+        """After it, everything that was appended survives a power cut.
 
-        The write-ahead log holds what was added since it was last emptied into the
-        database, and SQLite syncs the database before it empties the log.
+        The write-ahead log has all records since the last checkpoint, and SQLite syncs the database
+        before it reuses the log.
         """
         self.require_healthy()
         commits = self._commits
         if commits == self._synced:
             return
-        claimed = self._claim()
+        info = self._next_info()
         try:
             self._sync_data(self._wal)
         except OSError as error:
-            # The system may have dropped what it could not write, and would report success the next
-            # time.
+            # The system may have dropped the data, and would report success the next time.
             self._fault = to_journal_error(error, self.path)
             raise repeat_error(self._fault) from error
         self._synced = commits
-        if claimed is not None and self._tail is not None:
-            self._tail.say(claimed)
+        if info is not None and self._tail is not None:
+            self._tail.write(info)
         if monotonic() >= self._checkpoint_at:
-            # By a connection of its own, so that nobody who writes has to wait.
+            # On another connection, so that no writer waits.
             checkpoint(self.path)
             self._checkpoint_at = monotonic() + CHECKPOINT_SECONDS
 
-    def keep_tail(self, said: About) -> None:
-        """From now on `run.json` says how many records there are."""
+    def keep_tail(self, info: RunInfo) -> None:
+        """From now on, keep the number of records in `run.json` up to date."""
         with self._writing, map_storage_errors(self.path):
-            self._tail = Tail(os.path.dirname(self.path), said, self._connection)
+            self._tail = Tail(os.path.dirname(self.path), info, self._connection)
 
-    def _claim(self) -> About | None:
+    def _next_info(self) -> RunInfo | None:
         if self._tail is None:
             return None
         with self._writing, map_storage_errors(self.path):
-            return self._tail.claim()
+            return self._tail.next_info()
 
-    def keep(self, data: bytes) -> str:
-        """Put large data aside; a fault there is one of the journal."""
+    def put_blob(self, data: bytes) -> str:
+        """Store large data and return its name. A fault is one of the journal, too."""
         self.require_healthy()
         try:
-            return self._blobs.keep(data)
+            return self._blobs.put(data)
         except JournalError as error:
             with self._writing:
                 raise self._handle_fault(error, _Batch([])) from error
 
-    def learn(self, words: Iterable[str]) -> None:
-        """Words that rows will need, so that they are written together; more than are kept are left
-        alone.
-        """
-        for word in islice(words, MAX_WORDS // 2):
-            if word not in self._words:
-                self._word_number(word)
+    def add_strings(self, strings: Iterable[str]) -> None:
+        """Give ids to strings that rows will need, so that one transaction writes them all."""
+        for text in islice(strings, MAX_STRINGS // 2):
+            if text not in self._strings:
+                self._string_id(text)
 
-    def say(self, name: str, value: object) -> None:
-        """Write a fact beside the events."""
+    def set_property(self, name: str, value: object) -> None:
+        """Store a value beside the records."""
         with self._writing:
-            self._do("INSERT OR REPLACE INTO about VALUES(?, ?)", name, value)
+            self._execute("INSERT OR REPLACE INTO properties VALUES(?, ?)", name, value)
 
     def require_healthy(self) -> None:
         if self._fault is not None:
             raise repeat_error(self._fault)
 
     def close(self) -> None:
-        """Nothing else uses it any more."""
         if self._fault is None:
             with suppress(JournalError):
                 self.sync()
@@ -251,9 +241,9 @@ class Writer:
     # ── opening ──────────────────────────────────────────────────────────
 
     def _begin_epoch(self) -> int:
-        """From here on an engine that held the run before can write nothing."""
+        """From here on, an engine that had the run before cannot write."""
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
+        self._connection.execute("UPDATE properties SET value = value + 1 WHERE name = 'epoch'")
         found = self._connection.execute(_EPOCH).fetchone()
         if found is None or not isinstance(found[0], int):
             raise fault("damaged", self.path)
@@ -262,7 +252,7 @@ class Writer:
         return epoch
 
     def _open_wal(self) -> int:
-        # SQLite has just written to it, and keeps this file until the last connection is closed.
+        # It exists now, because SQLite has just written to it; SQLite keeps it until the last close.
         wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._sync_data(wal)
@@ -274,11 +264,11 @@ class Writer:
 
     # ── writing ──────────────────────────────────────────────────────────
 
-    def _write_gathered(self, batch: _Shared) -> None:
+    def _write_gathered(self, batch: _SharedBatch) -> None:
         with self._writing:
             with self._gathering:
                 if batch is self._batch:
-                    self._batch = _Shared()
+                    self._batch = _SharedBatch()
             if not batch.is_written:
                 self._write(batch)
 
@@ -286,14 +276,14 @@ class Writer:
         if self._fault is not None:
             raise repeat_error(self._fault)
         rows = batch.rows
-        if not self._new_words and len(rows) <= FEW and not any(map(is_marked, rows)):
+        if not self._new_strings and len(rows) <= FEW and not any(map(is_marked, rows)):
             self._add_few(batch)
         else:
             self._transact(self._add, batch)
-            self._new_words.clear()
+            self._new_strings.clear()
 
     def _add_few(self, batch: _Batch) -> None:
-        """Write a batch by one statement; as with `_transact`, it knows if it is written."""
+        """Write a batch with one statement; sets `is_written` like `_transact`."""
         rows, before = batch.rows, self._connection.total_changes
         try:
             added = self._cursor.execute(
@@ -314,16 +304,17 @@ class Writer:
             raise self._takeover_error()
 
     def _add(self, rows: list[Row]) -> None:
-        if self._new_words:
-            words = [(number, word) for word, number in self._new_words.items()]
-            self._connection.executemany(_ADD_WORD, words)
+        if self._new_strings:
+            strings = [(id, text) for text, id in self._new_strings.items()]
+            self._connection.executemany(_ADD_STRING, strings)
         self._connection.executemany(_ADD, rows)
         if any(map(is_marked, rows)):
             self._connection.execute(_MARK, (len(rows),))
 
     def _transact(self, write: Callable[[list[Row]], object], batch: _Batch) -> None:
-        """Write a batch, unless we have been replaced; whatever interrupts us, it knows if it is
-        written.
+        """Write a batch, unless a newer engine has the run.
+
+        Whatever is raised, the batch then knows whether it is written.
         """
         connection, began = self._connection, False
         try:
@@ -346,7 +337,7 @@ class Writer:
             self._roll_back()
             raise
 
-    def _do(self, statement: str, *values: object) -> None:
+    def _execute(self, statement: str, *values: object) -> None:
         self.require_healthy()
         self._transact(lambda _: self._connection.execute(statement, values), _Batch([]))
 
@@ -355,30 +346,29 @@ class Writer:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _word_number(self, word: str) -> int:
-        """The number of a word; a new one is written with the first rows that need it."""
-        stored = escape_text(word)
+    def _string_id(self, text: str) -> int:
+        """The id of a string; a new one is written with the first rows that need it."""
+        stored = escape_text(text)
         with self._writing:
-            number = self._words.get(word)  # another thread has learned it while we waited
-            if number is not None:
-                return number
-            number = self._new_words.get(stored)
-            if number is None and not self._knows_words:
-                number = self._find_word(stored)
-            if number is None:
-                self._last_word += 1
-                number = self._new_words[stored] = self._last_word
-            if len(self._words) >= MAX_WORDS:
-                self._words.clear()
-                self._knows_words = False
-            self._words[word] = number
-        return number
+            id = self._strings.get(text)  # another thread may have added it while we waited
+            if id is not None:
+                return id
+            id = self._new_strings.get(stored)
+            if id is None and not self._has_all_strings:
+                id = self._find_string(stored)
+            if id is None:
+                self._last_string += 1
+                id = self._new_strings[stored] = self._last_string
+            if len(self._strings) >= MAX_STRINGS:
+                self._strings.clear()
+                self._has_all_strings = False
+            self._strings[text] = id
+        return id
 
-    def _find_word(self, stored: str) -> int | None:
+    def _find_string(self, stored: str) -> int | None:
+        query = "SELECT id FROM strings WHERE text = ?"
         with map_storage_errors(self.path):
-            found = self._connection.execute(
-                "SELECT id FROM words WHERE text = ?", (stored,)
-            ).fetchone()
+            found = self._connection.execute(query, (stored,)).fetchone()
         return None if found is None else int(found[0])
 
     # ── faults ───────────────────────────────────────────────────────────
@@ -395,14 +385,13 @@ class Writer:
     def _handle_fault(self, fault: JournalError, batch: _Batch) -> JournalError:
         self._fault = fault
         if fault.code == "disk-full" and self._reserve.spend():
-            # In the room that was kept back for it: what could not be written, and why nothing
-            # follows.
+            # The reserve has room for the rows that did not fit, and for the end of the run.
             ended = RunEnded("interrupted", Failure(fault.what, "stopped"))
             last = _Batch([*batch.rows, to_row(ended, self._now(), self._packing)])
             with suppress(JournalError, OSError):
                 self._transact(self._add, last)
                 batch.is_written = True
                 self._sync_data(self._wal)
-        told = repeat_error(fault)
-        told.holds_last = batch.is_written and bool(batch.rows)
-        return told
+        error = repeat_error(fault)
+        error.holds_last = batch.is_written and bool(batch.rows)
+        return error

@@ -1,0 +1,235 @@
+"""A run whose journal is open, and its summary for `plait runs`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from plait.adapters.store.index import LAST_TIME
+from plait.adapters.store.journal import SqliteJournal
+from plait.adapters.store.lock import RunLock
+from plait.adapters.store.ownership import (
+    Owner,
+    Sealing,
+    foreign_run,
+    never_begun,
+    without_seal,
+)
+from plait.adapters.store.rows import RUN_ENDED, RUN_STARTED, to_json
+from plait.adapters.store.shapes import (
+    MISREAD,
+    damage_error,
+    decode_json,
+    is_counts,
+    is_facts,
+    require_shape,
+)
+from plait.core.errors import JournalError, TrustError
+from plait.core.hints import Final, Literal, TypeGuard
+from plait.core.records import dataclass, field
+from plait.core.values import Json
+from plait.engine.events import Status
+
+_DEPTH: Final = 4
+"""Folders of a run below its project: `.ai/state/runs/ID`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What `plait runs` shows of a run."""
+
+    id: str
+    flow: str
+    file: str
+    status: Status | Literal["unreadable"]
+    start_time: float
+    """Of an unreadable run: when its folder last changed."""
+    end_time: float | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Its items by status: done, failed, skipped."""
+    problem: str = ""
+    """Why its journal is unreadable."""
+    foreign: bool = False
+    """Another user or machine made it: it is shown, but not resumed or removed."""
+
+
+class OpenRun:
+    """A run whose journal is open, to write or to read. A writer holds the run's lock."""
+
+    def __init__(
+        self,
+        id: str,
+        folder: str,
+        journal: SqliteJournal,
+        lock: RunLock | None,
+        seals: Sealing,
+        on_close: Callable[[RunSummary | None], object] | None = None,
+    ) -> None:
+        """`on_close` gets the summary of a run that was open to write."""
+        self.id = id
+        self.folder = folder
+        self.journal = journal
+        self._lock = lock
+        self._on_close = on_close
+        self._owner = Owner(seals, id, folder)
+
+    @property
+    def project(self) -> str:
+        """Where the project is now: it may have been moved or copied."""
+        return self.folder.rsplit(os.sep, _DEPTH)[0]
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        """Flow, file, options and the like: what a resume needs."""
+        return without_seal(self._facts_with_seal)
+
+    @property
+    def _facts_with_seal(self) -> dict[str, Json]:
+        reader = self.journal.reader
+        text = reader.get_property("facts")
+        if text is None and reader.get_property("created") is None:
+            return {}  # Plait was killed while it made the run
+        try:
+            facts: dict[str, Json] = require_shape(decode_json(text), is_facts)  # type: ignore[arg-type]
+        except MISREAD as error:
+            raise damage_error(reader.path) from error
+        return facts
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user made the run, in this very folder."""
+        with suppress(TrustError):
+            return self._owner.is_own(self._facts_with_seal)
+        return False
+
+    @property
+    def why_unsealed(self) -> str:
+        """Why the run could not be sealed; empty if it has a seal."""
+        return self._owner.why_unsealed
+
+    def require_own(self) -> None:
+        """TrustError unless this user made the run here."""
+        facts = self._facts_with_seal
+        if not facts:
+            raise never_begun(self.id)
+        if not self._owner.is_own(facts):
+            raise foreign_run(self.id, self.project)
+
+    def update_facts(self, **facts: Json) -> None:
+        """Replace some facts, and seal all of them."""
+        text = to_json(self._owner.add_seal({**self.facts, **facts}))
+        self.journal.active_writer.set_property("facts", text)
+
+    def close(self) -> None:
+        summary: RunSummary | None = None
+        try:
+            if self._lock is not None:
+                self._store_counts()
+                with suppress(JournalError):
+                    summary = make_summary(self, is_running=False)
+        finally:
+            self.journal.close()
+            if self._lock is not None:
+                self._lock.release()
+        if self._on_close is not None:
+            self._on_close(summary)
+
+    def __enter__(self) -> OpenRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _store_counts(self) -> None:
+        """So that `plait runs` does not count the items of every run."""
+        with suppress(JournalError):
+            reader = self.journal.reader
+            text = to_json([reader.last(), reader.item_counts()])
+            self.journal.active_writer.set_property("counts", text)
+
+
+def make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:
+    """None if Plait was killed while it made the run."""
+    created = creation_time(opened)
+    if created is None:
+        return None
+    facts = opened.facts
+    status, ended = _last_status(opened, is_running=is_running)
+    return RunSummary(
+        opened.id,
+        str(facts.get("flow", "")),
+        str(facts.get("file", "")),
+        status,
+        created,
+        ended,
+        _counts(opened),
+        foreign=not opened.is_own,
+    )
+
+
+def creation_time(opened: OpenRun) -> float | None:
+    """None if Plait was killed while it made the run."""
+    reader = opened.journal.reader
+    created = reader.get_property("created")
+    if created is None:
+        return None
+    if not is_time(created):
+        raise damage_error(reader.path)
+    return created
+
+
+def is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) and abs(value) < LAST_TIME
+
+
+def _last_status(opened: OpenRun, *, is_running: bool) -> tuple[Status, float | None]:
+    """The status of the last run attempt, and when it ended."""
+    reader = opened.journal.reader
+    started, ended = reader.newest(RUN_STARTED), reader.newest(RUN_ENDED)
+    if ended is not None and (started is None or ended[0] > started[0]):
+        match ended[2]:
+            case "done" | "failed" | "interrupted" as status:
+                return status, ended[1]
+    return ("running" if is_running else "interrupted"), None
+
+
+def _counts(opened: OpenRun) -> dict[str, int]:
+    reader = opened.journal.reader
+    with suppress(*MISREAD):
+        last, counts = decode_json(reader.get_property("counts"))  # type: ignore[arg-type]
+        if last == reader.last() and is_counts(counts):
+            return dict(counts)
+    return reader.item_counts()
+
+
+# ── in the index ─────────────────────────────────────────────────────────
+
+
+def summary_fields(summary: RunSummary) -> list[Json]:
+    return [
+        summary.flow,
+        summary.file,
+        summary.status,
+        summary.start_time,
+        summary.end_time,
+        dict(summary.counts),
+        summary.foreign,
+    ]
+
+
+def summary_from_fields(run: str, fields: object) -> RunSummary | None:
+    """None if these are not the fields of a summary."""
+    match fields:
+        case [
+            str(flow),
+            str(file),
+            ("done" | "failed" | "interrupted") as status,
+            float(started),
+            ended,
+            counts,
+            bool(foreign),
+        ]:
+            if is_time(started) and (ended is None or is_time(ended)) and is_counts(counts):
+                return RunSummary(run, flow, file, status, started, ended, counts, foreign=foreign)  # type: ignore[arg-type]
+    return None

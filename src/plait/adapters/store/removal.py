@@ -1,0 +1,109 @@
+"""Removes old runs of a project."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+from plait.adapters.store.files import make_own_folder
+from plait.adapters.store.index import Entry
+from plait.adapters.store.lock import RunLock
+from plait.adapters.store.ownership import require_plain_folders
+from plait.adapters.store.runs import ENDED, Runs, list_folder, remove_folder
+from plait.core.errors import InputError, JournalError
+from plait.core.hints import Final
+
+MOST_REMOVED: Final = 50
+"""Runs that are removed at a time."""
+DAY: Final = 86_400
+
+
+def remove_old_runs(runs: Runs, root: str, keep: int, days: float) -> tuple[str, ...]:
+    """Remove runs that ended and are older than the newest `keep` by so many days.
+
+    Only the times of runs are compared, so a wrong clock now removes nothing. These stay: runs that
+    have not ended, unreadable ones (a newer Plait or a backup may read them), those with leftovers
+    in worktrees, and foreign ones, which do not count among the newest either.
+    """
+    trash = os.path.join(root, ".ai", "state", "removed")
+    require_plain_folders(root, trash)
+    _empty(trash)
+    keep = max(keep, 1)
+    newest, oldest = runs.query_index(
+        lambda index: (index.newest(keep), index.oldest_ended(MOST_REMOVED))
+    )
+    if len(newest) < keep:
+        return ()
+    before = _limit(newest, days)
+    if not any(entry.created < before for entry in oldest):
+        return ()
+    if any(_is_foreign(runs, entry) for entry in newest):
+        own = (
+            entry
+            for entry in runs.query_index(lambda index: index.newest())
+            if not _is_foreign(runs, entry)
+        )
+        newest = list(islice(own, keep))
+        if len(newest) < keep:
+            return ()
+        before = _limit(newest, days)
+    kept = {entry.id for entry in newest}
+    removed: list[str] = []
+    for entry in oldest:
+        if entry.id in kept or entry.created >= before:
+            break  # all later ones are newer
+        if _may_be_removed(runs, entry, before) and _move_to_trash(runs, entry.id, trash):
+            removed.append(entry.id)
+    _empty(trash)
+    return tuple(removed)
+
+
+def _limit(newest: list[Entry], days: float) -> float:
+    return min(entry.created for entry in newest) - days * DAY
+
+
+def _is_foreign(runs: Runs, entry: Entry) -> bool:
+    summary = runs.current_summary(entry)
+    return summary is not None and summary.foreign
+
+
+def _may_be_removed(runs: Runs, entry: Entry, before: float) -> bool:
+    """By its journal: the index may be wrong."""
+    summary = runs.summary(entry.id)
+    if summary is None:
+        return True
+    if summary.status in ENDED and not summary.foreign:
+        return summary.start_time < before
+    # So that it does not stand before others the next time; an engine that opens it puts it back.
+    runs.query_index(lambda index: index.note(entry.id, entry.summary, ended=False))
+    return False
+
+
+def _move_to_trash(runs: Runs, run: str, trash: str) -> bool:
+    folder = os.path.join(runs.folder, run)
+    if any(list_folder(os.path.join(folder, "worktrees"))):
+        return False
+    try:
+        lock = RunLock.take(os.path.join(folder, "lock"), run, now=runs.now())
+    except (InputError, JournalError):
+        return False
+
+    def rename() -> bool:
+        try:
+            os.rename(folder, os.path.join(trash, run))
+        except OSError:
+            return not os.path.lexists(folder)
+        return True
+
+    try:
+        make_own_folder(trash)
+        # A rename, so that no process ever sees half of a run.
+        return runs.query_index(lambda index: index.remove(run, rename))
+    finally:
+        lock.release()
+
+
+def _empty(trash: str) -> None:
+    """Also removes what a killed process left."""
+    for name in list_folder(trash):
+        remove_folder(os.path.join(trash, name))
