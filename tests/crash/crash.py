@@ -653,7 +653,7 @@ def _spoil_tail(wal: Path, whole: bytes, how: str, chance: random.Random) -> Non
 def _records(folder: Path) -> int:
     """How many records SQLite finds."""
     with read_aside(folder) as journal:
-        if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchall():
+        if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'records'").fetchall():
             return 0
         return int(journal.execute("SELECT count(*) FROM records").fetchone()[0])
 

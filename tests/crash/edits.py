@@ -195,7 +195,7 @@ class Edited(Scene):
                 for number, event, path, status in journal.execute(
                     "SELECT number, event, path, status FROM events WHERE event IN ('step_started', 'step_finished') ORDER BY number"
                 ):
-                    if event == "started":
+                    if event == "step_started":
                         begun.add(path)
                         ended.pop(path, None)
                     else:

@@ -329,7 +329,7 @@ def finished_steps(journal: sqlite3.Connection) -> list[Journaled]:
 
 def about(run: Path, name: str) -> object:
     with read_aside(run) as journal:
-        if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'about'").fetchall():
+        if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'properties'").fetchall():
             return None
         found = journal.execute("SELECT value FROM properties WHERE name = ?", (name,)).fetchone()
     return found[0] if found else None
