@@ -1,19 +1,17 @@
-"""Send an HTTP request, and trust nobody on the way: not the URL, the name server, a redirect, the
-answer.
+"""Send an HTTP request without trusting the URL, the name server, redirects or the response.
 
-A call has one deadline for all it does: looking up, connecting, sending,
-redirects, pauses between attempts, an answer that drips.  A URL that comes from
-data, be it a value or a redirect to another origin, never leads to a private
-address; what the caller wrote into headers never reaches another origin.
+One deadline covers everything: look-up, connecting, sending, redirects, pauses between attempts,
+and a response that drips. A URL that comes from data, as a value or as a redirect to another
+origin, never leads to a private address. The caller's headers never reach another origin.
 
-An answer is `PrimitiveResult`, welcome (2xx) or not.  No complete answer is a `RequestError`,
-whose `.code` says which kind:
+A complete response is a `PrimitiveResult`, whatever its status. Otherwise there is a
+`RequestError`, whose `.code` says why:
 
     bad-url bad-method bad-header     refused before anything was sent
     address-refused redirect          refused on the way
-    name-not-found unreachable tls    no connection; the server knows nothing of the call
-    connection-lost                   broken off; the server may have acted
-    deadline too-large encoding       the answer took too long, is too big, cannot be unpacked
+    name-not-found unreachable tls    no connection: the server does not know of the call
+    connection-lost                   broken off: the server may have acted
+    deadline too-large encoding       the response took too long, is too big, cannot be decoded
 """
 
 from __future__ import annotations
@@ -28,9 +26,10 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from itertools import islice
 from threading import Lock
 
-from plait.adapters.http import response as answers
+from plait.adapters.http import response as responses
 from plait.adapters.http.connect import Deadline, Dial, Dialler, Resolve, dial, look_up
 from plait.core.errors import Problem, RequestError
 from plait.core.grace import backoff_delays
@@ -39,18 +38,18 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.tools.invocation import PrimitiveResult, RequestCall
 
-if TYPE_CHECKING:  # the module below loads httpx2, which takes longer than all of Plait's own start
+if TYPE_CHECKING:  # `wire` loads httpx2, which takes longer than all of Plait
     from httpcore2 import Response
 
     from plait.adapters.http.wire import Pool, Target
 
 USER_AGENT: Final = "plait"
 IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-# The server says that it has not acted on the request, so that any method may be repeated.
+# The server says that it has not acted on the request, so any method may be repeated.
 NOT_ACTED_ON: Final = frozenset({408, 425, 429, 503})
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CROSSES_ORIGINS: Final = frozenset({"accept", "accept-language", "user-agent", "content-type"})
-# Where the message ends, and to whom it goes, is said by whoever writes it to the wire.
+# Only the HTTP layer knows these: where the message ends, and to which host it goes.
 FRAMING: Final = frozenset(
     {
         "connection",
@@ -70,19 +69,18 @@ _NOT_IN_A_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
 def send_request(call: RequestCall, *, client: Client | None = None) -> PrimitiveResult:
-    """The whole answer to a request."""
     return (client or _CLIENT).send(call)
 
 
 def stream_request(
     call: RequestCall, *, client: Client | None = None
-) -> AbstractContextManager[Answer]:
-    """An answer as it arrives: `with stream(call) as answer: for piece in answer: …`."""
+) -> AbstractContextManager[HttpResponse]:
+    """A response as it arrives: `with stream_request(call) as response: for piece in response:`."""
     return (client or _CLIENT).stream(call)
 
 
-class Answer:
-    """The head of an answer, and its body piece by piece, unpacked; an answer is read once."""
+class HttpResponse:
+    """The head of a response. Iterating gives its decoded body in pieces, once."""
 
     def __init__(self, hop: RequestHop, response: Response, limit: int) -> None:
         from plait.adapters.http.wire import header_map
@@ -99,10 +97,10 @@ class Answer:
     def __iter__(self) -> Iterator[bytes]:
         from plait.adapters.http.wire import response_body
 
-        with _blaming(self._hop):
-            packed = response_body(self._response)
-            pieces = answers.decode_body(packed, self.headers.get("content-encoding", ""))
-            yield from answers.limit_bytes(pieces, self._limit)
+        with _errors_located(self._hop):
+            encoded = response_body(self._response)
+            pieces = responses.decode_body(encoded, self.headers.get("content-encoding", ""))
+            yield from responses.limit_bytes(pieces, self._limit)
 
     def read(self) -> None:
         self.body = b"".join(self)
@@ -113,7 +111,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RequestHop:
-    """One request of a call; a redirect makes the next."""
+    """One request of a call; each redirect leads to another."""
 
     method: str
     target: Target = field(repr=False)
@@ -127,8 +125,9 @@ class RequestHop:
 
 
 class Client:
-    """Connections that are kept between calls, and the world they lead into.  Threads may share
-    it.
+    """Keeps connections between calls. Safe for threads.
+
+    Clock, sleep, look-up and dialling are parameters for tests.
     """
 
     def __init__(
@@ -154,16 +153,16 @@ class Client:
 
     def send(self, call: RequestCall) -> PrimitiveResult:
         started = self._clock()
-        answer = self._persist(call, self._whole)
-        return _make_result(call, answer, duration=self._clock() - started)
+        response = self._send_with_retries(call, self._send_and_read)
+        return _make_result(call, response, duration=self._clock() - started)
 
     @contextmanager
-    def stream(self, call: RequestCall) -> Iterator[Answer]:
-        answer = self._persist(call, self._open)
+    def stream(self, call: RequestCall) -> Iterator[HttpResponse]:
+        response = self._send_with_retries(call, self._send)
         try:
-            yield answer
+            yield response
         finally:
-            answer.close()
+            response.close()
 
     def close(self) -> None:
         with self._lock:
@@ -171,58 +170,71 @@ class Client:
         for pool in pools:
             pool.close()
 
-    def _persist(
-        self, call: RequestCall, ask: Callable[[RequestCall, RequestHop, Deadline], Answer]
-    ) -> Answer:
-        """Ask until there is an answer to keep, or no attempt or no time is left."""
+    def _send_with_retries(
+        self, call: RequestCall, send: Callable[[RequestCall, RequestHop, Deadline], HttpResponse]
+    ) -> HttpResponse:
+        """Send until the response need not be repeated, or no attempt or no time is left."""
         deadline = Deadline(self._clock() + call.limits.timeout, self._clock)
         first = _first_hop(call)
         retry = call.retry
-        delays = backoff_delays(retry.backoff, retry.initial_delay, retry.max_delay)
+        delays = islice(
+            backoff_delays(retry.backoff, retry.initial_delay, retry.max_delay), retry.attempts - 1
+        )
         attempt = 0
         while True:
             attempt += 1
-            delay = next(delays) if attempt < retry.attempts else None
             try:
-                answer = ask(call, first, deadline)
-                answer.attempts = attempt
-                if not _may_repeat_on(answer.status, call):
-                    return answer
-                asked = _retry_after(answer.headers.get("retry-after", ""), self._now())
-                pause = self._pause(delay, deadline, asked=asked)
+                response = send(call, first, deadline)
+                response.attempts = attempt
+                if not _may_repeat_on(response.status, call):
+                    return response
+                asked = _retry_after(response.headers.get("retry-after", ""), self._now())
+                pause = self._pause(delays, deadline, asked=asked)
                 if pause is None:
-                    return answer
-                answer.close()
+                    return response
+                response.close()
             except RequestError as error:
-                pause = self._pause(delay, deadline)
+                pause = self._pause(delays, deadline)
                 if pause is None or not _may_repeat_after(error, call):
                     raise _after_attempts(error, attempt) from None
             self._sleep(pause)
 
-    def _whole(self, call: RequestCall, first: RequestHop, deadline: Deadline) -> Answer:
-        answer = self._open(call, first, deadline)
-        try:
-            answer.read()
-        finally:
-            answer.close()
-        return answer
+    def _pause(
+        self, delays: Iterator[float], deadline: Deadline, *, asked: float = 0.0
+    ) -> float | None:
+        """Seconds before the next attempt; None if there is none. `asked`: by the server."""
+        delay = next(delays, None)
+        if delay is None:
+            return None
+        pause = asked if asked > 0 else delay * (0.5 + self._jitter() / 2)
+        return pause if pause < deadline.remaining else None
 
-    def _open(self, call: RequestCall, first: RequestHop, deadline: Deadline) -> Answer:
-        """The head of the answer, redirects followed as far as the call allows."""
+    def _send_and_read(
+        self, call: RequestCall, first: RequestHop, deadline: Deadline
+    ) -> HttpResponse:
+        response = self._send(call, first, deadline)
+        try:
+            response.read()
+        finally:
+            response.close()
+        return response
+
+    def _send(self, call: RequestCall, first: RequestHop, deadline: Deadline) -> HttpResponse:
+        """The head of the response, after all redirects that the call allows."""
         hop, followed = first, 0
         while True:
-            with _blaming(hop):
-                answer = Answer(hop, self._exchange(hop, deadline), call.limits.max_output)
+            with _errors_located(hop):
+                response = HttpResponse(hop, self._exchange(hop, deadline), call.limits.max_output)
             if (
                 not call.max_redirects
-                or answer.status not in REDIRECTS
-                or "location" not in answer.headers
+                or response.status not in REDIRECTS
+                or "location" not in response.headers
             ):
-                return answer
-            answer.close()
-            with _blaming(hop):
+                return response
+            response.close()
+            with _errors_located(hop):
                 _require_redirects_left(followed, call.max_redirects)
-                hop = _next_hop(hop, answer.status, answer.headers["location"])
+                hop = _next_hop(hop, response.status, response.headers["location"])
             followed += 1
 
     def _exchange(self, hop: RequestHop, deadline: Deadline) -> Response:
@@ -232,23 +244,13 @@ class Client:
     def _pool(self, scheme: str, *, public_only: bool) -> Pool:
         from plait.adapters.http.wire import Pool, system_tls
 
-        # A pool per policy: a connection that was opened to a private address is no way for a URL
-        # from data.
+        # One pool per policy: a URL from data must not reuse a connection to a private address.
         with self._lock:
             if (scheme, public_only) not in self._pools:
                 tls = (self._tls or system_tls()) if scheme == "https" else None
                 dialler = Dialler(self._resolve, self._dial, public_only)
                 self._pools[scheme, public_only] = Pool(dialler, tls)
             return self._pools[scheme, public_only]
-
-    def _pause(
-        self, delay: float | None, deadline: Deadline, *, asked: float = 0.0
-    ) -> float | None:
-        """Seconds before the next attempt; None if there is no attempt or no time left."""
-        if delay is None:
-            return None
-        pause = asked if asked > 0 else delay * (0.5 + self._jitter() / 2)
-        return pause if pause < deadline.remaining else None
 
 
 def _first_hop(call: RequestCall) -> RequestHop:
@@ -333,8 +335,7 @@ def _next_hop(hop: RequestHop, status: int, location: str) -> RequestHop:
         headers=tuple(
             (name, value) for name, value in hop.headers if name.lower() in CROSSES_ORIGINS
         ),
-        # Another origin is the server's word, not the author's; https of the same host is still the
-        # latter.
+        # The server chose this origin, not the author. Only https of the same host is an exception.
         public_only=hop.public_only or not _is_upgrade(hop.target, target),
     )
 
@@ -351,7 +352,7 @@ def _redirect_target(hop: RequestHop, location: str) -> Target:
 
 
 def _as_redirected(hop: RequestHop, status: int) -> RequestHop:
-    """The method that follows, and without its body all that describes one."""
+    """The request after a redirect: some become a GET, without body and its headers."""
     becomes_get = status == 303 or (status in (301, 302) and hop.method == "POST")
     if not becomes_get or hop.method in ("GET", "HEAD"):
         return hop
@@ -377,40 +378,38 @@ def _is_repeatable(call: RequestCall) -> bool:
     return call.method.upper() in IDEMPOTENT or call.retry.any_method
 
 
-def _retry_after(written: str, now: float) -> float:
-    """Seconds that the server asks us to wait: a number, or a date; 0 when it says nothing of
-    use.
-    """
-    if re.fullmatch(r"[0-9]{1,9}", written):
-        return float(written)
+def _retry_after(header: str, now: float) -> float:
+    """The seconds that the server asks us to wait, as a number or a date; else 0."""
+    if re.fullmatch(r"[0-9]{1,9}", header):
+        return float(header)
     try:
-        moment = parsedate_to_datetime(written)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
+        date = parsedate_to_datetime(header)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
     except (ValueError, TypeError, OverflowError, IndexError):
         return 0.0
 
 
-def _make_result(call: RequestCall, answer: Answer, *, duration: float) -> PrimitiveResult:
-    content = answers.content(answer.body, answer.headers.get("content-type", ""))
-    welcome = 200 <= answer.status < 300
+def _make_result(call: RequestCall, response: HttpResponse, *, duration: float) -> PrimitiveResult:
+    content = responses.content(response.body, response.headers.get("content-type", ""))
+    is_success = 200 <= response.status < 300
     metadata: dict[str, Json] = {
-        "status": answer.status,
-        "headers": answers.display_headers(answer.headers),
-        "url": answers.display_url(answer.url),
-        "attempts": answer.attempts,
+        "status": response.status,
+        "headers": responses.display_headers(response.headers),
+        "url": responses.display_url(response.url),
+        "attempts": response.attempts,
         "base64": content.base64,
     }
     return PrimitiveResult(
-        success=welcome and content.broken is None,
+        success=is_success and content.broken is None,
         data=content.data,
-        error=content.broken if welcome else _complaint(call, answer.status),
+        error=content.broken if is_success else _status_error(call, response.status),
         duration=duration,
         metadata=metadata,
     )
 
 
-def _complaint(call: RequestCall, status: int) -> str:
-    # The phrase of the standard, not the server's own: that one may hold anything.
+def _status_error(call: RequestCall, status: int) -> str:
+    # Not the server's phrase: it may contain anything.
     phrase = next((f" {known.phrase}" for known in HTTPStatus if known == status), "")
     off = (
         "; redirects are off for this call"
@@ -421,8 +420,8 @@ def _complaint(call: RequestCall, status: int) -> str:
 
 
 @contextmanager
-def _blaming(hop: RequestHop) -> Iterator[None]:
-    """Say of an error from further in at which request it happened."""
+def _errors_located(hop: RequestHop) -> Iterator[None]:
+    """Adds the request to an error."""
     try:
         yield
     except RequestError as error:

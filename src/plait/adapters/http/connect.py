@@ -1,8 +1,7 @@
-"""A connection goes to an address that was judged, before a moment that was fixed.
+"""Opens connections: only to checked addresses, and before a deadline.
 
-A host name is looked up once, every address it has is judged, and the socket is
-opened to one of those very addresses: nobody asks the name server again in
-between, so a name cannot move to another machine after the check.
+A host name is looked up once, all its addresses are checked, and the socket is opened to one of
+them. There is no second look-up, so a name cannot move to another machine after the check.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass
 
 Resolve: TypeAlias = Callable[[str], Sequence[str]]
-"""Host name → its addresses in digits; `OSError` when it has none."""
+"""Host name → its numeric addresses; `OSError` when it has none."""
 
 Dial: TypeAlias = Callable[[str, int, float], socket.socket]
-"""Address in digits, port, seconds → a connected socket; `OSError` when nobody answers."""
+"""Numeric address, port, seconds → a connected socket; `OSError` without one."""
 
-# One silent address of several must not use up the time of the whole call.
+# Seconds for one address: a silent one must not use up the time of the call.
 ADDRESS_PATIENCE: Final = 10.0
 
-# A socket cannot be told to wait for ever and a day.
+# Seconds: a socket does not accept arbitrarily long timeouts.
 LONGEST_WAIT: Final = 86_400.0
 
 NAT64: Final = IPv6Network("64:ff9b::/96")
@@ -35,7 +34,7 @@ NAT64: Final = IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The moment at which a call ends, whatever it is doing."""
+    """When a call ends, whatever it is doing."""
 
     at: float
     clock: Callable[[], float]
@@ -45,7 +44,7 @@ class Deadline:
         return self.at - self.clock()
 
     def require_time_left(self) -> float:
-        """Seconds that may still be waited; at the deadline, the error."""
+        """The seconds left; a RequestError if there are none."""
         if (seconds := self.remaining) <= 0:
             raise timeout_error()
         return min(seconds, LONGEST_WAIT)
@@ -60,7 +59,7 @@ def timeout_error() -> RequestError:
 
 
 def look_up(host: str) -> list[str]:
-    """The addresses of a name, as the system knows them, without repetition."""
+    """The addresses of a name, without repetition."""
     return _addresses(host, flags=0)
 
 
@@ -70,7 +69,7 @@ def dial(address: str, port: int, seconds: float) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Dialler:
-    """Opens sockets, under one policy: to any address, or to public ones only."""
+    """Opens sockets to any address, or to public ones only."""
 
     resolve: Resolve
     dial: Dial
@@ -98,40 +97,40 @@ class Dialler:
 
 
 def not_public(address: str) -> str | None:
-    """Why an address is no place of the public internet; None when it is one."""
-    place = ip_address(address)
-    inner = _inner_ipv4(place) if isinstance(place, IPv6Address) else None
-    return _kind(inner or place)
+    """Why an address is not on the public internet; None when it is."""
+    parsed = ip_address(address)
+    inner = _inner_ipv4(parsed) if isinstance(parsed, IPv6Address) else None
+    return _kind(inner or parsed)
 
 
-def _inner_ipv4(place: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for: packets go there in the end."""
-    if place in NAT64:
-        return IPv4Address(int(place) & 0xFFFFFFFF)
-    return place.ipv4_mapped or place.sixtofour
+def _inner_ipv4(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that packets to an IPv6 address reach in the end."""
+    if address in NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
-def _kind(place: IPv4Address | IPv6Address) -> str | None:
-    if place.is_unspecified:
+def _kind(address: IPv4Address | IPv6Address) -> str | None:
+    if address.is_unspecified:
         return "unspecified"
-    if place.is_loopback:
+    if address.is_loopback:
         return "loopback"
-    if place.is_link_local:
+    if address.is_link_local:
         return "link-local"
-    if place.is_multicast:
+    if address.is_multicast:
         return "multicast"
-    if place.is_private:
+    if address.is_private:
         return "private"
-    # What is neither private nor global is the space that providers share (100.64.0.0/10).
-    if not place.is_global:
+    # Neither private nor global: the space that providers share (100.64.0.0/10).
+    if not address.is_global:
         return "shared"
-    if place.is_reserved or (isinstance(place, IPv6Address) and place.is_site_local):
+    if address.is_reserved or (isinstance(address, IPv6Address) and address.is_site_local):
         return "reserved"
     return None
 
 
 def _require_public(addresses: Sequence[str]) -> None:
-    # One bad address refuses the name: which one a later attempt takes is the name server's choice.
+    # One bad address refuses the name: the name server decides which one a later attempt takes.
     kinds = dict.fromkeys(kind for address in addresses if (kind := not_public(address)))
     if kinds:
         raise RequestError(
@@ -151,8 +150,7 @@ def _parse_numeric_host(host: str) -> list[str]:
 
 
 def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[str]:
-    # A look-up cannot be interrupted: it gets a thread of its own, for which we wait no longer than
-    # we may.
+    # A look-up cannot be interrupted, so it runs in a thread that we need not wait for.
     found: Future[Sequence[str]] = Future()
     Thread(target=_settle, args=(found, resolve, host), name="plait-look-up", daemon=True).start()
     try:
@@ -160,17 +158,16 @@ def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[s
     except TimeoutError:
         raise timeout_error() from None
     except (OSError, UnicodeError) as error:
-        # A name server that has no answer just now may have one later; a name that does not exist
-        # stays so.
-        for_now = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+        # A name server without an answer may have one later, so `unreachable` is retried.
+        is_temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
         raise RequestError(
             "the host name cannot be looked up just now"
-            if for_now
+            if is_temporary
             else "the host name does not exist",
             fix="check the network and its name server"
-            if for_now
+            if is_temporary
             else "check the spelling of the host",
-            code="unreachable" if for_now else "name-not-found",
+            code="unreachable" if is_temporary else "name-not-found",
         ) from None
 
 

@@ -1,7 +1,7 @@
-"""What an HTTP answer means as data: its body decoded within bounds, its headers fit to be shown.
+"""Response bodies as data, decoded within limits, and headers that are safe to show.
 
-Everything here comes from a stranger.  A body is unpacked in small pieces and
-counted as it grows, so a small file that swells to gigabytes ends at the limit.
+Everything here comes from a stranger. A body is decompressed in small pieces and counted, so a
+small file that grows to gigabytes stops at the limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BINARY_TYPE = re.compile(
     r"|application/(?:octet-stream|pdf|zip|gzip|x-tar|wasm|vnd\.(?!.*(?:xml|json|yaml)))"
 )
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE)
-# Not whatever Python can decode: some of its codecs are no charsets, some are slow.
+# Not all of Python's codecs: some are not charsets, some are slow.
 _CHARSETS: Final = re.compile(
     r"utf-?8|utf-?16(?:le|be)?|us-ascii|ascii|iso-8859-\d{1,2}|latin-?1|windows-125\d|koi8-[ru]"
     r"|shift_jis|euc-jp|iso-2022-jp|gbk|gb2312|gb18030|big5|euc-kr",
@@ -40,7 +40,7 @@ class Content:
     data: Json
     base64: bool = False
     broken: str | None = None
-    """Why the body is not what the server says it is."""
+    """Why the body does not match its content type."""
 
 
 def decode_body(pieces: Iterable[bytes], encoding: str) -> Iterable[bytes]:
@@ -58,7 +58,7 @@ def decode_body(pieces: Iterable[bytes], encoding: str) -> Iterable[bytes]:
 
 
 def limit_bytes(pieces: Iterable[bytes], limit: int) -> Iterator[bytes]:
-    """The pieces, until they hold more bytes than allowed."""
+    """The pieces; a RequestError after `limit` bytes."""
     total = 0
     for piece in pieces:
         total += len(piece)
@@ -72,7 +72,7 @@ def limit_bytes(pieces: Iterable[bytes], limit: int) -> Iterator[bytes]:
 
 
 def content(body: bytes, content_type: str) -> Content:
-    """The body as JSON data: what JSON says, text, or base64 for what is neither."""
+    """The body as JSON data, as text, or in base64 if it is neither."""
     kind = content_type.partition(";")[0].strip().lower()
     if _JSON_TYPE.fullmatch(kind):
         return _json_content(body)
@@ -90,20 +90,20 @@ def display_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def display_url(url: str) -> str:
-    """A URL for people: what stands in its query may be secret, the names there are not."""
-    place, _, query = url.partition("#")[0].partition("?")
-    place = _USER_INFO.sub(f"//{MASK}@", place)
+    """A URL for people: values in its query may be secret, so they are masked."""
+    base, _, query = url.partition("#")[0].partition("?")
+    base = _USER_INFO.sub(f"//{MASK}@", base)
     masked = (
         f"{part.partition('=')[0]}={MASK}" if "=" in part else MASK for part in query.split("&")
     )
-    return f"{place}?{'&'.join(masked)}" if query else place
+    return f"{base}?{'&'.join(masked)}" if query else base
 
 
 def _gunzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    engine, begun = _gzip(), False
+    engine, has_data = _gzip(), False
     try:
         for piece in pieces:
-            begun = begun or bool(piece)
+            has_data = has_data or bool(piece)
             rest = piece
             while True:
                 out = engine.decompress(rest, PIECE)
@@ -111,12 +111,15 @@ def _gunzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
                     yield out
                 rest = engine.unconsumed_tail
                 if engine.eof and engine.unused_data:
-                    rest, engine = engine.unused_data, _gzip()  # gzip files may follow one another
+                    rest, engine = (
+                        engine.unused_data,
+                        _gzip(),
+                    )  # gzip members may follow one another
                 elif engine.eof or not (out or rest):
                     break
     except zlib.error:
         raise _encoding_error() from None
-    if begun and not engine.eof:
+    if has_data and not engine.eof:
         raise _encoding_error()
 
 

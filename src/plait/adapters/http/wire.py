@@ -1,12 +1,10 @@
-"""The one place that knows httpx2: where a request goes, and the bytes on the wire.
+"""The only module that knows httpx2: URLs, TLS, and bytes on the wire.
 
-Of httpx2 we take the URL, the TLS settings and the connection pool below its
-client, not the client: cookies, proxies, netrc, redirects and decompression are
-its work, so none of them can happen behind our back.
+We use httpx2's URL, TLS settings and connection pool, not its client. So no cookies, proxies,
+netrc, redirects or decompression happen unless we do them.
 
-Sockets are our own.  httpcore2 hands on, untouched, what it is given as a
-timeout; it is given the deadline of the call, and every single read and write
-waits no longer than what is left of it.
+Sockets are ours. httpcore2 passes on what it gets as a timeout, so we give it the call's deadline,
+and every read and write waits no longer than what is left.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from plait.core.records import dataclass
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
-# Below the five seconds after which common servers hang up: a connection that is
-# taken from the pool just as the server closes it would cost the call.
+# Seconds. Common servers close idle connections after five; a connection that the server closes
+# while we take it would lose the call.
 IDLE_SECONDS: Final = 4.0
 IDLE_CONNECTIONS: Final = 32
 
@@ -41,36 +39,35 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a request goes: an http or https URL without user information."""
+    """The URL of a request: http or https, without user information."""
 
     url: httpx2.URL
 
     @classmethod
-    def parse(cls, written: str) -> Target:
-        if _DOT_SEGMENT.search(_path(written)):
+    def parse(cls, text: str) -> Target:
+        if _DOT_SEGMENT.search(_path(text)):
             raise _bad_url(
                 "its path holds '.' or '..', which lead to another path than the one written"
             )
-        return cls._parse_url(written)
+        return cls._parse_url(text)
 
     def join(self, location: str) -> Target:
-        """Where a redirect leads; its own `..` belong to the server that wrote them."""
+        """The target of a redirect; `..` in it is fine, the server wrote it."""
         try:
             return self._parse_url(str(self.url.join(location)))
         except (httpx2.InvalidURL, ValueError):
             raise _bad_url("it cannot be read") from None
 
     @classmethod
-    def _parse_url(cls, written: str) -> Target:
+    def _parse_url(cls, text: str) -> Target:
         try:
-            url = httpx2.URL(written)
+            url = httpx2.URL(text)
         except (httpx2.InvalidURL, ValueError):
             raise _bad_url("it cannot be read") from None
         if url.scheme not in DEFAULT_PORTS:
             raise _bad_url("its scheme is not http or https")
-        # The written text is asked too: a client that reads the URL otherwise must find no other
-        # host in it.
-        if url.userinfo or "\\" in written or "@" in _authority(written):
+        # Also in the text: a parser that reads the URL otherwise must not find another host.
+        if url.userinfo or "\\" in text or "@" in _authority(text):
             raise _bad_url("it holds a user name or password", fix="send credentials in a header")
         if not _is_host(url.host):
             raise _bad_url("its host is not a name or address")
@@ -100,18 +97,17 @@ class Target:
 
 
 def system_tls() -> ssl.SSLContext:
-    """The certificates that this machine trusts, whatever the environment says."""
+    """The certificates that this machine trusts; environment variables do not count."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
 class Pool:
-    """Connections of one scheme under one address policy, kept open for the next request."""
+    """Open connections of one scheme and one address policy."""
 
     def __init__(self, dialler: Dialler, tls: ssl.SSLContext | None) -> None:
         self._pool = httpcore2.ConnectionPool(
             ssl_context=tls,
-            # As many as there are threads asking; a slow server must not keep others waiting for a
-            # place.
+            # No limit: a slow server must not make other threads wait.
             max_connections=None,
             max_keepalive_connections=IDLE_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,
@@ -126,7 +122,7 @@ class Pool:
         body: bytes | None,
         deadline: Deadline,
     ) -> httpcore2.Response:
-        """Send a request and read the head of its answer."""
+        """Send a request and read the head of the response."""
         request = httpcore2.Request(
             method,
             httpcore2.URL(
@@ -139,7 +135,7 @@ class Pool:
             content=body or b"",
             extensions={"timeout": dict.fromkeys(("connect", "read", "write"), deadline)},
         )
-        with _failures_named():
+        with _errors_named():
             return self._pool.handle_request(request)
 
     def close(self) -> None:
@@ -147,8 +143,8 @@ class Pool:
 
 
 def response_body(response: httpcore2.Response) -> Iterator[bytes]:
-    """The bytes of the body as they came, still encoded."""
-    with _failures_named():
+    """The encoded body."""
+    with _errors_named():
         yield from response.iter_stream()
 
 
@@ -169,7 +165,7 @@ def _header_text(raw: bytes) -> str:
 
 
 @contextmanager
-def _failures_named() -> Iterator[None]:
+def _errors_named() -> Iterator[None]:
     try:
         yield
     except httpcore2.RemoteProtocolError:
@@ -188,22 +184,21 @@ def _bad_url(why: str, *, fix: str = "give a URL like https://host/path") -> Req
     return RequestError(f"the URL cannot be used: {why}", fix=fix, code="bad-url")
 
 
-def _authority(written: str) -> str:
-    found = _AUTHORITY.match(written)
+def _authority(text: str) -> str:
+    found = _AUTHORITY.match(text)
     return found[1] if found else ""
 
 
-def _path(written: str) -> str:
-    found = _AUTHORITY.match(written)
-    return re.split(r"[?#]", written[found.end() if found else 0 :], maxsplit=1)[0]
+def _path(text: str) -> str:
+    found = _AUTHORITY.match(text)
+    return re.split(r"[?#]", text[found.end() if found else 0 :], maxsplit=1)[0]
 
 
 def _is_host(host: str) -> bool:
     if ":" in host:
         try:
-            return (
-                IPv6Address(host).scope_id is None
-            )  # an interface of this machine is no part of a URL
+            # An interface of this machine does not belong into a URL.
+            return IPv6Address(host).scope_id is None
         except ValueError:
             return False
     return len(host) <= 253 and all(
@@ -229,7 +224,7 @@ class _Backend(httpcore2.NetworkBackend):
 
 
 class _Stream(httpcore2.NetworkStream):
-    """A socket on which each step waits for what is left of the call's time."""
+    """A socket whose operations wait no longer than the call's deadline."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -255,8 +250,7 @@ class _Stream(httpcore2.NetworkStream):
             except TimeoutError:
                 raise timeout_error() from None
             except OSError as error:
-                # httpcore2 goes on to read then: a server may refuse a long body before its end,
-                # and say why.
+                # httpcore2 then reads: a server may refuse a long body early, and say why.
                 raise httpcore2.WriteError(str(error)) from None
 
     def start_tls(
@@ -270,7 +264,7 @@ class _Stream(httpcore2.NetworkStream):
             return _Stream(ssl_context.wrap_socket(self._socket, server_hostname=server_hostname))
         except BaseException as error:
             self._socket.close()
-            raise _tls_failure(error) from None
+            raise _tls_error(error) from None
 
     def close(self) -> None:
         self._socket.close()
@@ -290,7 +284,7 @@ def _deadline(timeout: Deadline | float | None) -> Deadline:
     return timeout
 
 
-def _tls_failure(error: BaseException) -> BaseException:
+def _tls_error(error: BaseException) -> BaseException:
     match error:
         case ssl.SSLCertVerificationError():
             return RequestError(
@@ -316,7 +310,7 @@ def _tls_failure(error: BaseException) -> BaseException:
 
 
 def _is_readable(sock: socket.socket) -> bool:
-    """Whether an idle connection has something to say: that is always its end."""
+    """Whether an idle connection has data: that is always its end."""
     if sock.fileno() < 0:
         return True
     poll = select.poll()
