@@ -143,14 +143,14 @@ def test_a_job_that_is_lost_is_ended(token: str) -> None:
 def test_jobs_are_marked_and_the_guardian_keeps_the_mark_it_has() -> None:
     marks = {run(["sh", "-c", "grep locks /proc/$$/limits"]).stdout for _ in range(3)}
     assert len(marks) == 3
-    assert guardian._mark(jobs._KEEPERS[False].pid) == guardian._mark(os.getpid())
+    assert guardian._mark(jobs._GUARDIANS[False].pid) == guardian._mark(os.getpid())
 
 
 # ── lanes ────────────────────────────────────────────────────────────────
 
 
-def idle_lanes() -> list[jobs._Lane]:
-    return list(jobs._KEEPERS[False].idle)
+def idle_lanes() -> list[jobs._Channel]:
+    return list(jobs._GUARDIANS[False].idle)
 
 
 def test_a_lane_serves_one_job_after_the_other() -> None:
@@ -374,7 +374,7 @@ def test_a_plait_that_a_plait_runs_is_ended_with_all_its_processes(token: str) -
 
 def test_the_guardian_ends_with_plait() -> None:
     code = (
-        "from plait.adapters.process import jobs; jobs.warm_up(); print(jobs._KEEPERS[False].pid)"
+        "from plait.adapters.process import jobs; jobs.warm_up(); print(jobs._GUARDIANS[False].pid)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True
@@ -415,7 +415,7 @@ from plait.core.errors import GuardianError
 from plait.adapters.process import jobs
 from plait.adapters.process.process import run
 def kill(*_):
-    os.kill(jobs._KEEPERS[False].pid, signal.SIGKILL)
+    os.kill(jobs._GUARDIANS[False].pid, signal.SIGKILL)
 try:
     run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=kill)
 except GuardianError as error:
@@ -439,7 +439,7 @@ import os, signal
 from plait.adapters.process import jobs
 from plait.adapters.process.process import run
 def die(*_):
-    os.kill(jobs._KEEPERS[False].pid, signal.SIGSTOP)
+    os.kill(jobs._GUARDIANS[False].pid, signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGKILL)
 run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=die)
 """
@@ -454,7 +454,7 @@ import os, signal
 from plait.adapters.process import jobs
 from plait.adapters.process.process import run
 run(["true"])
-pid = jobs._KEEPERS[False].pid
+pid = jobs._GUARDIANS[False].pid
 os.kill(pid, signal.SIGKILL)
 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 print(run(["echo", "again"]).stdout)
@@ -469,10 +469,10 @@ print(run(["echo", "again"]).stdout)
 def test_the_guardian_is_not_asked_to_end(number: signal.Signals) -> None:
     jobs.warm_up()
     assert run(["true"]).exit_code == 0
-    pid = jobs._KEEPERS[False].pid
+    pid = jobs._GUARDIANS[False].pid
     os.kill(pid, number)
     assert run(["true"]).exit_code == 0
-    assert jobs._KEEPERS[False].pid == pid
+    assert jobs._GUARDIANS[False].pid == pid
 
 
 # ── where there is no /proc ──────────────────────────────────────────────
@@ -481,14 +481,14 @@ WITHOUT_PROC = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; g
 
 
 @pytest.fixture
-def keeper() -> Iterator[jobs._Keeper]:
-    keeper = jobs._start_keeper(False, boot=WITHOUT_PROC)
+def keeper() -> Iterator[jobs._Guardian]:
+    keeper = jobs._start_guardian(False, boot=WITHOUT_PROC)
     yield keeper
     keeper.request.close()
     os.waitpid(keeper.pid, 0)
 
 
-def start(keeper: jobs._Keeper, script: str, *, shared: bool = False) -> tuple[jobs.Job, int]:
+def start(keeper: jobs._Guardian, script: str, *, shared: bool = False) -> tuple[jobs.Job, int]:
     """A job, and what it prints."""
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -508,7 +508,7 @@ def kinds(job: jobs.Job, last: bytes) -> list[bytes]:
     return seen
 
 
-def test_without_proc_a_group_is_ended(keeper: jobs._Keeper, token: str) -> None:
+def test_without_proc_a_group_is_ended(keeper: jobs._Guardian, token: str) -> None:
     deaf = f"sh -c 'trap \"\" TERM; echo; while :; do sleep 60; done' {token}"
     job, printed = start(keeper, f"{deaf} & {deaf} & wait")
     assert os.read(printed, 1) + os.read(printed, 1) == b"\n\n"
@@ -519,7 +519,7 @@ def test_without_proc_a_group_is_ended(keeper: jobs._Keeper, token: str) -> None
     os.close(printed)
 
 
-def test_without_proc_a_group_ends_with_plait(keeper: jobs._Keeper, token: str) -> None:
+def test_without_proc_a_group_ends_with_plait(keeper: jobs._Guardian, token: str) -> None:
     job, printed = start(keeper, f"sh -c 'echo; while :; do sleep 60; done' {token} & wait")
     assert os.read(printed, 1) == b"\n"
     keeper.request.close()
@@ -528,7 +528,7 @@ def test_without_proc_a_group_ends_with_plait(keeper: jobs._Keeper, token: str) 
     os.close(printed)
 
 
-def test_without_proc_a_lane_may_be_used_after_everybody_was_ended(keeper: jobs._Keeper) -> None:
+def test_without_proc_a_lane_may_be_used_after_everybody_was_ended(keeper: jobs._Guardian) -> None:
     job, printed = start(keeper, "echo; exec sleep 60", shared=True)
     assert os.read(printed, 1) == b"\n"
     os.close(printed)
@@ -538,7 +538,7 @@ def test_without_proc_a_lane_may_be_used_after_everybody_was_ended(keeper: jobs.
     next_one, printed = start(
         keeper, "exec sleep 0.2", shared=True
     )  # longer than it takes to see who is left
-    assert len(keeper.lanes) == 1
+    assert len(keeper.channels) == 1
     assert kinds(next_one, guardian.EXITED) == [guardian.EXITED]
     next_one.close()
     os.close(printed)

@@ -571,10 +571,10 @@ def test_who_waits_for_descriptors_can_be_cancelled() -> None:
     cancel = threading.Event()
     cancel.set()
     with pytest.raises(InterruptedError):
-        running.until_one_ends(cancel)
+        running.wait_for_end(cancel)
     assert running.waiting == []
     running.end()
-    assert not running.until_one_ends(None)
+    assert not running.wait_for_end(None)
 
 
 # ── tools ────────────────────────────────────────────────────────────────

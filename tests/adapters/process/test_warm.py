@@ -35,7 +35,7 @@ class Keeper:
     """A guardian of its own, and what is started by it."""
 
     def __init__(self, boot: str) -> None:
-        self.keeper = jobs._start_keeper(False, boot=boot)
+        self.keeper = jobs._start_guardian(False, boot=boot)
 
     def start(
         self,
@@ -325,7 +325,7 @@ def test_none_is_left_when_the_guardian_is_killed(keeper: Keeper) -> None:
     os.kill(keeper.keeper.pid, signal.SIGKILL)
     assert is_gone(waiting)
     job.close()
-    other = jobs._start_keeper(False, keeper.keeper.marks, boot=WARM)  # sweeps up
+    other = jobs._start_guardian(False, keeper.keeper.marks, boot=WARM)  # sweeps up
     assert os.read(printed, 1) == b""
     os.close(printed)
     other.close()

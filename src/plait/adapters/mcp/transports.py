@@ -200,8 +200,8 @@ class Stdio:
     def _look(self) -> None:
         """A guardian that is stopped starts no server, and ends none."""
         if not self._over.done():
-            self._job.look_after_guardian()
-            self._loop.call_later(jobs.LOOK, self._look)
+            self._job.check_guardian()
+            self._loop.call_later(jobs.CHECK, self._look)
 
     def _has_exited(self) -> None:
         if not self._exited.done():

@@ -1,9 +1,7 @@
-"""Plait's end of the guardian: it is started when first needed, told what to run, and replaced if
-it dies.
+"""Plait's end of the guardian: start it when it is needed, send orders, replace it if it dies.
 
-A `Job` is one process and all that it starts.  It has a lane to the guardian, and
-lives no longer than that: whoever drops a job, by closing it or by dying, ends it.
-A lane serves another job if the one before was short work, and ended by itself.
+A `Job` is one process and all that it starts. It has a channel to the guardian: closing the job, or
+the death of Plait, ends it. A channel serves another job if the one before ended by itself.
 """
 
 from __future__ import annotations
@@ -32,19 +30,17 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-    # what `socket` puts around it takes longer to load than a process to run
+    # Loading `socket` takes longer than running a process.
     import _socket as socket
 
 FIRST_FILE: Final = wire.FIRST_FILE
-"""The number by which a child knows the first of its `files`."""
+"""The child's descriptor of the first of its `files`."""
 
-LOOK: Final = 0.5
-"""Seconds between two looks whether the guardian can do its work, while somebody waits for a job.
-"""
+CHECK: Final = 0.5
+"""Seconds between two checks whether the guardian is stopped, while a job is awaited."""
 WAS_STOPPED: Final = (
     "the guardian, through which Plait starts and ends processes, had been stopped (SIGSTOP) and "
-    "was "
-    "continued: meanwhile nothing could be started, and no timeout held"
+    "was continued: meanwhile nothing could be started, and no timeout held"
 )
 
 Stdio: TypeAlias = tuple[int | None, int, int]
@@ -54,25 +50,23 @@ _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian
 _WITH_WARM = "lambda *given: __import__('warm').PrestartedShells(*given)"
 _WARM = os.path.join(os.path.dirname(__file__), "libwarm.so")
 NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
-"""Whoever sets this variable has every shell executed."""
+"""If this variable is set, no shell is prestarted."""
 _PATIENCE = 0.001
 MOST_CHANGES: Final = 16
-"""Variables by which an environment may differ from the one before, and still be told by its
-differences.
-"""
-# A guardian that died is an error to be handled, not a reason for SIGPIPE to end us.
+"""An environment with more changed variables than these is sent whole."""
+# So that a dead guardian is an error that we handle, and SIGPIPE does not end us.
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-# EBADF: another thread has found out first, and closed our end.
-_NOBODY_LISTENS = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
+# EBADF: another thread has noticed it first, and closed our end.
+_GUARDIAN_GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What the guardian says of a job."""
+    """A report of the guardian about a job."""
 
     kind: bytes
     number: int
-    """EXITED: the wait status.  REFUSED: the errno.  OVER: whether somebody could not be killed."""
+    """EXITED: the wait status. REFUSED: the errno. OVER: 1 if a process could not be killed."""
     pid: int
     peak_rss: int
     """KiB."""
@@ -81,32 +75,30 @@ class JobReport:
 
 
 class Job:
-    """A process, and our end of its lane, which is readable when there are reports."""
+    """A process and its channel, which is readable when there are reports."""
 
-    __slots__ = ("_exited", "_lane", "_undisturbed")
+    __slots__ = ("_channel", "_exited", "_is_reusable")
 
-    def __init__(self, lane: _Lane) -> None:
-        self._lane: _Lane | None = lane  # until it is closed: then the lane may be another's
+    def __init__(self, channel: _Channel) -> None:
+        self._channel: _Channel | None = channel  # until `close`: then another job may have it
         self._exited = False
-        self._undisturbed = lane.is_shared
+        self._is_reusable = channel.is_shared
 
     def fileno(self) -> int:
-        assert self._lane is not None
-        return self._lane.socket.fileno()
+        assert self._channel is not None
+        return self._channel.socket.fileno()
 
     def reports(self) -> list[JobReport]:
-        """Reports that have come in; a `GuardianError` if the guardian died, and none will ever
-        come.
-        """
-        assert self._lane is not None
+        """The reports that have arrived; a GuardianError if the guardian died."""
+        assert self._channel is not None
         try:
-            data = self._lane.socket.recv(16 * wire.REPORT.size)
+            data = self._channel.socket.recv(16 * wire.REPORT.size)
         except BlockingIOError:
             return []
         except ConnectionError:
             data = b""
         if not data:
-            _replace(self._lane.keeper)
+            _replace(self._channel.guardian)
             raise _guardian_lost()
         reports = [JobReport(*fields) for fields in wire.REPORT.iter_unpack(data)]
         for report in reports:
@@ -115,33 +107,31 @@ class Job:
         return reports
 
     def end(self, grace: float | None = None) -> None:
-        """Ask every process of the job to end, and force it after the grace; the report OVER
-        follows.
-        """
+        """Ask every process of the job to end, and kill it after the grace; OVER is reported."""
         self._command(wire.END, 0, grace_seconds() if grace is None else grace)
 
     def signal(self, number: int) -> None:
         """Send a signal to the group of the process."""
         self._command(wire.SIGNAL, number, 0.0)
 
-    def look_after_guardian(self) -> None:
-        """If the guardian was stopped, continue it and say so."""
-        assert self._lane is not None
-        self._lane.keeper.look()
+    def check_guardian(self) -> None:
+        """Continue the guardian if it was stopped, and report that."""
+        assert self._channel is not None
+        self._channel.guardian.check()
 
     def close(self) -> None:
-        """Let go of it; if it still runs, it is ended."""
-        lane, self._lane = self._lane, None
-        if lane is not None and self._exited and self._undisturbed:
-            lane.give_back()
-        elif lane is not None:
-            lane.close()
+        """End the job if it still runs."""
+        channel, self._channel = self._channel, None
+        if channel is not None and self._exited and self._is_reusable:
+            channel.give_back()
+        elif channel is not None:
+            channel.close()
 
-    def _command(self, what: bytes, number: int, grace: float) -> None:
-        assert self._lane is not None
-        self._undisturbed = False
+    def _command(self, kind: bytes, number: int, grace: float) -> None:
+        assert self._channel is not None
+        self._is_reusable = False
         with contextlib.suppress(OSError):  # the guardian died: `reports` says so
-            self._lane.socket.send(wire.COMMAND.pack(what, number, grace), _NO_SIGNAL)
+            self._channel.socket.send(wire.COMMAND.pack(kind, number, grace), _NO_SIGNAL)
 
 
 def start(
@@ -154,53 +144,50 @@ def start(
     in_our_group: bool = False,
     awaited: bool = False,
 ) -> Job:
-    """Start a program; that it could not be started comes as the report REFUSED.
+    """Start a program. If it cannot be started, the report REFUSED follows.
 
-    The child gets these descriptors and no others; no stdin: /dev/null.
-    `in_our_group`: it shares our process group, so that a terminal treats both of
-    us alike.  `awaited`: somebody waits for its exit, and is woken once for that and
-    the end of its output, which does not come before.
+    The child gets only these descriptors; without stdin it gets /dev/null. `in_our_group`: it
+    shares our process group, so that a terminal treats both alike. `awaited`: its output stays open
+    until its exit, so that the thread that waits for both wakes once.
     """
     given = [fd for fd in stdio if fd is not None]
-    how = (wire.NO_INPUT if len(given) < 3 else 0) | (wire.HOLD_OUTPUT if awaited else 0)
-    order = _order(argv, env, how, os.getpgrp() if in_our_group else 0)
+    flags = (wire.NO_INPUT if len(given) < 3 else 0) | (wire.HOLD_OUTPUT if awaited else 0)
+    order = _order(argv, env, flags, os.getpgrp() if in_our_group else 0)
     directory = _directory(cwd, argv[0])
     descriptors = [directory, *given, *files]
     try:
         for _ in range(2):
-            keeper = _keeper(in_our_session=in_our_group)
+            guardian = _guardian(in_our_session=in_our_group)
             try:
-                return Job(keeper.send(order, descriptors, shared=awaited))
+                return Job(guardian.send(order, descriptors, shared=awaited))
             except OSError as error:
-                if error.errno not in _NOBODY_LISTENS:
+                if error.errno not in _GUARDIAN_GONE:
                     raise no_room(argv[0], error) from None
-                _replace(keeper)
+                _replace(guardian)
     finally:
         os.close(directory)
     raise _guardian_lost()
 
 
 def warm_up() -> None:
-    """Start the guardian now, while there is other work to do: its start takes longer than a
-    call.
-    """
-    _keeper(in_our_session=False)
+    """Start the guardian now, in parallel to other work: its start takes longer than a call."""
+    _guardian(in_our_session=False)
 
 
 def end_all() -> None:
-    """Ask every process of this Plait to end, and force it after the grace."""
+    """Ask every process of this Plait to end, and kill it after the grace."""
     with _LOCK:
-        for keeper in _KEEPERS.values():
+        for guardian in _GUARDIANS.values():
             with contextlib.suppress(OSError):
-                keeper.request.send(wire.END_ALL, _NO_SIGNAL)
+                guardian.request.send(wire.END_ALL, _NO_SIGNAL)
 
 
 class NoDescriptors(MachineError):
-    """Too many files are open; when another process ends there will be fewer."""
+    """Too many files are open; the end of another process helps."""
 
 
 def no_room(program: str, error: OSError) -> PlaitError:
-    """For want of descriptors or memory, which the start of any process takes."""
+    """The error if a start fails for lack of descriptors or memory."""
     number = error.errno or 0
     limit = start_error(program, number)
     if limit is None:
@@ -216,38 +203,35 @@ def no_room(program: str, error: OSError) -> PlaitError:
 
 
 def encode_text(text: str) -> bytes:
-    # Not the locale's encoding: bytes that are not UTF-8 came in as surrogates and go out as they
-    # were.
+    # Not the locale's encoding: bytes that are not UTF-8 came in as surrogates, and go out again.
     return text.encode("utf-8", "surrogateescape")
 
 
-def _order(argv: Sequence[str], env: Mapping[str, str], how: int, group: int) -> bytes:
+def _order(argv: Sequence[str], env: Mapping[str, str], flags: int, group: int) -> bytes:
     if not argv:
         raise InputError("there is no program to start", fix="name one", code="no-program")
     try:
         words = _join_words(argv)
         pairs, more = _ENVIRONMENTS.pack_env(env if type(env) is dict else dict(env))
     except UnicodeEncodeError:
-        raise _no_words(argv[0], "an argument or variable holds half a character") from None
+        raise _unsendable(argv[0], "an argument or variable holds half a character") from None
     except ValueError:
-        raise _no_words(
+        raise _unsendable(
             argv[0], "an argument or variable holds NUL, or a variable's name '='"
         ) from None
-    head = wire.HEAD.pack(wire.JOB, how, len(words), len(pairs), len(more), group)
+    head = wire.HEAD.pack(wire.JOB, flags, len(words), len(pairs), len(more), group)
     return b"".join((head, words, pairs, more))
 
 
 class _Environments:
-    """Environments as bytes.  One is like the one before, but for a few variables."""
+    """Environments as bytes. Most differ from the last one in a few variables only."""
 
     def __init__(self) -> None:
-        # One object, so that no thread sees half of a change.
+        # One object, so that threads need no lock.
         self._last: tuple[dict[str, str], bytes] = ({}, b"")
 
     def pack_env(self, env: dict[str, str]) -> tuple[bytes, bytes]:
-        """An environment that may be the one of earlier, and the variables that have changed
-        since.
-        """
+        """A whole environment, often an earlier one, and the variables that differ from it."""
         last, packed = self._last
         changed = {name: value for name, value in env.items() if last.get(name) != value}
         gone = len(last) + sum(name not in last for name in changed) - len(env)
@@ -262,7 +246,7 @@ _ENVIRONMENTS = _Environments()
 
 def _pack_variables(env: dict[str, str]) -> bytes:
     if any("=" in name or not name for name in env):
-        raise ValueError("a variable without a name of its own")
+        raise ValueError("a variable without a usable name")
     return _join_words([f"{name}={value}" for name, value in env.items()])
 
 
@@ -273,7 +257,7 @@ def _join_words(words: Sequence[str]) -> bytes:
     return joined
 
 
-def _no_words(program: str, why: str) -> ProcessError:
+def _unsendable(program: str, why: str) -> ProcessError:
     return ProcessError(
         f"'{program}' cannot be started: {why}",
         fix="pass such data through a file or standard input",
@@ -306,14 +290,14 @@ def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
 # ── the guardian process ─────────────────────────────────────────────────
 
 
-class _Lane:
-    """Our end of a lane to the guardian, which serves one job at a time."""
+class _Channel:
+    """Our end of a channel to the guardian, which serves one job at a time."""
 
-    __slots__ = ("__weakref__", "is_shared", "keeper", "socket")
+    __slots__ = ("__weakref__", "guardian", "is_shared", "socket")
 
-    def __init__(self, socket: socket.socket, keeper: _Keeper, *, shared: bool) -> None:
+    def __init__(self, socket: socket.socket, guardian: _Guardian, *, shared: bool) -> None:
         self.socket = socket
-        self.keeper = keeper
+        self.guardian = guardian
         self.is_shared = shared
 
     def send(self, order: bytes, descriptors: Sequence[int]) -> None:
@@ -324,94 +308,90 @@ class _Lane:
             self.socket.setblocking(False)
 
     def give_back(self) -> None:
-        self.keeper.idle.append(self)
-        self.keeper.close_spare()
+        self.guardian.idle.append(self)
+        self.guardian.close_spare()
 
     def close(self) -> None:
-        self.keeper.lanes.discard(self)
-        self.keeper.shared.discard(self)
+        self.guardian.channels.discard(self)
+        self.guardian.shared.discard(self)
         self.socket.close()
 
 
 @dataclass(slots=True, eq=False)
-class _Keeper:
-    """A guardian that runs, as far as we know."""
+class _Guardian:
+    """A guardian process, and the channels to it."""
 
     pid: int
     request: socket.socket
     marks: int
     in_our_session: bool
-    lanes: WeakSet[_Lane] = field(default_factory=WeakSet)
-    """All that are open.  Weak: one that is lost on the way to its job is closed, and so ends the
-    job.
-    """
-    shared: WeakSet[_Lane] = field(default_factory=WeakSet)
-    """Those that may serve one job after the other."""
-    idle: list[_Lane] = field(default_factory=list)
+    channels: WeakSet[_Channel] = field(default_factory=WeakSet)
+    """All open ones. Weak, so that one that is lost before its job exists is closed."""
+    shared: WeakSet[_Channel] = field(default_factory=WeakSet)
+    """Those that may serve several jobs, one after the other."""
+    idle: list[_Channel] = field(default_factory=list)
     is_dead: bool = False
-    next_look: float = 0.0
-    is_told: bool = False
-    """It was said, to nobody who listens, that it had been stopped."""
+    next_check: float = 0.0
+    was_printed: bool = False
+    """The warning was printed, because no listener was there."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         now = time.monotonic()
-        if self.is_dead or now < self.next_look:
+        if self.is_dead or now < self.next_check:
             return
-        self.next_look = now + LOOK
+        self.next_check = now + CHECK
         if not _is_stopped(self.pid):
             return
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGCONT)
-        if not _tell(WAS_STOPPED) and not self.is_told:
-            self.is_told = True
+        if not _notify(WAS_STOPPED) and not self.was_printed:
+            self.was_printed = True
             print(f"plait: {WAS_STOPPED}", file=sys.stderr)
 
-    def send(self, order: bytes, descriptors: Sequence[int], *, shared: bool) -> _Lane:
-        """Hand an order over; the lane on which its reports come."""
-        lane = self._lane(shared=shared)
+    def send(self, order: bytes, descriptors: Sequence[int], *, shared: bool) -> _Channel:
+        """Send an order; returns the channel of its job."""
+        channel = self._channel(shared=shared)
         try:
-            lane.send(order, descriptors)
+            channel.send(order, descriptors)
         except BaseException:
-            lane.close()
+            channel.close()
             raise
-        return lane
+        return channel
 
     def close(self) -> None:
-        """Not the lanes of jobs, whose watchers learn by them that the guardian has ended."""
+        """Keeps the channels of jobs open: by them their threads notice the guardian's end."""
         self.is_dead = True
         self.request.close()
         self.close_spare()
 
     def close_spare(self) -> None:
-        """Keep no more idle lanes than there are busy ones, and one: when a map ends, its lanes go,
-        too.
-        """
+        """Keep at most one idle channel more than busy ones: after a map the others go."""
         try:
             while self.is_dead or 2 * len(self.idle) > len(self.shared) + 1:
                 self.idle.pop().close()
         except IndexError:  # there was none, or another thread took it
             return
 
-    def _lane(self, *, shared: bool) -> _Lane:
+    def _channel(self, *, shared: bool) -> _Channel:
         if shared:
             try:
                 return self.idle.pop()
             except IndexError:
                 pass
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        lane = _Lane(ours, self, shared=shared)
-        self.lanes.add(lane)
+        channel = _Channel(ours, self, shared=shared)
+        self.channels.add(channel)
         if shared:
-            self.shared.add(lane)
+            self.shared.add(channel)
         try:
             ours.setblocking(False)
-            _send_with(self.request, wire.LANE, [theirs.fileno()])
+            _send_with(self.request, wire.CHANNEL, [theirs.fileno()])
         except BaseException:
-            lane.close()
+            channel.close()
             raise
         finally:
             theirs.close()
-        return lane
+        return channel
 
 
 def _is_stopped(pid: int) -> bool:
@@ -422,34 +402,33 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-_HEARERS: dict[object, tuple[Callable[[str], None], set[str]]] = {}
-"""Those who listen, and what they were told."""
+_LISTENERS: dict[object, tuple[Callable[[str], None], set[str]]] = {}
+"""Each with the messages that it has got."""
 
 
 @contextlib.contextmanager
-def listening(hear: Callable[[str], None]) -> Iterator[None]:
-    """While this lasts, `hear` is told what is wrong with the guardian, each thing once; without a
-    listener it is printed."""
-    listener = object()
-    _HEARERS[listener] = hear, set()
+def listening(warn: Callable[[str], None]) -> Iterator[None]:
+    """Within this, `warn` gets each problem of the guardian once. Otherwise they are printed."""
+    key = object()
+    _LISTENERS[key] = warn, set()
     try:
         yield
     finally:
-        del _HEARERS[listener]
+        del _LISTENERS[key]
 
 
-def _tell(what: str) -> bool:
-    """Does somebody listen?"""
-    hearers = list(_HEARERS.values())
-    for hear, told in hearers:
-        if what not in told:
-            told.add(what)
-            hear(what)
-    return bool(hearers)
+def _notify(message: str) -> bool:
+    """False if there is no listener."""
+    listeners = list(_LISTENERS.values())
+    for warn, sent in listeners:
+        if message not in sent:
+            sent.add(message)
+            warn(message)
+    return bool(listeners)
 
 
 def _send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
-    """Send what there is room for, and all descriptors."""
+    """Send all descriptors, and as much data as fits; returns how much."""
     rights = struct.pack(f"={len(descriptors)}i", *descriptors)
     while True:
         try:
@@ -457,40 +436,40 @@ def _send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) 
                 [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _NO_SIGNAL
             )
         except OSError as error:
-            # So many descriptors are on their way that the system lets no more through for now.
+            # Too many descriptors are in flight: wait until some have arrived.
             if error.errno != errno.ETOOMANYREFS:
                 raise
             time.sleep(_PATIENCE)
 
 
-_KEEPERS: dict[bool, _Keeper] = {}
+_GUARDIANS: dict[bool, _Guardian] = {}
 _LOCK = allocate_lock()
 
 
-def _keeper(*, in_our_session: bool) -> _Keeper:
-    keeper = _KEEPERS.get(in_our_session)
-    if keeper is not None:
-        return keeper
+def _guardian(*, in_our_session: bool) -> _Guardian:
+    guardian = _GUARDIANS.get(in_our_session)
+    if guardian is not None:
+        return guardian
     with _LOCK:
-        if in_our_session not in _KEEPERS:
-            _KEEPERS[in_our_session] = _start_keeper(in_our_session)
-        return _KEEPERS[in_our_session]
+        if in_our_session not in _GUARDIANS:
+            _GUARDIANS[in_our_session] = _start_guardian(in_our_session)
+        return _GUARDIANS[in_our_session]
 
 
-def _replace(dead: _Keeper) -> None:
-    """Start another guardian, which begins by ending what the dead one has left behind."""
+def _replace(dead: _Guardian) -> None:
+    """Start another guardian, which first kills what the dead one left running."""
     with _LOCK:
-        if _KEEPERS.get(dead.in_our_session) is not dead:
+        if _GUARDIANS.get(dead.in_our_session) is not dead:
             return
         dead.close()
-        with contextlib.suppress(ChildProcessError):  # somebody else has taken leave of it
+        with contextlib.suppress(ChildProcessError):  # other code has waited for it
             if os.waitpid(dead.pid, os.WNOHANG) == (0, 0):
                 os.kill(dead.pid, signal.SIGKILL)
                 os.waitpid(dead.pid, 0)
-        _KEEPERS[dead.in_our_session] = _start_keeper(dead.in_our_session, dead.marks)
+        _GUARDIANS[dead.in_our_session] = _start_guardian(dead.in_our_session, dead.marks)
 
 
-def _start_keeper(in_our_session: bool, *left_behind: int, boot: str | None = None) -> _Keeper:
+def _start_guardian(in_our_session: bool, *old_marks: int, boot: str | None = None) -> _Guardian:
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
@@ -500,12 +479,12 @@ def _start_keeper(in_our_session: bool, *left_behind: int, boot: str | None = No
         str(marks),
         str(grace_seconds()),
         "same" if in_our_session else "own",
-        *map(str, left_behind),
+        *map(str, old_marks),
     ]
     try:
-        # Away from the low numbers, which are overwritten below.
+        # Not a low number: those are overwritten below.
         moved = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
-    except OSError:  # there is no number above those
+    except OSError:  # the limit is below 10
         raise no_room("the guardian", OSError(errno.EMFILE, "")) from None
     try:
         pid = os.posix_spawn(
@@ -541,7 +520,7 @@ def _start_keeper(in_our_session: bool, *left_behind: int, boot: str | None = No
     finally:
         os.close(moved)
         theirs.close()
-    return _Keeper(pid, ours, marks, in_our_session)
+    return _Guardian(pid, ours, marks, in_our_session)
 
 
 def _boot() -> str:
@@ -558,15 +537,15 @@ def _guardian_lost() -> GuardianError:
     )
 
 
-def _forget_keepers() -> None:
-    """After a fork: the guardian is our parent's, who must be the only one to hold its sockets."""
+def _drop_guardians() -> None:
+    """After a fork: only the parent may have sockets to its guardian."""
     global _LOCK
-    for keeper in _KEEPERS.values():
-        keeper.close()
-        for lane in list(keeper.lanes):
-            lane.close()
-    _KEEPERS.clear()
+    for guardian in _GUARDIANS.values():
+        guardian.close()
+        for channel in list(guardian.channels):
+            channel.close()
+    _GUARDIANS.clear()
     _LOCK = allocate_lock()
 
 
-os.register_at_fork(after_in_child=_forget_keepers)
+os.register_at_fork(after_in_child=_drop_guardians)

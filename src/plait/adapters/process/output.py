@@ -1,8 +1,7 @@
-"""What a process prints on one stream, as far as it is kept.
+"""Captures what a process prints on one stream.
 
-The beginning stays in memory.  What goes beyond the limit is dropped, or put into
-a file together with the beginning, so memory does not grow with output.  A file in
-which something is missing says why, and is never taken for the whole.
+The beginning stays in memory. The rest is dropped, or goes to a file together with the beginning,
+so memory does not grow with output. If the file is incomplete, `lost` says why.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from collections.abc import Callable
 from plait.core.hints import IO, Final, Literal, TypeAlias
 
 MAX_OVERFLOW: Final = 1024 * 1024 * 1024
-"""Bytes of each stream that are kept in a file."""
+"""Bytes of each stream in its file."""
 MOST_FILES: Final = 20
-"""How many such files a folder for them holds; the oldest go first."""
+"""Such files in one folder; the oldest are removed first."""
 FILE_AGE: Final = 7 * 24 * 3600
-"""Seconds after which such a file goes when the next one comes."""
+"""Seconds after which such a file is removed when another is made."""
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 
 
 class StreamCapture:
-    """What came from one stream: the beginning in memory, and all of it in a file if it is long."""
+    """One stream: its beginning in memory, and all of it in a file if it is long."""
 
     __slots__ = (
         "file", "folder", "kept", "lost", "max_output", "most_in_file", "name", "on_output", "room_in_file",
@@ -42,7 +41,7 @@ class StreamCapture:
         on_output: OnOutput | None,
         most_in_file: int = MAX_OVERFLOW,
     ) -> None:
-        """`overflow`: is output beyond the limit kept, and if so, in a folder of this name?"""
+        """`overflow`: whether to keep output beyond the limit in a file, or the folder for it."""
         self.name = name
         self.on_output = on_output
         self.max_output = max_output
@@ -53,7 +52,7 @@ class StreamCapture:
         self.wants_file = bool(overflow)
         self.room_in_file = self.most_in_file = most_in_file
         self.lost = ""
-        """Why the file has not all of it, if something of it is missing there."""
+        """Why the file is incomplete; empty if it is not."""
 
     def add(self, data: bytes) -> None:
         if self.on_output is not None:
@@ -70,14 +69,12 @@ class StreamCapture:
             return
         try:
             self._write(data)
-        except (
-            OSError
-        ) as error:  # the disk is full: what is there is worth having, what follows is dropped
+        except OSError as error:  # the disk is full: the beginning stays, the rest is dropped
             self._lose(error)
 
     def _write(self, data: bytes) -> None:
         if self.file is None:
-            import tempfile  # few calls need it, and it is slow to load
+            import tempfile  # rarely needed, and slow to import
 
             if self.folder is not None:
                 _make_room(self.folder)
@@ -94,8 +91,8 @@ class StreamCapture:
     def _lose(self, error: OSError) -> None:
         self.lost = self.lost or not_written(error)
 
-    def forget(self) -> None:
-        """Nobody will ask for it."""
+    def discard(self) -> None:
+        """Drop everything, also what follows."""
         self.on_output = None
         self.wants_file = False
         self.max_output = 0
@@ -103,7 +100,7 @@ class StreamCapture:
             os.unlink(path)
 
     def close(self) -> str | None:
-        """The file, if there is one; only now is it known whether all of it is there."""
+        """The path of the file, if there is one. Only after this is `lost` final."""
         if self.file is None:
             return None
         try:
@@ -119,7 +116,7 @@ def not_written(error: OSError) -> str:
 
 
 def _make_room(folder: str) -> None:
-    """A folder for long outputs, without those that are old or too many."""
+    """Make the folder for long output; remove files that are old or too many."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with os.scandir(folder) as entries:
         files = sorted(

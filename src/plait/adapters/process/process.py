@@ -1,15 +1,14 @@
-"""Runs programs to their end; nothing else in Plait starts one.
+"""Runs programs to their end. Nothing else in Plait starts a process.
 
-Every process is started by the guardian (see `guardian`), in a process group of
-its own, with exactly the environment and descriptors it is given.  One loop
-feeds it, reads it and keeps the time, so that neither side can block the other.
-Memory does not grow with output: what goes beyond a limit is put into a file or
-dropped, and the process goes on.  When time is up, a call is cancelled, the user
-interrupts or Plait dies, the process ends and all that it has started: asked
-first, then forced, daemons too.  (Where there is no /proc: its process group.)
+The guardian starts every process, in a new process group, with exactly the environment and
+descriptors that it is given (see `guardian`). One loop writes its input, reads its output and
+watches the time, so neither side can block the other. Memory does not grow with output: output
+beyond a limit goes to a file or is dropped, and the process goes on. On timeout, cancel, interrupt
+or Plait's death, the process and all that it started end: first asked, then killed, daemons too.
+(Without /proc: its process group.)
 
-What a finished program has left running in the background stays until Plait
-ends, unless it holds the program's output open: then it is ended.
+A process that a finished program left in the background runs until Plait ends. If it keeps the
+program's output open, it is ended at once.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
     from plait.template.shell.binding import BoundScript
 else:
-    import _signal as signal  # the names that `signal` gives to numbers take long to make
+    import _signal as signal  # `signal` makes enums, which is slow
 
 __all__ = [
     "MAX_OUTPUT",
@@ -64,23 +63,23 @@ __all__ = [
 MAX_OUTPUT: Final = 16 * 1024 * 1024
 """Bytes of each stream that are kept in memory."""
 MAX_LOG: Final = 16384
-"""Characters of what a tool prints before its result."""
+"""Characters of a tool's log: what it prints before its result."""
 EOF_GRACE: Final = 2.0
-"""Seconds that output which others hold open is awaited after the process has ended."""
+"""Seconds to wait for the end of output that other processes keep open after the exit."""
 MAX_ARGUMENT: Final = 100 * 1024
-"""Bytes of a script on the command line; Linux ends at 128 KiB."""
+"""Bytes of a script on the command line; Linux allows 128 KiB."""
 LAST_READS: Final = 17
-"""More than a pipe holds, at 64 KiB each."""
+"""Reads of 64 KiB; more than a pipe holds."""
 MOST_STARTING: Final = 8
 """Threads that start a process at the same time."""
 SPARE_DESCRIPTORS: Final = 64
-"""Left to the journal, to files and to servers while processes wait for room."""
-_SEEMS_MANY: Final = 100
-"""Below this number of a descriptor nobody asks how many there may be."""
+"""Descriptors that processes leave to the journal, files and servers."""
+_CHECKED_FROM: Final = 100
+"""Descriptors below this number do not make us check the limit."""
 CANCEL_PAUSE: Final = 0.05
-"""Seconds between two looks whether the call is cancelled."""
+"""Seconds between two checks whether the call is cancelled."""
 ERROR_LINES: Final = 12
-"""Lines of stderr that say why a tool failed."""
+"""Lines of stderr in the error of a tool."""
 
 Environment = Mapping[str, str]
 Files = Sequence[tuple[str, bytes]]
@@ -88,9 +87,9 @@ Why: TypeAlias = Literal["ended", "timeout", "cancelled"]
 
 
 class Cancel(Protocol):
-    """A `threading.Event`, or whatever else can say that the call is no longer wanted.
+    """A `threading.Event` or the like: set, the call is cancelled.
 
-    If it has `at_once`, and that becomes true, what still runs gets no more grace.
+    If it has `at_once`, and that becomes true, running processes get no more grace.
     """
 
     def is_set(self) -> bool: ...
@@ -101,25 +100,22 @@ class ProcessResult:
     """How a process ended, and what it printed."""
 
     exit_code: int
-    """128 + signal if a signal ended it, as a shell would say."""
+    """128 + signal if a signal ended it, as in a shell."""
     signal: int | None
     stdout: bytes = field(repr=False)
     stderr: bytes = field(repr=False)
     duration: float
-    """Seconds, by a clock that nobody can set."""
+    """Seconds, by a monotonic clock."""
     is_truncated: bool
-    """Some output is not in `stdout` or `stderr` because it went beyond the limit."""
+    """Some output beyond the limit is not in `stdout` or `stderr`."""
     stdout_truncated: bool = False
     peak_rss: int = 0
-    """KiB of the process, or of the largest of those it waited for; never below the guardian's own
-    10 MB.
-    """
+    """KiB of the process, or of the largest that it waited for; at least the guardian's 10 MB."""
     stdout_file: str | None = None
-    """The stream from its beginning, if it was too long and a file was asked for; yours to remove.
-    """
+    """The whole stream, if it was too long and `overflow` was set. The caller removes it."""
     stderr_file: str | None = None
     stdout_lost: str = ""
-    """Why the file is missing or has only the beginning, if one was asked for."""
+    """Why the file is missing or incomplete, if `overflow` was set."""
     stderr_lost: str = ""
 
     def remove_files(self) -> None:
@@ -143,17 +139,15 @@ def run(
 ) -> ProcessResult:
     """Run a program to its end.
 
-    `env` is the whole environment; None: our own.  Each of `files` is a name of
-    an environment variable and a content: the child finds the path of an open
-    file with that content there.  `overflow`: output beyond `max_output` goes to
-    a file instead of being dropped.  `on_output` gets each piece of output as it
-    comes.  A program that cannot be started, takes too long or is cancelled is a
-    `ProcessError`; one that fails is not.  One that takes too long has printed
-    something by then: that is `.ended` of the error, its files included.
+    `env` is the whole environment; None: our own. `files` are pairs of an environment variable and
+    a content: the variable gets the path of an open file with it. `overflow`: output beyond
+    `max_output` goes to a file instead of being dropped. `on_output` gets each piece of output as
+    it arrives. A program that cannot be started, takes too long or is cancelled raises a
+    `ProcessError`; one that fails does not. After a timeout, `.ended` of the error has the output.
     """
-    wanted = _Wanted(max_output, overflow, on_output, cancel, timeout, grace)
+    options = _Options(max_output, overflow, on_output, cancel, timeout, grace)
     program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
-    return _run_to_end(program, wanted)
+    return _run_to_end(program, options)
 
 
 def run_shell(
@@ -173,31 +167,29 @@ def run_shell(
 ) -> ProcessResult:
     """Run a bound script in `sh`, `dash` or `bash`.
 
-    `passthrough`: it reads and writes our own standard streams, and belongs to
-    our process group, so that a terminal's keys reach it; `stdin` and what says
-    how to treat output are not used then.
+    `passthrough`: it uses our standard streams and our process group, so that the keys of a
+    terminal reach it. Then `stdin` and the options for output are ignored.
     """
     environment = {**_without_start_files(os.environ if env is None else env), **bound.env}
-    options = ["--norc", "--noprofile"] if os.path.basename(shell) == "bash" else []
+    flags = ["--norc", "--noprofile"] if os.path.basename(shell) == "bash" else []
     script, files = bound.script, bound.files
     if len(encode_text(script)) > MAX_ARGUMENT:
         files = (*files, ("PLAIT_SCRIPT", encode_text(f"unset PLAIT_SCRIPT; {script}")))
         script = '. "$PLAIT_SCRIPT"'
-    # `--`, or a script that starts with a dash would be taken for options.
-    argv = [shell, *options, "-c", "--", script]
-    wanted = _Wanted(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
-    return _run_to_end(_Program(argv, cwd, environment, stdin or b"", files), wanted)
+    # `--`: a script that starts with a dash is not an option.
+    argv = [shell, *flags, "-c", "--", script]
+    options = _Options(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
+    return _run_to_end(_Program(argv, cwd, environment, stdin or b"", files), options)
 
 
 def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
-    """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is
-    JSON.
+    """Run a tool: exit code 0 is success, and its output is the data, parsed if it is JSON.
 
-    Output that goes beyond the limit is no data: half of an answer looks like a whole one.
+    Output beyond the limit is an error: half of a result looks like a whole one.
     """
     limits = call.limits
-    wanted = _Wanted(limits.max_output, limits.overflow or False, None, cancel, limits.timeout)
-    why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), wanted)
+    options = _Options(limits.max_output, limits.overflow or False, None, cancel, limits.timeout)
+    why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), options)
     cut = finished.stdout_truncated
     data, log = (None, "") if cut else _data(finished.stdout)
     error = _overflow_message(finished, limits) if cut else _failure(finished, data)
@@ -205,7 +197,7 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Primitiv
     if log:
         metadata["log"] = log
     if why != "ended":
-        ended = _had_to_end(call.argv[0], why, limits.timeout)
+        ended = _stop_error(call.argv[0], why, limits.timeout)
         error = f"{ended.what} ({ended.fix})" if ended.fix else ended.what
         metadata["timed_out" if why == "timeout" else "cancelled"] = True
     if finished.stdout_file and finished.stderr_file:
@@ -225,9 +217,9 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Primitiv
 
 
 def _without_start_files(env: Environment) -> Environment:
-    """The environment without what a shell would run, define or switch on before the script."""
+    """The environment without variables by which a shell runs or defines things at its start."""
     if _START_FILES.isdisjoint(env) and "BASH_FUNC_" not in "\0".join(env):
-        return env  # as nearly always
+        return env  # nearly always
     return {
         k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")
     }
@@ -236,15 +228,14 @@ def _without_start_files(env: Environment) -> Environment:
 _START_FILES = frozenset({"ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4"})
 
 
-# ── what a tool's output means ──────────────────────────────────────────────
+# ── the output of a tool ────────────────────────────────────────────────────
 
 
 def _data(stdout: bytes) -> tuple[Json, str]:
-    """The JSON value that a tool printed, or else its text; and what it printed before its result.
+    """The JSON value or the text that a tool printed, and its log.
 
-    A tool that prints lines for people first and then, on the last line, an object that says
-    `success`, has said how it ended.  Any other last line is text like the rest: of a file of
-    JSON lines that a tool shows, all of them are data.
+    If the last line is an object with `success`, it is the result, and the lines before it are the
+    log. Any other last line is text like the rest: a tool may print a file of JSON lines.
     """
     text = stdout.decode("utf-8", "replace")
     whole = _parse_json(text)
@@ -267,9 +258,9 @@ def _parse_json(text: str) -> Json:
 def _failure(finished: ProcessResult, data: Json) -> str | None:
     """Why a tool failed, in its own words if it has any."""
     if isinstance(data, dict) and data.get("success") is False:
-        said = data.get("error")
-        if isinstance(said, str) and said:
-            return said
+        error = data.get("error")
+        if isinstance(error, str) and error:
+            return error
         return _last_lines(finished.stderr) or "the tool reports that it failed"
     if finished.exit_code == 0:
         return None
@@ -306,7 +297,7 @@ def _signal_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """What is to be run."""
+    """What to run."""
 
     argv: Sequence[str]
     cwd: str | os.PathLike[str] | None
@@ -316,57 +307,57 @@ class _Program:
 
     @property
     def name(self) -> str:
-        return self.argv[0] if self.argv else ""  # whoever starts it refuses that
+        return self.argv[0] if self.argv else ""  # `jobs.start` refuses that
 
     @property
     def whole_env(self) -> Environment:
-        """With the paths by which the child finds its files."""
+        """With the paths of the child's files."""
         if not self.files:
             return self.env
-        paths = {name: f"/dev/fd/{place}" for place, (name, _) in enumerate(self.files, FIRST_FILE)}
+        paths = {name: f"/dev/fd/{fd}" for fd, (name, _) in enumerate(self.files, FIRST_FILE)}
         return {**self.env, **paths}
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """How it is to be treated."""
+class _Options:
+    """How to run it."""
 
     max_output: int
     overflow: bool | str
-    """Is output beyond the limit kept, and if so, in a folder of this name?"""
+    """Whether to keep output beyond the limit in a file, or the folder for it."""
     on_output: OnOutput | None
     cancel: Cancel | None
     timeout: float | None
     grace: float | None = None
-    """Seconds between being asked to end and being forced; None: as everywhere."""
+    """Seconds between SIGTERM and SIGKILL; None: the default."""
     passthrough: bool = False
 
 
-def _run_to_end(program: _Program, wanted: _Wanted) -> ProcessResult:
-    why, finished = _run(program, wanted)
+def _run_to_end(program: _Program, options: _Options) -> ProcessResult:
+    why, finished = _run(program, options)
     if why == "ended":
         return finished
-    error = _had_to_end(program.name, why, wanted.timeout)
+    error = _stop_error(program.name, why, options.timeout)
     if why == "timeout":
-        error.ended = finished  # what it printed is all that tells where it hung
+        error.ended = finished  # only its output shows where it hung
     else:
         finished.remove_files()
     raise error
 
 
-def _run(program: _Program, wanted: _Wanted) -> tuple[Why, ProcessResult]:
-    if not wanted.passthrough:
-        return _run_program(program, wanted)
+def _run(program: _Program, options: _Options) -> tuple[Why, ProcessResult]:
+    if not options.passthrough:
+        return _run_program(program, options)
     with _ignore_interrupts():
-        return _run_program(program, wanted)
+        return _run_program(program, options)
 
 
-def _run_program(program: _Program, wanted: _Wanted) -> tuple[Why, ProcessResult]:
+def _run_program(program: _Program, options: _Options) -> tuple[Why, ProcessResult]:
     started = time.monotonic()
     ours = _Ours()
     try:
-        watch = _Watch(_start(program, ours, wanted), ours, program.stdin, wanted)
-        why = watch.see_through(wanted)
+        watch = _Watch(_start(program, ours, options), ours, program.stdin, options)
+        why = watch.run_to_end(options)
         if watch.refused is not None:
             raise _not_started(program, watch.refused)
         return why, watch.make_result(time.monotonic() - started)
@@ -374,7 +365,7 @@ def _run_program(program: _Program, wanted: _Wanted) -> tuple[Why, ProcessResult
         ours.close()
 
 
-def _had_to_end(program: str, why: Why, timeout: float | None) -> ProcessError:
+def _stop_error(program: str, why: Why, timeout: float | None) -> ProcessError:
     if why == "cancelled":
         return ProcessError(f"'{program}' was ended: the call was cancelled", code="cancelled")
     return ProcessError(
@@ -431,12 +422,12 @@ def _not_started(started: _Program, number: int) -> PlaitError:
 # ── starting ────────────────────────────────────────────────────────────────
 
 
-def _start(program: _Program, ours: _Ours, wanted: _Wanted) -> Job:
-    """Start it; if there are no descriptors for one more, when another has ended."""
+def _start(program: _Program, ours: _Ours, options: _Options) -> Job:
+    """Start it; without free descriptors, wait until another process has ended."""
     sparing = True
     while True:
         try:
-            job = _start_now(program, ours, passthrough=wanted.passthrough, sparing=sparing)
+            job = _start_now(program, ours, passthrough=options.passthrough, sparing=sparing)
         except jobs.NoDescriptors:
             ours.close()
             if _more_descriptors():
@@ -444,9 +435,9 @@ def _start(program: _Program, ours: _Ours, wanted: _Wanted) -> Job:
             if not sparing:
                 raise
             try:
-                sparing = _RUNNING.until_one_ends(wanted.cancel)
+                sparing = _RUNNING.wait_for_end(options.cancel)
             except InterruptedError:
-                raise _had_to_end(program.name, "cancelled", None) from None
+                raise _stop_error(program.name, "cancelled", None) from None
         else:
             ours.counts = _RUNNING
             ours.counts.begin()
@@ -454,13 +445,12 @@ def _start(program: _Program, ours: _Ours, wanted: _Wanted) -> Job:
 
 
 def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bool) -> Job:
-    # A few at a time: two hundred threads that each hold both ends of all pipes run out of
-    # descriptors.
+    # A few at a time: many threads that each have both ends of all pipes need too many descriptors.
     with next(_STARTING):
         theirs: list[int] = []
         try:
             stdio, files = _descriptors(program, ours, theirs, passthrough=passthrough)
-            if sparing and theirs and theirs[-1] >= _SEEMS_MANY:
+            if sparing and theirs and theirs[-1] >= _CHECKED_FROM:
                 _require_spare_descriptors(program.name, theirs[-1])
             ours.job = jobs.start(
                 program.argv,
@@ -478,7 +468,7 @@ def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bo
 
 
 def _require_spare_descriptors(program: str, newest: int) -> None:
-    """The lowest free number is taken first, so the newest tells how many are in use."""
+    """New descriptors get the lowest free number, so the newest shows how many are in use."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -487,7 +477,7 @@ def _require_spare_descriptors(program: str, newest: int) -> None:
 
 
 def _more_descriptors() -> bool:
-    """Take what the system would give us, if that is more than we have."""
+    """Raise our limit as far as the system allows; False if that is not further."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -495,13 +485,13 @@ def _more_descriptors() -> bool:
         return False
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):  # more than the kernel knows of
+    except (ValueError, OSError):  # the kernel allows fewer
         return False
     return True
 
 
 class _Running:
-    """How many processes run, and who waits until one of them ends."""
+    """Counts the running processes, and wakes threads that wait for an end."""
 
     __slots__ = ("count", "lock", "waiting")
 
@@ -520,18 +510,15 @@ class _Running:
             if self.waiting:
                 self.waiting.pop(0).release()
 
-    def until_one_ends(self, cancel: Cancel | None) -> bool:
-        """Wait for it; false if none runs.  An InterruptedError if the call is cancelled
-        meanwhile.
-        """
+    def wait_for_end(self, cancel: Cancel | None) -> bool:
+        """Wait until a process ends; False if none runs. InterruptedError if cancelled."""
         ended = allocate_lock()
         ended.acquire()
         with self.lock:
             if not self.count:
                 return False
             self.waiting.append(ended)
-        # Not only woken: one that was woken and cancelled at once may have taken the turn of
-        # another.
+        # Also polls: a thread that was woken and cancelled at once may have used up the wake-up.
         while not ended.acquire(timeout=CANCEL_PAUSE) and self.count:
             if cancel is not None and cancel.is_set():
                 self._leave(ended)
@@ -548,23 +535,21 @@ _RUNNING: _Running
 _STARTING: Iterator[LockType]
 
 
-def _begin_anew() -> None:
-    """Also after a fork: whoever held a lock, or ran something, is in our parent alone."""
+def _reset() -> None:
+    """Also after a fork: the threads that have locks or processes are in the parent only."""
     global _RUNNING, _STARTING
     _RUNNING = _Running()
     _STARTING = itertools.cycle([allocate_lock() for _ in range(MOST_STARTING)])
 
 
-_begin_anew()
-os.register_at_fork(after_in_child=_begin_anew)
+_reset()
+os.register_at_fork(after_in_child=_reset)
 
 
 def _descriptors(
     program: _Program, ours: _Ours, theirs: list[int], *, passthrough: bool
 ) -> tuple[Stdio, list[int]]:
-    """The child's standard streams and files; its ends of pipes, and ours, are noted to be
-    closed.
-    """
+    """The child's standard streams and files; `ours` and `theirs` get what has to be closed."""
     try:
         stdio = (
             _inherit_stdio(theirs)
@@ -577,7 +562,7 @@ def _descriptors(
 
 
 class _Ours:
-    """Our ends of a process: a job, and pipes; -1 where there is none."""
+    """Our ends of a process: the job, and pipes or -1."""
 
     __slots__ = ("counts", "job", "stderr", "stdin", "stdout")
 
@@ -613,10 +598,10 @@ def _inherit_stdio(theirs: list[int]) -> Stdio:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    return _ours_or_nothing(0, theirs), _ours_or_nothing(1, theirs), _ours_or_nothing(2, theirs)
+    return _own_or_null(0, theirs), _own_or_null(1, theirs), _own_or_null(2, theirs)
 
 
-def _ours_or_nothing(fd: int, theirs: list[int]) -> int:
+def _own_or_null(fd: int, theirs: list[int]) -> int:
     try:
         os.fstat(fd)
     except OSError:  # we were started without it
@@ -626,7 +611,7 @@ def _ours_or_nothing(fd: int, theirs: list[int]) -> int:
 
 
 def _file_with(content: bytes, theirs: list[int]) -> int:
-    """An open file that no directory lists, so that nothing is left of it afterwards."""
+    """An open file without a name, so that nothing is left of it."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("plait")
     else:
@@ -642,11 +627,11 @@ def _file_with(content: bytes, theirs: list[int]) -> int:
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ctrl-C and Ctrl-\\ reach the child as well as us: it decides, and we wait."""
+    """Ctrl-C and Ctrl-\\ reach the child, too: it decides, and we wait."""
     import threading
 
-    in_front = threading.current_thread() is threading.main_thread() and _has_terminal()
-    numbers = (signal.SIGINT, signal.SIGQUIT) if in_front else ()
+    in_foreground = threading.current_thread() is threading.main_thread() and _has_terminal()
+    numbers = (signal.SIGINT, signal.SIGQUIT) if in_foreground else ()
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:
         yield
@@ -656,7 +641,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _has_terminal() -> bool:
-    """Are we in front, at a terminal whose keys send signals to our group?"""
+    """Whether our group is in the foreground of a terminal, whose keys send it signals."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -667,24 +652,24 @@ def _has_terminal() -> bool:
 
 
 class _Watch:
-    """Feeds a process, reads what it prints, and notices its end."""
+    """Writes the input of a process, reads its output, and notices its end."""
 
     __slots__ = (
         "cancel", "err", "exit", "job", "lost", "open", "ours", "out", "over", "poll", "refused", "unsent"
     )  # fmt: skip
 
-    def __init__(self, job: Job, ours: _Ours, stdin: bytes, wanted: _Wanted) -> None:
+    def __init__(self, job: Job, ours: _Ours, stdin: bytes, options: _Options) -> None:
         self.job = job
         self.ours = ours
         self.unsent = memoryview(stdin)
-        self.cancel = wanted.cancel
+        self.cancel = options.cancel
         self.exit: JobReport | None = None
         self.refused: int | None = None
         self.lost: GuardianError | None = None
         self.over = False
         self.poll = select.poll()
         self.poll.register(job, select.POLLIN)
-        limit, overflow, on_output = wanted.max_output, wanted.overflow, wanted.on_output
+        limit, overflow, on_output = options.max_output, options.overflow, options.on_output
         self.out = StreamCapture("stdout", limit, overflow=overflow, on_output=on_output)
         self.err = StreamCapture("stderr", limit, overflow=overflow, on_output=on_output)
         self.open: dict[int, StreamCapture] = {}
@@ -699,26 +684,26 @@ class _Watch:
             if ours.stdin >= 0:
                 self.poll.register(ours.stdin, select.POLLOUT)
 
-    def see_through(self, wanted: _Wanted) -> Why:
-        """Until it ends, or has to be ended."""
+    def run_to_end(self, options: _Options) -> Why:
+        """Serve the process until it ends, or end it."""
         why: Why | None = None
         try:
-            why = self.until_end(wanted.timeout)
-        finally:  # time is up, or somebody interrupts us: nobody else would end it
+            why = self.until_end(options.timeout)
+        finally:  # also after an interrupt: nothing else would end it
             if why is None:
-                self.tell_nobody()
+                self.discard_output()
             if why != "ended":
-                self.end(wanted.grace)
+                self.end(options.grace)
         if self.open:
-            self.end(wanted.grace)  # those who still hold the output open
+            self.end(options.grace)  # processes that keep the output open
         return why
 
     def until_end(self, timeout: float | None) -> Why:
-        """Serve the process until it has ended and all is read, or is read for long enough."""
+        """Serve the process until it has ended and its output is read, or time is up."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.refused is None and (self.exit is None or self.open):
             if self.cancel is not None and self.cancel.is_set():
-                self.serve(0.0)  # what ended before we asked it to has ended by itself
+                self.serve(0.0)  # it may have ended by itself just now
                 return "ended" if self.exit is not None else "cancelled"
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -728,14 +713,14 @@ class _Watch:
             if self.lost is not None:
                 raise self.lost
             if self.exit is not None and not exited:
-                # nearly always to the end, as nobody else is left who could print
-                self.read_what_is_there()
+                # Nearly always this is all, because no other process has the pipe open.
+                self.read_available()
                 until_eof = time.monotonic() + EOF_GRACE
                 deadline = until_eof if deadline is None else min(deadline, until_eof)
         return "ended"
 
     def end(self, grace: float | None) -> None:
-        """End whatever is left of the job, reading on, so that nobody blocks on a full pipe."""
+        """End all processes of the job; read on, so that none blocks on a full pipe."""
         grace = grace_seconds() if grace is None else grace
         cancel, self.cancel = self.cancel, None
         self.job.end(grace)
@@ -744,44 +729,41 @@ class _Watch:
             not (self.over or self.lost or self.refused)
             and (left := deadline - time.monotonic()) > 0
         ):
-            hurried = cancel is not None and getattr(cancel, "at_once", False)
-            if hurried:
+            if cancel is not None and getattr(cancel, "at_once", False):
                 self.job.end(0.0)
                 cancel = None
             self.serve(left if cancel is None else min(left, CANCEL_PAUSE))
-        self.read_what_is_there()
+        self.read_available()
 
-    def read_what_is_there(self) -> None:
-        """What they printed to the last; not more, as somebody who is not of the job may print for
-        ever.
-        """
+    def read_available(self) -> None:
+        """Read what is in the pipes; no more, because another process may print for ever."""
         for fd in list(self.open):
             for _ in range(LAST_READS):
                 if fd not in self.open or not self.receive(fd):
                     break
 
-    def tell_nobody(self) -> None:
-        self.out.forget()
-        self.err.forget()
+    def discard_output(self) -> None:
+        self.out.discard()
+        self.err.discard()
 
     def serve(self, seconds: float | None) -> None:
-        """Wait for something to happen, and see to it."""
+        """Wait for the next event, and handle it."""
         if self.cancel is not None:
             seconds = CANCEL_PAUSE if seconds is None else min(seconds, CANCEL_PAUSE)
-        seconds = jobs.LOOK if seconds is None else min(seconds, jobs.LOOK)
-        # Upwards: a wait that ends a moment too early would be followed by a wait of nothing.
+        seconds = jobs.CHECK if seconds is None else min(seconds, jobs.CHECK)
+        # Rounded up: a wait that ends too early would be followed by a busy loop.
         found = self.poll.poll(seconds * 1000 + 1)
         if not found:
-            self.job.look_after_guardian()
+            self.job.check_guardian()
         for fd, _ in found:
             if fd == self.job.fileno():
-                self.hear()
+                self.receive_reports()
             elif fd == self.ours.stdin:
                 self.send()
             else:
                 self.receive(fd)
 
-    def hear(self) -> None:
+    def receive_reports(self) -> None:
         try:
             reports = self.job.reports()
         except GuardianError as error:
@@ -802,7 +784,7 @@ class _Watch:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            self.unsent = self.unsent[:0]  # it does not want more, which is its right
+            self.unsent = self.unsent[:0]  # it closed its input, which it may
         if not self.unsent:
             with contextlib.suppress(KeyError):  # not registered yet, if all went at once
                 self.poll.unregister(self.ours.stdin)
@@ -810,7 +792,7 @@ class _Watch:
             self.ours.stdin = -1
 
     def receive(self, fd: int) -> bool:
-        """Read once; false if there is nothing to read for now."""
+        """Read once; False if there is nothing to read now."""
         try:
             data = os.read(fd, 65536)
         except BlockingIOError:
@@ -819,7 +801,7 @@ class _Watch:
             self.open[fd].add(data)
         else:
             self.poll.unregister(fd)
-            del self.open[fd]  # closed with the others, when we leave
+            del self.open[fd]  # `_Ours` closes it
         return True
 
     def make_result(self, duration: float) -> ProcessResult:

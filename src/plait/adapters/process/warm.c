@@ -1,13 +1,13 @@
-/* A program that waits before its `main`, and does not begin once but as often as it is told.
+/* Prestarted shells: a program waits before its `main`, and each order forks a child that enters it.
  *
- * Loaded into a shell by LD_PRELOAD, this takes the place of `__libc_start_main`.  What the dynamic loader
- * does for each new process has then been done; orders of the guardian come in on a socket, and for each
- * a child is made which enters `main` with arguments, environment, directory and descriptors of its own.
+ * Loaded into a shell by LD_PRELOAD, this replaces `__libc_start_main`. The dynamic loader has then done
+ * its work. Orders of the guardian come on a socket. For each order we make a child, which enters `main`
+ * with its own arguments, environment, directory and descriptors.
  *
- * Nobody can tell such a child from one that was executed: it is a child of the guardian, not of ours
- * (CLONE_PARENT), leads its own process group, bears the mark of its job, has default signals, and
- * /proc shows its own command line and environment.  Where the kernel lets us not do one of these, we
- * say so at the beginning and are not used.  What it shares with its siblings is the address layout.
+ * Such a child cannot be told from one that was executed. It is a child of the guardian, not of ours
+ * (CLONE_PARENT). It leads its process group, has the mark of its job and default signals, and /proc
+ * shows its command line and environment. If the kernel forbids one of these, we report that at the
+ * beginning and are not used. A child shares only the address layout with its siblings.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,9 +41,9 @@
 struct order {
     uint32_t argv_size, env_size;  /* bytes, every text with its NUL */
     uint32_t argc, envc;
-    uint64_t mark, hard_mark;      /* the limit by which a job is known */
-    uint64_t files, hard_files;    /* descriptors that the child may have */
-    uint32_t first;                /* the place of the first stream that comes with it */
+    uint64_t mark, hard_mark;      /* the resource limit that marks a job */
+    uint64_t files, hard_files;    /* limit of descriptors */
+    uint32_t first;                /* number of the first stream among the descriptors */
     uint32_t unused;
 };
 
@@ -52,14 +52,14 @@ typedef int (*start_function)(main_function, int, char **, void (*)(void), void 
 
 static struct prctl_mm_map memory;
 
-static void say(int64_t number)
+static void reply(int64_t number)
 {
     while (send(CONTROL, &number, sizeof number, MSG_NOSIGNAL) < 0 && errno == EINTR)
         ;
 }
 
-/* What /proc/self/stat says of our memory; a child says the same of its own, but for its arguments. */
-static int know_memory(void)
+/* Our memory map, from /proc/self/stat. A child has the same, apart from its arguments. */
+static int read_memory_map(void)
 {
     static const struct { int field; __u64 *value; } wanted[] = {
         {26, &memory.start_code}, {27, &memory.end_code}, {28, &memory.start_stack},
@@ -88,21 +88,21 @@ static int know_memory(void)
     return 0;
 }
 
-static int show_memory(void)
+static int set_memory_map(void)
 {
     memory.brk = (__u64)syscall(SYS_brk, 0);
     return prctl(PR_SET_MM, PR_SET_MM_MAP, &memory, sizeof memory, 0);
 }
 
-/* Nothing but our socket ends us before the guardian does; a child hears everything again. */
-static void hear_signals(int how)
+/* We block all signals: only the end of our socket ends us. A child unblocks them. */
+static void mask_signals(int how)
 {
     sigset_t all;
     sigfillset(&all);
     sigprocmask(how, &all, NULL);
 }
 
-static char **listed(char **list, char *texts, uint32_t count)
+static char **fill_list(char **list, char *texts, uint32_t count)
 {
     for (uint32_t n = 0; n < count; n++, texts += strlen(texts) + 1)
         *list++ = texts;
@@ -110,7 +110,7 @@ static char **listed(char **list, char *texts, uint32_t count)
     return list;
 }
 
-/* In the child: become the process that was ordered.  The guardian has looked at the order before. */
+/* In the child: become the ordered process. The guardian has checked the order. */
 static void become(const struct order *order, char *texts, const int *given, int count, char ***argv)
 {
     setpgid(0, 0);
@@ -132,28 +132,28 @@ static void become(const struct order *order, char *texts, const int *given, int
     if (lists == MAP_FAILED)
         _exit(127);
     *argv = lists;
-    environ = listed(lists, texts, order->argc);
-    listed(environ, texts + order->argv_size, order->envc);
+    environ = fill_list(lists, texts, order->argc);
+    fill_list(environ, texts + order->argv_size, order->envc);
     memory.arg_start = (__u64)(uintptr_t)texts;
     memory.arg_end = memory.env_start = memory.arg_start + order->argv_size;
     memory.env_end = memory.env_start + order->env_size;
-    show_memory();
+    set_memory_map();
     program_invocation_name = (*argv)[0];
     char *slash = strrchr((*argv)[0], '/');
     program_invocation_short_name = slash == NULL ? (*argv)[0] : slash + 1;
-    hear_signals(SIG_UNBLOCK);
+    mask_signals(SIG_UNBLOCK);
 }
 
-/* Waits for orders; comes back in a child, with its arguments. */
+/* Wait for orders. Returns in a child, with its arguments. */
 static void wait_for_orders(char ***argv, int *argc)
 {
     char *room = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room == MAP_FAILED || know_memory() != 0 || show_memory() != 0) {
-        say(-1);
+    if (room == MAP_FAILED || read_memory_map() != 0 || set_memory_map() != 0) {
+        reply(-1);
         _exit(1);
     }
-    hear_signals(SIG_BLOCK);
-    say(VERSION);
+    mask_signals(SIG_BLOCK);
+    reply(VERSION);
     for (;;) {
         union { char bytes[CMSG_SPACE(MOST_DESCRIPTORS * sizeof(int))]; struct cmsghdr aligned; } control;
         struct iovec part = {room, ROOM};
@@ -172,7 +172,7 @@ static void wait_for_orders(char ***argv, int *argc)
         }
         struct order *order = (struct order *)room;
         long pid = -1;
-        errno = EMFILE; /* why a descriptor may be missing */
+        errno = EMFILE; /* a descriptor may be missing */
         if (!(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) && count > 0)
             pid = syscall(SYS_clone, CLONE_PARENT, NULL, NULL, NULL, NULL);
         if (pid == 0) {
@@ -180,8 +180,8 @@ static void wait_for_orders(char ***argv, int *argc)
             *argc = (int)order->argc;
             return;
         }
-        say(pid < 0 ? -errno : pid);
-        madvise(room, ROOM, MADV_DONTNEED); /* the next one shall not find what this one was told */
+        reply(pid < 0 ? -errno : pid);
+        madvise(room, ROOM, MADV_DONTNEED); /* the next child must not see the data of this one */
         for (int n = 0; n < count; n++)
             close(given[n]);
     }

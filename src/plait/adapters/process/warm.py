@@ -1,11 +1,11 @@
-"""A shell that waits before its `main`, and begins as often as it is told: what `exec` costs is
-paid once.
+"""Prestarted shells: a shell waits before its `main`, and each order forks a child that enters it.
 
-`libwarm.so`, made of `warm.c` where there is a C compiler, does the waiting; this is
-the guardian's end.  Whoever is started so is a child of the guardian like any other:
-nobody can tell the difference, or it is not done (see decision 23).
+So the cost of `exec` is paid once. `libwarm.so` (made from `warm.c` where there is a C compiler)
+does the waiting; this module is the guardian's end. Such a child is a child of the guardian and
+cannot be told from one that was executed; where that is impossible, the shell is executed (see
+decision 23).
 
-Like the guardian it is imported alone, without Plait.
+Like the guardian, this module is imported alone, without Plait.
 """
 
 from __future__ import annotations
@@ -24,47 +24,45 @@ else:
 
 LIBRARY: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libwarm.so")
 SHELLS: Final = frozenset([b"sh", b"dash", b"bash"])
-"""Programs whose beginning is short besides what the loader does for them."""
+"""Programs whose start is short apart from the dynamic loader."""
 MOST_DESCRIPTORS: Final = 40
-"""That come with an order: the directory, streams and files; the same as in warm.c."""
+"""In one order: directory, streams and files. The same number is in warm.c."""
 MOST_BYTES: Final = 64 * 1024
-"""Of an order; longer ones are rare, and `exec` has its own limits for them."""
+"""Of one order; longer ones are rare, and are executed."""
 PATIENCE: Final = 5.0
-"""Seconds for an answer, which takes microseconds."""
+"""Seconds to wait for a reply, which takes microseconds."""
 
 VERSION: Final = 1
-"""Of orders; a library that was made of an older warm.c says another."""
+"""Of orders; a library from another warm.c reports another one."""
 CONTROL: Final = 3
-"""Its descriptor of the socket on which orders come."""
+"""The shell's descriptor of the socket for orders."""
 ORDER: Final = struct.Struct("=IIIIQQQQIxxxx")
-"""Bytes of argv and of env, their counts, mark and its hard limit, descriptors and theirs, first
-stream.
-"""
-ANSWER: Final = struct.Struct("=q")
-"""Its pid, or the errno below zero."""
-# The loader and the C library read these before `main`, which was done long ago.
+"""Bytes of argv and env, their counts, mark and hard limit, file limit and hard limit, stream."""
+REPLY: Final = struct.Struct("=q")
+"""The pid, or -errno."""
+# The loader and the C library read these before `main`, so the program has to be executed.
 _READ_BEFORE: Final = (b"\0LD_", b"\0MALLOC_", b"\0GLIBC_")
 
 
 class Lost(OSError):
-    """It was told to begin, and nobody knows whether it did."""
+    """An order was sent, and it is unknown whether a process runs."""
 
 
 class _Gone(Exception):
-    """It cannot be told anything any more; nothing was begun."""
+    """The shell has ended before it got the order: nothing runs."""
 
 
 class PrestartedShells:
-    """Those that wait, by program."""
+    """The waiting shells, by program."""
 
     Lost = Lost
 
     def __init__(self, default_signals: Sequence[int], mark: Callable[[int], None]) -> None:
-        """`mark`: given the pid of a new one, makes it known as ours."""
+        """`mark` gets the pid of each new shell, and marks it as ours."""
         self._default_signals = default_signals
         self._mark = mark
         self._shells: dict[bytes, _Shell | None] = {}
-        """None: this one cannot."""
+        """None: this program cannot be prestarted."""
 
     def begin(
         self,
@@ -77,10 +75,10 @@ class PrestartedShells:
         mark: tuple[int, int],
         files: tuple[int, int],
     ) -> int | None:
-        """The pid of a shell that has begun; None: this one has to be executed.
+        """The pid of a new shell; None: the program has to be executed.
 
-        `env`: variables with NUL between them.  The descriptors are those of its directory, of its
-        streams from `first` on, and of its files.
+        `env`: variables with NUL between them. `descriptors`: the directory, the streams from
+        `first` on, and the files.
         """
         if program.rpartition(b"/")[2] not in SHELLS or len(descriptors) > MOST_DESCRIPTORS:
             return None
@@ -104,20 +102,20 @@ class PrestartedShells:
             self._forget(program)
 
     def _find(self, program: bytes) -> _Shell | None:
-        """One of the very program that stands there now."""
+        """A shell of the file that is at this path now."""
         identity = _identity(program)
         if program in self._shells:
-            known = self._shells[program]
-            if known is None or known.identity == identity:
-                return known
+            shell = self._shells[program]
+            if shell is None or shell.identity == identity:
+                return shell
             self._forget(program)
         try:
-            made = self._shells[program] = _Shell(program, identity, self._default_signals)
+            new = self._shells[program] = _Shell(program, identity, self._default_signals)
         except (OSError, _Gone):
             self._shells[program] = None
             return None
-        self._mark(made.pid)
-        return made
+        self._mark(new.pid)
+        return new
 
     def _forget(self, program: bytes) -> None:
         shell = self._shells.pop(program, None)
@@ -126,10 +124,10 @@ class PrestartedShells:
 
 
 class _Shell:
-    """A process that waits, and the socket to it."""
+    """A waiting shell, and the socket to it."""
 
     def __init__(self, program: bytes, identity: Identity, default_signals: Sequence[int]) -> None:
-        """An OSError if it cannot be executed; `_Gone` if it does not say that it waits."""
+        """OSError if it cannot be executed; `_Gone` if it does not report that it waits."""
         self.identity = identity
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -149,8 +147,8 @@ class _Shell:
         finally:
             theirs.close()
         self._socket.settimeout(PATIENCE)
-        # What waits may be the interpreter of a script that has the name of a shell.
-        if self._answer() != VERSION or _identity(b"/proc/%d/exe" % self.pid) != identity:
+        # A script with the name of a shell would be run by its interpreter.
+        if self._reply() != VERSION or _identity(b"/proc/%d/exe" % self.pid) != identity:
             self.close()
             raise _Gone
 
@@ -160,23 +158,23 @@ class _Shell:
             self._socket.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError:
             raise _Gone from None
-        pid = self._answer()
+        pid = self._reply()
         if pid is None:
-            raise Lost(errno.EIO, "it is not known what has begun")
+            raise Lost(errno.EIO, "it is unknown whether a process runs")
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         return pid
 
     def close(self) -> None:
-        """It ends by itself when nobody can tell it anything."""
+        """The shell ends by itself when its socket is closed."""
         self._socket.close()
 
-    def _answer(self) -> int | None:
+    def _reply(self) -> int | None:
         try:
-            answer = self._socket.recv(ANSWER.size)
+            reply = self._socket.recv(REPLY.size)
         except OSError:
             return None
-        number: int | None = ANSWER.unpack(answer)[0] if len(answer) == ANSWER.size else None
+        number: int | None = REPLY.unpack(reply)[0] if len(reply) == REPLY.size else None
         return number
 
 
@@ -184,8 +182,8 @@ Identity = tuple[int, int, int, int]
 
 
 def _identity(program: bytes) -> Identity:
-    seen = os.stat(program)
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+    status = os.stat(program)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _order(
@@ -195,14 +193,14 @@ def _order(
     mark: tuple[int, int],
     files: tuple[int, int],
 ) -> bytes | None:
-    """An order as bytes; None if such a process has to be executed."""
+    """An order as bytes; None if the program has to be executed."""
     arguments = b"\0".join((*argv, b""))
-    # NUL behind each; and before each, where names are looked for.
+    # NUL after each variable, and before each, so that names can be found.
     variables = b"\0" + env + b"\0" if env else b"\0"
     size = ORDER.size + len(arguments) + len(variables)
     if size > MOST_BYTES or any(name in variables for name in _READ_BEFORE):
         return None
-    # As the kernel has limits: none is the largest number.
+    # As in the kernel: no limit is the largest number.
     limits = [number & 0xFFFF_FFFF_FFFF_FFFF for number in (*mark, *files)]
     count = variables.count(b"\0") - 1
     head = ORDER.pack(len(arguments), len(variables) - 1, len(argv), count, *limits, first)
