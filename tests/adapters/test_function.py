@@ -235,7 +235,7 @@ def test_a_stream_that_a_tool_takes_from_plait_is_put_back_and_the_tool_has_fail
     line: str, taken: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A function of another test whose time was up may still run; until it ends, ours stand over all streams.
-    monkeypatch.setattr(function, "_CAUGHT", function._Catcher())
+    monkeypatch.setattr(function, "_STREAMS", function._Streams())
     before = (sys.stdin, sys.stdout, sys.stderr, *(os.fstat(fd).st_ino for fd in (0, 1, 2)))
     returned = run(body("import io, os", line, "return 1"))
     assert (

@@ -115,8 +115,8 @@ def test_a_process_that_cannot_be_started_for_want_of_something_is_no_fault_of_i
 
     limit = start_error("sh", number)
     assert (limit and limit.code) == code
-    no_fault = _not_started("server", number).no_fault
-    assert (no_fault and no_fault.code) == code
+    cause = _not_started("server", number).error
+    assert (cause and cause.code) == code
 
 
 def test_no_file_is_blamed_for_what_the_machine_is_short_of() -> None:

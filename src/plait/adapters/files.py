@@ -1,8 +1,7 @@
-"""Reads and writes files below a folder, and never outside it, whatever links say in the meantime.
+"""Reads and writes files below a folder, and never outside it, whatever links are made meanwhile.
 
-The way to a file is walked component by component, each opened without
-following links.  A file is put in place whole: written beside its place, synced
-and renamed, so that whoever looks sees the old one or the new one.
+Each component of a path is opened without following links. A file is written under another name,
+synced and renamed, so that a reader sees the old one or the new one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def read_file(root: str, path: str, *, directory: str) -> bytes:
     """A file below `root`; a relative path starts at `directory`."""
-    *folders, name = _steps_to(root, path, directory)
+    *folders, name = _components(root, path, directory)
     try:
         with (
             _folder(root, folders) as folder,
@@ -56,8 +55,8 @@ def write_file(
     mode: int | None = None,
     create_dirs: bool = False,
 ) -> str:
-    """Put a whole file in place, at once or not at all; its full path."""
-    *folders, name = _steps_to(root, path, directory)
+    """Write a file, completely or not at all; returns its full path."""
+    *folders, name = _components(root, path, directory)
     try:
         with _folder(root, folders, create=create_dirs) as folder:
             _put(folder, name, data, mode)
@@ -67,7 +66,7 @@ def write_file(
     return os.path.join(root, *folders, name)
 
 
-def _steps_to(root: str, path: str, directory: str) -> list[str]:
+def _components(root: str, path: str, directory: str) -> list[str]:
     """The names between the root and a file."""
     if "\0" in path or not path:
         raise InputError(
@@ -75,36 +74,36 @@ def _steps_to(root: str, path: str, directory: str) -> list[str]:
         )
     full = os.path.normpath(os.path.join(os.path.realpath(directory), path))
     top = os.path.realpath(root)
-    steps = os.path.relpath(full, top).split(os.sep)
-    if steps[0] in (os.pardir, os.curdir):
+    names = os.path.relpath(full, top).split(os.sep)
+    if names[0] in (os.pardir, os.curdir):
         raise InputError(
             "this file is outside the project",
             fix="name a file below the project",
             code="file-outside",
         )
-    return steps
+    return names
 
 
 @contextlib.contextmanager
-def _folder(root: str, steps: list[str], *, create: bool = False) -> Iterator[int]:
-    held = os.open(os.path.realpath(root), _FOLDER)
+def _folder(root: str, names: list[str], *, create: bool = False) -> Iterator[int]:
+    folder = os.open(os.path.realpath(root), _FOLDER)
     try:
-        for step in steps:
+        for name in names:
             if create:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(step, dir_fd=held)
-            inner = os.open(step, _FOLDER, dir_fd=held)
-            os.close(held)
-            held = inner
-        yield held
+                    os.mkdir(name, dir_fd=folder)
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder
     finally:
-        os.close(held)
+        os.close(folder)
 
 
 def _put(folder: int, name: str, data: bytes | memoryview, mode: int | None) -> None:
-    beside = f".{name[:100]}.{os.urandom(6).hex()}"
+    temporary = f".{name[:100]}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(beside, flags, 0o666, dir_fd=folder)
+    handle = os.open(temporary, flags, 0o666, dir_fd=folder)
     try:
         try:
             left = memoryview(data)
@@ -117,30 +116,30 @@ def _put(folder: int, name: str, data: bytes | memoryview, mode: int | None) -> 
             os.fsync(handle)
         finally:
             os.close(handle)
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
         raise
     os.fsync(folder)
 
 
 def _file_mode(folder: int, name: str) -> int | None:
-    """A file that is replaced keeps its permissions."""
+    """The permissions of the file that is replaced."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
     except FileNotFoundError:
         return None
 
 
-def _file_error(path: str, error: OSError, done: str) -> InputError:
+def _file_error(path: str, error: OSError, verb: str) -> InputError:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         why, fix = (
             "a link, or a file where a folder should be, is in the way",
             "name a plain file below it",
         )
-    elif error.errno == errno.ENOENT and done == "written":
+    elif error.errno == errno.ENOENT and verb == "written":
         why, fix = "its folder does not exist", "create it, or say create_dirs: true"
     else:
         why, fix = os.strerror(error.errno or 0), "look at the name and its permissions"
-    return InputError(f"'{path}' cannot be {done}: {why}", fix=fix, code="file")
+    return InputError(f"'{path}' cannot be {verb}: {why}", fix=fix, code="file")

@@ -1,21 +1,18 @@
 """Call a Python function of a verified file, in this process.
 
-The bytes that were verified are the ones compiled; each call runs them in a
-module of its own, so that no call sees what another one left.  What the tool
-prints is caught for its own call alone, whichever threads print at the same
-time; what it raises is a failed result, and so is `sys.exit`, `os._exit`, and a
-standard stream of Plait that it replaced or closed: that is put back.
+The verified bytes are the ones that are compiled. Each call runs them in a new module, so that no
+call sees what another one left. Text that the tool prints goes to the log of its call, whichever
+threads print at the same time. An exception is a failed result; so are `sys.exit`, `os._exit`, and
+a standard stream of Plait that the tool replaced or closed, which is put back.
 
-What a process would keep apart is shared here: the environment, the working
-folder and the modules are those of Plait.  Out of reach are text that goes round
-`sys.stdout` (a child process, a C library), text of threads that the tool itself
-starts, processes that it leaves behind, a crash of the interpreter, and a call
-whose time is up.  Python cannot end a thread: we stop waiting for it, and it goes
-on unseen until it returns.  Whoever needs more is a script (python/script).
+Environment, working directory and modules are shared with Plait. Not captured are text that does
+not go through `sys.stdout` (child processes, C libraries), text of threads that the tool starts,
+processes that it leaves behind, and a crash of the interpreter. Python cannot end a thread: after
+the timeout we stop waiting, and the call goes on until it returns. A tool that needs more isolation
+is a script (python/script).
 
-Every call runs in a worker thread, also because Ctrl-C then reaches us and not
-the tool.  Workers are kept for the next call: measured on a busy machine, a new
-thread costs 206 µs, a waiting one 19 µs.
+Every call runs in a worker thread, so that Ctrl-C reaches us and not the tool. Workers are kept: on
+a busy machine a new thread costs 206 µs, a waiting one 19 µs.
 """
 
 from __future__ import annotations
@@ -44,19 +41,19 @@ MAX_FRAMES: Final = 3
 
 
 def call_function(call: FunctionCall) -> PrimitiveResult:
-    """Run the function to its end, or to the end of its time."""
+    """Run the function until it returns, or until its timeout."""
     started = time.monotonic()
     log = _Log(call.limits.max_output)
-    catcher = _CAUGHT
-    job = _Job(lambda: _outcome(call, log, catcher))
-    catcher.enter(log)
+    streams = _STREAMS
+    job = _Job(lambda: _outcome(call, log, streams))
+    streams.enter(log)
     try:
-        _hand_over(job)
+        _submit(job)
     except BaseException:  # no thread can be started
-        catcher.leave(log)
+        streams.leave(log)
         raise
     if not job.wait(call.limits.timeout):
-        catcher.abandon(log)
+        streams.abandon(log)
         outcome = _Outcome(error=_too_long(call), metadata={"timed_out": True})
     elif job.interrupted is not None:
         raise job.interrupted
@@ -80,7 +77,7 @@ class _Outcome:
     error: str | None = None
     metadata: dict[str, Json] = field(default_factory=dict)
     cut_short: PlaitError | None = None
-    """Not by what it does: no outcome of it."""
+    """An error of Plait or of the machine: the call has no outcome."""
 
 
 def _too_long(call: FunctionCall) -> str:
@@ -93,12 +90,12 @@ def _too_long(call: FunctionCall) -> str:
 # ── in the worker ────────────────────────────────────────────────────────
 
 
-def _outcome(call: FunctionCall, log: _Log, catcher: _Catcher) -> _Outcome:
+def _outcome(call: FunctionCall, log: _Log, streams: _Streams) -> _Outcome:
     _current.log = log
     try:
         outcome = _call_outcome(call)
     finally:
-        taken = catcher.leave(log)
+        taken = streams.leave(log)
         _current.log = None
     if taken:
         what = " and ".join(taken)
@@ -117,9 +114,9 @@ def _call_outcome(call: FunctionCall) -> _Outcome:
         return _Outcome(cut_short=error)
     except PlaitError as error:
         return _Outcome(error=str(error))
-    except BaseException as error:  # whatever a tool raises ends the tool, not Plait
+    except BaseException as error:  # it ends the tool, not Plait
         return _Outcome(
-            error=_complaint(error, [call.path, *(it.path for it in call.beside.values())])
+            error=_error_text(error, [call.path, *(it.path for it in call.beside.values())])
         )
 
 
@@ -141,29 +138,27 @@ def _result(call: FunctionCall) -> Json:
 def _await_result(result: Any) -> Json:
     if not hasattr(result, "__await__"):
         return result
-    from plait.adapters.mcp.client import run_to_end  # all that is asynchronous stands there
+    from plait.adapters.mcp.client import run_to_end  # the only module with asyncio
 
     return run_to_end(result)
 
 
 def _make_outcome(result: Json) -> _Outcome:
-    """The result as plain data, detached from the tool's own objects; `success: false` in it is a
-    failure.
-    """
+    """The result as plain data, without objects of the tool; `success: false` is a failure."""
     try:
         data = deep_copy(result)
     except ValueRefusedError as error:
         return _Outcome(error=f"the function returned something that is not JSON: {error.what}")
     if isinstance(data, dict) and data.get("success") is False:
-        said = data.get("error")
-        return _Outcome(
-            data, said if isinstance(said, str) and said else "the tool reports that it failed"
-        )
+        error_text = data.get("error")
+        if not isinstance(error_text, str) or not error_text:
+            error_text = "the tool reports that it failed"
+        return _Outcome(data, error_text)
     return _Outcome(data)
 
 
 def _copy_value(value: Json) -> Json:
-    """A tool may change its parameters; the caller's stay as they are."""
+    """A tool may change its parameters, so it gets a copy."""
     if isinstance(value, dict):
         return {key: _copy_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -175,33 +170,31 @@ _CALLS = itertools.count(1)
 
 
 def _fresh_module(call: FunctionCall) -> ModuleType:
-    """A module that only this call knows; listed while it runs, because dataclasses and pickle look
-    there.
-    """
+    """A module for one call; it is in `sys.modules` for dataclasses and pickle."""
     module = ModuleType(f"plait_tool_{call.digest[:12]}_{next(_CALLS)}")
     module.__file__ = call.file or call.path
     sys.modules[module.__name__] = module
     return module
 
 
-def _complaint(error: BaseException, own: Collection[str]) -> str:
+def _error_text(error: BaseException, own: Collection[str]) -> str:
     """The error's type and message, and the last places it came through."""
     name = type(error).__name__
     try:
-        said = str(error)
-    except BaseException:  # a message can be code, too
-        said = ""
+        text = str(error)
+    except BaseException:  # `__str__` is code, too
+        text = ""
     if isinstance(error, SystemExit):
-        name, said = getattr(error, "called", "sys.exit"), "" if error.code is None else said
+        name, text = getattr(error, "called", "sys.exit"), "" if error.code is None else text
     places = _places(error.__traceback__, own)
     if isinstance(error, SyntaxError) and error.filename in own:
         places = [f"{error.filename}:{error.lineno}"]
-        said = error.msg
-    return "\n".join([f"{name}: {said}" if said else name, *(f"  at {place}" for place in places)])
+        text = error.msg
+    return "\n".join([f"{name}: {text}" if text else name, *(f"  at {place}" for place in places)])
 
 
 def _places(traceback: TracebackType | None, paths: Collection[str]) -> list[str]:
-    """The tool's own last frames, and the one that raised if that is somebody else's."""
+    """The tool's last frames, and the frame that raised if it is outside the tool."""
     frames: list[tuple[str, int, str]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -216,7 +209,7 @@ def _places(traceback: TracebackType | None, paths: Collection[str]) -> list[str
 
 
 class _Job:
-    """Work for a worker, and the way to wait for it."""
+    """Work for a worker thread."""
 
     __slots__ = ("_done", "_work", "interrupted", "result")
 
@@ -252,12 +245,12 @@ class _Worker:
                 job = self.inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 with _IDLE_LOCK:
-                    if self not in _IDLE:  # somebody has just chosen us: a job is on its way
+                    if self not in _IDLE:  # `_submit` has just chosen this worker
                         continue
                     _IDLE.remove(self)
                 return
             job.do()
-            # Idle before the caller wakes, so that its next call finds us.
+            # Before the caller wakes, so that its next call finds this worker.
             with _IDLE_LOCK:
                 stays = len(_IDLE) < MAX_IDLE
                 if stays:
@@ -272,29 +265,27 @@ _IDLE: list[_Worker] = []
 _IDLE_LOCK = threading.Lock()
 
 
-def _hand_over(job: _Job) -> None:
+def _submit(job: _Job) -> None:
     with _IDLE_LOCK:
         worker = _IDLE.pop() if _IDLE else None
     (worker or _Worker()).inbox.put(job)
 
 
-def _forget_workers() -> None:
-    """After a fork: threads stay behind in the parent, and a lock could have been held."""
-    global _IDLE_LOCK, _CAUGHT
+def _reset() -> None:
+    """After a fork: threads are in the parent only, and locks may be taken."""
+    global _IDLE_LOCK, _STREAMS
     _IDLE.clear()
     _IDLE_LOCK = threading.Lock()
-    _CAUGHT = _Catcher()
+    _STREAMS = _Streams()
     _current.log = None
     os._exit = _EXIT
 
 
-# ── what the tool prints ─────────────────────────────────────────────────
+# ── output ───────────────────────────────────────────────────────────────
 
 
 class _Log:
-    """The text of one call, both streams in their order, bounded; made when the tool first asks for
-    it.
-    """
+    """The output of one call, both streams in order, limited; made at the first use."""
 
     __slots__ = ("_bytes", "_most", "_streams")
 
@@ -304,7 +295,7 @@ class _Log:
         self._streams: dict[str, TextIO] | None = None
 
     def stream(self, name: str) -> TextIO:
-        """What stands for `sys.stdin`, `sys.stdout` or `sys.stderr`."""
+        """The stream for `sys.stdin`, `sys.stdout` or `sys.stderr`."""
         if self._streams is None:
             self._bytes = _Bounded(self._most)
             both = io.TextIOWrapper(
@@ -339,16 +330,14 @@ class _Bounded(io.BytesIO):
         return length
 
     def close(self) -> None:
-        """Stays open: a tool that closes its stdout has printed what it has printed."""
+        """Stays open: what a tool printed before it closed its stdout stays."""
 
 
 _current = threading.local()
 
 
 class _Routed:
-    """A standard stream that leads to the log of the running call, and to `real` for everybody
-    else.
-    """
+    """A standard stream: in a call it leads to the log of the call, elsewhere to `real`."""
 
     def __init__(self, real: TextIO, name: str) -> None:
         self.real = real
@@ -379,9 +368,7 @@ class _Exited(SystemExit):
 
 
 def _exit_of_tool(status: int) -> NoReturn:
-    """Stands for `os._exit` while tools run: theirs must not end Plait, and look like its
-    success.
-    """
+    """Replaces `os._exit` while tools run: a tool must not end Plait, with exit code 0 perhaps."""
     if getattr(_current, "log", None) is None:
         _EXIT(status)
     raise _Exited(status)
@@ -390,8 +377,8 @@ def _exit_of_tool(status: int) -> NoReturn:
 _EXIT: Final = os._exit
 
 
-class _Catcher:
-    """Puts the routed streams in place while calls run, and takes them away with the last one."""
+class _Streams:
+    """Installs the routed streams with the first call, and removes them with the last one."""
 
     def __init__(self) -> None:
         self._awaited: set[_Log] = set()
@@ -408,25 +395,21 @@ class _Catcher:
                 os._exit = _exit_of_tool
             self._awaited.add(log)
             for name, placed in self._placed.items():
-                standing = getattr(sys, name)
-                # Somebody else (a test, a notebook) may have put a stream of their own over ours.
-                if standing is not None and not isinstance(standing, _Routed):
-                    placed.append(_Routed(standing, name))
+                current = getattr(sys, name)
+                # A test or a notebook may have replaced our stream.
+                if current is not None and not isinstance(current, _Routed):
+                    placed.append(_Routed(current, name))
                     setattr(sys, name, placed[-1])
 
     def abandon(self, log: _Log) -> None:
-        """The caller no longer waits for this call; from now on other streams may stand for good
-        reason.
-        """
+        """The caller no longer waits: from now on other code may replace streams."""
         with self._lock:
             if log in self._awaited:  # otherwise it has just returned
                 self._awaited.remove(log)
                 self._abandoned.add(log)
 
     def leave(self, log: _Log) -> list[str]:
-        """What had to be put back because a tool took it away; an abandoned call puts nothing
-        back.
-        """
+        """Put back what a tool took away, and return its names; not for an abandoned call."""
         with self._lock:
             taken = []
             if log in self._awaited:
@@ -440,9 +423,9 @@ class _Catcher:
     def _put_back(self) -> list[str]:
         taken = [f"descriptor {fd}" for fd, kept in self._descriptors.items() if kept.put_back(fd)]
         for name, placed in self._placed.items():
-            standing = getattr(sys, name)
-            # While others run, one of them may stand in for a stream for a while (redirect_stdout).
-            lost = placed and (standing is None if self._awaited else standing not in placed)
+            current = getattr(sys, name)
+            # While other calls run, one of them may use `redirect_stdout`.
+            lost = placed and (current is None if self._awaited else current not in placed)
             if lost:
                 setattr(sys, name, placed[-1])
                 taken.append(f"sys.{name}")
@@ -464,7 +447,7 @@ class _Catcher:
 
 
 class _Descriptor:
-    """A standard descriptor as it was, to be put back if a tool closes it."""
+    """A copy of a standard descriptor, in case a tool closes it."""
 
     def __init__(self, fd: int) -> None:
         self._identity = _identity(fd)
@@ -491,7 +474,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-_CAUGHT = _Catcher()
+_STREAMS = _Streams()
 
 
-os.register_at_fork(after_in_child=_forget_workers)
+os.register_at_fork(after_in_child=_reset)

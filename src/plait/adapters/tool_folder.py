@@ -1,12 +1,12 @@
-"""Modules that lie beside a function's file, imported from verified bytes and for one call.
+"""Imports of files beside a function's file, from verified bytes and for one call.
 
-`import helper` in a function means the file beside it, as in a script.  The module belongs to
-the call: its name stands below the module of the tool, so that two tools may have two helpers of
-one name, and it goes when the call ends.  Only import statements of the tool and of what it
-imported look here; an installed module that imports something finds what it always finds.
+`import helper` in a function means the file beside it, as in a script. The module belongs to the
+call: its name is below the tool's module, so two tools may have helpers of the same name, and it
+goes when the call ends. Only the tool and its own modules import from there; an installed module
+does not.
 
-As for a script, a file or package beside the tool comes before an installed one of its name, and
-a folder without `__init__.py` after it.
+As in a script, a file or package beside the tool comes before an installed one of the same name,
+and a folder without `__init__.py` after it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MAX_COMPILED: Final = 256
 
 @lru_cache(MAX_COMPILED)
 def compile_code(path: str, code: bytes) -> CodeType:
-    # Found by the bytes themselves: a digest that does not fit them could name other code.
+    # The bytes are the cache key: a wrong digest could name other code.
     return compile(code, path, "exec", dont_inherit=True)
 
 
 @contextmanager
 def sibling_imports(call: FunctionCall, module: ModuleType) -> Iterator[None]:
-    """Let a module of this call import what lies beside it; afterwards nothing of it is left."""
+    """Within this, a module imports the files beside it. Afterwards they are gone."""
     root = module.__name__  # which the tool may change
     if call.beside:
         _CALLS[root] = beside = _Beside(root, call.beside)
@@ -46,7 +46,7 @@ def sibling_imports(call: FunctionCall, module: ModuleType) -> Iterator[None]:
     finally:
         sys.modules.pop(root, None)
         if _CALLS.pop(root, None) is not None:
-            # A list at once: other threads import meanwhile.
+            # A copy, because other threads import meanwhile.
             for name in list(sys.modules):
                 if name.startswith(f"{root}."):
                     sys.modules.pop(name, None)
@@ -81,8 +81,7 @@ class _Beside:
     def _own(
         self, name: str, globals: Any, locals: Any, fromlist: Sequence[str] | None
     ) -> ModuleType:
-        # Who asks for nothing of a module would get the first part of its name, which here is the
-        # tool.
+        # Without a fromlist, `__import__` returns the first part of the name: the tool.
         found = builtins.__import__(
             f"{self.root}.{name}", globals, locals, fromlist or ("__name__",), 0
         )

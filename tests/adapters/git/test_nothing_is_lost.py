@@ -262,7 +262,7 @@ def test_a_place_that_the_repository_does_not_list_is_left_alone_and_the_item_ha
     known = place.journal.step("map/item:a")
     assert known is not None
     assert failure_of(known.outcome).message.startswith(
-        f"{kept}: the folder of an item is no worktree of the repository any more\n"
+        f"{kept}: the folder of an item is no longer a worktree of the repository\n"
     )
     assert (kept / "work").read_text() == "work\n"
     place.life()

@@ -1,8 +1,7 @@
-"""Folders in which the items of a map work apart from each other: git worktrees, or copies of
-files.
+"""Private folders for the items of a map: git worktrees, or copies of files.
 
-A worktree stands below the folder of its run and has a branch of its own; both are named by us.
-What is in it is never dropped: it is merged, or its branch and folder stay.
+A worktree is below the folder of its run and has a branch; Plait names both. Its content is never
+dropped: it is merged, or its branch and folder stay.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""A working tree of the user's, brought from one commit to another; local changes stay, or nothing
-happens.
+"""Moves a working tree of the user from one commit to another, and never overwrites local changes.
 
-git does the same when it fast-forwards, but takes files that it ignores for worthless; here they
-stay, too. `index.lock` is held from before the branch moves until the tree has gone along, so
-nobody commits in between. It is a file that says whose it is, from its first moment to its last: a
-run that was killed in the middle knows its own lock, and the files that it had put in place or only
-begun to write, and goes on.
+git's fast-forward treats ignored files as worthless; here they stay, too. `index.lock` is taken
+before the branch moves and released when the tree has followed, so no commit can come in between.
+The lock file says which run made it. So a run that was killed in the middle recognises its lock,
+and the files that it had written or half written, and continues.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ PIECE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What becomes of one file."""
+    """The change of one file between two commits."""
 
     mode: bytes
     blob: bytes
@@ -36,7 +34,7 @@ class _Change:
 
     @property
     def entry(self) -> bytes:
-        """As `update-index --index-info` reads it; without a mode the file is not there."""
+        """A line for `update-index --index-info`; mode 0 removes the file."""
         return (
             (b"0" if self.status == b"D" else self.mode)
             + b" "
@@ -56,17 +54,17 @@ class Checkout:
         self._index = os.path.join(administration, "index")
         self._lock = f"{self._index}.lock"
         self._own = f"{self._index}.plait-{mark}"
-        """Our copy of the index.  It is beside the index, whose place it takes in the end."""
+        """Our copy of the index; in the end it replaces the index."""
         self._inside = GitLocation(administration, path, self._own)
         self._is_behind = False
-        """The branch has moved, and the tree could not go along: a commit there would undo that."""
+        """The branch has moved and the tree has not: a commit there would undo the merge."""
 
     # ── the lock ─────────────────────────────────────────────────────────
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Nobody else changes the tree's index meanwhile."""
-        self._release()  # of an earlier life: only one engine works on a run
+        """Within this, no other process changes the index of the tree."""
+        self._release()  # left by an earlier run attempt: only one engine has the run
         self._take_lock()
         try:
             yield
@@ -76,7 +74,7 @@ class Checkout:
             self._drop_own()
 
     def _release(self) -> None:
-        """Give up a lock that is ours."""
+        """Remove the lock if it is ours."""
         with suppress(FileNotFoundError), open(self._lock, "rb") as file:
             if file.read(200) == self._mark:
                 os.unlink(self._lock)
@@ -103,10 +101,10 @@ class Checkout:
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
-    # ── going along ──────────────────────────────────────────────────────
+    # ── updating ─────────────────────────────────────────────────────────
 
     def require_can_update(self, old: str, new: str) -> None:
-        """Raises InTheWay if the tree could not go from one commit to the other."""
+        """LocalChangesConflict if the tree cannot go from one commit to the other."""
         if self._git.has_own_filters():
             raise LocalChangesConflict(
                 "the repository defines filters for its files, which Plait does not run"
@@ -116,10 +114,10 @@ class Checkout:
         self._read_tree("-n", old, new)
 
     def update(self, old: str, new: str, *, again: bool) -> None:
-        """Go from one commit to another; `again`: that was perhaps begun before.
+        """Go from one commit to another; `again`: an earlier attempt may have begun it.
 
-        Where it fails the lock stays, until `plait resume`, but for files of the user, who has to
-        move them.
+        After a failure the lock stays until `plait resume`, except after a LocalChangesConflict:
+        then the user has to move files.
         """
         self._is_behind = True
         try:
@@ -149,32 +147,32 @@ class Checkout:
     def _changes(self, old: str, new: str) -> list[_Change]:
         rows = names(self._run("diff-tree", "-r", "-z", "--no-renames", "--raw", old, new))
         found = []
-        for about, name in zip(rows[::2], rows[1::2], strict=True):
-            _, mode, _, blob, status = about.removeprefix(b":").split(b" ")
+        for fields, name in zip(rows[::2], rows[1::2], strict=True):
+            _, mode, _, blob, status = fields.removeprefix(b":").split(b" ")
             found.append(_Change(mode, blob, status, name))
         return found
 
     def _read_tree(self, *args: str) -> None:
         answer = self._try_run("read-tree", "-m", "-u", *args)
         if answer.exit_code != 0:
-            said = "\n".join(stderr_lines(answer, most=10))
-            room = disk_space_note(self.path, said)
+            stderr = "\n".join(stderr_lines(answer, most=10))
+            room = disk_space_note(self.path, stderr)
             raise (
-                CheckoutFailed(f"{said}{room}")
-                if room or "unable to write" in said
-                else LocalChangesConflict(said)
+                CheckoutFailed(f"{stderr}{room}")
+                if room or "unable to write" in stderr
+                else LocalChangesConflict(stderr)
             )
 
-    # ── files of the user that git does not know ─────────────────────────
+    # ── files of the user that git does not track ────────────────────────
 
     def _require_free_paths(self, changes: Sequence[_Change]) -> None:
-        """git would write over files that it ignores, and remove whole folders of them."""
-        known = self._entries().keys()
+        """LocalChangesConflict for ignored files: git would overwrite them, or whole folders."""
+        tracked = self._entries().keys()
         found = {
             one
             for change in changes
             if change.status == b"A"
-            for one in self._strays(change.name, known)
+            for one in self._strays(change.name, tracked)
         }
         if found:
             shown = format_files(sorted(os.fsdecode(name) for name in found))
@@ -184,18 +182,18 @@ class Checkout:
                 "unasked"
             )
 
-    def _strays(self, name: bytes, known: Collection[bytes]) -> Iterator[bytes]:
-        """What is where a new file shall be, and is in no commit and no index."""
+    def _strays(self, name: bytes, tracked: Collection[bytes]) -> Iterator[bytes]:
+        """Untracked files at the path of a new file."""
         parts = name.split(b"/")
         for end in range(1, len(parts)):
             above = b"/".join(parts[:end])
             if os.path.islink(self._full(above)) or os.path.isfile(self._full(above)):
-                if above not in known:
+                if above not in tracked:
                     yield above
                 return
         if os.path.isdir(self._full(name)) and not os.path.islink(self._full(name)):
-            yield from (one for one in self._files_in(name) if one not in known)
-        elif os.path.lexists(self._full(name)) and name not in known:
+            yield from (one for one in self._files_in(name) if one not in tracked)
+        elif os.path.lexists(self._full(name)) and name not in tracked:
             yield name
 
     def _files_in(self, folder: bytes) -> Iterator[bytes]:
@@ -208,21 +206,19 @@ class Checkout:
         return os.path.join(os.fsencode(self.path), name)
 
     def _entries(self) -> Mapping[bytes, bytes]:
-        """The files in our index, with what they hold."""
+        """The files in our index, with their blobs."""
         rows = (line.partition(b"\t") for line in names(self._run("ls-files", "-s", "-z")))
-        return {name: about.split(b" ")[1] for about, _, name in rows}
+        return {name: fields.split(b" ")[1] for fields, _, name in rows}
 
-    # ── what was cut short ───────────────────────────────────────────────
+    # ── after a kill ─────────────────────────────────────────────────────
 
     def _heal(self, changes: Sequence[_Change]) -> None:
-        """Files that an update which was cut short had written, or begun to write, count as
-        written.
-        """
-        known = self._entries()
+        """Finish files that a killed update had written or half written."""
+        entries = self._entries()
         if all(
-            known.get(one.name) == (None if one.status == b"D" else one.blob) for one in changes
+            entries.get(one.name) == (None if one.status == b"D" else one.blob) for one in changes
         ):
-            # the index went along, so the tree had: whatever differs now is the user's doing
+            # The index was written last, so the tree was complete: the user made the differences.
             return
         dirty = {*names(self._run("diff-files", "-z", "--name-only", "--ignore-submodules=dirty"))}
         gone = [
@@ -230,57 +226,61 @@ class Checkout:
             for one in changes
             if one.status == b"D" and not os.path.lexists(self._full(one.name))
         ]
-        maybe = [
+        candidates = [
             one
             for one in changes
             if one.status == b"A" or (one.status != b"D" and one.name in dirty)
         ]
-        begun = self._partial_changes(maybe)
-        if gone or begun:
-            entries = b"".join(one.entry for one in (*gone, *begun))
-            self._run("update-index", "-z", "--index-info", stdin=entries)
-        if begun:
-            self._run("checkout-index", "-f", "-q", "-u", "-z", "--stdin", stdin=_join_names(begun))
+        partial = self._partial_changes(candidates)
+        if gone or partial:
+            lines = b"".join(one.entry for one in (*gone, *partial))
+            self._run("update-index", "-z", "--index-info", stdin=lines)
+        if partial:
+            self._run(
+                "checkout-index", "-f", "-q", "-u", "-z", "--stdin", stdin=_join_names(partial)
+            )
 
     def _partial_changes(self, changes: Sequence[_Change]) -> list[_Change]:
-        """Those of which the tree has all, a part, or nothing: then writing them loses nobody's
-        change.
-        """
-        # git removes a file before it writes it anew.
+        """The files that are missing, or a prefix of the new content: safe to write."""
+        # git removes a file before it writes it again.
         missing = [
             one
             for one in changes
             if one.status != b"A" and not os.path.lexists(self._full(one.name))
         ]
-        there = [
+        existing = [
             one
             for one in changes
             if os.path.isfile(self._full(one.name)) and not os.path.islink(self._full(one.name))
         ]
-        if not there:
+        if not existing:
             return missing
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.makedirs(self._scratch, mode=0o700)
         try:
-            self._write_aside(there)
-            aside = os.fsencode(self._scratch)
+            self._write_scratch(existing)
+            scratch = os.fsencode(self._scratch)
             return [
                 *missing,
-                *(one for one in there if self._is_part(one.name, os.path.join(aside, b"tree"))),
+                *(
+                    one
+                    for one in existing
+                    if self._is_part(one.name, os.path.join(scratch, b"tree"))
+                ),
             ]
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _write_aside(self, changes: Sequence[_Change]) -> None:
-        """Write files as they shall be, to compare with."""
-        aside = GitLocation(
+    def _write_scratch(self, changes: Sequence[_Change]) -> None:
+        """Write the new files into the scratch folder, to compare with."""
+        scratch = GitLocation(
             self._inside.administration, self.path, os.path.join(self._scratch, "index")
         )
         self._git.run(
             "update-index",
             "-z",
             "--index-info",
-            inside=aside,
+            inside=scratch,
             stdin=b"".join(one.entry for one in changes),
         )
         prefix = os.path.join(self._scratch, "tree", "")
@@ -290,7 +290,7 @@ class Checkout:
             "-z",
             "--stdin",
             f"--prefix={prefix}",
-            inside=aside,
+            inside=scratch,
             stdin=_join_names(changes),
         )
 
@@ -316,9 +316,7 @@ def _join_names(changes: Sequence[_Change]) -> bytes:
 
 
 def _link(source: str, target: str) -> None:
-    """Let a file be there with its content, or not at all; FileExistsError if another one is
-    there.
-    """
+    """Create a file with its content in one step; FileExistsError if there is one."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -330,7 +328,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _copy_with_time(source: str, target: str) -> None:
-    """By the time of an index git knows which files may have changed since without looking it."""
+    """With its times: git compares files with the time of the index to find changes."""
     shutil.copyfile(source, target)
-    about = os.stat(source)
-    os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
+    status = os.stat(source)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

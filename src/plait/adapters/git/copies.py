@@ -1,4 +1,4 @@
-"""Files of a project copied into a folder of their own, and whether anything came to them since."""
+"""Copies of project files for an item, and whether they have changed since."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from plait.core.values import Json, json_text
 STATE: Final = os.path.join(".ai", "state")
 
 
-def copy_inputs(project: str, inputs: Sequence[str], place: str) -> None:
-    """Copy what the patterns find below a project; links are followed nowhere."""
+def copy_inputs(project: str, inputs: Sequence[str], folder: str) -> None:
+    """Copy the files that the patterns match below a project; links are not followed."""
     for pattern in inputs:
         found = 0
         for name in _find_inputs(project, pattern):
-            _copy_file(project, name, place)
+            _copy_file(project, name, folder)
             found += 1
         if not found:
             raise InputError(
@@ -40,7 +40,7 @@ def _find_inputs(project: str, pattern: str) -> Iterator[str]:
             fix="name files below the project",
             code="file-outside",
         )
-    # A name that is there is meant as it is, whatever signs it holds.
+    # A name that exists is not a pattern, whatever characters it has.
     for name in (
         [path]
         if os.path.lexists(os.path.join(project, path))
@@ -60,46 +60,44 @@ def _files(project: str, name: str) -> Iterator[str]:
         yield from (os.path.normpath(os.path.join(here, one)) for one in sorted(files))
 
 
-def _copy_file(project: str, name: str, place: str) -> None:
-    target = os.path.join(place, name)
+def _copy_file(project: str, name: str, folder: str) -> None:
+    target = os.path.join(folder, name)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(open_below(project, name), "rb") as source, open(target, "wb") as copy:
         shutil.copyfileobj(source, copy, 1 << 20)
         os.fchmod(copy.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
 
 
-def folder_digest(place: str) -> str:
-    """One digest of all that is in a folder: files by size and times, links by where they lead,
-    folders.
-    """
-    return sha256_hex(json_text(_folder_entries(place)).encode("utf-8", "surrogatepass"))
+def folder_digest(folder: str) -> str:
+    """A digest of a folder's entries: sizes and times of files, targets of links, folders."""
+    return sha256_hex(json_text(_folder_entries(folder)).encode("utf-8", "surrogatepass"))
 
 
-def is_unchanged(place: str, before: str) -> bool:
-    return folder_digest(place) == before
+def is_unchanged(folder: str, before: str) -> bool:
+    return folder_digest(folder) == before
 
 
-def _folder_entries(place: str) -> Mapping[str, Json]:
+def _folder_entries(top: str) -> Mapping[str, Json]:
     found: dict[str, Json] = {}
-    for folder, folders, files in os.walk(place):
+    for folder, folders, files in os.walk(top):
         folders.sort()
         for name in sorted((*folders, *files)):
             path = os.path.join(folder, name)
-            found[os.path.relpath(path, place)] = _about(path)
+            found[os.path.relpath(path, top)] = _entry(path)
     return found
 
 
-def _about(path: str) -> Json:
+def _entry(path: str) -> Json:
     try:
         return _facts(path, os.lstat(path))
     except OSError:
-        return "cannot be looked at"  # as nothing that we have made ourselves
+        return "cannot be looked at"  # not an entry that we made
 
 
-def _facts(path: str, about: os.stat_result) -> Json:
-    if stat.S_ISDIR(about.st_mode):
-        return about.st_mode
-    if stat.S_ISLNK(about.st_mode):
+def _facts(path: str, status: os.stat_result) -> Json:
+    if stat.S_ISDIR(status.st_mode):
+        return status.st_mode
+    if stat.S_ISLNK(status.st_mode):
         return os.readlink(path)
-    # Nobody can set the time of the last change of a file's content or facts.
-    return [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode]
+    # A program cannot set the ctime.
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_mode]

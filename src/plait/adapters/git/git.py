@@ -1,10 +1,9 @@
-"""git, started so that nothing runs which a repository names, and nothing around it decides what it
-does.
+"""Runs git so that no program of a repository runs, and no environment changes what git does.
 
 Hooks, the file-system monitor, signing programs, transports and background work are switched off by
-settings that win over those of the repository.  Whatever reads or writes the content of files, or
-merges it, works by a stand-in that has none of the repository's programs (`clean_repository`), and
-in a tree and an administration that are given: a `.git` in that tree leads it nowhere.
+settings that override those of the repository. Commands that read, write or merge file contents use
+a stand-in for the repository that has none of its programs (`clean_repository`), with a given
+working tree and administration: a `.git` in that tree is not followed.
 """
 
 from __future__ import annotations
@@ -45,25 +44,24 @@ WRITING: Final = (
 )
 SEEING: Final = (
     *WRITING,
-    # With these git looks at each file that is there, also where somebody told it to skip that one.
+    # With these git reads every file, also those that a flag in the index tells it to skip.
     ("core.sparseCheckout", "true"),
     ("sparse.expectFilesOutsideOfPatterns", "false"),
-    # What the user or this clone alone ignores: only files that are called `.gitignore` leave
-    # things out.
+    # Ignore rules of the user or of this clone do not count; only `.gitignore` files do.
     ("core.excludesFile", "/dev/null"),
 )
 LACKING: Final = re.compile(
     rb"unable to (read|parse)|could not (read|parse|fetch)|promisor|bad object|invalid object"
 )
-"""What git says when an object is not there."""
+"""git's messages when an object is missing."""
 PARTIAL: Final = re.compile(r"remote\..*\.promisor|extensions\.partialclone", re.DOTALL)
 FATAL: Final = 128
-"""What git ends with that gives up."""
-NOBODY: Final = {"NAME": "Plait", "EMAIL": "plait@localhost"}
+"""The largest exit code of git itself."""
+IDENTITY: Final = {"NAME": "Plait", "EMAIL": "plait@localhost"}
 
 
 class Answer(Protocol):
-    """How git ended, and what it printed."""
+    """Exit code and output of git."""
 
     @property
     def exit_code(self) -> int: ...
@@ -74,9 +72,7 @@ class Answer(Protocol):
 
 
 class StartGit(Protocol):
-    """Starts git in an environment without any `GIT_…` variable but these, and waits for its
-    end.
-    """
+    """Runs git to its end; `env` has the only `GIT_…` variables of its environment."""
 
     def __call__(
         self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
@@ -85,28 +81,26 @@ class StartGit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GitLocation:
-    """A working tree, and where the repository keeps what it knows about it: its HEAD and its
-    index.
-    """
+    """A working tree, and the folder with its HEAD and index."""
 
     administration: str
-    """Empty: nowhere, since neither is needed."""
+    """Empty if neither is needed."""
     path: str
     index: str = ""
-    """Another index."""
+    """Another index than that of the administration."""
     sees_all: bool = False
-    """Whatever git was told to skip or to ignore, but for what a `.gitignore` names."""
+    """Also files that git was told to skip or to ignore, except by a `.gitignore`."""
 
 
 class Git:
-    """The repository around a folder.  Safe to share between threads."""
+    """The repository of a folder. Safe for threads."""
 
     def __init__(self, start: StartGit, folder: str, common: str = "", own: str = "") -> None:
         self._start = start
         self._folder = folder
         self._common = common
         self._own = own
-        """Our stand-in for the repository; it is made when it is needed."""
+        """Our stand-in for the repository; it is made at the first use."""
         self._made: set[str] = set()
         self._lock = Lock()
         self._who: Mapping[str, str] | None = None
@@ -118,17 +112,15 @@ class Git:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Answer:
-        """How a git command ended, whatever that means; commands that touch files go `inside` a
-        tree.
-        """
+        """Run a git command, also if it fails; commands that touch files run `inside` a tree."""
         if inside is None:
-            around = {**SAFE, **settings_env(WRITING), **(env or {})}
-            return self._start(args, cwd=self._folder, env=around, stdin=stdin)
-        around = {**SAFE, **self._around(inside), **(env or {})}
-        return self._start(args, cwd=inside.path, env=around, stdin=stdin)
+            full_env = {**SAFE, **settings_env(WRITING), **(env or {})}
+            return self._start(args, cwd=self._folder, env=full_env, stdin=stdin)
+        full_env = {**SAFE, **self._tree_env(inside), **(env or {})}
+        return self._start(args, cwd=inside.path, env=full_env, stdin=stdin)
 
     def run_checked(self, *args: str, inside: GitLocation | None = None) -> Answer:
-        """The same where an exit code is an answer: a git that was killed has given none."""
+        """`try_run` for commands that answer by exit code; ProcessError if git was killed."""
         answer = self.try_run(*args, inside=inside)
         if _is_killed(answer):
             raise git_error(args[0], answer)
@@ -141,7 +133,7 @@ class Git:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> bytes:
-        """What a git command prints; a ProcessError with git's own words if it fails."""
+        """The output of a git command; ProcessError with git's message if it fails."""
         answer = self.try_run(*args, inside=inside, stdin=stdin, env=env)
         if answer.exit_code != 0:
             raise self.failure(args[0], answer)
@@ -150,20 +142,17 @@ class Git:
     def failure(
         self, command: str, answer: Answer, commit: str = "COMMIT", folder: str = ""
     ) -> PlaitError:
-        """What to raise for a command that has failed.
+        """The error for a command that failed.
 
-        `commit` is the one whose files it needs, if known; `folder` where it writes, if that is
-        elsewhere.
+        `commit`: whose files it needs. `folder`: where it writes, if not in the repository.
         """
         if LACKING.search(answer.stderr) and self._is_partial():
             return InputError(
                 "items cannot have worktrees here: this is a partial clone, a file of the commit "
-                "was never "
-                "fetched, and Plait fetches nothing",
+                "was never fetched, and Plait fetches nothing",
                 self._folder,
                 f"git checkout {commit} once, which fetches what it lacks, and git switch - to be "
-                "back; "
-                "then plait retry RUN --failed, or plait resume",
+                "back; then plait retry RUN --failed, or plait resume",
                 code="no-worktrees",
             )
         return git_error(command, answer, folder or self._folder)
@@ -175,30 +164,28 @@ class Git:
         return os.fsdecode(self.run(*args, inside=inside, stdin=stdin, env=env).removesuffix(b"\n"))
 
     def line_if_any(self, *args: str, inside: GitLocation | None = None) -> str:
-        """What git prints, or nothing if there is no such thing."""
+        """The line that git prints; empty if it fails."""
         answer = self.run_checked(*args, inside=inside)
         return os.fsdecode(answer.stdout.removesuffix(b"\n")) if answer.exit_code == 0 else ""
 
     def who(self) -> Mapping[str, str]:
-        """Who makes commits: the user, or, where git does not know the user, Plait."""
+        """The committer: the user, or Plait if git has no identity of the user."""
         if self._who is None:
-            known = self.run_checked("var", "GIT_COMMITTER_IDENT").exit_code == 0
-            roles = () if known else ("AUTHOR", "COMMITTER")
+            has_identity = self.run_checked("var", "GIT_COMMITTER_IDENT").exit_code == 0
+            roles = () if has_identity else ("AUTHOR", "COMMITTER")
             self._who = {
-                f"GIT_{role}_{name}": value for role in roles for name, value in NOBODY.items()
+                f"GIT_{role}_{name}": value for role in roles for name, value in IDENTITY.items()
             }
         return self._who
 
     def has_own_filters(self) -> bool:
-        """Does the repository itself define what changes files on their way from and to a working
-        tree?
-        """
+        """Whether the repository itself defines filters for its files."""
         return any(FILTER.fullmatch(one.name) for one in self._settings() if one.is_of_repository)
 
     def _is_partial(self) -> bool:
         return any(PARTIAL.fullmatch(one.name) for one in self._settings())
 
-    def _around(self, inside: GitLocation) -> Mapping[str, str]:
+    def _tree_env(self, inside: GitLocation) -> Mapping[str, str]:
         own = f"{self._own}-of-places" if inside.sees_all else self._own
         with self._lock:
             if own not in self._made:
@@ -224,9 +211,9 @@ class Git:
         return read_settings(self.run(*LISTING))
 
 
-def disk_space_note(folder: str, said: str) -> str:
-    """How little room there is, if that is why git could not write; else nothing."""
-    if not _NOT_WRITTEN.search(said):
+def disk_space_note(folder: str, stderr: str) -> str:
+    """The free space, if git could not write because the disk is full; else empty."""
+    if not _NOT_WRITTEN.search(stderr):
         return ""
     free = shutil.disk_usage(folder).free
     return (
@@ -237,45 +224,43 @@ def disk_space_note(folder: str, said: str) -> str:
 
 
 LITTLE_ROOM: Final = 16 << 20
-"""Bytes; what could not be written may be larger than what is left."""
+"""Bytes. Not 0: git may have needed more than is left."""
 _NOT_WRITTEN: Final = re.compile(
-    r"unable to (write|create|append)|cannot (update|lock) ref|No space left|Disk quota|File too "
-    r"large"
+    r"unable to (write|create|append)|cannot (update|lock) ref|No space left|Disk quota"
+    r"|File too large"
     r"|[Cc]ould not (write|reset index)|failed to write"
 )
 
 
 def git_error(command: str, answer: Answer, folder: str = "") -> PlaitError:
-    said = stderr_lines(answer, most=5)
-    if any("safe.directory" in line for line in said):
+    lines = stderr_lines(answer, most=5)
+    if any("safe.directory" in line for line in lines):
         return InputError(
             "git does not touch this repository: it belongs to somebody else",
             fix="if you trust it: git config --global --add safe.directory FOLDER",
             code="repository",
         )
     how = "was killed" if _is_killed(answer) else f"ended with exit code {answer.exit_code}"
-    room = disk_space_note(folder, "\n".join(said)) if folder else ""
+    room = disk_space_note(folder, "\n".join(lines)) if folder else ""
     first = "make room there" if room else "put right what git says"
     return ProcessError(
-        f"'git {command}' {how}" + (": " + "\n".join(said) if said else "") + room,
+        f"'git {command}' {how}" + (": " + "\n".join(lines) if lines else "") + room,
         fix=f"{first}, then plait resume, or plait retry RUN ITEM for an item that failed",
         code="git",
     )
 
 
 def _is_killed(answer: Answer) -> bool:
-    """A signal has ended it; the largest code of its own is 128."""
+    """Whether a signal ended it."""
     return answer.exit_code < 0 or answer.exit_code > FATAL
 
 
 def stderr_lines(answer: Answer, *, most: int) -> list[str]:
-    """The last lines that git said, but for its hints: those are about commands that nobody
-    typed.
-    """
+    """The last lines of stderr, without hints: those are about commands that the user did not type."""
     lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
     return [line for line in lines if not line.startswith("hint:")][-most:]
 
 
 def names(data: bytes) -> list[bytes]:
-    """What git lists with `-z`."""
+    """The entries of a list that git printed with `-z`."""
     return data.split(b"\0")[:-1]

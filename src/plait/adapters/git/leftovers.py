@@ -1,10 +1,9 @@
-"""What runs left behind: worktrees, folders and branches; and how to be rid of it without losing
-anything.
+"""Leftovers of runs: worktrees, folders and branches, and how to remove them without losing work.
 
-A worktree goes when its branch holds all that is in it: what was not committed is committed first.
-A branch goes when another branch that is no run's has all its commits, and nobody has it checked
-out.  What cannot be looked at stays, and keeps nothing else from going.  What a removal had begun
-with is never looked at as anybody's work again: it only goes on being removed.
+A worktree is removed when its branch has everything; uncommitted changes are committed first. A
+branch is removed when a branch of the user has all its commits and it is not checked out. What
+cannot be read stays, and does not keep others from being removed. A removal that was interrupted is
+only continued: its folder no longer counts as work.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ LISTED: Final = "git still lists this folder, which is gone: plait worktrees --c
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One thing that a run left behind."""
+    """A worktree, a folder or a branch that a run left."""
 
     run: str
     path: str
-    """Of its folder; empty if only the branch is there."""
+    """Its folder; empty if only the branch is left."""
     branch: str
     commits: int | None = 0
-    """Those that no branch but those of runs has; None if git cannot tell."""
+    """Commits that only branches of runs have; None if git cannot tell."""
     files: int = 0
-    """Those with changes that are not committed."""
+    """Files with uncommitted changes."""
     running: bool = False
     why: str = ""
-    """What keeps it there, and what to do, if that is not what keeps any other."""
+    """Why it cannot be removed, and what to do, if there is a special reason."""
     foreign: bool = False
-    """The run is not this user's own."""
+    """Another user made the run."""
 
     def record(self) -> dict[str, Json]:
         return {name: getattr(self, name) for name in FIELDS}
@@ -60,9 +59,9 @@ class Leftover:
 def find_leftovers(
     start: StartGit, project: str, runs: str, running: Collection[str], *, own: Collection[str]
 ) -> list[Leftover]:
-    """What the runs of a project left behind, by run and name; `runs` is the folder of its runs.
+    """The leftovers of a project, by run and name; `runs` is the folder of its runs.
 
-    `own` are those that this user made; what others left is listed, and not looked into.
+    `own`: the runs that this user made. Leftovers of others are listed, but not read.
     """
     git = Git(start, project)
     found = {
@@ -78,79 +77,79 @@ def find_leftovers(
 
 
 def clean_leftover(start: StartGit, project: str, runs: str, left: Leftover) -> Leftover | None:
-    """Be rid of one thing; what remains of it, and why that has to be, is what is given back."""
+    """Remove a leftover; returns what stays, and why."""
     if left.running or left.foreign:
         return left
     worktrees = GitWorktrees(start, project, os.path.join(runs, left.run), left.run)
     is_open = worktrees.is_open()
     if left.path in (*worktrees.asides(), *worktrees.missing_folders()):
-        return _without_rest(worktrees, left)
+        return _finish_removal(worktrees, left)
     if left.path and not left.branch:
-        return left if left.files else _without_folder(left)
+        return left if left.files else _remove_folder(left)
     if not is_open:
         return left
     stays = _try_remove(worktrees, left) if left.path else None
-    return _without_branch(Git(start, project), worktrees, left) if stays is None else stays
+    return _remove_branch(Git(start, project), worktrees, left) if stays is None else stays
 
 
-def _without_rest(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
+def _finish_removal(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
     why = remove_tree(left.path)
     worktrees.prune()
-    return None if why is None else replace(left, why=_rest(left.path, why))
+    return None if why is None else replace(left, why=_rest_message(left.path, why))
 
 
-def _without_folder(left: Leftover) -> Leftover | None:
+def _remove_folder(left: Leftover) -> Leftover | None:
     why = remove_tree(left.path)
     return None if why is None else replace(left, why=f"it cannot be removed: {why}")
 
 
-def _rest(path: str, why: str) -> str:
-    return (
-        f"{_what_rests(path)}; it cannot be removed: {why}; sudo rm -r FOLDER, if it is not yours"
-    )
+def _rest_message(path: str, why: str) -> str:
+    return f"{_rest_kind(path)}; it cannot be removed: {why}; sudo rm -r FOLDER, if it is not yours"
 
 
-def _what_rests(path: str) -> str:
+def _rest_kind(path: str) -> str:
     return UNMADE if path.endswith(COPYING) else REST
 
 
 def _try_remove(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
-    """A worktree that has to stay; None if it is gone, and all that it held is on its branch."""
-    spot = Worktree(left.path, left.path, left.branch, "")
+    """Remove a worktree after committing its changes; returns it if it has to stay."""
+    worktree = Worktree(left.path, left.path, left.branch, "")
     try:
-        if not worktrees.is_unfinished(spot.path) and not _is_committed(worktrees, spot):
+        if not worktrees.is_unfinished(worktree.path) and not _is_committed(worktrees, worktree):
             return left
     except (InputError, ProcessError) as error:
         return replace(left, why=error.what)
-    remains = worktrees.remove(spot, merged=None)
+    remains = worktrees.remove(worktree, merged=None)
     if remains is None:
         return None
     if remains.cause == "aside":
-        return Leftover(left.run, remains.path, "", why=_rest(remains.path, remains.said))
+        return Leftover(left.run, remains.path, "", why=_rest_message(remains.path, remains.said))
     return replace(left, why=remains.message)
 
 
-def _is_committed(worktrees: GitWorktrees, spot: Worktree) -> bool:
-    """Commit what is not; False if the worktree holds what no branch can."""
-    worktrees.require_intact(spot)
-    look = worktrees.look(spot)
-    if look.unmerged or (not look.on_branch and not worktrees.point(spot, look.head)):
+def _is_committed(worktrees: GitWorktrees, worktree: Worktree) -> bool:
+    """Commit all changes; False if the worktree has something that a branch cannot hold."""
+    worktrees.require_intact(worktree)
+    look = worktrees.look(worktree)
+    if look.unmerged or (not look.on_branch and not worktrees.point(worktree, look.head)):
         return False
     if look.files:
-        worktrees.commit(spot, look.files, f"{os.path.basename(spot.path)}: what was left behind\n")
+        worktrees.commit(
+            worktree, look.files, f"{os.path.basename(worktree.path)}: what was left behind\n"
+        )
     return not look.repositories
 
 
-def _without_branch(git: Git, worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
+def _remove_branch(git: Git, worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
     commits, tip = _commits(git, left.branch), worktrees.tip(BRANCHES + left.branch)
     remains = Leftover(left.run, "", left.branch, commits)
-    if commits != 0 or (_is_of_all(left) and _has_others(git, left)):
+    if commits != 0 or (_is_gather_branch(left) and _has_others(git, left)):
         return remains
     return None if worktrees.forget_branch(left.branch, tip) else remains
 
 
-def _is_of_all(left: Leftover) -> bool:
-    """Is it the branch that an item in conflict is brought together with by hand?"""
+def _is_gather_branch(left: Leftover) -> bool:
+    """Whether it is the branch into which the user merges items in conflict."""
     return left.branch == f"plait/{left.run}/{MERGED}"
 
 
@@ -171,53 +170,51 @@ def _folders(
             continue
         for path in worktrees.leftovers():
             yield _folder(git, worktrees, run, path, running=run in running)
-        if run not in running:  # there, places are being removed all the time
+        if run not in running:  # a running one removes worktrees all the time
             yield from _rests(worktrees, run)
 
 
 def _folder(git: Git, worktrees: GitWorktrees, run: str, path: str, *, running: bool) -> Leftover:
     if not worktrees.is_open() or not worktrees.is_worktree(path):
         return Leftover(run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running)
-    spot, files, why = worktrees.spot_at(path), 0, ""
+    worktree, files, why = worktrees.spot_at(path), 0, ""
     try:
-        worktrees.require_intact(spot)
-        look = worktrees.look(spot)
+        worktrees.require_intact(worktree)
+        look = worktrees.look(worktree)
         files = len(look.files) + len(look.repositories)
-        unread = None if running else worktrees.unread(spot)
+        unread = None if running else worktrees.unread(worktree)
         why = "" if unread is None else unread.message
     except (InputError, ProcessError) as error:
         why = error.what
-    commits = _commits(git, spot.branch)
-    if why and _is_gone(git, spot.branch):
-        # It was merged, or somebody has removed it: now it is a folder like any other.
+    commits = _commits(git, worktree.branch)
+    if why and _is_gone(git, worktree.branch):
+        # Its branch was merged or deleted: it counts as a plain folder.
         return Leftover(
             run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running, why=why
         )
-    return Leftover(run, path, spot.branch, commits, files, running=running, why=why)
+    return Leftover(run, path, worktree.branch, commits, files, running=running, why=why)
 
 
 def _rests(worktrees: GitWorktrees, run: str) -> Iterator[Leftover]:
-    """What removals left that a crash or a permission kept from their end; copies that were not
-    finished.
-    """
+    """Interrupted removals and unfinished copies."""
     asides = worktrees.asides()
     for path in asides:
-        yield Leftover(run, path, "", why=f"{_what_rests(path)}: plait worktrees --clean")
+        yield Leftover(run, path, "", why=f"{_rest_kind(path)}: plait worktrees --clean")
     if asides or not worktrees.is_open():
-        return  # with those goes what git lists of them
+        return  # removing those also updates git's list
     for path in worktrees.missing_folders():
         yield Leftover(run, path, "", why=LISTED)
 
 
 def _iter_entries(folder: str) -> Iterator[str]:
-    """All that is in a folder: files, links, empty folders, and those that cannot be read."""
-    closed: list[OSError] = []
-    for top, folders, files in os.walk(folder, onerror=closed.append):
+    """Files, links, empty folders and unreadable folders below a folder."""
+    unreadable: list[OSError] = []
+    for top, folders, files in os.walk(folder, onerror=unreadable.append):
         yield from files
         yield from (one for one in folders if os.path.islink(os.path.join(top, one)))
         if top != folder and not folders and not files:
             yield top
-    yield from (str(error.filename) for error in closed)
+    yield from (str(error.filename) for error in unreadable)
 
 
 def _branches(git: Git) -> Iterator[tuple[str, str]]:
@@ -231,8 +228,8 @@ def _branches(git: Git) -> Iterator[tuple[str, str]]:
 
 def _commits(git: Git, branch: str) -> int | None:
     """How many commits only branches of runs have; None if git cannot tell."""
-    known = ("--exclude=plait/*", "--branches", "--remotes")
-    counted = git.try_run("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *known)
+    others = ("--exclude=plait/*", "--branches", "--remotes")
+    counted = git.try_run("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *others)
     if counted.exit_code == 0:
         return int(counted.stdout)
     return 0 if _is_gone(git, branch) else None

@@ -1,7 +1,6 @@
-"""Folders that items leave, looked through and removed, whatever they did to their permissions.
+"""Reads and removes folders of items, whatever their permissions are.
 
-Nothing here raises because of what it finds: what cannot be read or removed is told to whoever
-asked.
+Nothing here raises for what it finds: it returns what could not be read or removed.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from contextlib import suppress
 from plait.core.records import dataclass, field
 from plait.program.worktrees.ports import short_path
 
-_FINDS_WITHOUT_READING = getattr(os, "O_PATH", 0)
+_O_PATH = getattr(os, "O_PATH", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class NestedContent:
-    """What there is below a folder that its own worktree knows nothing about."""
+    """Folders in a worktree that git does not look into."""
 
     repositories: list[bytes] = field(default_factory=list)
-    """The folders that have a `.git` of their own, whatever it is."""
+    """Folders with a `.git`."""
     closed: dict[bytes, str] = field(default_factory=dict)
-    """The folders that cannot be read, and why."""
+    """Folders that cannot be read, and why."""
 
 
 def nested_repositories(top: bytes) -> NestedContent:
@@ -41,19 +40,19 @@ def nested_repositories(top: bytes) -> NestedContent:
                     elif entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
         except FileNotFoundError:
-            continue  # something that the item started still tidies up
+            continue  # a process of the item still removes files
         except OSError as error:
             found.closed[folder] = error.strerror or str(error)
     return found
 
 
 def remove_tree(top: str) -> str | None:
-    """Remove a folder and all in it; why something of it stays, if so."""
+    """Remove a folder; returns why something of it stays, else None."""
     if _try_remove(top) is None:
         return None
-    # The owner of a folder may open it, but neither git nor shutil does: so Go's modules, say,
-    # would stay.
-    _open_up(top)
+    # Read-only folders (as of Go modules) need write permission first, which neither git nor shutil
+    # gives them.
+    _make_tree_writable(top)
     with suppress(RecursionError):
         shutil.rmtree(top, ignore_errors=True)
     return _try_remove(top)
@@ -61,7 +60,7 @@ def remove_tree(top: str) -> str | None:
 
 def _try_remove(top: str) -> str | None:
     try:
-        # Not by the name in the error: which one that is depends on the version of Python.
+        # The path in the error depends on the version of Python, so we take it from the callback.
         if sys.version_info >= (3, 12):
             shutil.rmtree(top, onexc=_stop)
         else:
@@ -78,7 +77,7 @@ def _try_remove(top: str) -> str | None:
 
 
 class _StoppedError(Exception):
-    """Something could not be removed: what, and why."""
+    """A path that could not be removed, and why."""
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(path)
@@ -90,27 +89,26 @@ def _stop(_: object, path: str | bytes, error: BaseException) -> None:
     raise _StoppedError(os.fsdecode(path), error) if isinstance(error, OSError) else error
 
 
-def _open_up(top: str) -> None:
-    """Let us write in all folders below one that are ours; links lead nowhere."""
-    _open(top, None)
+def _make_tree_writable(top: str) -> None:
+    """Give us write permission for all our folders below one; links are not followed."""
+    _make_writable(top, None)
     with suppress(OSError, RecursionError):
         for _, folders, _, inside in os.fwalk(top):
             for name in folders:
-                _open(name, inside)
+                _make_writable(name, inside)
 
 
-def _open(name: str, inside: int | None) -> None:
+def _make_writable(name: str, inside: int | None) -> None:
     with suppress(OSError):
-        about = os.stat(name, dir_fd=inside, follow_symlinks=False)
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+        status = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return
-        mode = stat.S_IMODE(about.st_mode) | stat.S_IRWXU
+        mode = stat.S_IMODE(status.st_mode) | stat.S_IRWXU
         if os.chmod in os.supports_follow_symlinks:
             os.chmod(name, mode, dir_fd=inside, follow_symlinks=False)
             return
-        # By what was found under the name, which a process of the item could have made a link by
-        # now.
-        flags = _FINDS_WITHOUT_READING | os.O_DIRECTORY | os.O_NOFOLLOW
+        # By descriptor: a process of the item could replace the name with a link.
+        flags = _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
         found = os.open(name, flags, dir_fd=inside)
         try:
             os.chmod(f"/proc/self/fd/{found}", mode)

@@ -1,10 +1,10 @@
-"""The worktrees of one run: made, looked at, committed, merged, removed.
+"""The worktrees of one run: add, inspect, commit, merge, remove.
 
-Whatever names a ref, a folder or a commit on the command line of git was made here: refs and
-folders of letters, digits and `-`, commits as object ids.  What items hold never gets there.
+Every ref, folder and commit on a command line of git is made here: refs and folders of letters,
+digits and `-`, commits as object ids. Text of items never gets there.
 
-A place is a worktree because the repository's own list says so; what an item makes of the `.git` in
-its place leads nobody anywhere.
+Only the repository's own list says what is a worktree. A `.git` that an item writes into its folder
+is not followed.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ SLUG_LENGTH: Final = 40
 MOST_TRIES: Final = 100
 TOGETHER: Final = 32
 ASIDE: Final = ".gone"
-"""How the name of a place ends that is being removed; it begins with a dot."""
+"""Suffix of a folder that is being removed; its name begins with a dot."""
 COPYING: Final = ".making"
-"""How the name of a folder of copies ends until it is handed over: no step was ever in it."""
+"""Suffix of a folder of copies until `publish`: no step has run in it."""
 MAKING: Final = "initializing"
-"""What git writes into the lock of a worktree that it is about to make."""
+"""The text in the lock of a worktree that is not complete yet."""
 EVERYTHING: Final = (
     "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all",
-    # Not what is in a submodule: for that git would run in there, by its configuration.
+    # Not the content of submodules: git would run there, with their configuration.
     "--ignore-submodules=dirty",
 )  # fmt: skip
-"""All that a worktree holds, whatever the configuration leaves out."""
+"""Options that list all files, whatever the configuration leaves out."""
 MOST_FAILURES: Final = 2
-"""How often git may fail to make a worktree: it looks at all others, which come and go meanwhile.
-"""
+"""How often git may fail to make a worktree: it reads all others, which come and go meanwhile."""
 
 
 class GitWorktrees:
-    """Those of one run; implements `steps.hands.Workspaces`."""
+    """Implements the port `Workspaces` for one run."""
 
     def __init__(self, start: StartGit, project: str, folder: str, run: str) -> None:
         self._start = start
@@ -66,11 +65,9 @@ class GitWorktrees:
         self._git = Git(start, project)
         self._root = self._common = self._prefix = ""
         self._indexes: dict[str, object] = {}
-        """By path: the index of a place, as it was when we had made it."""
+        """By path: the stamp of a worktree's index when it was made."""
         self._gone: dict[str, str] = {}
-        """Branches whose places are gone, with where they were: they go together, by one call of
-        git.
-        """
+        """Branches of removed worktrees, with their commits: one call of git deletes several."""
         self._lock = Lock()
 
     # ── the repository ───────────────────────────────────────────────────
@@ -113,9 +110,9 @@ class GitWorktrees:
         return site
 
     def _site(self, base: str) -> RepositoryState:
-        asked = ("rev-parse", "--path-format=absolute")
+        command = ("rev-parse", "--path-format=absolute")
         root, common = (
-            self._git.line(*asked, what) for what in ("--show-toplevel", "--git-common-dir")
+            self._git.line(*command, option) for option in ("--show-toplevel", "--git-common-dir")
         )
         prefix = os.path.relpath(os.path.realpath(self._project), os.path.realpath(root))
         commit = self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
@@ -131,7 +128,7 @@ class GitWorktrees:
         return Git(self._start, self._project).line_if_any("symbolic-ref", "--quiet", "HEAD")
 
     def is_open(self) -> bool:
-        """Look at the repository around the project; False if there is none."""
+        """Open the repository of the project; False if there is none."""
         if (
             not self._common
             and self._git.line_if_any("rev-parse", "--is-inside-work-tree") == "true"
@@ -144,7 +141,7 @@ class GitWorktrees:
             f"items cannot have worktrees here: {what}", self._project, fix, code="no-worktrees"
         )
 
-    # ── places ───────────────────────────────────────────────────────────
+    # ── worktrees ────────────────────────────────────────────────────────
 
     def add(self, order: int, title: str, key: str, commit: str) -> Worktree:
         self._make_folder()
@@ -168,7 +165,7 @@ class GitWorktrees:
             if made.exit_code == 0:
                 made = self._check_out_files(path)
             if made.exit_code == 0:
-                return self._spot(path, branch, commit)
+                return self._make_worktree(path, branch, commit)
             if b"already exists" not in made.stderr:
                 self.remove(Worktree(path, path, branch, commit), merged=None)
                 self._delete(branch, commit)
@@ -182,9 +179,7 @@ class GitWorktrees:
         )
 
     def _check_out_files(self, path: str) -> Answer:
-        """Bring the files to a new worktree; until that is done it is marked as one that is being
-        made.
-        """
+        """Write the files of a new worktree; until they are there, its lock says `MAKING`."""
         administration = self._inside(path).administration
         filled = self._git.try_run(
             "reset", "--hard", "--quiet", inside=GitLocation(administration, path)
@@ -194,77 +189,76 @@ class GitWorktrees:
             os.unlink(os.path.join(administration, "locked"))
         return filled
 
-    def _spot(self, path: str, branch: str, commit: str) -> Worktree:
+    def _make_worktree(self, path: str, branch: str, commit: str) -> Worktree:
         directory = os.path.normpath(os.path.join(path, self._prefix))
         os.makedirs(directory, exist_ok=True)  # a project that is not committed yet
         return Worktree(path, directory, branch, commit)
 
     def _make_folder(self) -> None:
-        """For the places of items: here, and not where a link leads."""
+        """Make the folder for worktrees; InputError if it is a link."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         if os.path.islink(self._folder):
             raise _is_link(self._folder)
 
     def remove_gather(self, branch: str) -> str:
-        """Remove the worktree that `gather` has made, since its branch moves on without it.
+        """Remove the gather worktree, because its branch moves on without it.
 
-        What nobody has committed there goes to a branch of its own, whose name is given back.
+        Uncommitted changes go to a new branch, whose name is returned.
         """
         path = self._gather_path
         if not os.path.isdir(path):
             return ""
-        spot = Worktree(path, path, branch, "")
+        worktree = Worktree(path, path, branch, "")
         if not self.is_unfinished(path):
-            spot = self._put_aside(spot)
-        remains = self.remove(spot, merged=None)
+            worktree = self._put_aside(worktree)
+        remains = self.remove(worktree, merged=None)
         if remains is not None:
             raise InputError(
                 remains.message, path, "put that right, then plait retry", code="no-worktrees"
             )
-        return "" if spot.branch == branch else spot.branch
+        return "" if worktree.branch == branch else worktree.branch
 
-    def _put_aside(self, spot: Worktree) -> Worktree:
-        """The same with all committed; if there is something, on a branch of its own, not that of
-        the items.
+    def _put_aside(self, worktree: Worktree) -> Worktree:
+        """Commit all changes to a new branch, which is not that of the items.
 
-        After a kill in the middle the worktree is on that branch already.
+        After a kill in the middle, the worktree is on the new branch already.
         """
-        self.break_locks(spot)
-        self.require_intact(spot)
-        inside = self._inside(spot.path)
-        on = (
+        self.break_locks(worktree)
+        self.require_intact(worktree)
+        inside = self._inside(worktree.path)
+        ref = (
             self._git.run_checked("symbolic-ref", "--quiet", "HEAD", inside=inside)
             .stdout.decode()
             .strip()
         )
-        is_aside = on.startswith(f"{BRANCHES}{spot.branch}-left-")
+        is_aside = ref.startswith(f"{BRANCHES}{worktree.branch}-left-")
         if is_aside:
-            spot = replace(spot, branch=on.removeprefix(BRANCHES))
-        look = self.look(spot)
+            worktree = replace(worktree, branch=ref.removeprefix(BRANCHES))
+        look = self.look(worktree)
         if look.unmerged or look.repositories or not look.on_branch:
             raise InputError(
                 "in the worktree of reduce and merge is something that no branch can keep",
-                spot.path,
+                worktree.path,
                 "finish there what was begun, commit it or take it away; then plait retry",
                 code="no-worktrees",
             )
         if not look.files:
-            return spot
+            return worktree
         if not is_aside:
-            names = (f"{spot.branch}-left-{number}" for number in itertools.count(1))
+            names = (f"{worktree.branch}-left-{number}" for number in itertools.count(1))
             side = next(name for name in names if not self.tip(BRANCHES + name))
             self.move(BRANCHES + side, look.head, "")
             self._git.run("symbolic-ref", "HEAD", BRANCHES + side, inside=inside)
-            spot = replace(spot, branch=side)
-        self.commit(spot, look.files, "merged: what was left behind\n")
-        return spot
+            worktree = replace(worktree, branch=side)
+        self.commit(worktree, look.files, "merged: what was left behind\n")
+        return worktree
 
     @property
     def _gather_path(self) -> str:
         return os.path.join(self._folder, "merged")
 
     def gather(self, branch: str) -> Worktree:
-        """A worktree of a branch that is there already."""
+        """The gather worktree, of a branch that exists."""
         path = self._gather_path
         if os.path.lexists(path) and self.is_unfinished(path):
             self.remove(self.spot_at(path), merged=None)
@@ -275,21 +269,23 @@ class GitWorktrees:
             filled = self._check_out_files(path)
             if filled.exit_code != 0:
                 raise self._git.failure("reset", filled, branch)
-        return self._spot(path, branch, self.tip(BRANCHES + branch))
+        return self._make_worktree(path, branch, self.tip(BRANCHES + branch))
 
-    def is_there(self, spot: Worktree) -> bool:
-        for path in (self._folder, spot.path):
+    def is_there(self, worktree: Worktree) -> bool:
+        for path in (self._folder, worktree.path):
             if os.path.islink(path):
                 raise _is_link(path)
-        return os.path.isdir(spot.directory) and (not spot.branch or _is_whole(spot.path))
+        return os.path.isdir(worktree.directory) and (
+            not worktree.branch or _is_whole(worktree.path)
+        )
 
-    def require_intact(self, spot: Worktree) -> None:
-        if not _is_whole(spot.path):
+    def require_intact(self, worktree: Worktree) -> None:
+        if not _is_whole(worktree.path):
             raise InputError(
                 "nothing is committed from a folder of an item, since its .git is gone, and other "
                 "files may "
                 "be, too: take what you need from it, and remove it",
-                spot.path,
+                worktree.path,
                 code="no-worktrees",
             )
 
@@ -297,27 +293,24 @@ class GitWorktrees:
         return self._administration(path) is not None
 
     def is_unfinished(self, path: str) -> bool:
-        """Was git killed while it made this worktree?  Then no step has ever seen it."""
+        """Whether git was killed while it made this worktree: then no step has run in it."""
         administration = self._administration(path)
         if administration is None:
             return _is_empty(path)
         return _read_line(os.path.join(administration, "locked")).startswith(MAKING)
 
-    def break_locks(self, spot: Worktree | None = None) -> None:
-        """Locks of git processes that died with an earlier life: of the run's branches, or of a
-        place.
-        """
+    def break_locks(self, worktree: Worktree | None = None) -> None:
+        """Remove locks of git processes that died: of the run's branches, or of a worktree."""
         branches = os.path.join(self._common, BRANCHES, "plait", self._run)
-        folder = branches if spot is None else self._administration(spot.path) or ""
+        folder = branches if worktree is None else self._administration(worktree.path) or ""
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.endswith(".lock"):
                 os.unlink(os.path.join(folder, name))
 
-    def look(self, spot: Worktree) -> WorktreeStatus:
-        inside = self._inside(spot.path)
-        if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(spot.path):
-            # Somebody else wrote the index, perhaps with files in it that git is told to take for
-            # unchanged.
+    def look(self, worktree: Worktree) -> WorktreeStatus:
+        inside = self._inside(worktree.path)
+        if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(worktree.path):
+            # A step wrote the index, perhaps with flags that hide changed files from git.
             self._git.try_run("update-index", "-q", "--really-refresh", inside=inside)
         listed = self._git.run("status", *EVERYTHING, inside=inside)
         head = branch = ""
@@ -327,9 +320,9 @@ class GitWorktrees:
             text = os.fsdecode(line)
             match text[:2]:
                 case "# ":
-                    _, about, value = text.split(" ", 2)
-                    head = value if about == "branch.oid" else head
-                    branch = value if about == "branch.head" else branch
+                    _, field, value = text.split(" ", 2)
+                    head = value if field == "branch.oid" else head
+                    branch = value if field == "branch.head" else branch
                 case "? ":
                     files.append(text[2:])
                 case "1 ":
@@ -339,15 +332,15 @@ class GitWorktrees:
                     unmerged = True
         repositories = tuple(name for name in files if name.endswith("/"))
         committable = tuple(name for name in files if not name.endswith("/"))
-        return WorktreeStatus(head, branch == spot.branch, committable, unmerged, repositories)
+        return WorktreeStatus(head, branch == worktree.branch, committable, unmerged, repositories)
 
-    def commit(self, spot: Worktree, files: Sequence[str], message: str) -> str:
-        inside = self._inside(spot.path)
-        # Sorted, a file that has become a folder comes before what is in it, as git can take it.
+    def commit(self, worktree: Worktree, files: Sequence[str], message: str) -> str:
+        inside = self._inside(worktree.path)
+        # Sorted, because git wants a file that became a folder before the files in it.
         listed = b"".join(os.fsencode(name) + b"\0" for name in sorted(files))
         staging = ("--add", "--remove", "--replace", "-z", "--stdin")
         self._git.run("update-index", *staging, inside=inside, stdin=listed)
-        # It may be empty: what was staged was taken back in the file.
+        # It may be empty: a step staged a change and then reverted the file.
         options = (
             "--allow-empty",
             "--no-verify",
@@ -369,7 +362,7 @@ class GitWorktrees:
         administration = self._administration(path)
         if administration is None:
             raise InputError(
-                "the folder of an item is no worktree of the repository any more",
+                "the folder of an item is no longer a worktree of the repository",
                 path,
                 "git worktree repair FOLDER, if you have moved it; else take what you need from "
                 "it, "
@@ -379,45 +372,43 @@ class GitWorktrees:
         return GitLocation(administration, path, sees_all=True)
 
     def _administration(self, path: str) -> str | None:
-        """Where the repository keeps what it knows about a worktree: by its own list of them."""
+        """The folder of a worktree in the repository's own list; None if it is not there."""
         top, own = os.path.join(self._common, "worktrees"), os.path.basename(path)
         if not self._common or not os.path.isdir(top):
             return None
         found = (os.path.join(top, name) for name in (own, *os.listdir(top)))
         return next((one for one in found if _worktree_path(one) == os.path.realpath(path)), None)
 
-    def point(self, spot: Worktree, head: str) -> bool:
-        """Let a branch name what its worktree has, unless that would leave commits without a
-        name.
-        """
-        ref = BRANCHES + spot.branch
+    def point(self, worktree: Worktree, head: str) -> bool:
+        """Move the branch to the worktree's HEAD; False if commits would lose their branch."""
+        ref = BRANCHES + worktree.branch
         tip = self.tip(ref)
         return tip == head or (self.is_ancestor(tip, head) and self.move(ref, head, tip))
 
-    def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
-        """Remove a worktree, and its branch if that adds nothing to what was merged; what stays of
-        it.
+    def remove(self, worktree: Worktree, *, merged: str | None) -> Leftover | None:
+        """Remove a worktree, and its branch if `merged` has all its commits.
+
+        Returns what stays, and why.
         """
-        if not os.path.isdir(spot.path):
+        if not os.path.isdir(worktree.path):
             return None
-        administration = self._administration(spot.path)
+        administration = self._administration(worktree.path)
         if administration is not None:
-            stays = self._find_unsaved(GitLocation(administration, spot.path, sees_all=True))
+            stays = self._find_unsaved(GitLocation(administration, worktree.path, sees_all=True))
             if stays is not None:
                 return stays
-        # At once: half of it, after a kill, would look like an item that has removed the other
-        # half.  For
-        # the same reason what cannot be removed never comes back.
-        aside = self._free_aside(spot.path)
+        # A rename first: after a kill, half of a worktree would look like work of the item. For the
+        # same reason, a folder that cannot be removed is not renamed back.
+        aside = self._free_aside(worktree.path)
         try:
-            os.rename(spot.path, aside)
+            os.rename(worktree.path, aside)
         except OSError as error:
-            return Leftover(spot.path, "cannot-move", error.strerror or str(error))
+            return Leftover(worktree.path, "cannot-move", error.strerror or str(error))
         why = remove_tree(aside)
         if administration is not None:
             self._remove_administration(administration)
         if merged is not None:
-            self._let_go(spot.branch, merged)
+            self._delete_later(worktree.branch, merged)
         return None if why is None else Leftover(aside, "aside", why)
 
     def _free_aside(self, path: str) -> str:
@@ -428,7 +419,7 @@ class GitWorktrees:
         number = sum(1 for _ in taken)
         return f"{aside}-{number + 1}" if number else aside
 
-    def _let_go(self, branch: str, at: str) -> None:
+    def _delete_later(self, branch: str, at: str) -> None:
         with self._lock:
             self._gone[branch] = at
             many = len(self._gone) >= TOGETHER
@@ -436,23 +427,23 @@ class GitWorktrees:
             self.settle()
 
     def settle(self) -> None:
-        """Remove the branches of places that are gone, each if it is still where it was."""
+        """Delete the branches of removed worktrees, unless they have moved."""
         with self._lock:
             gone, self._gone = self._gone, {}
         if not gone:
             return
         listed = "".join(f"delete {BRANCHES}{branch}\0{at}\0" for branch, at in gone.items())
         if self._git.try_run("update-ref", "--stdin", "-z", stdin=listed.encode()).exit_code != 0:
-            for branch, at in gone.items():  # all or none it was; now those that can be
+            for branch, at in gone.items():  # that was all or nothing: now one by one
                 self._delete(branch, at)
 
-    def unread(self, spot: Worktree) -> Leftover | None:
-        """Why a worktree stays of which git can say nothing: a part of it cannot be read."""
-        needed = self._find_unsaved(self._inside(spot.path))
+    def unread(self, worktree: Worktree) -> Leftover | None:
+        """Set if a part of a worktree cannot be read, so that git cannot list its changes."""
+        needed = self._find_unsaved(self._inside(worktree.path))
         return needed if needed is not None and needed.cause == "closed" else None
 
     def _find_unsaved(self, inside: GitLocation) -> Leftover | None:
-        """Does a place hold what git neither knows nor ignores?  It may be nowhere else."""
+        """Repositories or unreadable folders that git neither tracks nor ignores."""
         found = nested_repositories(os.fsencode(inside.path))
         if _has_modules(inside.administration) or os.path.isdir(os.path.join(inside.path, ".git")):
             return Leftover(inside.path, "repositories")
@@ -465,8 +456,7 @@ class GitWorktrees:
     def _without_ignored(self, inside: GitLocation, folders: list[bytes]) -> list[bytes]:
         if not folders:
             return []
-        # What begins with './' is no pattern; git takes these names literally, but not if it is
-        # told to.
+        # check-ignore refuses literal pathspecs; a name that begins with './' is no pattern.
         top, literal = os.fsencode(inside.path), {"GIT_LITERAL_PATHSPECS": "0"}
         by_name = {b"./" + os.path.relpath(one, top): one for one in folders}
         listed = b"".join(name + b"\0" for name in by_name)
@@ -476,7 +466,7 @@ class GitWorktrees:
         return [one for name, one in by_name.items() if name not in set(names(ignored.stdout))]
 
     def _remove_administration(self, administration: str) -> None:
-        """At once, since another git may be looking at all worktrees of the repository."""
+        """By a rename first, because another git may read all worktrees of the repository."""
         aside = os.path.join(self._folder, f".{os.path.basename(administration)}")
         try:
             os.rename(administration, aside)
@@ -485,29 +475,26 @@ class GitWorktrees:
         remove_tree(aside)
 
     def prune(self) -> None:
-        """Let git forget worktrees of this run whose folders are gone; and the rest of those
-        folders.
-        """
+        """Remove this run's worktrees from git's list if their folders are gone, and leftovers."""
         for path in self.asides():
             remove_tree(path)
         for administration, _ in self._stale():
             self._remove_administration(administration)
 
     def asides(self) -> list[str]:
-        """What nobody needs: all that it held is elsewhere.
-
-        Of removals, what a crash or a permission kept; and copies that were never handed over.
-        """
+        """Folders that can go: interrupted removals, and copies that were never published."""
         return [path for path in self._item_folders() if os.path.basename(path).startswith(".")]
 
     def missing_folders(self) -> list[str]:
-        """The folders of this run that git lists and that are not there."""
+        """The folders of this run that git lists, but that do not exist."""
         return sorted(path for _, path in self._stale())
 
     def _stale(self) -> list[tuple[str, str]]:
         top = os.path.join(self._common, "worktrees")
-        known = os.listdir(top) if self._common and os.path.isdir(top) else []
-        listed = [(one, _worktree_path(one)) for one in (os.path.join(top, name) for name in known)]
+        entries = os.listdir(top) if self._common and os.path.isdir(top) else []
+        listed = [
+            (one, _worktree_path(one)) for one in (os.path.join(top, name) for name in entries)
+        ]
         return [
             (administration, path)
             for administration, path in listed
@@ -533,7 +520,7 @@ class GitWorktrees:
 
     def _copy_inputs(self, path: str, inputs: Sequence[str]) -> Worktree:
         making = self._making(path)
-        remove_tree(making)  # of a life that ended meanwhile
+        remove_tree(making)  # of a run attempt that was killed
         try:
             os.mkdir(making, 0o700)
             copy_inputs(self._project, inputs, making)
@@ -541,26 +528,24 @@ class GitWorktrees:
         except BaseException as error:
             remove_tree(making)
             if isinstance(error, OSError):
-                raise _unmade(path, error) from error
+                raise _folder_error(path, error) from error
             raise
 
-    def publish(self, spot: Worktree) -> None:
-        """From now on steps work there; a folder of copies gets its own name only when that is
-        recorded.
-        """
-        making = self._making(spot.path)
-        if spot.branch or not os.path.isdir(making):
+    def publish(self, worktree: Worktree) -> None:
+        """Called when the folder is recorded, before steps run in it; copies get their name now."""
+        making = self._making(worktree.path)
+        if worktree.branch or not os.path.isdir(making):
             return
         try:
-            os.rename(making, spot.path)
+            os.rename(making, worktree.path)
         except OSError as error:
-            raise _unmade(spot.path, error) from error
+            raise _folder_error(worktree.path, error) from error
 
     def _making(self, path: str) -> str:
         return os.path.join(self._folder, f".{os.path.basename(path)}{COPYING}")
 
-    def is_unchanged(self, spot: Worktree) -> bool:
-        return is_unchanged(spot.path, spot.stamps)
+    def is_unchanged(self, worktree: Worktree) -> bool:
+        return is_unchanged(worktree.path, worktree.stamps)
 
     # ── refs and merges ──────────────────────────────────────────────────
 
@@ -568,7 +553,7 @@ class GitWorktrees:
         return self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
     def move(self, ref: str, new: str, old: str) -> bool:
-        """Compare and swap; False if the ref was somewhere else; without `old` it has to be new."""
+        """Compare and swap: False if the ref was not at `old`. An empty `old`: the ref is new."""
         moved = self._git.try_run(
             "update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old
         )
@@ -579,14 +564,14 @@ class GitWorktrees:
         return False
 
     def forget_branch(self, branch: str, at: str) -> bool:
-        """Remove a branch, if it is there; False if somebody has checked it out."""
+        """Delete a branch; False if it is checked out."""
         if any(ref == BRANCHES + branch for ref, _ in self.list_checkouts()):
             return False
         self._delete(branch, at)
         return True
 
     def _delete(self, branch: str, at: str) -> None:
-        if at:  # else git would remove it wherever it is
+        if at:  # without it, git would delete the branch wherever it is
             self._git.try_run("update-ref", "-d", BRANCHES + branch, at)
 
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
@@ -604,13 +589,13 @@ class GitWorktrees:
 
     def find_unmerged(self, into: str) -> list[str]:
         ours = f"{BRANCHES}plait/{self._run}/"
-        told = "--format=%(refname:lstrip=2)%00%(worktreepath)%00"
-        rows = names(self._git.run("for-each-ref", f"--no-merged={into}", told, ours))
+        format = "--format=%(refname:lstrip=2)%00%(worktreepath)%00"
+        rows = names(self._git.run("for-each-ref", f"--no-merged={into}", format, ours))
         found = zip(rows[::2], rows[1::2], strict=True)
-        return [os.fsdecode(branch.lstrip(b"\n")) for branch, place in found if not place]
+        return [os.fsdecode(branch.lstrip(b"\n")) for branch, path in found if not path]
 
     def undone(self, old: str, new: str, tip: str) -> list[str]:
-        """The files that one commit changes, and that are at a later one as they were before it."""
+        """The files that `new` changes, and that have their `old` content again in `tip`."""
         changed, since = (
             names(self._git.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, one))
             for one in (new, tip)
@@ -623,7 +608,7 @@ class GitWorktrees:
         return self._git.run_checked("merge-base", "--is-ancestor", one, other).exit_code == 0
 
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
-        """The commit in which two come together, or the files on which they do not agree."""
+        """The merge commit of two commits, or the files in conflict."""
         options = (
             "--write-tree",
             "-z",
@@ -659,16 +644,14 @@ class GitWorktrees:
 
     @contextmanager
     def lock_tree(self, ref: str, *, mark: str) -> Iterator[Checkout | None]:
-        """The working tree that has a branch checked out, if there is one; it is locked
-        meanwhile.
-        """
+        """The working tree that has a branch checked out, locked; None if there is none."""
         for found, path in [*self.list_checkouts()]:
             if found != ref:
                 continue
             folder = self._administration(path) or self._common
             tree = Checkout(self._git, path, folder, os.path.join(self._folder, ".written"), mark)
             with tree.hold_lock():
-                # Nobody can leave the branch any more; but perhaps somebody just has.
+                # The lock keeps HEAD as it is, but it may have changed before.
                 head = self._git.try_run(
                     "symbolic-ref", "--quiet", "HEAD", inside=GitLocation(folder, path)
                 )
@@ -679,12 +662,12 @@ class GitWorktrees:
         yield None
 
     def list_checkouts(self) -> Iterator[tuple[str, str]]:
-        """The branches that are checked out, with the working trees in which they are."""
+        """The branches that are checked out, with their working trees."""
         path = ""
         for line in names(self._git.run("worktree", "list", "--porcelain", "-z")):
             kind, _, value = os.fsdecode(line).partition(" ")
             if kind == "worktree":
-                # Of a repository that is kept elsewhere git names that other folder.
+                # With a separate git dir, git prints that folder.
                 path = (
                     self._root
                     if os.path.realpath(value) == os.path.realpath(self._common)
@@ -693,12 +676,10 @@ class GitWorktrees:
             if kind == "branch" and os.path.lexists(os.path.join(path, ".git")):
                 yield value, path
 
-    # ── what happened ────────────────────────────────────────────────────
+    # ── facts ────────────────────────────────────────────────────────────
 
     def facts(self, target: str, source: str) -> dict[str, Json]:
-        """The commits that one ref has and another has not, oldest first; the files that they
-        change.
-        """
+        """The commits that only `source` has, oldest first, and the files that they change."""
         commits = (
             self._git.run("rev-list", "--reverse", source, f"^{target}", "--").decode().split()
         )
@@ -711,11 +692,11 @@ class GitWorktrees:
         return {"commits": list(commits), "files": [os.fsdecode(name) for name in names(listed)]}
 
     def leftovers(self) -> list[str]:
-        """The folders that are there."""
+        """The folders of items that exist."""
         return [path for path in self._item_folders() if not os.path.basename(path).startswith(".")]
 
     def _item_folders(self) -> list[str]:
-        """The folders of items; a link is none, wherever it leads."""
+        """All folders for items, without links."""
         if os.path.islink(self._folder) or not os.path.isdir(self._folder):
             return []
         found = (os.path.join(self._folder, name) for name in sorted(os.listdir(self._folder)))
@@ -726,16 +707,14 @@ class GitWorktrees:
 
 
 def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
-    """What the folder and the branch of an item are called: letters, digits and `-`, whatever it
-    holds.
-    """
+    """The name of an item's folder and branch: letters, digits and `-`."""
     slug = (
         re.sub(r"[^a-z0-9]+", "-", title.lower(), flags=re.ASCII)
         .strip("-")[:SLUG_LENGTH]
         .strip("-")
     )
-    told = sha256_hex(f"{run}\0{number}\0{key}".encode("utf-8", "surrogatepass"))[:8]
-    return "-".join(part for part in (str(order), slug, told) if part)
+    digest = sha256_hex(f"{run}\0{number}\0{key}".encode("utf-8", "surrogatepass"))[:8]
+    return "-".join(part for part in (str(order), slug, digest) if part)
 
 
 def _is_link(path: str) -> InputError:
@@ -747,7 +726,7 @@ def _is_link(path: str) -> InputError:
     )
 
 
-def _unmade(path: str, error: OSError) -> ProcessError:
+def _folder_error(path: str, error: OSError) -> ProcessError:
     return ProcessError(
         f"a folder for an item cannot be made: {error.strerror or error}",
         path,
@@ -757,32 +736,26 @@ def _unmade(path: str, error: OSError) -> ProcessError:
 
 
 def _worktree_path(administration: str) -> str:
-    """The folder that an entry in the repository's list of worktrees is about; empty if there is no
-    entry.
-    """
-    said = (
+    """The folder of an entry in the repository's list of worktrees; empty without an entry."""
+    gitdir = (
         "" if os.path.islink(administration) else _read_line(os.path.join(administration, "gitdir"))
     )
-    return os.path.realpath(os.path.join(administration, os.path.dirname(said))) if said else ""
+    return os.path.realpath(os.path.join(administration, os.path.dirname(gitdir))) if gitdir else ""
 
 
 def _without_side(name: str, *sides: str) -> str:
-    """git gives a file that should be where a folder is another name, with the commit it comes
-    from.
-    """
+    """If a file is where a folder should be, git appends the commit to its name: remove that."""
     return re.sub(f"~({'|'.join(sides)})(_[0-9]+)?$", "", name)
 
 
 def _is_whole(path: str) -> bool:
-    """Has a worktree still its `.git`, whatever that is?  Else somebody may have begun to remove
-    it.
-    """
+    """Whether a worktree still has a `.git`; if not, its removal may have begun."""
     try:
         os.lstat(os.path.join(path, ".git"))
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # whoever looks at it will be told why that cannot be
+        return True  # reading it will fail with the reason
     return True
 
 
@@ -790,20 +763,20 @@ def _is_empty(path: str) -> bool:
     try:
         return not os.listdir(path)
     except OSError:
-        return False  # who knows
+        return False
 
 
 def _stamp(path: str) -> object:
-    """What changes with every new index."""
+    """It changes with every new index."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _read_line(path: str) -> str:
-    """The only line of a file; nothing if there is none."""
+    """The line of a one-line file; empty if there is none."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read(4096).removesuffix("\n")
@@ -812,10 +785,10 @@ def _read_line(path: str) -> str:
 
 
 def _has_modules(administration: str) -> bool:
-    """Submodules were fetched into the worktree: their commits may be nowhere else."""
+    """Whether submodules were fetched into the worktree: their commits may be nowhere else."""
     try:
         return bool(os.listdir(os.path.join(administration, "modules")))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True  # who knows
+        return True  # unknown: keep it

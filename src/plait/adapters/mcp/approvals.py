@@ -1,8 +1,8 @@
-"""Approvals of MCP tools: a digest of what somebody looked at and said yes to.
+"""Approvals of MCP tools: digests of what a user saw and approved.
 
-What a server declares of a tool is text that a language model obeys, so a yes counts for
-exactly what was shown: `Offered.lines` shows how the server is reached and everything it
-declares, `Offered.digest` covers the same, and Plait uses nothing else of a declaration.
+A language model obeys the text that a server declares for a tool. So an approval covers exactly
+what was shown: `McpToolInfo.lines` shows how the server is reached and everything that it declares,
+`McpToolInfo.digest` covers the same, and Plait uses nothing else of a declaration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class McpToolInfo:
     server: str
     tool: str
     declared: Mapping[str, Json] = field(repr=False)
-    """All that Plait reads of the declaration, by the names of the protocol."""
+    """Everything that Plait reads of the declaration, by the names of the protocol."""
     reached_by: tuple[str, ...] = field(default=(), repr=False)
     """The command line of the server, or its url."""
 
@@ -47,21 +47,21 @@ class McpToolInfo:
 
     @property
     def key(self) -> str:
-        # Names may hold a slash; quoted, no two pairs of names have one key.  And two projects may
-        # give one name to two servers: the approval of one must not undo that of the other.
+        # Quoted, because names may contain a slash. With the address, because two projects may use
+        # one name for two servers.
         names = f"{quote(self.server, safe='')}/{quote(self.tool, safe='')}"
         return f"{names}@{_digest([_COVERS, *self.reached_by])[:16]}"
 
     @property
     def digest(self) -> str:
-        """SHA-256 of how the server is reached and of all that `lines` shows, in its order."""
+        """SHA-256 of how the server is reached and of everything that `lines` shows."""
         return _digest([list(self.reached_by), dict(self.declared)])
 
     def lines(self, address: str) -> Iterator[str]:
-        """Everything that an approval covers, for a person; nothing in it is invisible.
+        """Everything that an approval covers, as text without invisible characters.
 
-        `address` is how the server is reached, with its secrets masked.  What the server wrote is
-        indented by four, so no text of it can look like a line of ours.
+        `address` is how the server is reached, with secrets masked. The server's text is indented
+        by four, so that it cannot imitate our lines.
         """
         yield f"{visible(self.server)} / {visible(self.tool)}"
         yield f"  server: {visible(address)}"
@@ -72,17 +72,16 @@ class McpToolInfo:
 
 
 _COVERS: Final = "all that is declared"
-"""Part of every key: an approval that covered less is none."""
+"""Part of every key: what an approval covers."""
 
 
-def _digest(said: Json) -> str:
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+def _digest(value: Json) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-# ── text that hides nothing ──────────────────────────────────────────────
+# ── visible text ─────────────────────────────────────────────────────────
 
-# Characters that Unicode lets a screen leave out, or that are blank, though Python calls them
-# printable.
+# Characters that are blank or may be left out on a screen, though `isprintable` is true for them.
 _BLANK: Final = (
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U00016fe4\U0001d159\U000e0100-\U000e01ef"
@@ -91,34 +90,33 @@ _IS_BLANK: Final = re.compile(f"[{_BLANK}]")
 
 
 def visible(text: str) -> str:
-    """Text whose line breaks are kept, and in which every other unseen character is spelt out.
+    """Text in which every invisible character except line breaks is an escape.
 
-    A backslash is doubled, so that no two texts look the same.
+    Backslashes are doubled, so that no two texts look the same.
     """
     return "".join(
-        letter if letter == "\n" else "\\\\" if letter == "\\" else _spelt(letter)
+        letter if letter == "\n" else "\\\\" if letter == "\\" else _escape(letter)
         for letter in text
     )
 
 
 def visible_json(value: Json) -> str:
-    """JSON over several lines, with every unseen character as an escape of JSON."""
-    written = json.dumps(value, indent=2, ensure_ascii=False)
-    return "".join(letter if letter == "\n" else _spelt(letter) for letter in written)
+    """Indented JSON in which every invisible character is an escape."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(letter if letter == "\n" else _escape(letter) for letter in text)
 
 
-def _spelt(letter: str) -> str:
+def _escape(letter: str) -> str:
     if letter.isprintable() and not _IS_BLANK.match(letter):
         return letter
     return json.dumps(letter)[1:-1]
 
 
 Approve = Callable[[McpToolInfo], bool]
-"""Asks somebody who may say yes; called in the thread of the caller, once per tool."""
+"""Asks the user; called in the thread of the caller, once per tool."""
 
 
 def not_approved(offered: McpToolInfo, *, changed: bool) -> TrustError:
-    """The refusal, with the command to type."""
     server, tool = printable(offered.server), printable(offered.tool)
     if changed:
         what = f"the tool '{tool}' of the MCP server '{server}' is not the one that was approved: "
@@ -134,13 +132,13 @@ def not_approved(offered: McpToolInfo, *, changed: bool) -> TrustError:
 
 
 def printable(text: str) -> str:
-    """A server's own words, for a message: nothing that a terminal would obey, and not too many."""
+    """Text of a server for a message: without control characters, and not too long."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text[:200])
     return plain + "…" if len(text) > 200 else plain
 
 
 class Approvals(Protocol):
-    """Which digest was approved under the key of a tool."""
+    """The approved digests by the keys of tools."""
 
     def get(self, key: str) -> str | None: ...
 
@@ -148,7 +146,7 @@ class Approvals(Protocol):
 
 
 class ApprovalFile:
-    """Approvals in a file of the user: written whole, by one process at a time."""
+    """Approvals in a file of the user; one process at a time writes it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -163,10 +161,10 @@ class ApprovalFile:
     def remove(self, key: str) -> bool:
         """Take an approval back; False if there was none."""
         with self._file_lock():
-            pins = self._read()
-            known = pins.pop(key, None) is not None
-            self._write(pins)
-        return known
+            approvals = self._read()
+            was_approved = approvals.pop(key, None) is not None
+            self._write(approvals)
+        return was_approved
 
     def _read(self) -> dict[str, str]:
         try:
@@ -184,21 +182,21 @@ class ApprovalFile:
             ):
                 raise self._unusable("can be written by others")
             try:
-                pins = json.load(file)
+                approvals = json.load(file)
             except ValueError:
                 raise self._unusable("is damaged") from None
-        if not isinstance(pins, dict) or not all(
-            isinstance(digest, str) for digest in pins.values()
+        if not isinstance(approvals, dict) or not all(
+            isinstance(digest, str) for digest in approvals.values()
         ):
             raise self._unusable("is damaged")
-        return pins
+        return approvals
 
-    def _write(self, pins: dict[str, str]) -> None:
+    def _write(self, approvals: dict[str, str]) -> None:
         folder = os.path.dirname(self.path)
         handle, temporary = tempfile.mkstemp(prefix=".mcp-", dir=folder)
         try:
             with open(handle, "w", encoding="utf-8") as file:
-                json.dump(dict(sorted(pins.items())), file, indent=1)
+                json.dump(dict(sorted(approvals.items())), file, indent=1)
                 file.flush()
                 os.fsync(handle)
             os.rename(temporary, self.path)
@@ -210,7 +208,7 @@ class ApprovalFile:
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        # The lock is never removed: two processes could otherwise hold two locks of one name.
+        # The lock file is never removed: otherwise two processes could lock two files.
         handle = os.open(
             self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
@@ -225,5 +223,5 @@ class ApprovalFile:
             f"the approvals of MCP tools cannot be used: the file {why}",
             self.path,
             "repair it or its permissions (chmod 600), or remove it and approve again",
-            code="bad-pins",
+            code="bad-approvals",
         )

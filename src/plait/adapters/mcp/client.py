@@ -1,16 +1,14 @@
-"""Call tools of MCP servers: connections are kept for a run, and only approved tools are called.
+"""Call tools of MCP servers. Connections are kept for a run; only approved tools are called.
 
-The official SDK speaks the protocol.  It is asynchronous, so it lives in one
-thread of its own with an event loop; everybody else calls a function and waits.
-Importing it takes half a second: that happens with the first call.
+The official SDK is asynchronous, so it runs in one thread with an event loop; all other code calls
+a function and waits. The SDK takes half a second to import: that happens with the first call.
 
-Before each call the server is asked for the tool, and the call goes to the very
-server that was asked.  The first use of a tool needs an approval; a tool that is
-no longer what was approved is refused until it is approved again (see `mcp_pins`).
+Before each call, the server is asked for the tool, and the call goes to that same server. The first
+use of a tool needs an approval. A tool that has changed since is refused until it is approved again
+(see `approvals`).
 
-A server that cannot be reached, dies or takes too long is a failed result with
-the last lines it wrote to stderr, and the next call connects anew.  A call is
-never sent twice.
+If a server cannot be reached, dies or takes too long, the result is a failure with the last lines
+of its stderr, and the next call connects again. A call is never sent twice.
 """
 
 from __future__ import annotations
@@ -73,23 +71,22 @@ __all__ = [
 
 MAX_PAGES: Final = 100
 CLOSE_SECONDS: Final = 12.0
-"""Longer than the guardian tries to end a process."""
+"""Longer than the guardian needs to end a process."""
 
 T = TypeVar("T")
 
 
 def call_mcp(call: McpCall, *, clients: McpClients | None = None) -> PrimitiveResult:
-    """Call a tool over the connections of this process."""
     return (clients or _standard_clients()).call(call)
 
 
 def require_approved(call: McpCall, *, clients: McpClients | None = None) -> McpToolInfo:
-    """A tool as its server describes it, over the connection by which it will be called."""
+    """A tool as its server describes it now; TrustError if it is not approved."""
     return (clients or _standard_clients()).require_approved(call)
 
 
 def run_to_end(awaitable: Awaitable[T]) -> T:
-    """The result of something asynchronous, for synchronous callers."""
+    """Await something from synchronous code."""
 
     async def wait() -> T:
         return await awaitable
@@ -98,30 +95,30 @@ def run_to_end(awaitable: Awaitable[T]) -> T:
 
 
 class McpServerError(ProcessError):
-    """A server could not be asked, or gave no answer; `lost` when the connection is gone."""
+    """A server could not be reached, or gave no response. `lost`: the connection is gone."""
 
     def __init__(
         self, what: str, fix: str | None = None, *, stderr: str = "", lost: bool = False
     ) -> None:
-        super().__init__(what, "config.server", fix or _LOOK, code="mcp-server")
+        super().__init__(what, "config.server", fix or _FIX, code="mcp-server")
         self.stderr = stderr
-        """The end of what the server wrote there."""
+        """The end of the server's stderr."""
         self.lost = lost
 
 
-_LOOK: Final = "start the server by hand and look at what it says"
+_FIX: Final = "start the server by hand and look at what it says"
 
 
-# ── the face for everybody else ──────────────────────────────────────────
+# ── for synchronous callers ──────────────────────────────────────────────
 
 
 class McpClients:
-    """Connections to MCP servers, one per definition of a server.  Threads may share it."""
+    """Connections to MCP servers, one per definition of a server. Safe for threads."""
 
     def __init__(
-        self, pins: Approvals, *, approve: Approve | None = None, resolve: Resolve = look_up
+        self, approvals: Approvals, *, approve: Approve | None = None, resolve: Resolve = look_up
     ) -> None:
-        self._pins = pins
+        self._approvals = approvals
         self._approve = approve
         self._resolve = resolve
         self._asking = threading.Lock()
@@ -129,14 +126,14 @@ class McpClients:
         self._starting = threading.Lock()
 
     def call(self, call: McpCall) -> PrimitiveResult:
-        """What the tool answers.  A tool that nobody approved is a `TrustError`."""
+        """The tool's result. TrustError if the tool is not approved."""
         started = time.monotonic()
         try:
             found = self._find(call)
-            spent = time.monotonic() - started
+            elapsed = time.monotonic() - started
             self._require_approval(found.tool_info(call.server))
-            left = max(call.limits.timeout - spent, 0.001)
-            answer = self._run(
+            left = max(call.limits.timeout - elapsed, 0.001)
+            response = self._run(
                 lambda connections: connections.call_tool(found.connection, call, left)
             )
         except McpServerError as failure:
@@ -147,21 +144,21 @@ class McpClients:
                 stderr=failure.stderr,
                 duration=time.monotonic() - started,
             )
-        return _make_result(answer, time.monotonic() - started)
+        return _make_result(response, time.monotonic() - started)
 
     def tool_info(self, call: McpCall) -> McpToolInfo:
         """The tool as its server describes it now, approved or not."""
         return self._find(call).tool_info(call.server)
 
     def require_approved(self, call: McpCall) -> McpToolInfo:
-        """The same of one that may be called; TrustError if nobody approved it as it is now."""
+        """`tool_info` of an approved tool; TrustError if it is not approved as it is now."""
         offered = self.tool_info(call)
         self._require_approval(offered)
         return offered
 
     def approve(self, offered: McpToolInfo) -> None:
-        """Record a tool as it was looked at: the answer to a refusal."""
-        self._pins.put(offered.key, offered.digest)
+        """Record the approval of a tool as it is described in `offered`."""
+        self._approvals.put(offered.key, offered.digest)
 
     def close(self) -> None:
         """End every server and the thread; a later call starts them again."""
@@ -182,14 +179,14 @@ class McpClients:
         return self._run(lambda connections: connections.find_tool(call))
 
     def _require_approval(self, offered: McpToolInfo) -> None:
-        with self._asking:  # one question at a time, and none that another thread has just answered
-            known = self._pins.get(offered.key)
-            if known == offered.digest:
+        with self._asking:  # one question at a time; another thread may just have asked it
+            approved = self._approvals.get(offered.key)
+            if approved == offered.digest:
                 return
-            if known is None and self._approve is not None and self._approve(offered):
-                self._pins.put(offered.key, offered.digest)
+            if approved is None and self._approve is not None and self._approve(offered):
+                self._approvals.put(offered.key, offered.digest)
                 return
-        raise not_approved(offered, changed=known is not None)
+        raise not_approved(offered, changed=approved is not None)
 
     def _run(self, work: Callable[[_Connections], Coroutine[Any, Any, T]]) -> T:
         with self._starting:
@@ -200,7 +197,7 @@ class McpClients:
 
 
 def _standard_clients() -> McpClients:
-    """The connections of this process, with the approvals of whoever is its user now."""
+    """The connections of this process, with the approvals of the current user."""
     user = os.environ.get("USER_SPACE") or os.path.expanduser("~")
     with _STANDARD_LOCK:
         if user not in _STANDARD:
@@ -242,25 +239,23 @@ def _require_encodable_params(call: McpCall) -> None:
         ) from None
 
 
-# ── what came back ───────────────────────────────────────────────────────
+# ── results ──────────────────────────────────────────────────────────────
 
 
-def _make_result(answer: CallToolResult, duration: float) -> PrimitiveResult:
+def _make_result(response: CallToolResult, duration: float) -> PrimitiveResult:
     data = (
-        answer.structured_content
-        if answer.structured_content is not None
-        else _content(answer.content)
+        response.structured_content
+        if response.structured_content is not None
+        else _content(response.content)
     )
     error = None
-    if answer.is_error:
-        error = _text(answer.content) or "the tool reports that it failed"
-    return PrimitiveResult(not answer.is_error, data, error, duration=duration)
+    if response.is_error:
+        error = _text(response.content) or "the tool reports that it failed"
+    return PrimitiveResult(not response.is_error, data, error, duration=duration)
 
 
 def _content(blocks: list[ContentBlock]) -> Json:
-    """Text as JSON if it is a whole map or list, else as it is; what is not only text block by
-    block.
-    """
+    """Text, parsed if it is a JSON map or list; if a block is not text, a list of all blocks."""
     text = _text(blocks)
     if text is None:
         return [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
@@ -277,18 +272,18 @@ def _text(blocks: list[ContentBlock]) -> str | None:
     return "\n".join(texts) if len(texts) == len(blocks) else None
 
 
-# ── in the portal's thread ───────────────────────────────────────────────
+# ── the thread of the event loop ─────────────────────────────────────────
 
 
 class _Portal:
-    """A thread with an event loop: synchronous code hands in work and waits for it."""
+    """A thread with an event loop, in which synchronous code runs coroutines."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._loop = asyncio.new_event_loop()
         self._connections = _Connections(resolve)
         self._closed = False
-        self._handing_in = threading.Lock()
-        # A daemon, or Python would wait for it before it runs what closes it.
+        self._submitting = threading.Lock()
+        # A daemon: otherwise Python would wait for it before `atexit` closes it.
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="plait-mcp", daemon=True
         )
@@ -297,9 +292,7 @@ class _Portal:
     def run(
         self, work: Callable[[_Connections], Coroutine[Any, Any, T]], *, last: bool = False
     ) -> T:
-        with (
-            self._handing_in
-        ):  # nothing is handed in after the last, or it would be waited for in vain
+        with self._submitting:  # after the last coroutine the loop runs no other
             if self._closed:
                 raise _shutdown_error()
             self._closed = last
@@ -340,35 +333,31 @@ class _Found:
 
 
 _UNUSED: Final = frozenset({"icons", "meta"})
-"""Declared fields that nothing here reads, so that nobody has to look at them."""
+"""Declared fields that Plait does not read, so an approval need not cover them."""
 
 
 def tool_declaration(tool: Tool) -> dict[str, Json]:
-    """What a server declares of a tool.  Nothing else of a `Tool` may be read: this is what gets
-    approved.
-    """
+    """What an approval covers. Plait must not read anything else of a `Tool`."""
     return tool.model_dump(by_alias=True, exclude=set(_UNUSED), exclude_none=True)
 
 
 class _Connections:
-    """Used in the portal's thread alone, so that nothing here needs a lock."""
+    """Used only in the thread of the event loop, so it needs no lock."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
         self._open: dict[object, _Connection] = {}
-        self._keepers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def find_tool(self, call: McpCall) -> _Found:
-        """The tool as its server lists it; a connection that died while nobody used it is made
-        anew.
-        """
+        """The tool as its server lists it. An idle connection that died is made again."""
         with _deadline(call.server, "list its tools") as limit:
             async with asyncio.timeout(call.limits.timeout) as limit.timeout:
-                known = self._open.get(_identity(call.server))
+                was_open = _identity(call.server) in self._open
                 try:
                     return await self._list_tool(call, limit)
                 except McpServerError as failure:
-                    if not failure.lost or known is None:
+                    if not failure.lost or not was_open:
                         raise
                 return await self._list_tool(call, limit)
 
@@ -380,7 +369,7 @@ class _Connections:
     async def call_tool(
         self, connection: _Connection, call: McpCall, seconds: float
     ) -> CallToolResult:
-        """Ask the server whose tool was looked at, and no other."""
+        """Call the tool on the server that described it."""
         with _deadline(
             call.server, f"answer a call of '{call.tool}'", call.limits.timeout
         ) as limit:
@@ -394,10 +383,10 @@ class _Connections:
         for connection in self._open.values():
             connection.end()
         self._open.clear()
-        if self._keepers:
-            _, late = await asyncio.wait(self._keepers, timeout=CLOSE_SECONDS)
-            for keeper in late:
-                keeper.cancel()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -408,18 +397,18 @@ class _Connections:
         connection = self._open.get(key)
         if connection is None or not connection.alive:
             connection = self._open[key] = _Connection(server, self._resolve)
-            self._keepers.add(connection.keeper)
-            connection.keeper.add_done_callback(self._discard_keeper)
+            self._tasks.add(connection.task)
+            connection.task.add_done_callback(self._discard_task)
         return connection
 
-    def _discard_keeper(self, keeper: asyncio.Task[None]) -> None:
-        self._keepers.discard(keeper)
-        if not keeper.cancelled():
-            keeper.exception()  # told to whoever asked; asyncio need not print it
+    def _discard_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # callers get it; so asyncio does not print it
 
 
 class _Connection:
-    """A server and the task that keeps it: the SDK has to be left by the task that entered it."""
+    """A server and its task: the task that enters the SDK's context has to leave it."""
 
     client: Client
 
@@ -431,18 +420,18 @@ class _Connection:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = 0
         self._given_up = False
-        self.keeper = asyncio.create_task(self._keep())
+        self.task = asyncio.create_task(self._serve())
 
     @property
     def alive(self) -> bool:
-        return not self.keeper.done() and not self._stop.is_set()
+        return not self.task.done() and not self._stop.is_set()
 
     def end(self) -> None:
         self._stop.set()
-        # Once only: a second time, it is the end of the server that would be given up.
+        # Only once: a second cancel would interrupt the shutdown of the server.
         if not self._ready.done() and not self._given_up:
             self._given_up = True
-            self.keeper.cancel()
+            self.task.cancel()
 
     def last_words(self) -> str:
         return self._transport.last_words() if self._transport else ""
@@ -450,21 +439,21 @@ class _Connection:
     async def wait_until_ready(self) -> None:
         self._waiting += 1
         try:
-            await asyncio.wait({self.keeper, self._ready}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self.task, self._ready}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._waiting -= 1
             if not self._waiting and not self._ready.done():
-                self.end()  # nobody waits any longer for a server that needs so long to start
+                self.end()  # no caller waits for this slow server any more
         if not self._ready.done():
             raise self._connection_error("could not be connected")
 
     async def ask(self, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """The answer to a request, or the news that there will be none."""
+        """The response to a request; an error as soon as the server is gone."""
         if not self.alive:
             raise self._connection_error("ended before it was asked")
         asking = asyncio.create_task(request(self.client))
         try:
-            await asyncio.wait({asking, self.keeper}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asking, self.task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             asking.cancel()
         if not asking.done() or asking.cancelled():
@@ -486,21 +475,21 @@ class _Connection:
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
             return McpServerError(f"the MCP server '{name}' refused: {printable(error.message)}")
         if isinstance(error, RuntimeError | ValueError):
-            # The answer broke the protocol or its own schema; the text may quote values.
+            # The response broke the protocol or its schema. The text may quote values.
             return McpServerError(f"the MCP server '{name}' gave an answer that cannot be used")
         return self._connection_error("ended before it answered")
 
     def _connection_error(self, what: str) -> PlaitError:
         self.end()
-        error = _cause(self.keeper)
+        error = _cause(self.task)
         if isinstance(error, InputError | RequestError | GuardianError | MachineError):
             return error
         if error is not None and (limit := machine_error(error)) is not None:
             return limit
         name, stderr = self.server.name, self.last_words()
         if self._transport and (trouble := self._transport.trouble):
-            if trouble.no_fault is not None:
-                return trouble.no_fault
+            if trouble.error is not None:
+                return trouble.error
             what = "was ended" if trouble.by_us else what
             return McpServerError(
                 f"the MCP server '{name}' {what}: {trouble.why}",
@@ -511,13 +500,13 @@ class _Connection:
         why, fix = _reason(error)
         return McpServerError(f"the MCP server '{name}' {what}{why}", fix, stderr=stderr, lost=True)
 
-    async def _keep(self) -> None:
+    async def _serve(self) -> None:
         from mcp import Client
         from mcp.types import Implementation
 
         from plait.adapters.mcp.transports import Http, Stdio
 
-        # Its warnings would go to our stderr; what matters of them comes back as a failure.
+        # Its warnings would go to our stderr; the important ones also come as failures.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         info = Implementation(name="plait", version=_own_version())
         if self.server.url:
@@ -528,7 +517,7 @@ class _Connection:
             transport = Stdio(self.server, on_end=self._stop.set)
         self._transport = transport
         try:
-            # No cache: an approval is compared with what the server says now.
+            # No cache: an approval is compared with the current declaration.
             async with Client(transport.streams(), cache=None, client_info=info) as self.client:
                 self._ready.set_result(None)
                 await self._stop.wait()
@@ -545,20 +534,18 @@ def _own_version() -> str:
         return "0"
 
 
-def _cause(keeper: asyncio.Task[None]) -> BaseException | None:
+def _cause(task: asyncio.Task[None]) -> BaseException | None:
     """The error that ended a connection, if one did."""
-    if not keeper.done() or keeper.cancelled():
+    if not task.done() or task.cancelled():
         return None
-    error = keeper.exception()
+    error = task.exception()
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _reason(error: BaseException | None) -> tuple[str, str | None]:
-    """Why a connection ended, as far as that can be said without quoting anybody; and what to
-    do.
-    """
+    """Why a connection ended, without quoting the server, and what to do."""
     match error:
         case None:
             return "", None
@@ -605,7 +592,7 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
         page = await client.list_tools(cursor=cursor)
         found = [tool for tool in page.tools if tool.name == call.tool]
         if len(found) > 1:
-            # The SDK holds a call to the last one, and a person would look at the first.
+            # The SDK would call the last one, and the user would approve the first.
             raise InputError(
                 f"the MCP server '{call.server.name}' declares the tool '{call.tool}' more than "
                 "once",
@@ -630,7 +617,7 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
 
 def _identity(server: McpServer) -> object:
     env = tuple(sorted(server.env.items()))
-    # A connection that was made to a private address is no way for a url from data.
+    # A url from data must not reuse a connection to a private address.
     return (
         server.name,
         server.command,

@@ -1,14 +1,12 @@
-"""How messages reach an MCP server: over the pipes of a process that the guardian keeps, or over
-HTTP.
+"""Transports to an MCP server: over the pipes of a process, or over HTTP.
 
-The SDK speaks the protocol; what it is given here are the two streams of
-messages.  A server that is a process belongs to the guardian like any other: its
-group is its own, and it ends with all that it has started when the connection is
-closed or Plait dies, however deaf it is.  Whatever a server sends, memory is bounded.
+The SDK speaks the protocol; a transport gives it two streams of messages. The guardian starts a
+server process like any other: it ends, with all that it started, when the connection is closed or
+Plait dies. Memory is bounded, whatever a server sends.
 
-`trouble` says why a transport gave up, for whoever waits for an answer.
+`trouble` says why a transport gave up.
 
-The SDK takes half a second to load, so this module is imported with the first connection.
+The SDK takes half a second to import, so this module is imported with the first connection.
 """
 
 from __future__ import annotations
@@ -40,36 +38,34 @@ from plait.tools.invocation import DEFAULT_MAX_OUTPUT, McpServer
 MAX_MESSAGE: Final = DEFAULT_MAX_OUTPUT
 """Bytes of one message of a server."""
 MAX_STDERR: Final = 64 << 10
-"""Bytes of the end of what a server writes to stderr."""
+"""Bytes that are kept of the end of a server's stderr."""
 EXIT_SECONDS: Final = 0.5
-"""In which a server may end by itself, once its input is closed; then the guardian asks, and
-forces.
-"""
+"""Seconds in which a server may end by itself after its input is closed; then it is ended."""
 EOF_GRACE: Final = 2.0
-"""Seconds that output which others hold open is read after the server has ended."""
+"""Seconds to read output that other processes keep open after the exit."""
 CONNECT_SECONDS: Final = 30.0
 LAST_READS: Final = 17
-"""More than a pipe holds, at 64 KiB each."""
+"""Reads of 64 KiB; more than a pipe holds."""
 PIECE: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailure:
-    """Why a server is gone, in words that quote nobody."""
+    """Why a server is gone, without quoting it."""
 
     why: str
     fix: str
     by_us: bool = False
-    """We have ended it."""
-    no_fault: GuardianError | MachineError | None = None
-    """Not the server's: it ended with whatever the guardian ran, or there was no room for it."""
+    """Plait has ended it."""
+    error: GuardianError | MachineError | None = None
+    """The real cause, if it is not the server's fault."""
 
 
 GiveUp: TypeAlias = Callable[[ConnectionFailure], None]
 
 
 class Transport(Protocol):
-    """The streams of messages to and from a server, and what is known of its end."""
+    """The messages to and from a server, and why it ended."""
 
     @property
     def trouble(self) -> ConnectionFailure | None: ...
@@ -93,7 +89,7 @@ def too_long(what: str) -> ConnectionFailure:
 
 
 class Stdio:
-    """A server that was started by its command; `on_end` is told that it will say no more."""
+    """A server process. `on_end` is called after its last message."""
 
     def __init__(self, server: McpServer, on_end: Callable[[], None]) -> None:
         self.trouble: ConnectionFailure | None = None
@@ -104,9 +100,9 @@ class Stdio:
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._reading: asyncio.Task[None] | None = None
         self._job, self._stdin, self._stdout, stderr = _start_server(server)
-        self._loop.add_reader(self._job.fileno(), self._hear)
+        self._loop.add_reader(self._job.fileno(), self._receive_reports)
         self._tail = _Tail(stderr)
-        self._look()
+        self._check_guardian()
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[Any]:
@@ -114,7 +110,7 @@ class Stdio:
         outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
         self._reading = asyncio.create_task(self._read(to_session))
         if self._exited.done():
-            self._read_no_longer_than_needed()
+            self._stop_reading_soon()
         writing = asyncio.create_task(self._write(from_session, to_session))
         try:
             yield incoming, outgoing
@@ -129,10 +125,8 @@ class Stdio:
         return self._tail.text()
 
     async def end(self) -> None:
-        """Close its input; if it does not end by that, the guardian ends it and all that it has
-        started.
-        """
-        self._loop.add_reader(self._stdout, self._drop)  # who blocks on a full pipe cannot end
+        """Close its input; if that does not end it, the guardian ends it and its children."""
+        self._loop.add_reader(self._stdout, self._drop)  # a process that blocks cannot end
         try:
             os.close(self._stdin)
             ended = {self._exited, self._over}
@@ -141,9 +135,8 @@ class Stdio:
                 self._job.end()
                 await asyncio.wait({self._over}, timeout=grace_seconds() + guardian.GIVE_UP + 1)
         finally:
-            # Nothing here waits: also when we are cancelled, the guardian hears that nobody wants
-            # the server.
-            self._hear_no_more()
+            # Nothing here waits, so that it also happens when we are cancelled.
+            self._stop_reports()
             self._job.close()
             self._tail.close()
             self._loop.remove_reader(self._stdout)
@@ -160,9 +153,9 @@ class Stdio:
             except _TooLongError:
                 self.trouble = too_long("it sent a message")
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                return  # the session has gone first
+                return  # the session ended first
             finally:
-                self._hear()  # before anybody learns that it said its last: why it did
+                self._receive_reports()  # sets `trouble` before `on_end` is called
                 self._on_end()
 
     async def _write(self, from_session: Any, to_session: Any) -> None:
@@ -170,50 +163,50 @@ class Stdio:
             async for message in from_session:
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await _write_all(self._stdin, text.encode() + b"\n")
-        except OSError:  # it does not listen any more
+        except OSError:  # the server has closed its input
             return
         finally:
-            to_session.close()  # or requests that cannot be sent would be waited for
+            to_session.close()  # so that no caller waits for requests that were not sent
 
     def _drop(self) -> None:
         if not os.read(self._stdout, PIECE):
             self._loop.remove_reader(self._stdout)
 
-    def _hear(self) -> None:
+    def _receive_reports(self) -> None:
         if self._over.done():
-            return  # the guardian has closed the channel: there is nothing more to hear
+            return  # the guardian has closed the channel
         try:
             reports = self._job.reports()
         except GuardianError as error:
-            self.trouble = ConnectionFailure(error.what, error.fix or "", no_fault=error)
-            self._hear_no_more()
+            self.trouble = ConnectionFailure(error.what, error.fix or "", error=error)
+            self._stop_reports()
             return
         for report in reports:
             if report.kind == guardian.EXITED:
                 self._has_exited()
             elif report.kind == guardian.REFUSED:
                 self.trouble = _not_started(self._program, report.number)
-                self._hear_no_more()
+                self._stop_reports()
             elif report.kind == guardian.OVER:
-                self._hear_no_more()
+                self._stop_reports()
 
-    def _look(self) -> None:
-        """A guardian that is stopped starts no server, and ends none."""
+    def _check_guardian(self) -> None:
+        """A stopped guardian starts no server and ends none."""
         if not self._over.done():
             self._job.check_guardian()
-            self._loop.call_later(jobs.CHECK, self._look)
+            self._loop.call_later(jobs.CHECK, self._check_guardian)
 
     def _has_exited(self) -> None:
         if not self._exited.done():
             self._exited.set_result(None)
-        self._read_no_longer_than_needed()
+        self._stop_reading_soon()
 
-    def _read_no_longer_than_needed(self) -> None:
+    def _stop_reading_soon(self) -> None:
         if self._reading is not None:
-            # What it has left running may hold its output open for ever.
+            # A process that it left running may keep its output open for ever.
             self._loop.call_later(EOF_GRACE, self._reading.cancel)
 
-    def _hear_no_more(self) -> None:
+    def _stop_reports(self) -> None:
         if not self._over.done():
             self._over.set_result(None)
             self._loop.remove_reader(self._job.fileno())
@@ -245,7 +238,7 @@ def _start_server(server: McpServer) -> tuple[jobs.Job, int, int, int]:
 
 def _not_started(program: str, number: int) -> ConnectionFailure:
     if (limit := start_error(program, number)) is not None:
-        return ConnectionFailure(limit.what, limit.fix or "", no_fault=limit)
+        return ConnectionFailure(limit.what, limit.fix or "", error=limit)
     if number in (errno.ENOENT, errno.ENOTDIR):
         return ConnectionFailure(
             "there is no such program or folder", "install it, or correct config.server.command"
@@ -259,7 +252,7 @@ def _not_started(program: str, number: int) -> ConnectionFailure:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """A message, or None for what is none: some servers print to stdout what belongs to stderr."""
+    """A message; None for other lines: some servers print logs to stdout."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
@@ -267,38 +260,36 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 class _TooLongError(Exception):
-    """A line goes beyond the limit."""
+    """A line is longer than the limit."""
 
 
 class _Lines:
-    """Cuts pieces into lines; keeps the beginning of one line, and no more of it than a message may
-    have.
-    """
+    """Cuts pieces into lines of limited length."""
 
     def __init__(self, most: int = MAX_MESSAGE) -> None:
         self._most = most
-        self._begun = bytearray()
+        self._line = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that are complete with this piece."""
         first, *others = piece.split(b"\n")
         self._begin(first)
-        ended: list[bytes] = []
+        lines: list[bytes] = []
         for other in others:
-            ended.append(bytes(self._begun))
-            self._begun.clear()
+            lines.append(bytes(self._line))
+            self._line.clear()
             self._begin(other)
-        return ended
+        return lines
 
     def _begin(self, part: bytes) -> None:
-        if len(self._begun) + len(part) > self._most:
-            self._begun.clear()
+        if len(self._line) + len(part) > self._most:
+            self._line.clear()
             raise _TooLongError
-        self._begun += part
+        self._line += part
 
 
 class _Tail:
-    """The end of what a server writes to stderr, however much that is."""
+    """The end of a server's stderr."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -320,7 +311,7 @@ class _Tail:
             self._fd = -1
 
     def _take(self) -> bool:
-        """Read once; false if there is nothing to read."""
+        """Read once; False if there is nothing to read."""
         if self._fd < 0:
             return False
         try:
@@ -335,8 +326,7 @@ class _Tail:
 
 
 async def _read_piece(fd: int) -> bytes:
-    # We wait before each read, also when there is more: who prints without end must not keep others
-    # waiting.
+    # Wait before each read: a server that prints without end must not block the others.
     await _ready(
         asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader, fd
     )
@@ -371,9 +361,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 class Http:
-    """A server at a url; `public_only`: the url comes from data, and may lead to no private
-    address.
-    """
+    """A server at a url. `public_only`: the url comes from data, so private addresses are refused."""
 
     def __init__(self, server: McpServer, resolve: Resolve, *, public_only: bool) -> None:
         self.trouble: ConnectionFailure | None = None
@@ -385,7 +373,7 @@ class Http:
     async def streams(self) -> AsyncIterator[Any]:
         client = httpx2.AsyncClient(
             headers=[("accept-encoding", "identity"), *self._server.headers],
-            # No limit for reading: answers are under the deadline of their call.
+            # No read timeout: each call has a deadline.
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
             transport=_Guarded(await self._address(), self._give_up),
             trust_env=False,
@@ -401,15 +389,13 @@ class Http:
         return ""
 
     async def end(self) -> None:
-        """It lives on without us."""
+        """The server goes on without us."""
 
     def _give_up(self, trouble: ConnectionFailure) -> None:
         self.trouble = trouble
 
     async def _address(self) -> str | None:
-        """The address at which a host from data was judged; nobody asks the name server again after
-        that.
-        """
+        """A checked address of a host from data: there is no second look-up after the check."""
         if not self._public_only:
             return None
         addresses = await _resolve_host(self._resolve, Target.parse(self._server.url).host)
@@ -426,7 +412,7 @@ class Http:
 
 
 async def _resolve_host(resolve: Resolve, host: str) -> list[str]:
-    # A look-up cannot be interrupted: it gets a thread of its own, for which nobody has to wait.
+    # A look-up cannot be interrupted, so it runs in a thread that we need not wait for.
     found: Future[list[str]] = Future()
     Thread(target=_look_up, args=(found, resolve, host), name="plait-look-up", daemon=True).start()
     try:
@@ -449,7 +435,7 @@ def _look_up(found: Future[list[str]], resolve: Resolve, host: str) -> None:
 
 
 class _Guarded(httpx2.AsyncHTTPTransport):
-    """Sends to the address that was judged, if one was, and reads answers of bounded size."""
+    """Sends to a checked address, if there is one, and limits the size of responses."""
 
     def __init__(self, address: str | None, give_up: GiveUp) -> None:
         super().__init__(trust_env=False)
@@ -463,7 +449,7 @@ class _Guarded(httpx2.AsyncHTTPTransport):
             request.url = request.url.copy_with(host=self._address)
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
-            # Unpacked it could be a thousand times as large before anybody counts.
+            # Decompressed it could be a thousand times as large before it is counted.
             await response.aclose()
             why = "its answer is packed, which was not asked for"
             self._give_up(
@@ -471,12 +457,12 @@ class _Guarded(httpx2.AsyncHTTPTransport):
             )
             raise httpx2.ReadError("a packed answer")
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _AtMost(response.stream, self._give_up)
+            response.stream = _Limited(response.stream, self._give_up)
         return response
 
 
-class _AtMost(httpx2.AsyncByteStream):
-    """An answer that is one message; the SDK itself bounds the events of a stream."""
+class _Limited(httpx2.AsyncByteStream):
+    """A response with one message. The SDK itself limits the events of a stream."""
 
     def __init__(self, stream: Any, give_up: GiveUp) -> None:
         self._stream = stream
