@@ -13,7 +13,7 @@ import pytest
 from plait.adapters.dask import protocol
 from plait.adapters.dask.backend import FETCHES, IN_VAIN, DaskRun
 from plait.adapters.dask.cluster import Fetched, TimedCall
-from plait.adapters.dask.heartbeats import Signs
+from plait.adapters.dask.heartbeats import Heartbeats
 from plait.core.errors import InputError, ProcessError
 from plait.engine.backend import WorkItem
 from plait.engine.event_bus import Mask
@@ -625,7 +625,7 @@ def test_a_cluster_that_has_no_worker_for_too_long_ends_the_run_with_what_resume
 
 def test_silence_is_the_time_since_a_heartbeat_changed_by_our_own_clock() -> None:
     now = [100.0]
-    signs = Signs(lambda: now[0])
+    signs = Heartbeats(lambda: now[0])
     assert signs.see({"a": 5.0, "b": 5.0}) == {"a", "b"}
     now[0] = 130.0
     assert signs.see({"a": 5.0, "b": 1.0}) == {"b"}  # whose clock was set back

@@ -164,7 +164,7 @@ def test_an_error_is_what_it_says_without_secrets(error: Exception) -> None:
     raised = mask_reply(error, mask)
     assert isinstance(raised, RemoteError)
     assert raised.is_a(type(error))
-    assert "***" in raised.said
+    assert "***" in raised.message
     assert not shows_secret(raised)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from plait.adapters.dask.cluster import ANSWER, NoAnswer, Preempted, TimedCall, stop_workers
 from plait.adapters.dask.replies import RemoteError
-from plait.adapters.dask.worker_state import DEAF, GAP, HeartbeatWatch, make_cancel_check
+from plait.adapters.dask.worker_state import GAP, SILENT, HeartbeatWatch, make_cancel_check
 from plait.engine.event_bus import StopSignal
 
 
@@ -157,10 +157,10 @@ def looks(
 
 HEARD = [
     # seconds     answer of the last heartbeat   lost
-    (DEAF * 10,   "changes",                     False),
-    (DEAF - 5,    "stays",                       False),
-    (DEAF + 5,    "stays",                       True),
-    (DEAF * 10,   "unknown",                     False),
+    (SILENT * 10,   "changes",                     False),
+    (SILENT - 5,    "stays",                       False),
+    (SILENT + 5,    "stays",                       True),
+    (SILENT * 10,   "unknown",                     False),
 ]  # fmt: skip
 
 
@@ -178,10 +178,10 @@ def test_a_scheduler_that_answers_no_heartbeat_for_long_is_lost(
 def test_of_a_time_in_which_nobody_looked_nothing_is_known() -> None:
     clock = Clock()
     hearing = HeartbeatWatch(clock=clock)
-    assert not looks(hearing, clock, DEAF / 2, lambda: 0.5)
-    clock.now += DEAF + GAP
+    assert not looks(hearing, clock, SILENT / 2, lambda: 0.5)
+    clock.now += SILENT + GAP
     assert not hearing.is_lost(0.5)
-    assert looks(hearing, clock, DEAF + 5, lambda: 0.5)
+    assert looks(hearing, clock, SILENT + 5, lambda: 0.5)
 
 
 WANTED = [
@@ -214,7 +214,7 @@ def test_a_task_of_a_scheduler_that_is_stuck_is_wanted_no_longer() -> None:
     )
     is_unwanted = make_cancel_check(worker, "key", HeartbeatWatch(clock=clock))
     seen = []
-    for _ in range(round(DEAF) + 5):
+    for _ in range(round(SILENT) + 5):
         clock.now += 1
         seen.append(is_unwanted())
     assert (seen[0], seen[-1]) == (False, True)

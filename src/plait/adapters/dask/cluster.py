@@ -1,7 +1,7 @@
-"""A Dask cluster: of our own, or at an address; whether one is there, and ways to its workers.
+"""A Dask cluster, our own or at an address: find it, fetch results, stop its workers.
 
-Nothing here waits for ever: who listens at an address is asked first whether it speaks as Dask
-does, since a client of Dask waits without end for what is accepted and never answered.
+Nothing here waits for ever. Before a client connects, we check that a scheduler of Dask listens at
+the address: a client would wait without end for a server that accepts and never responds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from plait.core.hints import Any, Final, Protocol
 from plait.core.records import dataclass, field
 from plait.engine.event_bus import StopSignal
 
-LOOK: Final = 0.05
-"""Seconds between two looks whether something else has to be done first."""
+POLL: Final = 0.05
+"""Seconds between two checks whether a call has to give way."""
 
 
 class NoAnswer(Exception):
-    """Nothing came back in time."""
+    """A call did not return in time."""
 
 
 class Preempted(Exception):
-    """Something else has to be done first."""
+    """A call gave way, because something else is more urgent."""
 
 
 def _never() -> bool:
@@ -36,38 +36,34 @@ def _never() -> bool:
 
 
 class TimedCall:
-    """One call under way."""
+    """A call in its own thread, with a result that may come late."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
         self._over = threading.Event()
         self.value: Any = None
-        """What came back, once it is over …"""
+        """The result, once it is over …"""
         self.error: BaseException | None = None
-        """… or what was raised."""
+        """… or the exception."""
         threading.Thread(target=self._make, name="plait-call", daemon=True).start()
 
     def _make(self) -> None:
         try:
             self.value = self._function()
-        except (
-            BaseException
-        ) as error:  # `answer` raises it, in the thread that can do something about it
+        except BaseException as error:  # `answer` raises it in the thread of its caller
             self.error = error
         self._over.set()
 
     def is_over(self, seconds: float = 0.0, *, gives_way: Callable[[], bool] = _never) -> bool:
-        """Has it ended, now or in so many seconds?"""
+        """Whether it has ended, now or within so many seconds."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._over.wait(min(LOOK, left)):
+        while (left := until - time.monotonic()) > 0 and not self._over.wait(min(POLL, left)):
             if gives_way():
                 break
         return self._over.is_set()
 
     def answer(self, seconds: float, *, gives_way: Callable[[], bool] = _never) -> Any:
-        """What came back, or it raises what was raised; to be asked again if nothing was there
-        yet.
-        """
+        """The result or the exception of the call; NoAnswer if it takes longer, then ask again."""
         if not self.is_over(seconds, gives_way=gives_way):
             raise Preempted if gives_way() else NoAnswer
         if self.error is not None:
@@ -76,12 +72,12 @@ class TimedCall:
 
 
 CONNECT: Final = 6.0
-"""Seconds until there is no cluster at an address."""
+"""Seconds to find a cluster at an address."""
 DIRECT: Final = 2.0
-"""Seconds until a worker cannot be reached without its scheduler."""
+"""Seconds to reach a worker without its scheduler."""
 LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
-"""A level above all that is logged."""
+"""A log level above all others."""
 NOBODY_THERE: Final = (
     "look whether its scheduler runs, and can be reached from this host; or run elsewhere: "
     "--backend"
@@ -95,7 +91,7 @@ GivesWay = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What workers handed over: all that was asked for, or what is missing and nothing else."""
+    """The result of a fetch: all replies, or the keys that are missing, or an error."""
 
     replies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     missing: frozenset[str] = frozenset()
@@ -105,7 +101,7 @@ class Fetched:
 @dataclass(frozen=True, slots=True)
 class Cluster:
     address: str
-    """As the user wrote it; empty if it is our own."""
+    """As the user wrote it; empty for a local cluster of our own."""
     scheduler: str
 
     @property
@@ -117,16 +113,16 @@ class Cluster:
         return f"dask://{self.address}" if self.address else "dask"
 
     def client(self, seconds: float = CONNECT, *, gives_way: GivesWay) -> Any:
-        """A client that has found its scheduler; an InputError if there is none."""
+        """A connected client; an InputError if there is no cluster."""
         if not self.is_ours:
-            self._await(lambda: _find_speaker(self.scheduler, seconds), seconds, gives_way)
+            self._await(lambda: _require_dask_server(self.scheduler, seconds), seconds, gives_way)
         return self._await(lambda: _client(self.scheduler, seconds), seconds, gives_way)
 
     def require_available(self, *, gives_way: GivesWay) -> None:
-        self._await(lambda: _find_speaker(self.scheduler, CONNECT), CONNECT, gives_way)
+        self._await(lambda: _require_dask_server(self.scheduler, CONNECT), CONNECT, gives_way)
 
     def _await(self, function: Callable[[], Any], seconds: float, gives_way: GivesWay) -> Any:
-        # A moment more than it takes itself, since it knows better what was wrong.
+        # A second longer than its own timeout, because its error says more.
         call = TimedCall(function)
         if not call.is_over(seconds + 1.0, gives_way=gives_way) and gives_way():
             raise Preempted
@@ -138,30 +134,29 @@ class Cluster:
             code="no-cluster",
         )
 
-    def fetch(self, client: Any, keys: list[str], told: Callable[[Fetched], None]) -> None:
-        """Have the scheduler fetch the results of tasks; `told` is called by a thread of Dask's, if
-        at all.
+    def fetch(self, client: Any, keys: list[str], done: Callable[[Fetched], None]) -> None:
+        """Fetch the results of tasks; `done` is called in a thread of Dask, if at all.
 
-        Not by `client.gather`: that waits for ever for a result that was lost, and keeps back the
-        others.
+        Not by `client.gather`: it waits for ever for a lost result, and keeps back the others.
         """
         from tornado.gen import convert_yielded
 
         def begin() -> None:
             try:
                 asked: Any = convert_yielded(client.scheduler.gather(keys=keys))
-            except Exception as error:  # a client that was closed meanwhile: told as what it is
-                told(Fetched(error=error))
+            except Exception as error:  # the client was closed meanwhile
+                done(Fetched(error=error))
             else:
-                asked.add_done_callback(lambda over: told(_fetch_result(over)))
+                asked.add_done_callback(lambda over: done(_fetch_result(over)))
 
         client.loop.add_callback(begin)
 
     def directly(
         self, client: Any, worker: str, function: Callable[..., Any], *args: object
     ) -> Any:
-        """What a worker says without its scheduler, which may be stuck; not every network lets
-        us.
+        """Call a function on a worker without the scheduler, which may be stuck.
+
+        Some networks do not allow it.
         """
         from distributed.protocol import pickle
 
@@ -179,17 +174,15 @@ class Cluster:
 def _fetch_result(over: Any) -> Fetched:
     try:
         answer = over.result()
-    except (
-        BaseException
-    ) as error:  # a broken connection, or a call that was cancelled, which is no Exception
+    except BaseException as error:  # CancelledError is not an Exception
         return Fetched(error=error)
     if answer["status"] == "OK":
         return Fetched(answer["data"])
     return Fetched(missing=frozenset(answer["keys"]))
 
 
-def _find_speaker(address: str, seconds: float) -> None:
-    """Somebody is at the address who greets as Dask does."""
+def _require_dask_server(address: str, seconds: float) -> None:
+    """OSError unless a server at the address responds like Dask."""
     from distributed import security, utils
     from distributed.comm import core
 
@@ -200,7 +193,7 @@ def _find_speaker(address: str, seconds: float) -> None:
     runner = make_runner()
     runner.start()
     try:
-        # Its own limit is for the way there alone, and not for the greeting.
+        # Dask's own timeout covers the connection only, not the handshake.
         limits = {"timeout": seconds * 0.75, "callback_timeout": seconds}
         found: Any = utils.sync(runner.loop, core.connect, address, **limits, **settings)
         runner.run_sync(found.close)
@@ -209,9 +202,7 @@ def _find_speaker(address: str, seconds: float) -> None:
 
 
 def _require_host(address: str) -> None:
-    """Dask asks again for a name that nobody knows until its time is over, and then speaks of
-    that.
-    """
+    """OSError for an unknown host: Dask would retry until its timeout, and report that."""
     from socket import gaierror, getaddrinfo
 
     from distributed.comm import addressing
@@ -243,7 +234,7 @@ def _reason(error: BaseException | None) -> str:
 
 @contextmanager
 def open_cluster(address: str, parallel: int) -> Iterator[Cluster]:
-    """The cluster at an address, or one of processes of this host, which lives as long as this."""
+    """The cluster at an address, or a local one that exists only within this."""
     require_dask()
     if address:
         yield Cluster(address, address)
@@ -253,7 +244,9 @@ def open_cluster(address: str, parallel: int) -> Iterator[Cluster]:
     from dask import config
     from distributed import LocalCluster
 
-    settings: Any = config.set({"distributed.worker.profile.enabled": False})  # nobody looks at it
+    settings: Any = config.set(
+        {"distributed.worker.profile.enabled": False}
+    )  # not used, and it costs time
     workers = max(1, min(parallel, len(os.sched_getaffinity(0))))
     make: Any = LocalCluster
     with (
@@ -273,7 +266,7 @@ def open_cluster(address: str, parallel: int) -> Iterator[Cluster]:
 
 def require_dask() -> None:
     try:
-        import distributed  # noqa: F401 - only whether it is there
+        import distributed  # noqa: F401 - only to see whether it is installed
     except ImportError:
         raise InputError(
             "the Dask backend needs a package that is not installed: distributed",
@@ -284,12 +277,12 @@ def require_dask() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What Dask logs about lost connections, we say ourselves."""
+    """Silences Dask's logs: we report lost connections ourselves."""
     import logging
 
-    require_dask()  # which gives its loggers levels of their own when it is loaded first
-    known = (logging.getLogger(name) for name in list(logging.root.manager.loggerDict))
-    loggers = [one for one in known if one.name.partition(".")[0] in LOUD]
+    require_dask()  # its first import sets the levels of its loggers
+    existing = (logging.getLogger(name) for name in list(logging.root.manager.loggerDict))
+    loggers = [one for one in existing if one.name.partition(".")[0] in LOUD]
     before = [one.level for one in loggers]
     for one in loggers:
         one.setLevel(SILENT)
@@ -301,19 +294,19 @@ def quiet() -> Iterator[None]:
 
 
 AT_ONCE: Final = 2.0
-"""The same without grace."""
+"""Seconds to stop items without grace, and to report that."""
 ANSWER: Final = 1.0
-"""Seconds until a scheduler that says nothing is left aside."""
+"""Seconds after which we call workers without the scheduler."""
 PAUSE: Final = 0.1
 
 
 def seconds_to_stop() -> float:
-    """Until what is to stop has ended: the grace of its processes, and some more."""
+    """Seconds until stopped items have ended: the grace of their processes, and some more."""
     return grace_seconds() + AT_ONCE
 
 
 class StopChannels(Protocol):
-    """To have workers halt: each says how many items it is still at."""
+    """Two ways to stop items; each returns how many still run."""
 
     def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]: ...
 
@@ -321,11 +314,11 @@ class StopChannels(Protocol):
 
 
 def stop_workers(workers: Iterable[str], ways: StopChannels, stop: StopSignal) -> list[str]:
-    """Have workers end what they are at; those that did not say that they have."""
-    return _Halting(set(workers), ways, stop).wait_for_stop()
+    """Stop the items of workers; returns the workers that did not confirm it in time."""
+    return _Stopping(set(workers), ways, stop).wait_for_stop()
 
 
-class _Halting:
+class _Stopping:
     def __init__(self, workers: set[str], ways: StopChannels, stop: StopSignal) -> None:
         self._busy = workers
         self._ways = ways
@@ -333,8 +326,7 @@ class _Halting:
         self._hurried = stop.at_once
         self._ask: Callable[[], Mapping[str, object]] = self._through_scheduler
         self._asked: dict[tuple[str, bool], TimedCall] = {}
-        """By worker, and whether it was hurried: calls under way, of which an answer may come late.
-        """
+        """By worker and urgency: calls that may still return."""
 
     def wait_for_stop(self) -> list[str]:
         until = time.monotonic() + (AT_ONCE if self._hurried else seconds_to_stop())
@@ -342,8 +334,8 @@ class _Halting:
             if self._is_hurried_now():
                 self._hurried = True
                 until = min(until, time.monotonic() + AT_ONCE)
-            said = self._ask()
-            self._busy -= {worker for worker, count in said.items() if _is_through(count)}
+            counts = self._ask()
+            self._busy -= {worker for worker, count in counts.items() if _has_stopped(count)}
             if self._busy and not self._is_hurried_now():
                 time.sleep(PAUSE)
         return sorted(self._busy)
@@ -354,8 +346,8 @@ class _Halting:
     def _through_scheduler(self) -> Mapping[str, object]:
         call = TimedCall(partial(self._ways.through_scheduler, sorted(self._busy), self._hurried))
         if call.is_over(ANSWER, gives_way=self._is_hurried_now) and call.error is None:
-            said: Mapping[str, object] = call.value
-            return said
+            counts: Mapping[str, object] = call.value
+            return counts
         if not self._is_hurried_now():
             self._ask = self._directly
         return {}
@@ -377,6 +369,6 @@ class _Halting:
         return self._asked[key]
 
 
-def _is_through(said: object) -> bool:
-    """It is at nothing, or gone: its processes end with it."""
-    return said == 0 or (isinstance(said, RemoteError) and said.is_a(OSError))
+def _has_stopped(count: object) -> bool:
+    """It runs no item, or is gone: its processes end with it."""
+    return count == 0 or (isinstance(count, RemoteError) and count.is_a(OSError))

@@ -1,11 +1,10 @@
-"""All that comes back from workers comes through here, and has no secret in it afterwards.
+"""Masks everything that comes from workers, and turns their errors into ours.
 
-A worker masks all secrets before a step sees them.  What is made there by Dask, or by a part of a
-worker that knows nothing of the run, is masked here; so is a secret that the run has learnt since
-it sent the parcel.
+A worker masks all secrets before a step sees them. Here we mask what Dask or other parts of a
+worker produce, and secrets that the run has learnt since it sent the job.
 
-What is masked is what would be where the run is: texts, and the keys of data that a program gave.
-Names that Plait or the author gave stay as they are, even if a secret is written like one.
+Masked are texts, and the keys of data of programs. Names of Plait and of the author stay, even if a
+secret is spelt like one.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from plait.template.program import FACTS
 IDENTITIES: Final = frozenset(
     {"path", "kind", "fingerprint", "code", "status", "to", "unjudged", "run", "used"}
 )
-"""Fields that say which step, hook or kind it is, here as there: masked, they would say another."""
+"""Fields that identify a step, hook or kind. They must not be masked."""
 OURS: Final = frozenset({
-    # how a step ended, and the facts beside what it captured
+    # an outcome, and the facts beside captures
     "output", "stdout", "stderr", "exit_code", "success", "duration", "truncated", "cut", "misread",
     "output_file", "stderr_file", "output_lost", "stderr_lost", "captures", "changes", "facts",
     "status", "said", "count", "items",
@@ -49,42 +48,41 @@ OURS: Final = frozenset({
     "state", "steps", "errors", "error", "next", "edge", "assign", "tool", "kind", "failed",
     "total", "results",
 })  # fmt: skip
-"""Keys of what a step gives.  Any other may be one of a tool: some steps give its data as it is."""
+"""Keys in the results of steps. Any other key may come from a tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """What a worker, or Dask in its place, raised where there should have been an answer."""
+    """An exception of a worker, or of Dask, in place of a result."""
 
     error: type[BaseException]
-    said: str
+    message: str
     module: str | None = None
-    """The one that could not be imported, if it was that."""
+    """The module that could not be imported, if that was the error."""
 
     def is_a(self, *types: type[BaseException]) -> bool:
         return issubclass(self.error, types)
 
 
 def mask_reply(value: Any, mask: Mask) -> Any:
-    """The same without secrets; an error as what it says."""
+    """A reply without secrets; an exception becomes a RemoteError."""
     if isinstance(value, BaseException):
         value = RemoteError(type(value), str(value), getattr(value, "name", None))
     return value if mask is str else _mask_tree(value, mask)
 
 
 def _mask_tree(value: Any, mask: Mask) -> Any:
-    # By what it is made of and not by what it is: so no kind of reply, event or outcome can be
-    # forgotten.
+    # By structure, not by class: so no kind of reply, event or outcome can be missed.
     match value:
-        case Succeeded(ended):
-            return Succeeded(_ending(ended, mask))
+        case Succeeded(result):
+            return Succeeded(_mask_result(result, mask))
         case Failure():
-            message, output = _message(value.message, mask), _ending(value.output, mask)
+            message, output = _message(value.message, mask), _mask_result(value.output, mask)
             return replace(value, message=message, output=output)
         case Skipped(why):
             return Skipped(_message(why, mask))
         case SealedSecret():
-            return SealedSecret("***")  # whoever has to know it has learnt it by now
+            return SealedSecret("***")  # the run has learnt it before
         case tuple():
             return tuple(_mask_tree(one, mask) for one in value)
     if is_record(value):
@@ -93,15 +91,18 @@ def _mask_tree(value: Any, mask: Mask) -> Any:
     return mask_value(value, mask)
 
 
-def _ending(value: Json, mask: Mask) -> Json:
-    """How a step ended."""
-    return _ours(value, mask, _part) if isinstance(value, Mapping) else _mask_tree(value, mask)
+def _mask_result(value: Json, mask: Mask) -> Json:
+    return (
+        _mask_known(value, mask, _mask_part)
+        if isinstance(value, Mapping)
+        else _mask_tree(value, mask)
+    )
 
 
-def _part(name: str, value: Json, mask: Mask) -> Json:
+def _mask_part(name: str, value: Json, mask: Mask) -> Json:
     match name, value:
         case "cut", Mapping():
-            return _ours(value, mask)
+            return _mask_known(value, mask)
         case "captures", Mapping():
             return {name: _mask_capture(name, one, mask) for name, one in value.items()}
     return mask_value(value, mask)
@@ -109,51 +110,54 @@ def _part(name: str, value: Json, mask: Mask) -> Json:
 
 def _mask_capture(name: str, value: Json, mask: Mask) -> Json:
     is_ours = name == "validation" or name.endswith(FACTS)
-    return _ours(value, mask) if is_ours and isinstance(value, Mapping) else mask_value(value, mask)
+    return (
+        _mask_known(value, mask)
+        if is_ours and isinstance(value, Mapping)
+        else mask_value(value, mask)
+    )
 
 
-def _data(_: str, value: Json, mask: Mask) -> Json:
+def _mask_data(_: str, value: Json, mask: Mask) -> Json:
     return mask_value(value, mask)
 
 
-def _ours(
-    value: Mapping[str, Json], mask: Mask, part: Callable[[str, Json, Mask], Json] = _data
+def _mask_known(
+    value: Mapping[str, Json], mask: Mask, part: Callable[[str, Json, Mask], Json] = _mask_data
 ) -> dict[str, Json]:
-    """A map whose keys we know; `part` masks what is at each."""
+    """Mask a map whose keys are in `OURS`; `part` masks the values."""
     return {
         (name if name in OURS else mask(name)): part(name, one, mask) for name, one in value.items()
     }
 
 
-_HOW: Final = re.compile(r"(?:exit code -?\d{1,3}|ended by signal \d{1,2})(?=: |$)")
+_EXIT: Final = re.compile(r"(?:exit code -?\d{1,3}|ended by signal \d{1,2})(?=: |$)")
 
 
 def _message(text: str, mask: Mask) -> str:
-    """How a process ended is for us to say; what follows are its own words."""
-    how = _HOW.match(text)
-    return mask(text) if how is None else how[0] + mask(text[how.end() :])
+    """Plait writes how a process ended; only the text after it comes from the process."""
+    found = _EXIT.match(text)
+    return mask(text) if found is None else found[0] + mask(text[found.end() :])
 
 
 def require_same_versions(
     pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask
 ) -> None:
-    """Every worker has the Plait and the Python that we have.
+    """InputError unless every worker has our Plait and our Python.
 
-    Both are as workers said them, and only what is told of them is masked: a secret may be in a
-    version.
+    The arguments are unmasked, because a version may contain a secret; only messages are masked.
     """
     mine = protocol.own_versions()
-    without = [worker for worker, said in plaits.items() if _is_missing(said)]
+    without = [worker for worker, plait in plaits.items() if _is_missing(plait)]
     if without:
         raise no_plait(without)
     broken = {
-        worker: mask_reply(said, mask)
-        for worker, said in plaits.items()
-        if isinstance(said, RemoteError) and not said.is_a(OSError)  # it is gone, or comes again
+        worker: mask_reply(plait, mask)
+        for worker, plait in plaits.items()
+        if isinstance(plait, RemoteError) and not plait.is_a(OSError)  # OSError: it is gone
     }
     if broken:
         raise unloadable(broken)
-    # One that came or went between the two questions is asked again when it has an item.
+    # A worker that came or went between the two calls is checked again with its first item.
     wrong = {
         worker: _versions(mask(plait), mask(python))
         for worker, plait in plaits.items()
@@ -178,36 +182,39 @@ def no_plait(workers: list[str]) -> InputError:
     )
 
 
-def _is_missing(said: object) -> bool:
+def _is_missing(plait: object) -> bool:
     return (
-        isinstance(said, RemoteError) and said.is_a(ImportError) and said.module in (None, "plait")
+        isinstance(plait, RemoteError)
+        and plait.is_a(ImportError)
+        and plait.module in (None, "plait")
     )
 
 
 def unloadable(workers: Mapping[str, object]) -> InputError:
-    """Plait is there, and fails before it could say anything itself."""
-    told = "; ".join(
-        f"{worker}: {_format_error(said)}" for worker, said in list(workers.items())[:5]
+    """The error if Plait is installed, but its import fails."""
+    errors = "; ".join(
+        f"{worker}: {_format_error(error)}" for worker, error in list(workers.items())[:5]
     )
     return InputError(
-        f"Plait cannot be loaded on workers: {told}",
+        f"Plait cannot be loaded on workers: {errors}",
         fix="python -c 'import plait' there, with the Python that runs the worker, says more",
         code="worker-without-plait",
     )
 
 
-def _format_error(said: object) -> str:
-    kind, text = (said.error, said.said) if isinstance(said, RemoteError) else (type(said), said)
-    return f"{kind.__name__}: {text}"
+def _format_error(error: object) -> str:
+    if isinstance(error, RemoteError):
+        return f"{error.error.__name__}: {error.message}"
+    return f"{type(error).__name__}: {error}"
 
 
 def mismatch(workers: Mapping[str, str]) -> InputError:
-    said = "; ".join(
+    versions = "; ".join(
         f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5]
     )
     mine = protocol.own_versions()
     return InputError(
-        f"here is {mine}, and on the cluster it is another: {said}",
+        f"here is {mine}, and on the cluster it is another: {versions}",
         fix=f"install Plait {mine.plait} for Python {mine.python} there, or start the run with what is there",
         code="worker-version",
     )
@@ -218,14 +225,14 @@ def to_error(reply: protocol.ItemRefused) -> PlaitError:
         one.__name__: one
         for one in (InputError, ProcessError, GuardianError, MachineError, InternalError)
     }
-    if reply.kind == TrustError.__name__:  # it may well be trusted here
+    if reply.kind == TrustError.__name__:  # it may be trusted here
         fix = f"there, as the user who runs the worker: {reply.fix}" if reply.fix else reply.fix
         return TrustError(f"on a worker: {reply.what}", fix=fix, code=reply.code)
     return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)
 
 
 def unexpected_worker_error(raised: RemoteError) -> PlaitError:
-    """A task that raised: Plait is not there, or it is our bug; no item makes it raise."""
+    """The error for a task that raised: Plait is missing there, or it is our bug."""
     if raised.is_a(ImportError):
         return no_plait([""])
     return InternalError(f"items could not be performed: {raised.error.__name__}", code="cluster")

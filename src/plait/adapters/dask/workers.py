@@ -1,0 +1,236 @@
+"""The workers of a cluster that take items of a run: which are ready, silent or gone.
+
+New workers are checked and get the job while others work. A worker without a heartbeat for the
+run's patience is stuck: it gets no items until it has a heartbeat again.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import platform
+import time
+from collections.abc import Callable, Mapping, Set
+from functools import partial
+
+from plait.adapters.dask import protocol
+from plait.adapters.dask.cluster import TimedCall
+from plait.adapters.dask.connection import POLL, QUIET, Connection
+from plait.adapters.dask.heartbeats import Heartbeats
+from plait.adapters.dask.replies import (
+    RemoteError,
+    mismatch,
+    require_same_versions,
+    to_error,
+    unloadable,
+)
+from plait.core.errors import ProcessError
+from plait.core.hints import Any, Final
+from plait.core.records import dataclass
+from plait.engine.backend import JobPacker
+from plait.engine.context import RunContext
+
+COUNT: Final = 0.5
+"""Seconds between two looks which workers there are."""
+FIRST: Final = 1.0
+"""Seconds that we do nothing but wait for the first workers."""
+GREETING: Final = 1 / 6
+"""Share of the patience, after which workers that were checked together are checked one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Greeting:
+    """New workers that are being checked and get the job."""
+
+    workers: tuple[str, ...]
+    call: TimedCall
+    since: float
+
+
+class Workers:
+    def __init__(
+        self,
+        connection: Connection,
+        packer: JobPacker,
+        run: RunContext,
+        job: bytes,
+        on_lost: Callable[[str, int], None],
+        *,
+        wait: float,
+    ) -> None:
+        """`on_lost` gets a worker that is gone, and its threads. `wait`: seconds without any."""
+        self._connection = connection
+        self._packer = packer
+        self._run = run
+        self._job = job
+        self._on_lost = on_lost
+        self._wait = wait
+        self.threads: dict[str, int] = {}
+        """Threads of the workers that have the job."""
+        self.stuck: set[str] = set()
+        self._heartbeats = Heartbeats()
+        self._hushed: set[str] = set()
+        """Workers whose silence was noted."""
+        self._greetings: list[_Greeting] = []
+        self._counted = 0.0
+        self._without_since: float | None = None
+        """Since when no worker takes items."""
+        self._was_empty_noted = False
+
+    def update(self, busy: Set[str]) -> bool:
+        """Find workers that came or went, now and then; `busy` have tasks. False: not now."""
+        self._welcome()
+        if time.monotonic() - self._counted < (COUNT if self.threads else POLL):
+            return False
+        client = self._connection.client
+        there: dict[str, int] = dict(self._connection.ask(lambda: client.nthreads()))
+        self._counted = time.monotonic()
+        for worker in (self.threads.keys() | busy) - there.keys():
+            self.lose(worker)
+        self.stuck &= there.keys()
+        self._greet_new(
+            {worker: count for worker, count in there.items() if worker not in self.stuck}
+        )
+        self._welcome()
+        self.threads |= {worker: count for worker, count in there.items() if worker in self.threads}
+        self._require_some(is_empty=not there)
+        return True
+
+    def update_soon(self) -> None:
+        self._counted = 0.0
+
+    def _require_some(self, *, is_empty: bool) -> None:
+        """ProcessError if no worker has taken items for too long."""
+        now = time.monotonic()
+        if self.threads:
+            self._without_since, self._was_empty_noted = None, False
+            return
+        if self._without_since is None:
+            self._without_since = now
+        without = now - self._without_since
+        name = self._connection.cluster.display_name
+        if not self._was_empty_noted and (is_empty or without > min(QUIET, self._wait / 2)):
+            self._was_empty_noted = True
+            self._connection.note(
+                f"the cluster at {name} has no workers{' that answer' * (not is_empty)}; "
+                f"items go on when one is there, and the run ends after {self._wait:g} seconds "
+                "without one"
+            )
+        if without > self._wait:
+            raise ProcessError(
+                f"the cluster at {name} has had no worker that takes items "
+                f"for {self._wait:g} seconds",
+                fix=f"start workers, then: plait resume {self._run.id} "
+                "(to wait longer, write wait_for_workers under map)",
+                code="no-workers",
+            )
+
+    def lose(self, worker: str) -> None:
+        # One without the job may have been waiting for another one.
+        self._on_lost(worker, self.threads.pop(worker, 1))
+
+    def drop(self, worker: str) -> None:
+        """It does not have the job any more; it gets it again at the next update."""
+        self.threads.pop(worker, None)
+
+    def clear(self) -> None:
+        """The scheduler is another one."""
+        self.threads.clear()
+        self._greetings.clear()
+        self.stuck.clear()
+        self._heartbeats.clear()
+        self._counted = 0.0
+
+    # ── heartbeats ───────────────────────────────────────────────────────
+
+    def see(self, heartbeats: Mapping[str, object]) -> None:
+        self.stuck -= self._heartbeats.see(heartbeats)  # these are greeted like new ones
+
+    def is_stuck(self, worker: str, waited: float) -> bool:
+        """Whether it was silent for too long. `waited`: seconds that we wait for its replies."""
+        patience = self._connection.patience
+        silence = max(self._heartbeats.silence(worker), waited)
+        if silence > patience:
+            self._hushed.discard(worker)
+            self._connection.note(
+                f"the worker at {worker} has not answered for {patience:g} seconds; "
+                "others do what it was at"
+            )
+            self.stuck.add(worker)
+            return True
+        if silence > min(2 * QUIET, patience / 2) and worker not in self._hushed:
+            self._hushed.add(worker)
+            self._connection.note(
+                f"the worker at {worker} does not answer; after {patience:g} seconds "
+                "others do what it is at"
+            )
+        elif silence < QUIET:
+            self._hushed.discard(worker)
+        return False
+
+    # ── new workers ──────────────────────────────────────────────────────
+
+    def _greet_new(self, there: Mapping[str, int]) -> None:
+        """In the background: a new worker that is stuck keeps nothing up."""
+        self._greetings = [
+            one for one in self._greetings if not there.keys().isdisjoint(one.workers)
+        ]
+        greeted = {worker for one in self._greetings for worker in one.workers}
+        new = tuple(
+            worker for worker in there if worker not in self.threads and worker not in greeted
+        )
+        if not new:
+            return
+        self._greet(new)
+        if not self.threads:
+            self._greetings[-1].call.is_over(FIRST, gives_way=self._connection.has_to_look_up)
+
+    def _greet(self, workers: tuple[str, ...]) -> None:
+        call = TimedCall(partial(self._prepare, list(workers)))
+        self._greetings.append(_Greeting(workers, call, time.monotonic()))
+
+    def _prepare(self, workers: list[str]) -> dict[str, Any]:
+        """Check the versions of workers, and send them the job; runs in its own thread."""
+        connection = self._connection
+        plaits = connection.run_unmasked(workers, pkgutil.resolve_name, protocol.VERSION)
+        pythons = connection.run_unmasked(workers, platform.python_version)
+        require_same_versions(pythons, plaits, self._run.secrets.mask)
+        return connection.run_on_workers(workers, self._packer.receive, self._job)
+
+    def _welcome(self) -> None:
+        """Workers that have the job take items from now on."""
+        greetings, self._greetings = self._greetings, []
+        patience = self._connection.patience
+        for one in greetings:
+            if one.call.is_over():
+                self._add(one.call)
+            elif len(one.workers) > 1 and time.monotonic() - one.since > GREETING * patience:
+                for worker in one.workers:
+                    self._greet((worker,))
+            else:
+                self._greetings.append(one)
+
+    def _add(self, greeting: TimedCall) -> None:
+        try:
+            replies = greeting.answer(0.0)
+        except OSError:
+            return  # they are greeted again if they are still there at the next update
+        except (AttributeError, RuntimeError):
+            if self._connection.is_other_scheduler():
+                return
+            raise
+        for worker, reply in replies.items():
+            if isinstance(reply, bytes):
+                raise_refusal(self._connection.mask(protocol.unpack_reply(reply)))
+            elif reply is None:
+                self.threads[worker] = 1  # the next update counts its threads
+                self.update_soon()
+            elif not (isinstance(reply, RemoteError) and reply.is_a(OSError)):
+                raise unloadable({worker: reply})
+
+
+def raise_refusal(reply: protocol.Reply) -> None:
+    match reply:
+        case protocol.VersionMismatch(versions, worker):
+            raise mismatch({worker: str(versions)})
+        case protocol.ItemRefused():
+            raise to_error(reply)
