@@ -1,1 +1,1 @@
-"""The hands: what really starts a process, sends a request or calls a function."""
+"""Adapters: processes, HTTP, MCP, functions, files, journals on disk, git and Dask."""

@@ -573,8 +573,8 @@ def test_a_worker_without_a_heartbeat_loses_its_items_to_others_and_that_is_said
     TimedCall(played.go).answer(30)
     assert all_items(played)
     assert played.notes == [
-        "the worker at tcp://0 does not answer; after 0.4 seconds others do what it is at",
-        "the worker at tcp://0 has not answered for 0.4 seconds; others do what it was at",
+        "the worker at tcp://0 does not answer; after 0.4 seconds its items go to other workers",
+        "the worker at tcp://0 has not answered for 0.4 seconds; its items go to other workers",
     ]
     assert played.scheduler.cancelled
 
@@ -585,7 +585,7 @@ def test_a_worker_that_never_hands_over_what_it_did_is_left_like_one_without_a_h
     TimedCall(played.go).answer(30)
     assert sorted(played.recorded) == ["map/item:0", "map/item:1"]
     assert played.notes[-1] == (
-        "the worker at tcp://0 has not answered for 0.4 seconds; others do what it was at"
+        "the worker at tcp://0 has not answered for 0.4 seconds; its items go to other workers"
     )
 
 
@@ -655,7 +655,7 @@ def test_a_scheduler_that_does_not_answer_for_too_long_is_lost_and_the_run_can_b
         played.go()
     assert str(raised.value) == (
         "the scheduler at dask://here has not answered for 0.1 seconds\n"
-        "fix: look what it is at, or start it again, then: plait resume r"
+        "fix: look at it, or start it again, then: plait resume r"
     )
     assert played.notes == ["the scheduler at dask://here does not answer; waiting for it"]
 

@@ -380,7 +380,7 @@ def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
     with pytest.raises(
-        InputError, match=r"at dask://no\.invalid:8786: nobody knows a host 'no\.invalid'"
+        InputError, match=r"at dask://no\.invalid:8786: there is no host 'no\.invalid'"
     ):
         ran(tmp_path / "p", "map: {input: [1], steps: [{shell: 'true'}]}", "dask://no.invalid:8786")
 
@@ -396,7 +396,7 @@ def test_an_address_without_a_port_is_said_to_need_one(tmp_path: Path) -> None:
         )
     assert (
         raised.value.fix
-        == "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
+        == "write dask://HOST:PORT; a scheduler of Dask listens at port 8786 by default"
     )
 
 

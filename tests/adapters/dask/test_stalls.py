@@ -107,7 +107,7 @@ def test_a_port_that_speaks_something_else_is_no_cluster_and_nothing_has_run(
     # Who hangs up early enough was never there, for Dask.
     reason = first.removeprefix(f"there is no Dask cluster at {speaker.address}: ")
     assert reason.startswith(
-        ("what listens there does not answer as a scheduler of Dask does", "Timed out")
+        ("what listens there does not answer like a scheduler of Dask", "Timed out")
     )
     assert (
         fix

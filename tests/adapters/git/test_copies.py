@@ -49,7 +49,7 @@ def test_copies_that_were_refused_half_way_do_not_stay_and_a_retry_adds_none(
     for _ in range(2):
         retried(place)
         assert failure_of(place, "map/item:a").message.splitlines()[0] == (
-            "one of the inputs of an item is no file of the project"
+            "one of the inputs of an item is not a file of the project"
         )
         assert place.left() == []
 

@@ -201,7 +201,7 @@ UNREACHABLE = [
     # server                                                   error
     (McpServer("s", ("no-such-program",), ENV),                "the MCP server 's' could not be connected: there is no such program or folder"),
     (McpServer("s", ("/bin/false",), ENV),                     "the MCP server 's' could not be connected: it closed the connection"),
-    (McpServer("s", url="http://127.0.0.1:9/mcp"),             "the MCP server 's' could not be connected: nobody answers at its address"),
+    (McpServer("s", url="http://127.0.0.1:9/mcp"),             "the MCP server 's' could not be connected: nothing answers at its address"),
 ]  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def test_a_server_is_called_over_http_and_its_death_is_told(clients: McpClients)
         process.wait(20)
     gone = clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW))
     assert (
-        gone.error == "the MCP server 'web' could not be connected: nobody answers at its address"
+        gone.error == "the MCP server 'web' could not be connected: nothing answers at its address"
     )
 
 

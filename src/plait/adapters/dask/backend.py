@@ -381,7 +381,7 @@ class DaskRun:
             case protocol.VersionMismatch():
                 raise_refusal(reply)
             case _:
-                raise InternalError("a worker replied what is no reply", code="cluster")
+                raise InternalError("a worker sent an unknown reply", code="cluster")
 
     def _handle_item_reply(self, work: WorkItem, reply: protocol.Reply) -> None:
         match reply:

@@ -82,9 +82,7 @@ NOBODY_THERE: Final = (
     "look whether its scheduler runs, and can be reached from this host; or run elsewhere: "
     "--backend"
 )
-NO_ADDRESS: Final = (
-    "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
-)
+NO_ADDRESS: Final = "write dask://HOST:PORT; a scheduler of Dask listens at port 8786 by default"
 
 GivesWay = Callable[[], bool]
 
@@ -212,7 +210,7 @@ def _require_host(address: str) -> None:
     try:
         getaddrinfo(host, None)
     except (gaierror, UnicodeError) as error:
-        raise OSError(f"nobody knows a host '{host}'") from error
+        raise OSError(f"there is no host '{host}'") from error
 
 
 def _client(address: str, seconds: float) -> Any:
@@ -227,7 +225,7 @@ def _reason(error: BaseException | None) -> str:
 
     is_foreign = isinstance(error, TimeoutError | CommClosedError)
     if is_foreign or not isinstance(error, OSError | ValueError | ImportError):
-        return "what listens there does not answer as a scheduler of Dask does"
+        return "what listens there does not answer like a scheduler of Dask"
     first = str(error).strip().splitlines()
     return first[0].rstrip(":") if first else type(error).__name__
 

@@ -126,7 +126,7 @@ class Connection:
             raise ProcessError(
                 f"the scheduler at {self.cluster.display_name} has not answered "
                 f"for {self.patience:g} seconds",
-                fix=f"look what it is at, or start it again, then: plait resume {self._run.id}",
+                fix=f"look at it, or start it again, then: plait resume {self._run.id}",
                 code="no-cluster",
             ) from None
         except (OSError, AttributeError, RuntimeError):

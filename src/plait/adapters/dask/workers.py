@@ -153,7 +153,7 @@ class Workers:
             self._hushed.discard(worker)
             self._connection.note(
                 f"the worker at {worker} has not answered for {patience:g} seconds; "
-                "others do what it was at"
+                "its items go to other workers"
             )
             self.stuck.add(worker)
             return True
@@ -161,7 +161,7 @@ class Workers:
             self._hushed.add(worker)
             self._connection.note(
                 f"the worker at {worker} does not answer; after {patience:g} seconds "
-                "others do what it is at"
+                "its items go to other workers"
             )
         elif silence < QUIET:
             self._hushed.discard(worker)

@@ -26,7 +26,7 @@ def copy_inputs(project: str, inputs: Sequence[str], folder: str) -> None:
             found += 1
         if not found:
             raise InputError(
-                "one of the inputs of an item is no file of the project",
+                "one of the inputs of an item is not a file of the project",
                 fix="look at inputs: they are paths or globs below the project",
                 code="no-input",
             )

@@ -236,7 +236,7 @@ def git_error(command: str, answer: Answer, folder: str = "") -> PlaitError:
     lines = stderr_lines(answer, most=5)
     if any("safe.directory" in line for line in lines):
         return InputError(
-            "git does not touch this repository: it belongs to somebody else",
+            "git does not touch this repository: it belongs to another user",
             fix="if you trust it: git config --global --add safe.directory FOLDER",
             code="repository",
         )

@@ -28,7 +28,7 @@ REST: Final = (
 )
 UNMADE: Final = "copies for an item that were not finished, so that no step was ever there"
 FOREIGN: Final = (
-    "nobody knows that this run is yours, so nothing of it is looked into or removed: "
+    "this run is not known to be yours, so its folder is neither read nor removed: "
     "plait trust run RUN, or remove its folder"
 )
 LISTED: Final = "git still lists this folder, which is gone: plait worktrees --clean"

@@ -192,5 +192,5 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     if isinstance(error, TimeoutError):
-        return "nobody answers there"
+        return "it does not answer"
     return os.strerror(error.errno).lower() if error.errno else "the connection failed"

@@ -556,7 +556,7 @@ def _reason(error: BaseException | None) -> tuple[str, str | None]:
         case OSError(errno=int(number)):
             return f": {os.strerror(number)}", None
     why = {
-        "ConnectError": ": nobody answers at its address",
+        "ConnectError": ": nothing answers at its address",
         "MCPError": ": it closed the connection",
         "RemoteProtocolError": ": it broke the connection off",
         "ReadError": ": it broke the connection off",

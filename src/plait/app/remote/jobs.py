@@ -301,9 +301,9 @@ def _load_flow(payload: JobPayload, project: str) -> LoadedFlow:
     path = os.path.join(project, os.path.relpath(payload.path, payload.project))
     if payload.shared and not os.path.exists(path):
         raise InputError(
-            "the flow is not where it is said to be shared",
+            "the flow is not at this path, although the map says shared: true",
             path,
-            "mount the project at the same place on every worker, or take shared: true away",
+            "mount the project at the same path on every worker, or remove shared: true",
             code="not-shared",
         )
     environment = FlowEnvironment(
@@ -327,9 +327,9 @@ def _load_flow(payload: JobPayload, project: str) -> LoadedFlow:
     found = loaded.program.fan
     if found is None or found.fingerprint != payload.fingerprint:
         raise InputError(
-            "the flow that is here is not the one that runs",
+            "the files of the flow are not those of the run",
             path,
-            "wait until storage shows the same files everywhere",
+            "wait until the shared storage has the same files everywhere",
             code="changed",
         )
     return loaded
