@@ -391,7 +391,7 @@ def test_one_that_does_not_come_back_ends_the_run_with_what_resumes_it() -> None
         played.go()
     assert str(raised.value) == (
         "the scheduler at dask://here is gone, and did not come back\n"
-        "fix: start it again, then: plait resume r"
+        "fix: start it again, then: plait resume r1"
     )
 
 
@@ -619,7 +619,7 @@ def test_a_cluster_that_has_no_worker_for_too_long_ends_the_run_with_what_resume
     assert (raised.value.code, str(raised.value)) == (
         "no-workers",
         "the cluster at dask://here has had no worker that takes items for 0.2 seconds\n"
-        "fix: start workers, then: plait resume r (to wait longer, write wait_for_workers under map)",
+        "fix: start workers, then: plait resume r1 (to wait longer, write wait_for_workers under map)",
     )
 
 
@@ -655,7 +655,7 @@ def test_a_scheduler_that_does_not_answer_for_too_long_is_lost_and_the_run_can_b
         played.go()
     assert str(raised.value) == (
         "the scheduler at dask://here has not answered for 0.1 seconds\n"
-        "fix: look at it, or start it again, then: plait resume r"
+        "fix: look at it, or start it again, then: plait resume r1"
     )
     assert played.notes == ["the scheduler at dask://here does not answer; waiting for it"]
 
