@@ -60,6 +60,19 @@ def write_whole(folder: str, name: str, data: bytes) -> None:
         sync_folder(folder)
 
 
+def list_folder(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def remove_folder(path: str) -> None:
+    from shutil import rmtree  # slow to import
+
+    rmtree(path, ignore_errors=True)
+
+
 class Reserve:
     """Space on the disk that is freed when the disk is full, so that this can be recorded."""
 

@@ -31,6 +31,8 @@ from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.engine.events import Status
 
+ENDED: Final = ("done", "failed")
+"""The statuses of a run that need no resume."""
 _DEPTH: Final = 4
 """Folders of a run below its project: `.ai/state/runs/ID`."""
 

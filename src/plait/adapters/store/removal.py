@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import islice
 
-from plait.adapters.store.files import make_own_folder
-from plait.adapters.store.index import Entry
+from plait.adapters.store.files import list_folder, make_own_folder, remove_folder
+from plait.adapters.store.index import Entry, Index
 from plait.adapters.store.lock import RunLock
+from plait.adapters.store.open_run import ENDED, RunSummary
 from plait.adapters.store.ownership import require_plain_folders
-from plait.adapters.store.runs import ENDED, Runs, list_folder, remove_folder
 from plait.core.errors import InputError, JournalError
-from plait.core.hints import Final
+from plait.core.hints import Final, Protocol, TypeVar
 
 MOST_REMOVED: Final = 50
 """Runs that are removed at a time."""
 DAY: Final = 86_400
+_T = TypeVar("_T")
 
 
-def remove_old_runs(runs: Runs, root: str, keep: int, days: float) -> tuple[str, ...]:
+class RunStore(Protocol):
+    """The parts of `Runs` that a removal needs."""
+
+    folder: str
+    now: Callable[[], float]
+
+    def query_index(self, query: Callable[[Index], _T], /) -> _T: ...
+    def current_summary(self, entry: Entry, /) -> RunSummary | None: ...
+    def summary(self, run: str, /) -> RunSummary | None: ...
+
+
+def remove_old_runs(runs: RunStore, root: str, keep: int, days: float) -> tuple[str, ...]:
     """Remove runs that ended and are older than the newest `keep` by so many days.
 
     Only the times of runs are compared, so a wrong clock now removes nothing. These stay: runs that
@@ -62,12 +75,12 @@ def _limit(newest: list[Entry], days: float) -> float:
     return min(entry.created for entry in newest) - days * DAY
 
 
-def _is_foreign(runs: Runs, entry: Entry) -> bool:
+def _is_foreign(runs: RunStore, entry: Entry) -> bool:
     summary = runs.current_summary(entry)
     return summary is not None and summary.foreign
 
 
-def _may_be_removed(runs: Runs, entry: Entry, before: float) -> bool:
+def _may_be_removed(runs: RunStore, entry: Entry, before: float) -> bool:
     """By its journal: the index may be wrong."""
     summary = runs.summary(entry.id)
     if summary is None:
@@ -79,7 +92,7 @@ def _may_be_removed(runs: Runs, entry: Entry, before: float) -> bool:
     return False
 
 
-def _move_to_trash(runs: Runs, run: str, trash: str) -> bool:
+def _move_to_trash(runs: RunStore, run: str, trash: str) -> bool:
     folder = os.path.join(runs.folder, run)
     if any(list_folder(os.path.join(folder, "worktrees"))):
         return False

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 
 from plait.adapters.store.faults import map_storage_errors, not_begun, to_journal_error
-from plait.adapters.store.files import make_own_folder
+from plait.adapters.store.files import list_folder, make_own_folder, remove_folder
 from plait.adapters.store.index import (
     IN_MEMORY,
     DamagedIndex,
@@ -33,6 +33,7 @@ from plait.adapters.store.index import (
 from plait.adapters.store.journal import SqliteJournal
 from plait.adapters.store.lock import RunLock, is_held
 from plait.adapters.store.open_run import (
+    ENDED,
     OpenRun,
     RunSummary,
     creation_time,
@@ -65,7 +66,6 @@ NEAR: Final = 1000
 """How many of the newest runs a misspelt id is compared with."""
 MOST_RUNS: Final = 1 << 50
 """A larger number of a run counts as this one, so that a clone cannot use up all numbers."""
-ENDED: Final = ("done", "failed")
 _T = TypeVar("_T")
 Summaries: TypeAlias = list[RunSummary]
 
@@ -427,16 +427,3 @@ def _was_begun(folder: str) -> bool:
 
 def _has_more(folder: str) -> bool:
     return any(name not in _INCOMPLETE for name in list_folder(folder))
-
-
-def list_folder(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def remove_folder(path: str) -> None:
-    from shutil import rmtree  # slow to import
-
-    rmtree(path, ignore_errors=True)
