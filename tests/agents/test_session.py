@@ -724,14 +724,14 @@ def test_progress_knows_turns_tokens_and_cost() -> None:
     def watch(stamped: EventRecord) -> None:
         progress.add(stamped)
         if isinstance(stamped.event, StepFinished) and stamped.event.kind == "turn":
-            (step,) = [one for one in progress._running.values() if one.path == "agent"]
-            seen.append((step.asked.turns, step.asked.tokens, step.asked.cost))
+            (step,) = [one for one in progress._running if one.path == "agent"]
+            seen.append((step.usage.turns, step.usage.tokens, step.usage.cost))
 
     run = new_run(hands, journal, watchers=[watch])
     performed(agent(tools=("sub",)), run)
     assert seen == [(1, 15, 0.25), (2, 30, 0.5), (3, 45, 0.75)]
-    assert (progress.asked.turns, progress.asked.tokens, progress.asked.cost) == (3, 45, 0.75)
-    assert replay_events(journal.events()).asked.turns == 3
+    assert (progress.usage.turns, progress.usage.tokens, progress.usage.cost) == (3, 45, 0.75)
+    assert replay_events(journal.events()).usage.turns == 3
 
 
 def test_what_agents_inside_a_remembered_call_took_counts_towards_the_limits() -> None:

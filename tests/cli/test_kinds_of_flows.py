@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.cli import logs, main, show
+from plait.cli import main
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import (
@@ -27,9 +27,13 @@ from plait.engine.events import (
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.views.format import money
+from plait.views.json_view import JsonView
 from plait.views.live import frame
+from plait.views.log import log_entries, log_lines
 from plait.views.progress import Progress, replay_events
-from plait.views.text import JsonView, PlainView, summary
+from plait.views.report import AttemptCounts, Report, report_json, report_lines
+from plait.views.summary import summary_lines
+from plait.views.text import PlainView
 
 Capsys = pytest.CaptureFixture[str]
 Story = Sequence[tuple[float, Event]]
@@ -164,17 +168,16 @@ def drawn(story: Story, now: float, width: int = 80) -> list[str]:
 
 def shown(story: Story) -> list[str]:
     journal = journal_of(story)
-    progress, tries = Progress(), show.AttemptCounts()
+    progress, tries = Progress(), AttemptCounts()
     for one in stamped(story):
         progress.add(one)
         tries.add(one.event)
-    return [
-        text for text, _ in show.lines("7f3a", progress.status, progress, journal, tries, now=9.0)
-    ]
+    report = Report("7f3a", progress.status, progress, journal, tries)
+    return [text for text, _ in report_lines(report, now=9.0)]
 
 
 def logged(story: Story) -> list[str]:
-    return [text for text, _ in logs.lines(logs.entries(stamped(story), None))]
+    return [text for text, _ in log_lines(log_entries(stamped(story), None))]
 
 
 # ── plain lines ──────────────────────────────────────────────────────────
@@ -241,7 +244,7 @@ def test_the_turns_of_many_items_are_counted_and_not_told() -> None:
         (1.0, over("map/item:a/0/agent/turn:1", "turn", "turn 1", answer("x", 90))),
     ]
     progress = replay_events(stamped(story))
-    assert progress.asked.record() == {"turns": 1, "tokens": 90, "cost": 0.0}
+    assert progress.usage.record() == {"turns": 1, "tokens": 90, "cost": 0.0}
     assert not any("turn" in line for line in plain(story))
 
 
@@ -267,8 +270,8 @@ def test_what_is_recorded_as_used_counts_and_not_what_a_value_says() -> None:
         ),
     ]
     progress = replay_events(stamped(story))
-    assert progress.asked.record() == {"turns": 2, "tokens": 10, "cost": 0.25}
-    assert progress.parts["steps"].asked.turns == 2
+    assert progress.usage.record() == {"turns": 2, "tokens": 10, "cost": 0.25}
+    assert progress.parts["steps"].usage.turns == 2
 
 
 def test_what_earlier_lives_used_is_said_once_and_what_is_replayed_adds_nothing() -> None:
@@ -282,8 +285,8 @@ def test_what_earlier_lives_used_is_said_once_and_what_is_replayed_adds_nothing(
         (2.0, replace(end, path="agent/turn:2")),
     ]
     progress = replay_events(stamped(story))
-    assert progress.asked.record() == {"turns": 4, "tokens": 120, "cost": 0.5}
-    assert progress.parts["agent"].asked.turns == 4
+    assert progress.usage.record() == {"turns": 4, "tokens": 120, "cost": 0.5}
+    assert progress.parts["agent"].usage.turns == 4
 
 
 # ── events as JSON ───────────────────────────────────────────────────────
@@ -346,7 +349,7 @@ def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
     assert [line.split() for line in shown(story) if "turn 1" in line] == [
         ["turn", "1", "~4.1k", "~10", "—", "0:04"]
     ]
-    assert replay_events(stamped(story)).asked.record() == {
+    assert replay_events(stamped(story)).usage.record() == {
         "turns": 1,
         "tokens": 4100,
         "cost": 0.0,
@@ -452,13 +455,15 @@ def test_a_map_over_an_agent_shows_how_often_it_was_asked() -> None:
 
 
 def test_show_for_programs_says_the_same() -> None:
-    tries = show.AttemptCounts()
-    record = show.record("7f3a", "done", replay_events(stamped(GRAPH)), journal_of(GRAPH), tries)
+    tries = AttemptCounts()
+    progress = replay_events(stamped(GRAPH))
+    record = report_json(Report("7f3a", "done", progress, journal_of(GRAPH), tries))
     steps = record["phases"][0]["steps"]
     assert [step.get("next") for step in steps if "hook" not in step["path"]] == [
         "sort", "draft", None, "done", None,
     ]  # fmt: skip
-    record = show.record("7f3a", "done", replay_events(stamped(AGENT)), journal_of(AGENT), tries)
+    progress = replay_events(stamped(AGENT))
+    record = report_json(Report("7f3a", "done", progress, journal_of(AGENT), tries))
     assert record["asked"] == {"turns": 1, "tokens": 4100, "cost": 0.02}
     called = record["phases"][0]["steps"][2]
     assert (called["failed"], called["kind"]) == (True, "refused")
@@ -771,6 +776,6 @@ def test_secrets_are_masked_in_everything_that_is_shown(here: Path, capsys: Caps
 
 def test_a_summary_spreads_long_data_over_lines_and_cuts_it() -> None:
     value = {"output": [{"name": f"item {number}"} for number in range(20)]}
-    lines = [text for text, _ in summary(replay_events(stamped(GRAPH)), Ended(value=value))]  # type: ignore[arg-type]
+    lines = [text for text, _ in summary_lines(replay_events(stamped(GRAPH)), Ended(value=value))]  # type: ignore[arg-type]
     assert lines[1:3] == ["  [", "    {"]
     assert lines[11].startswith("  … 52 more lines: plait logs 7f3a")

@@ -190,5 +190,5 @@ def test_what_an_agent_took_that_failed_is_counted_once_and_a_question_that_was_
     )
     assert ran.result.failure is not None
     with flow_store(str(place.root)).open(ran.result.run, write=False) as opened:
-        asked = replay_events(opened.journal.events()).asked
+        asked = replay_events(opened.journal.events()).usage
     assert (asked.turns, asked.tokens, asked.cost) == took

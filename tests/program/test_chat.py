@@ -9,12 +9,12 @@ import pytest
 from agents.scripted import Says, Scripted, ToolHands, says, wants
 from plait.agents.messages import ModelRequest, ModelResponse
 from plait.agents.session import AgentStep
-from plait.cli import logs
 from plait.core.values import Json
 from plait.engine.context import RunContext
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Failure, Interrupted, LimitExceeded, StepError
 from plait.program.chat import Chat, ReadUserInput
+from plait.views.log import log_entries, log_lines
 from plait.views.progress import replay_events
 from program.fakes import new_run, turn_of
 
@@ -80,7 +80,7 @@ def test_an_answer_that_was_stopped_is_recorded_so_with_what_the_person_said() -
     chatted(runs[0], lines("slowly please", "and now?"))
     progress = replay_events(runs[0].journal.events())
     assert [part.state for part in progress.parts.values()] == ["done", "failed", "done"]
-    told = [line for line, _ in logs.lines(logs.entries(runs[0].journal.events(), None))]
+    told = [line for line, _ in log_lines(log_entries(runs[0].journal.events(), None))]
     at = next(at for at, line in enumerate(told) if line.startswith("── say:2 "))
     assert "stopped" in told[at]
     assert told[at + 1 : at + 3] == ["user:", "  slowly please"]

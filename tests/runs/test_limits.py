@@ -510,7 +510,7 @@ def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(
     life(top, "p.md", PARENT % "turns: 5", hands, journal)
     told: list[EventRecord] = []
     life(top, "p.md", PARENT % "turns: 99", hands, journal, watchers=[told.append])
-    assert replay_events(told).asked.turns == hands.questions == 11
+    assert replay_events(told).usage.turns == hands.questions == 11
 
 
 # ── earlier lives ────────────────────────────────────────────────────────

@@ -130,7 +130,7 @@ def test_a_gate_that_could_not_answer_is_asked_again_until_it_can(
         assert without_repeats(hands.made) == whole.made, (
             "nothing is missing, and nothing was done twice"
         )
-        assert replay_events(journal.events()).asked.turns == whole.questions
+        assert replay_events(journal.events()).usage.turns == whole.questions
         assert said(life(tmp_path, file, text, hands, journal)) == "done"
         assert hands.heard == whole.heard
 

@@ -144,7 +144,7 @@ def test_a_life_that_ends_inside_a_hook_loses_nothing_and_tells_it_later(
         assert said(life(top, file, text, hands, journal)) == "done"
         assert (hands.questions, hands.made) == (whole.questions, whole.made)
         assert hands.told == whole.told, "each once, and the same"
-        assert replay_events(journal.events()).asked.turns == whole.questions
+        assert replay_events(journal.events()).usage.turns == whole.questions
         assert said(life(top, file, text, hands, journal)) == "done"
         assert hands.told == whole.told
 

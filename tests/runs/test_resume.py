@@ -123,7 +123,7 @@ nodes:
     journal = MemoryJournal()
     assert "not yet" in ended(top, "g.yaml", flow, hands, journal)
     assert ended(top, "g.yaml", flow, hands, journal) == "done"
-    assert replay_events(journal.events()).asked.record() == {
+    assert replay_events(journal.events()).usage.record() == {
         "turns": 1,
         "tokens": 15,
         "cost": 0.25,
@@ -181,7 +181,7 @@ def test_answers_that_broke_off_are_counted_at_each_attempt_in_every_life(top: P
     assert ended(top, "f.yaml", flow % 9, hands, journal) == "it broke off"
     assert ended(top, "f.yaml", flow % 3, hands, journal).endswith("of 3 turns (3 used)")
     assert ended(top, "f.yaml", flow % 4, hands, journal) == "done"
-    assert replay_events(journal.events()).asked.turns == hands.questions == 4
+    assert replay_events(journal.events()).usage.turns == hands.questions == 4
 
 
 # ── what hooks are told ──────────────────────────────────────────────────
@@ -424,6 +424,6 @@ def test_every_view_of_every_life_says_what_was_asked_in_all(top: Path, host: st
             journal,
             watchers=[progress.add],
         )
-        assert progress.asked.record() == replay_events(journal.events()).asked.record()
-        assert progress.asked.turns == hands.questions > 0
-        assert sum(part.asked.turns for part in progress.parts.values()) == hands.questions
+        assert progress.usage.record() == replay_events(journal.events()).usage.record()
+        assert progress.usage.turns == hands.questions > 0
+        assert sum(part.usage.turns for part in progress.parts.values()) == hands.questions

@@ -252,7 +252,7 @@ def test_what_is_done_stays_done_when_the_time_of_the_flow_ends_inside_a_hook(
     assert place.text("notes").split().count("a") == ("Judge." not in text)
     assert place.text("notes").split()[-2:] == ["heard", "heard"]
     with flow_store(str(place.root)).open(late.result.run, write=False) as opened:
-        asked = replay_events(opened.journal.events()).asked.turns
+        asked = replay_events(opened.journal.events()).usage.turns
     assert asked == text.count("Judge.") + 2 * text.count("Talk.")
 
 

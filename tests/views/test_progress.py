@@ -18,15 +18,13 @@ from plait.engine.events import (
     Event,
     EventRecord,
     ItemsCounted,
+    Note,
     RunEnded,
     RunStarted,
     StepFinished,
     StepInvalidated,
     StepRetrying,
     StepStarted,
-)
-from plait.engine.events import (
-    Note as Noted,
 )
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import (
@@ -45,9 +43,9 @@ from plait.program.map import Map
 from plait.program.step_list import step_list
 from plait.program.workflow import WorkflowProgram
 from plait.scope import Scope
-from plait.views.news import PartBegan, PartCounted, PartEnded, Retrying, StepBegan, StepEnded
-from plait.views.parts import MOST_KEPT, FailedStep, Note
-from plait.views.progress import Progress, describe_failure, replay_events
+from plait.views.failure_text import describe_failure
+from plait.views.parts import MOST_KEPT, FailedStep, NoteRow, Row
+from plait.views.progress import Progress, Update, replay_events
 from program.fakes import new_run, step
 from share import examples
 
@@ -174,10 +172,13 @@ def test_an_item_that_ends_twice_counts_once_as_it_ended_last() -> None:
 def test_a_failed_item_that_is_retried_is_no_longer_a_failure() -> None:
     letter = ended("map/item:a", outcome=Failed(BROKEN), order=1)
     progress = replay_events([opened(), *counted(3), ended("map/item:b"), letter])
-    assert (progress.failure_count, [one.path for one in progress.failures]) == (1, ["map/item:a"])
+    assert (progress.failures.count, [one.path for one in progress.failures.last]) == (
+        1,
+        ["map/item:a"],
+    )
     progress.add(said(StepInvalidated("map", "items are retried", below=False)))
     progress.add(said(StepInvalidated("map/item:a", "retried", below=False)))
-    assert (tally(progress), progress.failure_count) == ((3, 1, 0, 0), 0)
+    assert (tally(progress), progress.failures.count) == ((3, 1, 0, 0), 0)
     assert progress.parts["map"].state == "waiting"
 
 
@@ -186,7 +187,7 @@ def test_a_part_that_is_forgotten_with_all_below_begins_from_nothing() -> None:
         [opened(), *counted(2), ended("map/item:a", outcome=Failed(BROKEN)), ended("map")]
     )
     progress.add(said(StepInvalidated("map", "changed")))
-    assert (tally(progress), progress.failure_count, progress.parts["map"].state) == (
+    assert (tally(progress), progress.failures.count, progress.parts["map"].state) == (
         (2, 0, 0, 0),
         0,
         "waiting",
@@ -243,7 +244,7 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
     second = [opened(10.0, resumed=True), begun("map", 10.0), said(ItemsCounted("map", 3), 10.0)]
     progress = replay_events([*first, *second])
     assert progress.running_count == 0
-    assert (progress.lives, progress.started, progress.since) == (2, 0.0, 10.0)
+    assert (progress.run_attempts, progress.started, progress.since) == (2, 0.0, 10.0)
     assert progress.parts["setup"].state == "done"
     assert tally(progress) == (3, 1, 0, 0)
     progress.add(ended("map/item:b", 11.0, order=1))
@@ -253,11 +254,11 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
 
 def test_what_failed_and_was_done_in_a_later_life_is_no_longer_a_failure() -> None:
     first = [opened(), begun("setup"), begun("setup/0"), ended("setup/0", outcome=Failed(BROKEN))]
-    assert [failed.path for failed in replay_events(first).failures] == ["setup/0"]
+    assert [failed.path for failed in replay_events(first).failures.last] == ["setup/0"]
     again = replay_events(
         [*first, opened(resumed=True), begun("setup"), begun("setup/0"), ended("setup/0")]
     )
-    assert (list(again.failures), again.failure_count) == ([], 0)
+    assert (list(again.failures.last), again.failures.count) == ([], 0)
 
 
 def test_looking_for_the_items_again_counts_as_no_item() -> None:
@@ -331,9 +332,9 @@ def test_a_running_item_says_what_it_is_at_since_when_and_in_which_attempt() -> 
     )  # not the attempt inside it, which has the same title
     progress.add(said(StepRetrying("map/item:a/1/run", 1, BROKEN, 2.5), 5.0))
     attempt = item.inner["map/item:a/1"].inner["map/item:a/1/run"]
-    assert (attempt.again_at, progress.retries) == (7.5, 1)
+    assert (attempt.retry_at, progress.retries) == (7.5, 1)
     progress.add(begun("map/item:a/1/run", 7.5, title="fix it", attempt=2))
-    assert (attempt.again_at, attempt.attempt) == (None, 2)
+    assert (attempt.retry_at, attempt.attempt) == (None, 2)
 
 
 def test_what_was_inside_a_step_that_has_ended_no_longer_runs() -> None:
@@ -357,12 +358,12 @@ def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_to
         ]
     )
     (step,) = progress.running(progress.parts["setup"])
-    fan = progress.fan_in(step)
+    fan = progress.map_inside(step)
     assert fan is not None
     assert (fan.total, fan.success_count, fan.failure_count) == (5, 1, 1)
-    assert [one.path for one in progress.failures] == ["setup/0/each/item:b"]
+    assert [one.path for one in progress.failures.last] == ["setup/0/each/item:b"]
     progress.add(ended("setup/0/each"))
-    assert progress.fan_in(step) is None
+    assert progress.map_inside(step) is None
 
 
 # ── what there is to say ─────────────────────────────────────────────────
@@ -394,7 +395,7 @@ def test_an_item_that_is_begun_again_is_neither_done_nor_failed() -> None:
         progress.parts["map"].group.success_count,
         progress.parts["map"].group.failure_count,
     ) == (0, 0)
-    assert list(progress.failures) == []
+    assert list(progress.failures.last) == []
 
 
 def test_items_that_are_chosen_anew_begin_with_nothing() -> None:
@@ -413,7 +414,12 @@ def test_items_that_are_chosen_anew_begin_with_nothing() -> None:
         ]
     )
     group = progress.parts["map"].group
-    assert (group.total, group.success_count, group.failure_count, list(progress.failures)) == (
+    assert (
+        group.total,
+        group.success_count,
+        group.failure_count,
+        list(progress.failures.last),
+    ) == (
         None,
         0,
         0,
@@ -421,25 +427,30 @@ def test_items_that_are_chosen_anew_begin_with_nothing() -> None:
     )
 
 
-def test_each_event_gives_the_news_it_brings() -> None:
+def test_each_event_gives_the_updates_it_brings() -> None:
     progress = Progress()
-    progress.add(opened())
-    part = progress.parts["setup"]
-    assert progress.add(begun("setup")) == (PartBegan(part),)
-    (news,) = progress.add(begun("setup/0", title="measure"))
-    assert isinstance(news, StepBegan)
-    assert news.step.title == "measure"
-    assert progress.add(said(StepRetrying("setup/0", 1, BROKEN, 2.0, 3))) == (
-        Retrying("measure", 1, 3, "exit 2", 2.0),
-    )
-    assert progress.add(begun("setup/0", attempt=2)) == ()
-    assert progress.add(ended("setup/0", title="measure")) == (
-        StepEnded(part, "measure", OK, 1.0, False),
-    )
-    assert progress.add(ended("setup")) == (PartEnded(part),)
-    assert progress.add(said(Noted("setup", "look"))) == (Note("setup", "look"),)
-    progress.add(begun("map"))
-    assert progress.add(said(ItemsCounted("map", 2))) == (PartCounted(progress.parts["map"]),)
+    start = opened()
+    assert progress.add(start) == (Update("run", start.event),)
+    part, fan = progress.parts["setup"], progress.parts["map"]
+    retried = Row("any", "measure", "failed", 0.0, cause="exit 2")
+    story = [
+        (begun("setup"), [("part", part, None)]),
+        (begun("setup/0", title="measure"), [("step", part, None)]),
+        (said(StepRetrying("setup/0", 1, BROKEN, 2.0, 3)), [("step", None, retried)]),
+        (begun("setup/0", attempt=2), []),
+        (ended("setup/0", title="measure"), [("step", part, None)]),
+        (ended("setup"), [("part", part, None)]),
+        (said(Note("setup", "look")), [("note", None, NoteRow("setup", "look"))]),
+        (begun("map"), [("part", fan, None)]),
+        (said(ItemsCounted("map", 2)), [("part", fan, None)]),
+        (ended("map/item:a"), [("item", fan, None)]),
+        (ended("map"), [("part", fan, None)]),
+        (said(RunEnded("done")), [("run", None, None)]),
+    ]
+    for record, updates in story:
+        found = progress.add(record)
+        assert [(one.level, one.part, one.row) for one in found] == updates
+        assert all(one.event is record.event for one in found)
 
 
 def test_a_failure_is_told_once_where_a_person_knows_it() -> None:
@@ -449,14 +460,15 @@ def test_a_failure_is_told_once_where_a_person_knows_it() -> None:
     )
     assert progress.add(ended("map/item:a/0", outcome=Failed(inner))) == ()
     failed, _ = progress.add(ended("map/item:a", 7.0, Failed(inner), title="src/a.py"))
-    assert failed == FailedStep("map/item:a", "any", "src/a.py", "exit 1", (), 7.0)
-    assert [type(news) for news in progress.add(ended("map", outcome=Failed(inner)))] == [PartEnded]
+    assert failed.row == FailedStep("map/item:a", "any", "src/a.py", "exit 1", (), 7.0)
+    assert [one.level for one in progress.add(ended("map", outcome=Failed(inner)))] == ["part"]
 
 
 def test_a_part_that_gives_up_itself_is_told() -> None:
     enough = Failure("3 items failed, and max_failures is 3", "stopped", path="map")
     progress = replay_events([opened(), *counted(9)])
-    failed, _ = progress.add(ended("map", outcome=Failed(enough)))
+    update, _ = progress.add(ended("map", outcome=Failed(enough)))
+    failed = update.row
     assert isinstance(failed, FailedStep)
     assert (failed.title, failed.cause, failed.lines) == (
         "map",
@@ -504,7 +516,8 @@ def test_in_one_line_an_error_of_ours_says_what_is_wrong_and_a_program_its_last_
     failure: Failure, line: str
 ) -> None:
     progress = replay_events([opened()])
-    failed, _ = progress.add(ended("map", outcome=Failed(failure)))
+    update, _ = progress.add(ended("map", outcome=Failed(failure)))
+    failed = update.row
     assert isinstance(failed, FailedStep)
     assert failed.line == line
 
@@ -522,13 +535,14 @@ def test_a_great_many_items_take_little_memory_and_keep_the_last_failures() -> N
         progress.add(begun(f"{path}/0", n / 100))
         progress.add(ended(f"{path}/0", n / 100))
         progress.add(ended(path, n / 100, Failed(BROKEN) if n % 2 else OK, order=n))
-        progress.add(said(Noted(path, "so")))
+        progress.add(said(Note(path, "so")))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 300_000
     assert tally(progress) == (many, many // 2, many // 2, 0)
-    assert (progress.failure_count, len(progress.failures)) == (many // 2, MOST_KEPT)
-    assert progress.failures[-1].path == f"map/item:{many - 1}"
+    kept = len(progress.failures.last)
+    assert (progress.failures.count, kept) == (many // 2, MOST_KEPT)
+    assert progress.failures.last[-1].path == f"map/item:{many - 1}"
     assert (progress.note_count, len(progress.notes)) == (many, MOST_KEPT)
 
 
@@ -546,7 +560,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(StepRetrying, NAMES, st.integers(1, 3), st.just(BROKEN), st.floats(0, 9)),
     st.builds(ItemsCounted, NAMES, st.integers(0, 6)),
     st.builds(StepInvalidated, NAMES, st.just("w"), st.booleans()),
-    st.builds(Noted, NAMES, st.text()),
+    st.builds(Note, NAMES, st.text()),
     st.just(RunEnded("failed", BROKEN)),
 )  # fmt: skip
 
@@ -568,7 +582,7 @@ def test_whatever_the_events_are_the_numbers_make_sense(events: list[Event]) -> 
         )
         assert group.rate(100.0) is None or group.rate(100.0) >= 0  # type: ignore[operator]
         assert all(step.path.startswith(f"{part.name}/") for step in progress.running(part))
-    assert 0 <= len(progress.failures) <= progress.failure_count
+    assert 0 <= len(progress.failures.last) <= progress.failures.count
 
 
 @given(seed=st.integers(), outcomes=st.lists(st.sampled_from("dfs"), min_size=1, max_size=40))
@@ -622,7 +636,7 @@ class Odd:
         return {"output": "", "exit_code": 0}
 
 
-def _discard(news: object) -> None:
+def _discard(updates: object) -> None:
     """Nobody prints it here."""
 
 
@@ -661,7 +675,9 @@ def test_who_watches_and_who_reads_the_journal_later_see_the_same(many: int, sto
         assert tally(second) == (many, done, failed, 0)
     later = replay_events(journal.events())
     assert (tally(later), later.status) == ((many, done, failed, 0), "done")
-    assert [one.title for one in later.failures] == [str(number) for number in range(1, many, 2)]
+    assert [one.title for one in later.failures.last] == [
+        str(number) for number in range(1, many, 2)
+    ]
 
 
 def test_an_answer_that_another_attempt_remembers_is_counted_once() -> None:
@@ -679,6 +695,6 @@ def test_an_answer_that_another_attempt_remembers_is_counted_once() -> None:
         answered("nodes/a/agent/turn:2"),
     ):
         progress.add(event)
-    known = {step.path: step.asked.turns for step in progress._running.values()}
+    known = {step.path: step.usage.turns for step in progress._running}
     assert known == {"nodes": 2, "nodes/a": 2, "nodes/a/agent": 2}
-    assert progress.asked.turns == 2
+    assert progress.usage.turns == 2

@@ -9,13 +9,12 @@ import pytest
 from plait.adapters.store import Runs
 from plait.adapters.store.reader import Reader
 from plait.app.runs import Options, RunObservers, find_run, resume_flow, retry_flow, run_flow
-from plait.cli.logs import entries, find_paths
-from plait.cli.show import AttemptCounts, _Outline, lines, record
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, StepFinished, StepInvalidated, StepStarted
 from plait.engine.outcome import Succeeded
-from plait.views.progress import Progress
+from plait.views.log import find_paths, log_entries
+from plait.views.report import read_report, report_json, report_lines
 
 FLOW = """\
 name: long
@@ -31,14 +30,12 @@ reduce: [{shell: 'echo ${map.successful}'}]
 def shown(project: Path, *, whole: bool, short: bool = False) -> tuple[Json, list[str]]:
     runs, name = find_run(None, str(project))
     with runs.open(name, write=False) as opened:
-        progress, tries = Progress(), AttemptCounts()
-        journal = _Outline(opened.journal, whole=whole, short=short)
-        for stamped in journal.events():
-            progress.add(stamped)
-            tries.add(stamped.event)
-        journal.settle(progress)
-        said = [text for text, _ in lines(name, "done", progress, journal, tries, now=0.0)]
-        return record(name, "done", progress, journal, tries), said
+        report = read_report(
+            name, opened.journal, is_running=lambda: False, whole=whole, short=short
+        )
+        report.status = "done"
+        said = [text for text, _ in report_lines(report, now=0.0)]
+        return report_json(report), said
 
 
 @pytest.fixture
@@ -63,7 +60,7 @@ def test_a_short_outline_says_what_the_whole_says(
     (project / "flow.yaml").write_text(flow)
     run = run_flow(str(project / "flow.yaml"), Options()).run
     assert shown(project, whole=False, short=True) == shown(project, whole=True)
-    monkeypatch.setattr("plait.cli.show.MOST_FAILURES", 1)
+    monkeypatch.setattr("plait.views.report.MOST_FAILURES", 1)
     assert shown(project, whole=False, short=True)[1] == shown(project, whole=True)[1]
     (project / "flow.yaml").write_text(flow.replace("-ne 3", "-ne 33"))
     retry_flow(run, project=str(project))
@@ -208,8 +205,8 @@ def test_a_step_that_is_searched_for_has_the_logs_that_it_has_anyway(
         journal, reader = opened.journal, opened.journal.reader
         wanted = find_paths(journal, name, run)
         assert sorted(find_paths(journal, name, run, search=reader)) == sorted(wanted)
-        found = list(entries(reader.events_at(wanted), wanted))
-        assert found == list(entries(journal.events(), wanted))
+        found = list(log_entries(reader.events_at(wanted), wanted))
+        assert found == list(log_entries(journal.events(), wanted))
         assert found
 
 

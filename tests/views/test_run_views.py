@@ -25,7 +25,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from plait.app.runs import FlowResult, RunObservers
-from plait.cli import logs, main, runs, show
+from plait.cli import main, runs
 from plait.cli.run import parse_inputs, run_with_view, stopping_by_signal, view_for
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
@@ -47,12 +47,17 @@ from plait.engine.events import (
 )
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
-from plait.views import text as lines
+from plait.engine.working_run import PlannedStep
 from plait.views.format import clean_block, clock, json_line, one_line, speed
-from plait.views.live import ASCII, LiveView, frame
+from plait.views.json_view import JsonView
+from plait.views.lines import stopping_line
+from plait.views.live import LiveView, frame
+from plait.views.log import find_paths, log_entries, log_lines
 from plait.views.plan import show_plan
 from plait.views.progress import replay_events
-from plait.views.text import JsonView, PlainView, QuietView, View, summary
+from plait.views.report import AttemptCounts, Report, report_json, report_lines
+from plait.views.summary import summary_lines
+from plait.views.text import PlainView, QuietView, View
 
 Capsys = pytest.CaptureFixture[str]
 HOSTILE = "a\x1b[2J\x1b]0;title\x07b\r\nc\u202e\x9b31m\x00"
@@ -430,7 +435,7 @@ def test_what_runs_is_shown_with_its_values_as_soon_as_they_are_known() -> None:
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
-    drawn = frame(replay_events(stamped(STORY)), now=15.0, width=80, height=30, signs=ASCII)
+    drawn = frame(replay_events(stamped(STORY)), now=15.0, width=80, height=30, ascii_only=True)
     assert "#" in drawn[2].plain
     assert "█" not in drawn[2].plain
 
@@ -522,7 +527,7 @@ def test_what_a_terminal_shows_of_two_ctrl_c_does_not_break_the_picture() -> Non
 
 
 def last_lines(result: Ended, story: Sequence[tuple[float, Event]] = STORY) -> list[str]:
-    return [text for text, _ in summary(replay_events(stamped(story)), result)]
+    return [text for text, _ in summary_lines(replay_events(stamped(story)), result)]
 
 
 def test_a_run_that_was_stopped_says_what_is_recorded_and_how_to_go_on() -> None:
@@ -629,7 +634,7 @@ STOPPING = [
 def test_what_is_said_when_a_run_is_to_stop(
     story: list[tuple[float, Event]], at_once: bool, line: str
 ) -> None:
-    assert lines.stopping_line(replay_events(stamped(story)), at_once=at_once) == line
+    assert stopping_line(replay_events(stamped(story)), at_once=at_once) == line
 
 
 CLOCKS = [
@@ -718,7 +723,7 @@ def test_json_says_the_exit_code_of_the_process(number: signal.Signals, code: in
         assert company.stop.wait(10)
         return FlowResult("r", "interrupted", Failure(company.stop.why, "stopped"))
 
-    assert run_with_view(start, lines.JsonView(printed)) == code
+    assert run_with_view(start, JsonView(printed)) == code
     assert json.loads(printed.getvalue().splitlines()[-1])["exit_code"] == code
 
 
@@ -932,8 +937,8 @@ def journal_of(story: Sequence[tuple[float, Event]]) -> MemoryJournal:
     return journal
 
 
-def tries_of(story: Sequence[tuple[float, Event]]) -> show.AttemptCounts:
-    tries = show.AttemptCounts()
+def tries_of(story: Sequence[tuple[float, Event]]) -> AttemptCounts:
+    tries = AttemptCounts()
     for _, event in story:
         tries.add(event)
     return tries
@@ -944,8 +949,8 @@ def test_show_says_what_happened() -> None:
     progress = replay_events(stamped(story))
     said = [
         text
-        for text, _ in show.lines(
-            "7f3a", "done", progress, journal_of(story), tries_of(story), now=99.0
+        for text, _ in report_lines(
+            Report("7f3a", "done", progress, journal_of(story), tries_of(story)), now=99.0
         )
     ]
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0.0))
@@ -968,12 +973,14 @@ def test_show_says_what_happened() -> None:
 def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
     said = [
         text
-        for text, _ in show.lines(
-            "7f3a",
-            "interrupted",
-            replay_events(stamped(STORY)),
-            journal_of(STORY),
-            tries_of(STORY),
+        for text, _ in report_lines(
+            Report(
+                "7f3a",
+                "interrupted",
+                replay_events(stamped(STORY)),
+                journal_of(STORY),
+                tries_of(STORY),
+            ),
             now=99.0,
         )
     ]
@@ -985,8 +992,8 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
 
 def test_show_for_programs_has_every_failure() -> None:
     story = [*STORY, *END]
-    record = show.record(
-        "7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story)
+    record = report_json(
+        Report("7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story))
     )
     setup, fan, _ = record["phases"]
     assert [(step["path"], step["status"]) for step in setup["steps"]] == [
@@ -1002,8 +1009,8 @@ def test_show_for_programs_has_every_failure() -> None:
 
 def logged(story: Sequence[tuple[float, Event]], item: str | None = None) -> list[str]:
     journal = journal_of(story)
-    wanted = None if item is None else logs.find_paths(journal, item, "7f3a")
-    return [text for text, _ in logs.lines(logs.entries(journal.events(), wanted))]
+    wanted = None if item is None else find_paths(journal, item, "7f3a")
+    return [text for text, _ in log_lines(log_entries(journal.events(), wanted))]
 
 
 def test_logs_are_what_steps_printed_each_once_with_its_item() -> None:
@@ -1171,17 +1178,17 @@ def test_show_says_how_many_attempts_a_step_took() -> None:
         (1.0, over("setup/2", "shell", "tidy", out(""), 2)),
     ]
     tries = tries_of(tried)
-    assert [tries.of(f"setup/{n}") for n in range(3)] == [2, 3, 1]
+    assert [tries.get(f"setup/{n}") for n in range(3)] == [2, 3, 1]
     said = [
         text
-        for text, _ in show.lines(
-            "7", "done", replay_events(stamped(tried)), journal_of(tried), tries, now=9.0
+        for text, _ in report_lines(
+            Report("7", "done", replay_events(stamped(tried)), journal_of(tried), tries), now=9.0
         )
     ]
     assert "      ✓ measure   2 attempts   0:01" in said
     assert "      ✓ tidy   0:01" in said
     again = [*tried, RESUMED, (9.0, over("setup/0", "shell", "measure", out("")))]
-    assert tries_of(again).of("setup/0") == 1  # it ended in one, when it was done again
+    assert tries_of(again).get("setup/0") == 1  # it ended in one, when it was done again
 
 
 def test_a_step_that_ended_well_and_failed_says_why_after_what_it_printed() -> None:

@@ -12,7 +12,7 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 
-from plait.cli.trust_prompt import add_project, load_toolbox
+from plait.cli.project import add_project, load_toolbox
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final

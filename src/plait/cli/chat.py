@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from plait.agents.turns import tool_call_title
-from plait.cli.trust_prompt import add_project, ask_for_trust, is_interactive
+from plait.cli.project import add_project
+from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, TextIO
 from plait.core.records import replace
@@ -23,9 +24,10 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, ModelText, Note, StepFinished, StepStarted
 from plait.engine.limits import Limits, UsageTally
 from plait.engine.outcome import Failure, Succeeded
-from plait.views.format import clean_block, one_line
+from plait.views.format import clean_block, one_line, sign
+from plait.views.lines import usage_line
+from plait.views.summary import Result
 from plait.views.terminal import paint_for
-from plait.views.text import Result, usage_line
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +60,8 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
-    from plait.cli.run import parse_inputs, require_folder
+    from plait.cli.project import require_folder
+    from plait.cli.run import parse_inputs
 
     require_folder(options.project)
     if options.inputs == "-":
@@ -211,7 +214,11 @@ class ChatTerminal:
     def _tell_failure(self, failure: Failure) -> None:
         self._told.add(failure.message)
         self._end_line()
-        print(self._paint(f"✗ {clean_block(failure.message)}", "red"), file=self._err, flush=True)
+        print(
+            self._paint(f"{sign('failed')} {clean_block(failure.message)}", "red"),
+            file=self._err,
+            flush=True,
+        )
 
     # ── consenting ───────────────────────────────────────────────────────
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import sys
 from functools import partial
 
+from plait.cli.arguments import whole_number
+from plait.cli.project import require_folder
 from plait.cli.run import (
     add_inputs,
     add_watching,
     load_all,
-    parallel,
     parse_inputs,
-    require_folder,
     run_with_view,
     view_for,
     with_json_errors,
@@ -98,7 +98,7 @@ def _resume(options: argparse.Namespace) -> int:
         accept_changes=options.accept_changes,
         repeat=options.repeat,
         done=options.done,
-        max_parallel=parallel(options.max_parallel),
+        max_parallel=whole_number("--max-parallel", options.max_parallel),
         backend=options.backend,
         inputs=inputs,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from plait.cli.arguments import whole_number
+from plait.cli.project import require_folder
 from plait.cli.run import (
     add_watching,
     load_all,
-    parallel,
-    require_folder,
     run_with_view,
     view_for,
     with_json_errors,
@@ -65,7 +65,7 @@ def _retry(options: argparse.Namespace) -> int:
         items=options.items,
         from_start=options.from_start,
         file=options.file,
-        max_parallel=parallel(options.max_parallel),
+        max_parallel=whole_number("--max-parallel", options.max_parallel),
         backend=options.backend,
     )
     return run_with_view(work, view_for(options))

@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from plait.cli.trust_prompt import add_project, ask_for_trust, is_interactive
+from plait.cli.arguments import whole_number
+from plait.cli.project import add_project, require_folder
+from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.views.format import json_line
+from plait.views.json_view import JsonView
 from plait.views.plan import show_plan
 from plait.views.terminal import error_data
-from plait.views.text import JsonView, PlainView, QuietView, Result, View
+from plait.views.text import PlainView, QuietView, View
 
 if TYPE_CHECKING:
     import argparse
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from plait.app.runs import Options, RunObservers
     from plait.cli.arguments import Parser
     from plait.tools.trust.decisions import AskTrust, TrustQuestion
+    from plait.views.summary import Result
 
 EXAMPLES: Final = (
     "plait run flow.yaml",
@@ -248,7 +252,7 @@ def _options(options: argparse.Namespace) -> Options:
     return Options(
         inputs=parse_inputs(options.inputs, options.input),
         strict=True if options.strict else None,
-        max_parallel=parallel(options.max_parallel),
+        max_parallel=whole_number("--max-parallel", options.max_parallel),
         profile=options.profile,
         backend=options.backend,
     )
@@ -283,29 +287,6 @@ def _inputs_of_file(path: str) -> dict[str, Json]:
     from plait.core.documents import parse
 
     return require_mapping(parse(text, path).data(), place)
-
-
-def parallel(given: str | None) -> int | None:
-    return whole("--max-parallel", given)
-
-
-def whole(option: str, given: str | None) -> int | None:
-    if given is None:
-        return None
-    if not (given.isascii() and given.isdecimal() and 0 < len(given) < 10 and int(given) > 0):
-        raise InputError(
-            f"{option} needs a whole number above 0",
-            fix=f"for example {option} 8",
-            code="arguments",
-        )
-    return int(given)
-
-
-def require_folder(project: str | None) -> None:
-    if project is not None and not os.path.isdir(project):
-        raise InputError(
-            "there is no such folder", project[:200], "check --project", code="no-directory"
-        )
 
 
 def _trust_first(options: argparse.Namespace) -> None:

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from plait.cli.run import require_folder, whole
-from plait.cli.trust_prompt import add_project
+from plait.cli.arguments import whole_number
+from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TextIO
 from plait.core.values import Json
 from plait.engine.events import Status
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     from plait.app.toolbox import project_root
 
     require_folder(options.project)
-    summaries = flows.flow_runs(options.project, whole("--limit", options.limit))
+    summaries = flows.flow_runs(options.project, whole_number("--limit", options.limit))
     if options.json:
         write_json([record(one) for one in summaries])
     else:

@@ -17,7 +17,7 @@ from itertools import chain
 
 from plait.agents.permissions import DIRECTIVE
 from plait.cli.keys import DEFAULT_KEY, key_folder, open_key
-from plait.cli.trust_prompt import add_project, load_toolbox
+from plait.cli.project import add_project, load_toolbox
 from plait.core.errors import InputError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.cli.arguments import require_choice
 from plait.cli.keys import signer_label
-from plait.cli.trust_prompt import add_project, load_toolbox
+from plait.cli.project import add_project, load_toolbox
 from plait.core.errors import InputError, PlaitError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass

@@ -20,7 +20,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.cli.keys import add_key, key_state
-from plait.cli.trust_prompt import add_project, confirm, is_interactive, load_toolbox
+from plait.cli.project import add_project, load_toolbox
+from plait.cli.trust_prompt import confirm, is_interactive
 from plait.cli.values import read_json, require_mapping
 from plait.core.errors import InputError, PlaitError, TrustError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
@@ -203,7 +204,7 @@ def _reset(tools: Toolbox, item_id: str) -> None:
 def _take_over(run: str, project: str | None) -> int:
     """Show what a run would go on with; typing this command, or a yes, makes it the user's own."""
     from plait.app import takeover
-    from plait.cli.run import require_folder
+    from plait.cli.project import require_folder
 
     require_folder(project)
     found = takeover.look_at(run, project)

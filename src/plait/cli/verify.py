@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import sys
 
+from plait.cli.project import add_project, load_toolbox
 from plait.cli.sign import find_location
 from plait.cli.tools import Row, listing_exit_code, rows
-from plait.cli.trust_prompt import add_project, load_toolbox
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
+from plait.views.format import sign
 from plait.views.terminal import cut, error_data, paint_for, show_error, write_json
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         _show(judged, in_full=bool(options.items))
         for record in unlocked:
             print(
-                f"{paint_for(sys.stdout)('✗', 'red')} {cut(record['path'], None)}: {record['why']}"
+                f"{paint_for(sys.stdout)(sign('failed'), 'red')} {cut(record['path'], None)}: {record['why']}"
             )
     return REFUSED if unlocked else _status(judged)
 
@@ -100,19 +101,23 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
     installed = 0
     for row in judged:
         if row.verdict is None:
-            print(f"{paint('✗', 'red')} {row.id}  {row.space}: cannot be used")
+            print(f"{paint(sign('failed'), 'red')} {row.id}  {row.space}: cannot be used")
             if row.error is not None:
                 show_error(row.error)
         elif row.verdict.by == "manifest" and not in_full:
             installed += 1
         else:
-            mark = paint("✓", "green") if row.verdict.allowed else paint("✗", "red")
+            mark = (
+                paint(sign("done"), "green")
+                if row.verdict.allowed
+                else paint(sign("failed"), "red")
+            )
             print(f"{mark} {row.id}  {row.space}: {cut(row.verdict.why, None)}")
             if not row.verdict.allowed and row.verdict.fix:
                 print(f"  fix: {cut(row.verdict.fix, None)}")
     if installed:
         print(
-            f"{paint('✓', 'green')} {installed} files of the installation are as they were "
+            f"{paint(sign('done'), 'green')} {installed} files of the installation are as they were "
             "installed"
         )
 

@@ -6,8 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from plait.cli.run import require_folder
-from plait.cli.trust_prompt import add_project
+from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
 from plait.views.format import one_line

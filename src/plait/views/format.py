@@ -23,7 +23,25 @@ LEAST_MONEY: Final = 0.000001
 TITLE_LENGTH: Final = 60
 
 Line = tuple[str, str]
-"""A text, and the colour that it has where there are colours."""
+"""A text, and its colour where there are colours."""
+
+SIGNS: Final = {
+    # state       sign  in ASCII  colour
+    "waiting":     ("○", "o", "dim"),
+    "running":     ("●", "*", "cyan"),
+    "done":        ("✓", "+", "green"),
+    "failed":      ("✗", "x", "red"),
+    "skipped":     ("–", "-", "dim"),
+    "interrupted": ("●", "*", "yellow"),
+}  # fmt: skip
+
+
+def sign(state: str, *, ascii_only: bool = False) -> str:
+    return SIGNS[state][1 if ascii_only else 0]
+
+
+def state_colour(state: str) -> str:
+    return SIGNS[state][2]
 
 
 def json_line(value: Json) -> str:

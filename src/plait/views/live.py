@@ -23,20 +23,27 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.engine.events import EventRecord
 from plait.engine.limits import UsageTally
-from plait.views.format import clock, nth_attempt, one_line, pluralize, write_lines
-from plait.views.parts import AGENT, CALL, LISTED, TURN, FailedStep, Note, Part, Row, RunningStep
-from plait.views.progress import Progress
-from plait.views.text import (
+from plait.views.format import (
+    clock,
+    nth_attempt,
+    one_line,
+    pluralize,
+    sign,
+    state_colour,
+    write_lines,
+)
+from plait.views.lines import (
     NOUNS,
-    LimitedOutput,
-    Result,
     part_figures,
     row_state,
     stopping_line,
-    summary,
     usage_line,
     usage_words,
 )
+from plait.views.parts import AGENT, CALL, LISTED, TURN, FailedStep, NoteRow, Part, Row, RunningStep
+from plait.views.progress import Progress, Update
+from plait.views.summary import Result, summary_lines
+from plait.views.text import LimitedOutput
 
 FRAMES_PER_SECOND: Final = 10
 WIDEST_BAR: Final = 30
@@ -48,36 +55,9 @@ ECHO: Final = "^C^C"
 erases.
 """
 MOST_ROWS: Final = 10
-"""Steps that have ended and are still shown, of an agent, a graph or an ensemble."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """What stands for a state; the second set is for terminals that know no more than ASCII."""
-
-    waiting: str = "○"
-    running: str = "●"
-    done: str = "✓"
-    failed: str = "✗"
-    skipped: str = "–"
-    full: str = "█"
-    empty: str = "░"
-    more: str = "…"
-
-
-ASCII: Final = Signs("o", "*", "+", "x", "-", "#", ".", "...")
-_COLOURS: Final = {
-    "waiting": "dim",
-    "running": "cyan",
-    "done": "green",
-    "failed": "red",
-    "skipped": "dim",
-    "interrupted": "yellow",
-}
-
-
-def signs_for(console: Console) -> Signs:
-    return Signs() if console.encoding.lower().startswith("utf") else ASCII
+"""Rows of an agent, a graph or an ensemble that are shown."""
+BAR: Final = ("█", "░")
+ASCII_BAR: Final = ("#", ".")
 
 
 class LiveView:
@@ -88,7 +68,7 @@ class LiveView:
     ) -> None:
         self.progress = Progress()
         self.console = console or Console(highlight=False, markup=False, emoji=False)
-        self._signs = signs_for(self.console)
+        self._ascii_only = not self.console.encoding.lower().startswith("utf")
         self._now = now
         # Only ever held to look at `progress`, never while something is printed: rich has a lock of
         # its own.
@@ -108,13 +88,13 @@ class LiveView:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def watch(self, stamped: EventRecord) -> None:
+    def watch(self, record: EventRecord) -> None:
         with self._lock:
-            news = self.progress.add(stamped)
-            said = [line for one in news for line in self._message_lines(one)]
+            updates = self.progress.add(record)
+            lines = [line for update in updates for line in self._message_lines(update)]
         with self._printing:
             self._begin()
-            self._print(said)
+            self._print(lines)
 
     def stopping(self, *, at_once: bool) -> None:
         with self._lock:
@@ -136,14 +116,14 @@ class LiveView:
 
     def finish(self, result: Result) -> None:
         self._end()
-        write_lines(summary(self.progress, result), sys.stdout)
+        write_lines(summary_lines(self.progress, result), sys.stdout)
 
     # ── the parts of those above ─────────────────────────────────────────
 
-    def _message_lines(self, news: object) -> Iterator[Text]:
-        if isinstance(news, FailedStep | Note):
-            colour = "red" if isinstance(news, FailedStep) else "yellow"
-            for line in self._limited.lines(news, self.progress):
+    def _message_lines(self, update: Update) -> Iterator[Text]:
+        if isinstance(update.row, FailedStep | NoteRow):
+            colour = "red" if update.level == "failure" else "yellow"
+            for line in self._limited.lines(update, self.progress):
                 yield Text(f"  {line}", colour, no_wrap=True, overflow="ellipsis")
 
     def _print(self, lines: Sequence[Text]) -> None:
@@ -182,7 +162,7 @@ class LiveView:
                 now=self._now(),
                 width=width,
                 height=size.height - 1,
-                signs=self._signs,
+                ascii_only=self._ascii_only,
             )
         self._drawn_before = (size.width, [line.cell_len for line in lines])
         return Group(*lines)
@@ -202,10 +182,10 @@ class LiveView:
 
 
 def frame(
-    progress: Progress, *, now: float, width: int, height: int, signs: Signs | None = None
+    progress: Progress, *, now: float, width: int, height: int, ascii_only: bool = False
 ) -> list[Text]:
     """One line of the whole run, one of each part, and below those that run what runs in them."""
-    picture = _Picture(progress, now, max(width - 1, 10), signs or Signs())
+    picture = _Picture(progress, now, max(width - 1, 10), ascii_only)
     parts = list(progress.parts.values())
     lines = [picture.head()]
     room = height - 1 - len(parts)
@@ -228,7 +208,7 @@ class _Picture:
     progress: Progress
     now: float
     width: int
-    signs: Signs
+    ascii_only: bool
 
     def head(self) -> Text:
         progress = self.progress
@@ -242,7 +222,7 @@ class _Picture:
         left = Text("  ").append_text(self._sign(self._state(part)))
         name = one_line(part.name, WIDEST_NAME)
         left.append(f" {name}{' ' * (max(names) - cell_len(name))}  ", "" if part.since else "dim")
-        if part.group.is_fan and not part.is_looking:
+        if part.group.is_map and not part.is_finding_items:
             time_spent = clock(part.duration) if part.duration is not None else ""
             return self._row(self._with_bar(left, part), time_spent)
         spent = part.time(self.now)
@@ -256,7 +236,7 @@ class _Picture:
 
     def running(self, part: Part, room: int) -> Iterator[Text]:
         steps = self.progress.running(part)
-        if room <= 0 or not steps or part.is_looking:
+        if room <= 0 or not steps or part.is_finding_items:
             return
         shown = steps if len(steps) <= room else steps[: room - 1]
         names = max((cell_len(one_line(step.title)) for step in shown), default=0)
@@ -264,7 +244,10 @@ class _Picture:
         for step in shown:
             yield self._running(step, column)
         if len(shown) < len(steps):
-            left = " " * INDENT + f"{self.signs.more} and {len(steps) - len(shown)} more"
+            left = (
+                " " * INDENT
+                + f"{'...' if self.ascii_only else '…'} and {len(steps) - len(shown)} more"
+            )
             yield self._row(Text(left, "dim"), "")
 
     # ── the parts of those above ─────────────────────────────────────────
@@ -274,20 +257,19 @@ class _Picture:
         return "interrupted" if stopped else part.state
 
     def _sign(self, state: str) -> Text:
-        sign = self.signs.running if state == "interrupted" else getattr(self.signs, state)
-        return Text(str(sign), _COLOURS[state])
+        return Text(sign(state, ascii_only=self.ascii_only), state_colour(state))
 
     def _steps(self, part: Part) -> str:
         group = part.group
         total = group.total or group.outcome_count
-        if part.is_looking:
+        if part.is_finding_items:
             return "looking for its items"
         if part.has_no_items_yet:
             return ""
         if part.kind == AGENT:
             return self._usage_text(part)
         noun = NOUNS.get(part.kind, "step")
-        asked = f"   {usage_line(part.asked)}" if part.asked.turns and part.kind in LISTED else ""
+        asked = f"   {usage_line(part.usage)}" if part.usage.turns and part.kind in LISTED else ""
         if part.replayed:
             return f"{pluralize(total, noun)}, remembered"
         if part.state == "running" and group.total:
@@ -297,10 +279,10 @@ class _Picture:
     def _usage_text(self, part: Part) -> str:
         """Of a part that is one agent: how far it is, and what it has taken."""
         if part.state != "running":
-            return usage_line(part.asked) if part.asked.turns else ""
+            return usage_line(part.usage) if part.usage.turns else ""
         top = next(iter(self.progress.running(part)), None)
         begun = 1 if top is not None and top.kind == TURN else 0
-        return _turn_words(part.asked, part.asked.turns + begun)
+        return _turn_words(part.usage, part.usage.turns + begun)
 
     def _with_bar(self, left: Text, part: Part) -> Text:
         said = self._figures(part, self.width - left.cell_len)
@@ -326,16 +308,17 @@ class _Picture:
         share = group.outcome_count / group.total if group.total else 1.0
         full = min(cells, int(cells * share))
         failed = min(full, -(-cells * group.failure_count // group.total)) if group.total else 0
-        bar = Text(self.signs.full * (full - failed), "green")
-        bar.append(self.signs.full * failed, "red")
-        return bar.append(self.signs.empty * (cells - full), "dim")
+        filled, empty = ASCII_BAR if self.ascii_only else BAR
+        bar = Text(filled * (full - failed), "green")
+        bar.append(filled * failed, "red")
+        return bar.append(empty * (cells - full), "dim")
 
     def _render_row(self, row: Row) -> Text:
         left = Text(" " * (INDENT - 2)).append_text(self._sign(row.state))
         left.append(f" {one_line(row.title)}")
-        said = [f"→ {one_line(row.to)}"] if row.to else []
+        said = [f"→ {one_line(row.next_node)}"] if row.next_node else []
         said += [row_state(row)] if row.state != "done" else []
-        said += [usage_words(row.asked, turns=row.kind != TURN)] if row.asked is not None else []
+        said += [usage_words(row.usage, turns=row.kind != TURN)] if row.usage is not None else []
         left.append("".join(f"   {one}" for one in said), "dim")
         return self._row(left, clock(row.duration))
 
@@ -350,11 +333,11 @@ class _Picture:
         """What a step or item is at: the step inside it, how far its items are, or that it
         waits.
         """
-        waiting = next((one for one in _active_steps(step) if one.again_at is not None), None)
-        if waiting is not None and waiting.again_at is not None:
-            wait = clock(max(0.0, waiting.again_at - self.now))
+        waiting = next((one for one in _active_steps(step) if one.retry_at is not None), None)
+        if waiting is not None and waiting.retry_at is not None:
+            wait = clock(max(0.0, waiting.retry_at - self.now))
             return f"{nth_attempt(waiting.attempt, waiting.of)} failed, again in {wait}"
-        fan = self.progress.fan_in(step)
+        fan = self.progress.map_inside(step)
         if fan is not None:
             return f"{fan.outcome_count}/{fan.total}" + (
                 f"   {fan.failure_count} failed" if fan.failure_count else ""
@@ -373,7 +356,7 @@ class _Picture:
     def _agent_at(self, step: RunningStep, doing: RunningStep) -> str:
         """What an agent is at: which turn it is, what it has taken, what it says or calls."""
         saying = (
-            one_line(doing.said.rstrip("\n").rpartition("\n")[2], None)
+            one_line(doing.text.rstrip("\n").rpartition("\n")[2], None)
             if doing.kind == TURN
             else ""
         )
@@ -381,7 +364,7 @@ class _Picture:
             return saying
         agent = next(one for one in _active_steps(step) if doing.path in one.inner)
         begun = 1 if doing.kind == TURN else 0
-        words = f"agent  {_turn_words(agent.asked, agent.asked.turns + begun)}"
+        words = f"agent  {_turn_words(agent.usage, agent.usage.turns + begun)}"
         return f"{words}   {saying or (one_line(doing.title, None) if doing.kind == CALL else '')}".rstrip()
 
     def _row(self, left: Text, right: str) -> Text:
@@ -393,9 +376,9 @@ class _Picture:
         return left
 
 
-def _turn_words(asked: UsageTally, number: int) -> str:
+def _turn_words(usage: UsageTally, number: int) -> str:
     """turn 3, 4.1k tokens, $0.02."""
-    taken = f", {usage_words(asked, turns=False)}" if asked.turns else ""
+    taken = f", {usage_words(usage, turns=False)}" if usage.turns else ""
     return f"turn {max(number, 1)}{taken}"
 
 

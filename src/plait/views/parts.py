@@ -1,53 +1,49 @@
-"""What is known of the parts of a run: what runs in them, what has ended, and how fast that
-goes.
-"""
+"""The state of the parts of a run: their counts, their rate, their running steps, their rows."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass, field
-from plait.engine.events import (
-    StepFinished,
-    StepStarted,
-)
+from plait.engine.events import StepFinished, StepStarted, Usage
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
+from plait.engine.paths import is_at_or_below
 
-FAN: Final = "map"
+MAP_KIND: Final = "fan"
 """The kind of a part that has items."""
 TURN: Final = "turn"
-"""The kind of a step in which a model answers."""
+"""The kind of a step that is one model turn."""
 ASKING: Final = frozenset({TURN, "prompt"})
-"""Kinds of steps that ask a model, once."""
+"""Kinds of steps that send one model request."""
 CALL: Final = "call"
-"""The kind of a step in which a tool is called for a model."""
+"""The kind of a step that calls a tool for a model."""
 HOOK: Final = "hook"
-"""The kind of a step that a hook takes: none of the flow."""
+"""The kind of a step of a hook.  It is not part of the flow."""
 SNAPSHOT: Final = "snapshot"
-"""The kind of a step beside the parts, which keeps what a run began with."""
+"""The kind of a step beside the parts that records what a run started with."""
 ISOLATION: Final = "isolation"
-"""The kind of a step that is about all items of a fan, and is none of them."""
+"""The kind of a step of a map that concerns all its items and is not an item."""
 AGENT: Final = "agent"
 GRAPH: Final = "graph"
 ENSEMBLE: Final = "ensemble"
 LISTED: Final = frozenset({AGENT, GRAPH, ENSEMBLE})
-"""Kinds of parts whose steps are shown one by one when they have ended."""
+"""Kinds of parts that show each of their steps as a row when it has ended."""
 MOST_ROWS: Final = 20
-"""Rows of such steps that are kept."""
-MOST_SAID: Final = 200
-"""Characters that are kept of what a model says at the moment."""
+"""Rows that a part keeps."""
+MOST_TEXT: Final = 200
+"""Characters that a running step keeps of the text of its model."""
 MOST_KEPT: Final = 50
-"""Failures, and notes, that are kept; all are counted."""
+"""Failures, and notes, that a run keeps.  All are counted."""
 WINDOW: Final = 30.0
-"""Seconds whose finishes make the rate …"""
+"""The rate counts the outcomes of so many seconds …"""
 FEW: Final = 10
-"""… unless there were fewer than this: then those before count, too."""
+"""… or the last ones, if the seconds have fewer than this."""
 MOST_BUCKETS: Final = 128
 MOST_MARKED: Final = 1 << 24
-"""Items beyond this place are counted, but one that ends a second time counts twice."""
+"""Items from this index on are counted without a mark: one that ends twice counts twice."""
 
 State: TypeAlias = Literal["waiting", "running", "done", "failed", "skipped"]
 _MARKS: Final[tuple[State, ...]] = ("waiting", "done", "failed", "skipped")
@@ -57,7 +53,7 @@ _MARK_OF_STATE: Final = {state: mark for mark, state in enumerate(_MARKS)}
 
 @dataclass(frozen=True, slots=True)
 class FailedStep:
-    """A part, step or item that failed, and what it said last."""
+    """A part, step or item that failed."""
 
     path: str
     kind: str
@@ -69,38 +65,40 @@ class FailedStep:
     order: int = 0
     replayed: bool = False
     line: str = ""
-    """That of the lines which says most, where there is room for one only."""
+    """The one of the lines that explains most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class NoteRow:
     path: str
     message: str
     about: str = ""
-    """The title of the item or step inside a part that it is about."""
+    """The title of the item or step below a part that the note is about."""
     warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A step that has ended, in what one line has room for."""
+    """A step that has ended, as one line shows it."""
 
     kind: str
     title: str
     state: State
     duration: float
     replayed: bool = False
-    how: str = ""
-    """Why it failed or was skipped, in a word or two: refused, exit 2, …"""
-    to: str = ""
-    """Of a node: the one to which it leads."""
-    asked: UsageTally | None = None
-    """Of a turn, or of an agent: what it took."""
+    cause: str = ""
+    """Why it failed or was skipped: refused, exit 2, …"""
+    next_node: str = ""
+    """Of a visit: the node that follows."""
+    usage: UsageTally | None = None
+    """Of a turn or an agent."""
+    inside: str = ""
+    """The title of the step that contains it; empty if that is the part."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningStep:
-    """A step that was begun and has not ended."""
+    """A step that has started and not ended."""
 
     path: str
     kind: str
@@ -108,18 +106,18 @@ class RunningStep:
     since: float
     attempt: int = 1
     of: int = 0
-    """How many attempts there may be in all, as far as that is known."""
-    again_at: float | None = None
-    """It failed, and is tried again at this time."""
+    """How many attempts there may be; 0 if that is not known."""
+    retry_at: float | None = None
+    """The attempt failed, and the next one starts at this time."""
     inner: dict[str, RunningStep] = field(default_factory=dict)
-    asked: UsageTally = field(default_factory=UsageTally)
-    """Of agents, all that is inside it included."""
-    said: str = ""
-    """The end of what a model says."""
+    usage: UsageTally = field(default_factory=UsageTally)
+    """Of all steps inside it."""
+    text: str = ""
+    """The end of what its model has written until now."""
 
     @property
     def current(self) -> RunningStep | None:
-        """The innermost step that was begun last; of two with the same title the outer one."""
+        """The innermost step that started last; of two with the same title the outer one."""
         found: RunningStep | None = None
         step = self
         while step.inner:
@@ -130,16 +128,129 @@ class RunningStep:
         return found
 
 
+class RunningSteps:
+    """The steps of a run that run now, each with those inside it, and the maps among them."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, RunningStep] = {}
+        self.maps: dict[str, StepGroup] = {}
+        """Maps below the parts.  A part has a group itself."""
+
+    def __iter__(self) -> Iterator[RunningStep]:
+        return iter(self._steps.values())
+
+    def get(self, path: str) -> RunningStep | None:
+        return self._steps.get(path)
+
+    def below(self, path: str) -> list[RunningStep]:
+        """The steps directly below one, the oldest first."""
+        step = self._steps.get(path)
+        return list(step.inner.values()) if step is not None else []
+
+    def start(self, event: StepStarted, at: float) -> None:
+        step = RunningStep(event.path, event.kind, event.title, at, event.attempt)
+        self._steps[event.path] = step
+        above = self._steps.get(parent_path(event.path))
+        if above is not None:
+            above.inner[event.path] = step
+
+    def end(self, path: str) -> RunningStep | None:
+        """Remove a step and all steps inside it."""
+        step = self._steps.pop(path, None)
+        self.maps.pop(path, None)
+        if step is None:
+            return None
+        above = self._steps.get(parent_path(path))
+        if above is not None:
+            above.inner.pop(path, None)
+        for inner in list(step.inner):
+            self.end(inner)
+        return step
+
+    def rename(self, path: str, title: str) -> None:
+        step, above = self._steps.get(path), self._steps.get(parent_path(path))
+        if step is None:
+            return
+        if above is not None and above.title == step.title:  # a step and its action
+            above.title = title
+        step.title = title
+
+    def add_text(self, path: str, text: str) -> None:
+        if (step := self._steps.get(path)) is not None:
+            step.text = (step.text + text)[-MOST_TEXT:]
+
+    def add_usage(self, path: str, used: Usage, *, replayed: bool) -> None:
+        """Count usage for every step that contains the one at `path`."""
+        while path := parent_path(path):
+            if (step := self._steps.get(path)) is None:
+                continue
+            if step.attempt > 1 and replayed:
+                return  # an earlier attempt has counted it, here and above
+            step.usage.add(used)
+
+    def map_inside(self, step: RunningStep) -> StepGroup | None:
+        """The items that a running step works on, if it has a map."""
+        while step.inner:
+            if (group := self.maps.get(step.path)) is not None:
+                return group
+            step = next(reversed(step.inner.values()))
+        return self.maps.get(step.path)
+
+    def is_in_map(self, path: str) -> bool:
+        while path:
+            if path in self.maps:
+                return True
+            path = parent_path(path)
+        return False
+
+    def clear(self) -> None:
+        self._steps.clear()
+        self.maps.clear()
+
+
+class FailureList:
+    """The failures of a run that count: how many, and the last ones."""
+
+    def __init__(self) -> None:
+        self.last: deque[FailedStep] = deque(maxlen=MOST_KEPT)
+        self.count = 0
+
+    def add(self, failed: FailedStep) -> None:
+        self.remove(failed.path)
+        self.last.append(failed)
+        self.count += 1
+
+    def find(self, path: str) -> FailedStep | None:
+        return next((failed for failed in self.last if failed.path == path), None)
+
+    def remove(self, path: str) -> None:
+        if (failed := self.find(path)) is not None:
+            self.last.remove(failed)
+            self.count -= 1
+
+    def remove_below(self, path: str, *, itself: bool = True) -> None:
+        for failed in list(self.last):
+            if is_at_or_below(failed.path, path) and (itself or failed.path != path):
+                self.remove(failed.path)
+
+    def remove_causes(self, path: str, failure: Failure) -> None:
+        """The step at `path` reports the failure of a step inside it: do not list that twice."""
+        for failed in [one for one in self.last if is_at_or_below(one.path, path)]:
+            cause = failure.path
+            if is_at_or_below(failed.path, cause) or is_at_or_below(cause, failed.path):
+                self.remove(failed.path)
+
+
 class StepGroup:
-    """The steps or items directly below one path: how many there are, and what became of them."""
+    """The steps or items directly below one path: how many there are and how they ended."""
 
     def __init__(self, path: str, total: int | None = None) -> None:
         self.path = path
         self.total = total
-        self.is_fan = False
-        """The total was told by the step itself: what is below it are items."""
+        self.is_map = False
+        """The step has counted its items: what is below it are items."""
         self.is_open = True
-        """What begins below it now is one of those that are counted."""
+        """A step that starts below it now counts."""
         self.counts: dict[State, int] = dict.fromkeys(_MARKS, 0)
         self.replayed = 0
         self._marks = bytearray()
@@ -167,27 +278,27 @@ class StepGroup:
         return max(0, (self.total or 0) - self.outcome_count)
 
     def rate(self, now: float) -> float | None:
-        """Finishes per second, of late; None as long as there are none."""
+        """Outcomes per second, recently; None as long as there are none."""
         return self._finishes.rate(now)
 
     def time_left(self, now: float) -> float | None:
         rate = self.rate(now)
         return self.pending_count / rate if rate and self.total is not None else None
 
-    # ── what changes it ──────────────────────────────────────────────────
+    # ── changes ──────────────────────────────────────────────────────────
 
     def count(self, total: int, at: float) -> None:
-        """It is a fan, and knows its items; what was below it until now was no item."""
-        if not self.is_fan or total < len(self._marks):
-            self.forget_all()
-        self.is_fan = self.is_open = True
+        """It is a map, and has `total` items.  What was below it until now was not an item."""
+        if not self.is_map or total < len(self._marks):
+            self.invalidate_all()
+        self.is_map = self.is_open = True
         self.total = total
         self._finishes = _Finishes(at)
 
-    def begin(self, event: StepStarted) -> None:
-        """One of its items is worked on: however it ended before, that counts no more."""
+    def start(self, event: StepStarted) -> None:
+        """One of its items starts: an earlier outcome of it no longer counts."""
         if (
-            self.is_fan
+            self.is_map
             and self.is_open
             and event.kind != ISOLATION
             and event.order < len(self._marks)
@@ -195,45 +306,43 @@ class StepGroup:
             self._mark(event.order, "waiting")
 
     def finish(self, event: StepFinished, at: float) -> None:
-        if not self.is_open or (self.is_fan and event.kind == ISOLATION):
+        if not self.is_open or (self.is_map and event.kind == ISOLATION):
             return
         self._mark(event.order, outcome_state(event.outcome))
-        if not self.is_fan:
+        if not self.is_map:
             self._orders[event.path] = event.order
         if event.replayed:
             self.replayed += 1
         else:
             self._finishes.add(at)
 
-    def remember(self, done: bytes) -> None:
-        """These are done since an earlier life of the run."""
-        known = done.count(1)
-        self.replayed += known
+    def replay(self, done: bytes) -> None:
+        """Count the items that an earlier run attempt completed."""
+        count = done.count(1)
+        self.replayed += count
         if not self._marks:
-            self._marks.extend(done[:MOST_MARKED])  # 1 is the mark of what is done
-            self.counts["done"] += known
+            self._marks.extend(done[:MOST_MARKED])  # 1 is the mark of done
+            self.counts["done"] += count
             return
         for order, is_done in enumerate(done):
             if is_done:
                 self._mark(order, "done")
 
-    def forget(self, path: str, order: int | None) -> None:
-        """One is to be done again; where it stands is known of steps, and of failures that are
-        kept.
-        """
+    def invalidate(self, path: str, order: int | None) -> None:
+        """One no longer counts.  Its order is known of steps, and of failures that are kept."""
         order = self._orders.pop(path, order)
         if order is not None:
             self._mark(order, "waiting")
 
-    def forget_all(self) -> None:
+    def invalidate_all(self) -> None:
         self.counts = dict.fromkeys(_MARKS, 0)
         self.replayed = 0
         self._marks.clear()
         self._orders.clear()
 
-    def settle(self, counts: Mapping[str, int]) -> None:
-        """The step itself says how its items ended: it may have been remembered without them."""
-        self.is_fan = True
+    def set_counts(self, counts: Mapping[str, int]) -> None:
+        """Take the counts from the outcome of the map: its items may have been replayed with it."""
+        self.is_map = True
         self.total = counts["total"]
         self.counts |= {
             "done": counts["successful"],
@@ -256,7 +365,7 @@ class StepGroup:
 
 
 class _Finishes:
-    """When things ended, by the second: enough to say how fast it goes now."""
+    """How many outcomes each second had: enough for the current rate."""
 
     def __init__(self, since: float | None = None) -> None:
         self._since = since
@@ -299,52 +408,51 @@ class Part:
         self.duration: float | None = None
         self.replayed = False
         self.cut_short = 0
-        """Items that were under way when the run ended."""
-        self.steps = steps
+        """Items that were running when the run ended."""
         self.group = StepGroup(name, steps)
         self.kind = ""
-        self.asked = UsageTally()
+        self.usage = UsageTally()
         self.rows: deque[Row] = deque(maxlen=MOST_ROWS)
-        """The last of its steps that have ended, if it is one of those that list them."""
+        """Its last steps that have ended, if it is of a kind in `LISTED`."""
 
-    def begin(self, event: StepStarted, at: float) -> None:
+    def start(self, event: StepStarted, at: float) -> None:
         self.title, self.kind = event.title or self.name, event.kind
         self.state, self.since, self.duration, self.replayed = "running", at, None, False
         self.cut_short = 0
-        # What finds the items comes before they are counted, in each life of the run.
-        self.group.is_open = not (self.group.is_fan or event.kind == FAN)
+        # In each run attempt, a map finds its items before it counts them.
+        self.group.is_open = not (self.group.is_map or event.kind == MAP_KIND)
 
     @property
     def has_no_items_yet(self) -> bool:
-        """It looks for its items, or could not find them."""
-        return not (self.group.is_open or self.group.is_fan)
+        """It is finding its items, or could not find them."""
+        return not (self.group.is_open or self.group.is_map)
 
     @property
-    def is_looking(self) -> bool:
-        """It looks for its items."""
+    def is_finding_items(self) -> bool:
         return self.state == "running" and not self.group.is_open
 
     def end(self, event: StepFinished) -> None:
         self.title, self.kind = event.title or self.name, event.kind
         self.state = outcome_state(event.outcome)
         self.duration, self.replayed = event.duration, event.replayed
-        # The failure of a map inside it has counts of its own.
-        if (counts := _item_counts(event.outcome)) and (event.kind == FAN or self.group.is_fan):
-            self.group.settle(counts)
-        elif self.state == "done" and not self.group.is_fan and event.replayed:
+        counts = _item_counts(event.outcome)
+        # A failure of a map inside the part has counts, too, but not those of the part.
+        if counts and (event.kind == MAP_KIND or self.group.is_map):
+            self.group.set_counts(counts)
+        elif self.state == "done" and not self.group.is_map and event.replayed:
             self.group.counts["done"] = self.group.total or self.group.outcome_count
 
-    def take_up(self) -> None:
-        """It is to be worked on again; what is done in it stays done."""
+    def reset(self) -> None:
+        """It runs again.  The outcomes inside it still count."""
         self.state, self.since, self.duration, self.replayed = "waiting", None, None, False
 
-    def forget(self, *, below: bool) -> None:
-        self.take_up()
+    def invalidate(self, *, below: bool) -> None:
+        self.reset()
         if below:
-            self.group.forget_all()
+            self.group.invalidate_all()
 
     def time(self, now: float) -> float | None:
-        """How long it took, or takes until now."""
+        """Its duration, or the seconds from its start to `now`."""
         if self.duration is None and self.since is not None:
             return max(0.0, now - self.since)
         return self.duration
@@ -360,11 +468,15 @@ def outcome_state(outcome: Outcome) -> State:
             return "skipped"
 
 
+def parent_path(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
 _COUNTS: Final = ("total", "successful", "failed")
 
 
 def _item_counts(outcome: Outcome) -> dict[str, int] | None:
-    """What became of a step's items, if that is its value."""
+    """How the items of a step ended, if its value says so."""
     match outcome:
         case Succeeded(dict(value)) | Failed(Failure(output=dict(value))):
             counts = {name: count for name, count in value.items() if type(count) is int}

@@ -9,9 +9,10 @@ import pytest
 
 from lang.graph.graphs import graph_place
 from plait.engine.events import EventRecord, Note
+from plait.views.json_view import JsonView, event_json
 from plait.views.progress import Progress
-from plait.views.text import JsonView, PlainView, event_json
-from plait.views.text import summary as summary_of
+from plait.views.summary import summary_lines
+from plait.views.text import PlainView
 from runs.stories import Place, Ran, new_place
 
 
@@ -233,6 +234,6 @@ def test_a_warning_is_shown_at_once_and_again_at_the_end(place: Place) -> None:
     assert [line.strip() for line in lines].count(said) == 2
     assert "1 warning" in next(line for line in lines if line.startswith("✓ done"))
     assert '"event":"noted","level":"warning","path":"map"' in json.getvalue()
-    assert next(iter(summary_of(progress, ran.result)))[1] == "yellow"
+    assert next(iter(summary_lines(progress, ran.result)))[1] == "yellow"
     assert f"  {said}" in place.plait("show", "last").stdout.splitlines()
     assert event_json(Note("map", "so"))["level"] == "note"

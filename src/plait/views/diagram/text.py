@@ -12,17 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plait.core.errors import shorten
-from plait.core.hints import Final, TypeAlias
+from plait.core.hints import Final
 from plait.views.diagram.model import Diagram, DiagramEdge, DiagramNode, Layout
 from plait.views.diagram.model import layout as laid_out
+from plait.views.format import Line, one_line, pluralize, sign
 
-Painted: TypeAlias = tuple[str, str]
-"""A line, and its colour."""
 WIDEST: Final = 60
+FIRST: Final = "▷"
 
 
-def render_text(picture: Diagram) -> Iterator[Painted]:
+def diagram_lines(diagram: Diagram) -> Iterator[Line]:
+    """The lines of `plait graph`: nothing in them can drive a terminal."""
+    return ((one_line(text, None), colour) for text, colour in render_text(diagram))
+
+
+def render_text(picture: Diagram) -> Iterator[Line]:
     layout = laid_out(picture)
     boxes = {box.name: box for box in picture.boxes}
     wide = min(28, max((len(box.name) for box in picture.boxes), default=0))
@@ -41,11 +45,11 @@ def render_text(picture: Diagram) -> Iterator[Painted]:
 
 
 def _head(box: DiagramNode, wide: int, *, is_first: bool) -> str:
-    sign = "✗" if box.failed else "●" if box.visits else "▷" if is_first else "○"
-    visits = f"   {box.visits} visit{'' if box.visits == 1 else 's'}" if box.visits else ""
-    text = shorten(" ".join(box.about.split()), WIDEST)
-    about = f"{box.sign} {text}".rstrip()
-    return f"{sign} {box.name:<{wide}}  {about}{visits}".rstrip()
+    state = "failed" if box.failed else "running" if box.visits else "waiting"
+    mark = FIRST if is_first and state == "waiting" else sign(state)
+    visits = f"   {pluralize(box.visits, 'visit')}" if box.visits else ""
+    about = f"{box.sign} {_cut(box.about)}".rstrip()
+    return f"{mark} {box.name:<{wide}}  {about}{visits}".rstrip()
 
 
 def _edge(arrow: DiagramEdge, at: int, layout: Layout, *, is_last: bool) -> str:

@@ -1,10 +1,10 @@
-"""What `plait show` says of the steps of an agent, a graph or an ensemble: their turns, way, tasks.
+"""The rows that `plait show` prints for the steps of an agent, a graph or an ensemble.
 
-    agent      turns with what they took, and below each the tools that it called
-    graph      visits, each with the node to which it led
-    ensemble   tasks: who did them, and what that took
+    agent      turns with their usage, and below each the tools that it called
+    graph      visits, each with the node that follows
+    ensemble   tasks, with their agents and their usage
 
-Of what has ended a journal keeps no kinds: a turn, a call and a hook are known by their names.
+A journal keeps no kinds of steps that have ended: a turn, a call and a hook are known by name.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from plait.core.values import Json
 from plait.engine.journal import StepRecord
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Succeeded
-from plait.views.format import Line, clock, money, one_line, pluralize, short
+from plait.views.failure_text import describe_failure
+from plait.views.format import Line, clock, money, one_line, pluralize, short, sign, state_colour
+from plait.views.lines import row_state, usage_line
 from plait.views.parts import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row
-from plait.views.progress import describe_failure, make_row
+from plait.views.progress import make_row
 from plait.views.terminal import format_table
-from plait.views.text import row_state, usage_line
 
 INDENT: Final = " " * 6
-SIGNS: Final = {"done": ("✓", ""), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 NOTHING: Final = "—"
 Cells: TypeAlias = tuple[str, ...]
 
 
-def lines(kind: str, steps: Sequence[StepRecord], asked: UsageTally) -> Iterator[Line]:
-    """The steps directly below a part of that kind; and what all lives of the run asked in it."""
+def row_lines(kind: str, steps: Sequence[StepRecord], usage: UsageTally) -> Iterator[Line]:
+    """The steps directly below a part of this kind; `usage` is that of all run attempts."""
     steps = [step for step in steps if _row_kind(step) != HOOK]
     if kind == AGENT:
-        yield from _turns(steps, asked)
+        yield from _turns(steps, usage)
     elif kind == ENSEMBLE:
         yield from _tasks(steps)
     else:
@@ -47,10 +47,17 @@ def _row_kind(step: StepRecord) -> str:
 
 
 def _table(rows: Sequence[tuple[Cells, str]]) -> Iterator[Line]:
-    for line, (_, colour) in zip(
-        format_table([cells for cells, _ in rows], None), rows, strict=True
-    ):
+    table = format_table([cells for cells, _ in rows], None)
+    for line, (_, colour) in zip(table, rows, strict=True):
         yield f"{INDENT}{line}".rstrip(), colour
+
+
+def _row_colour(row: Row) -> str:
+    return "" if row.state == "done" else state_colour(row.state)
+
+
+def _row_problem(row: Row) -> str:
+    return "" if row.state == "done" else f"   {row_state(row)}"
 
 
 # ── an agent ─────────────────────────────────────────────────────────────
@@ -58,7 +65,7 @@ def _table(rows: Sequence[tuple[Cells, str]]) -> Iterator[Line]:
 TURN_HEAD: Final = ("TURN", "IN", "OUT", "COST", "TIME")
 
 
-def _turns(steps: Sequence[StepRecord], asked: UsageTally) -> Iterator[Line]:
+def _turns(steps: Sequence[StepRecord], usage: UsageTally) -> Iterator[Line]:
     if not steps:
         return
     rows = [_turn(step) if _row_kind(step) == TURN else _call(step) for step in steps]
@@ -66,25 +73,23 @@ def _turns(steps: Sequence[StepRecord], asked: UsageTally) -> Iterator[Line]:
     yield head
     for step, row in zip(steps, table, strict=True):
         yield row
-        yield from _why(step)
+        yield from _failure_lines(step)
     calls = sum(_row_kind(step) != TURN for step in steps)
     called = f", {pluralize(calls, 'call')}" if calls else ""
-    yield f"{INDENT}{usage_line(asked)}{called}", "bold"
+    yield f"{INDENT}{usage_line(usage)}{called}", "bold"
 
 
 def _turn(step: StepRecord) -> tuple[Cells, str]:
     row = make_row(step, kind=TURN)
-    usage = _map(_value(step).get("usage"))
-    failed = f"   {row_state(row)}" if row.state != "done" else ""
-    cells = (f"{one_line(row.title)}{failed}", *_tokens(usage), _cost(usage), clock(step.duration))
-    return cells, SIGNS[row.state][1]
+    usage = _mapping(_value(step).get("usage"))
+    title = f"{one_line(row.title)}{_row_problem(row)}"
+    return (title, *_tokens(usage), _cost(usage), clock(step.duration)), _row_colour(row)
 
 
 def _call(step: StepRecord) -> tuple[Cells, str]:
     row = make_row(step, kind=CALL)
-    sign, colour = SIGNS[row.state]
-    failed = f"   {row_state(row)}" if row.state != "done" else ""
-    return (f"  {sign} {one_line(row.title)}{failed}", "", "", "", clock(step.duration)), colour
+    title = f"  {sign(row.state)} {one_line(row.title)}{_row_problem(row)}"
+    return (title, "", "", "", clock(step.duration)), _row_colour(row)
 
 
 def _tokens(usage: Mapping[str, Json]) -> tuple[str, str]:
@@ -94,7 +99,7 @@ def _tokens(usage: Mapping[str, Json]) -> tuple[str, str]:
 
 
 def _about(usage: Mapping[str, Json]) -> str:
-    """In front of tokens that nobody counted."""
+    """The mark of estimated tokens."""
     return "~" if usage.get("estimated") else ""
 
 
@@ -108,14 +113,13 @@ def _cost(usage: Mapping[str, Json]) -> str:
 
 def _visit(step: StepRecord) -> Iterator[Line]:
     row = make_row(step)
-    sign, colour = SIGNS[row.state]
-    leads = f" → {one_line(row.to)}" if row.to else ""
-    failed = f"   {row_state(row)}" if row.state != "done" else ""
-    yield f"{INDENT}{sign} {one_line(row.title)}{leads}{failed}   {clock(step.duration)}", colour
-    yield from _why(step)
+    following = f" → {one_line(row.next_node)}" if row.next_node else ""
+    title = f"{sign(row.state)} {one_line(row.title)}{following}{_row_problem(row)}"
+    yield f"{INDENT}{title}   {clock(step.duration)}", _row_colour(row)
+    yield from _failure_lines(step)
 
 
-def _why(step: StepRecord) -> Iterator[Line]:
+def _failure_lines(step: StepRecord) -> Iterator[Line]:
     if isinstance(step.outcome, Failed):
         for line in describe_failure(step.outcome.failure)[1]:
             yield f"{INDENT}    {one_line(line, None)}", ""
@@ -130,33 +134,32 @@ def _tasks(steps: Sequence[StepRecord]) -> Iterator[Line]:
     rows: list[tuple[Cells, str]] = [(TASK_HEAD, "dim")]
     for step in steps:
         row, value = make_row(step), _value(step)
+        rows.append((_task(row, value), _row_colour(row)))
         inner = value.get("tasks")
-        rows.append(
-            (_task(row, value, f"{SIGNS[row.state][0]} {one_line(row.title)}"), SIGNS[row.state][1])
-        )
         if isinstance(inner, Mapping):  # of a loop, a map or a manager
-            rows += [_inner_task(name, _map(one)) for name, one in inner.items()]
+            rows += [_inner_task(name, _mapping(one)) for name, one in inner.items()]
     if len(rows) > 1:
         yield from _table(rows)
     for step in steps:
-        yield from _why(step)
+        yield from _failure_lines(step)
 
 
-def _task(row: Row, value: Mapping[str, Json], title: str) -> Cells:
-    usage = _map(value.get("usage"))
+def _task(row: Row, value: Mapping[str, Json]) -> Cells:
+    usage = _mapping(value.get("usage"))
     rounds = value.get("iterations")
     state = row_state(row) + (f", {pluralize(rounds, 'round')}" if isinstance(rounds, int) else "")
+    title = f"{sign(row.state)} {one_line(row.title)}"
     return (title, state, *_usage_cells(value, usage), clock(row.duration))
 
 
 def _inner_task(name: str, value: Mapping[str, Json]) -> tuple[Cells, str]:
-    usage, took = _map(value.get("usage")), value.get("duration")
-    spent = clock(took) if isinstance(took, int | float) else NOTHING
-    return (f"    {one_line(name)}", "", *_usage_cells(value, usage), spent), ""
+    usage, duration = _mapping(value.get("usage")), value.get("duration")
+    time = clock(duration) if isinstance(duration, int | float) else NOTHING
+    return (f"    {one_line(name)}", "", *_usage_cells(value, usage), time), ""
 
 
 def _usage_cells(value: Mapping[str, Json], usage: Mapping[str, Json]) -> Cells:
-    """Who did it, and what it took: of a task that asked no model, nothing."""
+    """The agent of a task and its usage; empty for a task that used no model."""
     agent, turns = value.get("agent"), value.get("turns", usage.get("calls") or None)
     tokens = [count for name in ("input", "output") if isinstance(count := usage.get(name), int)]
     return (
@@ -168,14 +171,14 @@ def _usage_cells(value: Mapping[str, Json], usage: Mapping[str, Json]) -> Cells:
 
 
 def _value(step: StepRecord) -> Mapping[str, Json]:
-    """What it gave; of one that failed, what there was."""
+    """The value of a step, or the partial output of one that failed."""
     match step.outcome:
         case Succeeded(value):
-            return _map(value)
+            return _mapping(value)
         case Failed(failure):
-            return _map(failure.output)
+            return _mapping(failure.output)
     return {}
 
 
-def _map(value: Json) -> Mapping[str, Json]:
+def _mapping(value: Json) -> Mapping[str, Json]:
     return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,56 @@
+"""The diagram of a flow file, and of a run of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from plait.core import documents
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING
+from plait.engine.outcome import Failed
+from plait.program.graph.walk import NODES
+from plait.views.diagram.model import (
+    PHASES,
+    Diagram,
+    graph_visits,
+    make_diagram,
+    mark_tasks,
+    mark_visits,
+    task_visits,
+)
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal
+
+
+def file_diagram(path: str) -> Diagram:
+    if path.endswith((".md", ".markdown")):
+        raise InputError(
+            "a directive is one text: there is nothing to draw", path, code="wrong-type"
+        )
+    name = os.path.splitext(os.path.basename(path))[0]
+    diagram = make_diagram(documents.load(path), name)
+    if not diagram.boxes:
+        raise InputError(
+            "this file has no steps, nodes or tasks", path, "draw a flow", code="no-steps"
+        )
+    return diagram
+
+
+def run_diagram(path: str, journal: Journal) -> Diagram:
+    """The diagram of a flow file with the visits that a journal records."""
+    diagram = file_diagram(path)
+    visits = (
+        graph_visits(journal, NODES)
+        or graph_visits(journal, "steps")
+        or list(_phase_visits(journal))
+    )
+    return mark_visits(diagram, visits) if visits else mark_tasks(diagram, task_visits(journal))
+
+
+def _phase_visits(journal: Journal) -> Iterator[tuple[str, bool]]:
+    """The phases of a workflow that have ended, and whether they failed."""
+    for name in PHASES:
+        if (record := journal.step(name)) is not None:
+            yield name, isinstance(record.outcome, Failed)

@@ -1,0 +1,355 @@
+"""What `plait show` prints of a run: its parts, their steps, what failed, which command to type.
+
+`read_report` reads a journal once; `report_lines` is for people and `report_json` for programs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from plait.core.hints import Final, Protocol
+from plait.core.records import dataclass
+from plait.core.values import Json
+from plait.engine.events import Event, EventRecord, RunStarted, Status, StepFinished, StepRetrying
+from plait.engine.journal import StepRecord
+from plait.engine.outcome import Failed, Skipped, Succeeded
+from plait.engine.paths import is_item
+from plait.engine.replay import items_selected_at
+from plait.views.failure_text import describe_failure
+from plait.views.format import Line, clock, first_line, one_line, pluralize, sign, state_colour
+from plait.views.lines import note_line, part_figures, part_summary, usage_line
+from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part, parent_path
+from plait.views.progress import Progress
+from plait.views.report_rows import row_lines
+from plait.views.summary import end_reason, suggested_commands
+
+MOST_FAILURES: Final = 50
+MAP: Final = "map"
+ATTEMPT: Final = "attempt"
+"""The kind of the action of a step that is recorded as a step itself, because a handler follows."""
+
+
+class StepLookup(Protocol):
+    """The recorded steps of a run."""
+
+    def step(self, path: str) -> StepRecord | None: ...
+    def steps_in(self, path: str) -> Iterator[StepRecord]: ...
+
+
+class JournalReader(Protocol):
+    """What a long journal answers without reading all its events."""
+
+    def is_long(self) -> bool: ...
+    def knows_word(self, words: Iterable[str]) -> bool: ...
+    def outline(self) -> Iterator[EventRecord]: ...
+    def short_outline(self, most: int) -> Iterator[EventRecord]: ...
+    def retries(self) -> int: ...
+    def final_counts(self, path: str, /) -> Mapping[str, int] | None: ...
+    def count_failures(self, path: str, *, after: int = 0) -> int: ...
+    def count_outcomes(self, path: str, /) -> Mapping[str, int]: ...
+
+
+class StoredJournal(StepLookup, Protocol):
+    @property
+    def reader(self) -> JournalReader: ...
+    def events(self, after: int = 0) -> Iterator[EventRecord]: ...
+    def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]: ...
+    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes: ...
+
+
+@dataclass(slots=True, eq=False)
+class Report:
+    """A run as `plait show` knows it."""
+
+    run: str
+    status: Status
+    progress: Progress
+    steps: StepLookup
+    attempts: AttemptCounts
+
+
+def read_report(
+    run: str,
+    journal: StoredJournal,
+    *,
+    is_running: Callable[[], bool],
+    short: bool,
+    whole: bool | None = None,
+) -> Report:
+    """Read the journal of a run.
+
+    `short`: read no more failures than fit on a screen.  `whole`: read every event; None: leave
+    the items that succeeded out if the journal is long.
+    """
+    outline = _Outline(journal, whole=whole, short=short)
+    progress, attempts = Progress(), AttemptCounts()
+    for record in outline.events():
+        progress.add(record)
+        attempts.add(record.event)
+    outline.complete(progress)
+    status = progress.status
+    if progress.ended is None:  # it runs now, or its process died
+        status = "running" if is_running() else "interrupted"
+    return Report(run, status, progress, outline, attempts)
+
+
+class _Outline:
+    """A long journal without the items that succeeded: they are counted, and failures are shown.
+
+    Reading the events of a million items takes a minute, finding the others a second.
+    """
+
+    def __init__(self, journal: StoredJournal, *, whole: bool | None, short: bool) -> None:
+        self._journal = journal
+        if whole is None:
+            whole = not journal.reader.is_long() or journal.reader.knows_word(ASKING)
+        self._whole = whole
+        self._short = short
+
+    def events(self) -> Iterator[EventRecord]:
+        if self._whole:
+            return self._journal.events()
+        if self._short:
+            return self._journal.reader.short_outline(MOST_FAILURES)
+        return self._journal.reader.outline()
+
+    def complete(self, progress: Progress) -> None:
+        """Add the counts that the events of an outline do not have."""
+        if self._whole:
+            return
+        progress.retries = self._journal.reader.retries()
+        part = progress.parts.get(MAP)
+        if part is not None and self._journal.reader.final_counts(MAP) is None:
+            part.group.set_counts({"total": part.group.total or 0, **self._item_counts()})
+
+    def _item_counts(self) -> dict[str, int]:
+        """How many items ended how; one that ended in several run attempts counts as it did last."""
+        journal, selected_at = self._journal, items_selected_at(self._journal, MAP)
+        skipped = 0
+        if journal.reader.count_outcomes(MAP).get("skipped"):  # rare, and needs each item
+            items = current_items(journal, journal.steps_in(MAP))
+            skipped = sum(isinstance(one.outcome, Skipped) for one in items)
+        return {
+            "successful": journal.completed_items(MAP, None, after=selected_at).count(1),
+            "failed": journal.reader.count_failures(MAP, after=selected_at),
+            "skipped": skipped,
+        }
+
+    def step(self, path: str) -> StepRecord | None:
+        return self._journal.step(path)
+
+    def steps_in(self, path: str) -> Iterator[StepRecord]:
+        if self._whole or path != MAP:
+            return self._journal.steps_in(path)
+        return self._journal.failures_in(path)  # nothing else of a map is shown
+
+
+def current_items(journal: StepLookup, steps: Iterable[StepRecord]) -> Iterator[StepRecord]:
+    """The items of the current selection among the steps directly below a map."""
+    selected_at = items_selected_at(journal, MAP)
+    return (one for one in steps if is_item(one.path) and one.number > selected_at)
+
+
+class AttemptCounts:
+    """How many attempts each step took when it ended last.  Only counts above one are kept."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, int] = {}
+        self._failed: dict[str, int] = {}
+        """By path: failed attempts of a step that has not ended."""
+        self._inside: dict[str, int] = {}
+        """By path: attempts of the actions of a step that has not ended."""
+
+    def add(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._failed.clear()
+            case StepRetrying():
+                self._failed[event.path] = event.attempt
+            case StepFinished():
+                count = self._inside.pop(event.path, 0) or self._failed.pop(event.path, 0) + 1
+                self._ended.pop(event.path, None)
+                if count > 1:
+                    self._ended[event.path] = count
+                if event.kind == ATTEMPT:
+                    step = parent_path(event.path)
+                    self._inside[step] = self._inside.get(step, 0) + count
+
+    def get(self, path: str) -> int:
+        return self._ended.get(path, 1)
+
+
+# ── for people ───────────────────────────────────────────────────────────
+
+
+def report_lines(report: Report, *, now: float, can_resume: bool = True) -> Iterator[Line]:
+    progress, status = report.progress, report.status
+    yield from _head(report, now)
+    for part in progress.parts.values():
+        yield _part_line(part, report, now)
+        yield from _step_lines(part, report)
+    if progress.usage.turns and any(part.kind != AGENT for part in progress.parts.values()):
+        yield f"  asked   {usage_line(progress.usage)}", "bold"
+    for note in progress.notes:
+        yield f"  {note_line(note)}", "yellow"
+    yield from end_reason(progress.failure, _visible_failures(progress))
+    yield from suggested_commands(
+        report.run,
+        progress,
+        retry=can_resume and status != "running",
+        resume=can_resume and status in ("interrupted", "failed"),
+    )
+
+
+def _visible_failures(progress: Progress) -> list[FailedStep]:
+    """The failures that the lines above explain: of a part that failed itself they say no more."""
+    own = progress.failure.path if progress.failure is not None else ""
+    return [one for one in progress.failures.last if one.path != own or own not in progress.parts]
+
+
+def _head(report: Report, now: float) -> Iterator[Line]:
+    progress, status = report.progress, report.status
+    started = now if progress.started is None else progress.started
+    until = now if progress.ended is None and status == "running" else progress.ended
+    start_time = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
+    duration = "" if until is None else f", {clock(until - started)}"
+    resumes = progress.run_attempts - 1
+    resumed = f", resumed {pluralize(resumes, 'time')}" if resumes > 0 else ""
+    run = one_line(report.run)
+    yield f"{sign(status)} {one_line(progress.flow)}  run {run}  {status}", state_colour(status)
+    yield f"  {one_line(progress.file, None)}   {start_time}{duration}{resumed}", "dim"
+
+
+def _part_line(part: Part, report: Report, now: float) -> Line:
+    state = report.status if part.state == "running" else part.state
+    if part.state == "running":
+        alive = report.status == "running"
+        figures = part_figures(report.progress, part, now, alive=alive)
+        words = "  ".join(figures) if part.group.is_map else state
+    elif part.state == "waiting" and not part.group.outcome_count:
+        words = "not begun"
+    else:
+        words = part_summary(part)
+    return f"  {sign(state)} {one_line(part.name)}   {words}", state_colour(state)
+
+
+def _step_lines(part: Part, report: Report) -> Iterator[Line]:
+    if part.state == "waiting" and not part.group.outcome_count:
+        return  # the steps of an earlier run attempt run again
+    if part.kind in LISTED:
+        yield from row_lines(part.kind, list(report.steps.steps_in(part.name)), part.usage)
+        return
+    for shown, step in enumerate(_visible_steps(part, report.steps)):
+        if shown >= MOST_FAILURES and part.group.is_map:
+            more = part.group.failure_count - MOST_FAILURES
+            yield f"      … and {more} more: plait show --json", "dim"
+            return
+        yield from _step(step, report.attempts.get(step.path))
+
+
+def _visible_steps(part: Part, steps: StepLookup) -> Iterator[StepRecord]:
+    """The steps of a part; of a map the failures, without items of an older selection."""
+    if not part.group.is_map:
+        yield from steps.steps_in(part.name)
+        return
+    selected_at = items_selected_at(steps, part.name)
+    for step in steps.steps_in(part.name):
+        is_current = step.number > selected_at or not is_item(step.path)
+        if isinstance(step.outcome, Failed) and is_current:
+            yield step
+
+
+def _step(step: StepRecord, attempts: int) -> Iterator[Line]:
+    title, duration = one_line(step.title), clock(step.duration)
+    if attempts > 1:
+        duration = f"{pluralize(attempts, 'attempt')}   {duration}"
+    match step.outcome:
+        case Succeeded():
+            yield f"      {sign('done')} {title}   {duration}", ""
+        case Skipped(why):
+            yield f"      {sign('skipped')} {title}   {one_line(first_line(why))}", "dim"
+        case Failed(failure):
+            cause, lines = describe_failure(failure)
+            yield f"      {sign('failed')} {title}   {one_line(cause)}   {duration}", "red"
+            for line in lines:
+                yield f"          {one_line(line, None)}", ""
+
+
+# ── for programs ─────────────────────────────────────────────────────────
+
+
+def report_json(report: Report) -> dict[str, Json]:
+    progress = report.progress
+    return {
+        "id": report.run,
+        "flow": progress.flow,
+        "file": progress.file,
+        "project": progress.project,
+        "status": report.status,
+        "started": progress.started,
+        "ended": progress.ended,
+        "lives": progress.run_attempts,
+        "retries": progress.retries,
+        "asked": progress.usage.record(),
+        "failure": progress.failure and progress.failure.record(),
+        "phases": [_part_json(part, report) for part in progress.parts.values()],
+        "notes": [
+            {
+                "path": note.path,
+                "level": "warning" if note.warning else "note",
+                "message": note.message,
+            }
+            for note in progress.notes
+        ],
+    }
+
+
+def _part_json(part: Part, report: Report) -> dict[str, Json]:
+    group = part.group
+    shared: dict[str, Json] = {
+        "name": part.name,
+        "kind": part.kind,
+        "status": part.state,
+        "duration": part.duration,
+        "total": None if part.has_no_items_yet else group.total,
+        "done": group.success_count,
+        "failed": group.failure_count,
+        "skipped": group.skip_count,
+    }
+    steps = [
+        {**_step_json(step, report.attempts), **_step_facts(part, step)}
+        for step in _visible_steps(part, report.steps)
+    ]
+    return {**shared, "failures" if group.is_map else "steps": steps}
+
+
+FACTS: Final = {
+    AGENT: ("usage", "model", "tool", "failed", "kind"),
+    GRAPH: ("next",),
+    ENSEMBLE: ("agent", "usage", "model", "turns", "iterations"),
+}
+"""By the kind of a part: the fields of the values of its steps that `--json` has."""
+
+
+def _step_facts(part: Part, step: StepRecord) -> dict[str, Json]:
+    value = step.outcome.value if isinstance(step.outcome, Succeeded) else None
+    if not isinstance(value, dict):
+        return {}
+    return {name: value[name] for name in FACTS.get(part.kind, ()) if name in value}
+
+
+def _step_json(step: StepRecord, attempts: AttemptCounts) -> dict[str, Json]:
+    shared: dict[str, Json] = {
+        "path": step.path,
+        "title": step.title,
+        "duration": step.duration,
+        "attempts": attempts.get(step.path),
+    }
+    match step.outcome:
+        case Succeeded():
+            return {**shared, "status": "done"}
+        case Skipped(why):
+            return {**shared, "status": "skipped", "why": why}
+        case Failed(failure):
+            return {**shared, "status": "failed", "failure": failure.record()}
