@@ -63,6 +63,24 @@ def test_a_graph_is_drawn_for_a_terminal() -> None:
     ]
 
 
+def test_a_node_that_runs_shell_text_shows_it() -> None:
+    shell = """\
+start: list
+nodes:
+  list: {shell: "ls | wc -l", next: each}
+  each: {over: "${state.l}", shell: "echo ${item}", next: done}
+  done: {type: action, action: {shell: "echo ready\\ntrue"}}
+"""
+    assert drawn(picture(shell)) == [
+        "flow",
+        "▷ list  shell ls | wc -l",
+        "  └──▶ each",
+        "○ each  foreach each of ${state.l}: echo ${item}",
+        "  └──▶ done",
+        "○ done  shell echo ready",
+    ]
+
+
 def test_the_way_of_a_run_is_marked_and_counted() -> None:
     way = [("draft", False), ("check", False), ("draft", False), ("check", False), ("done", True)]
     assert drawn(mark_visits(picture(LOOP), way)) == [

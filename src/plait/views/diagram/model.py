@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plait.engine.journal import Journal
 
 NodeShape: TypeAlias = Literal[
-    "start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"
+    "start", "tool", "shell", "gate", "return", "foreach", "phase", "step", "task", "end"
 ]
 Style: TypeAlias = Literal["plain", "error"]
 OTHERWISE: Final = "otherwise"
@@ -102,6 +102,9 @@ def _sign(node: nodes.Node) -> NodeShape:
         return said  # type: ignore[return-value]  # one of these three
     if _has(node, "over"):
         return "foreach"
+    action = node.get("action") if isinstance(node, nodes.Mapping) else None
+    if _word(node, "shell") or _word(action, "shell"):
+        return "shell"
     if _has(node, "tool", "item_id", "action"):
         return "tool"
     return "return" if _has(node, "output", "return") else "gate"
@@ -109,17 +112,10 @@ def _sign(node: nodes.Node) -> NodeShape:
 
 def _about(node: nodes.Node) -> str:
     action = node.get("action") if isinstance(node, nodes.Mapping) else None
-    named = next(
-        (
-            word
-            for key in ("tool", "item_id")
-            for one in (node, action)
-            if (word := _word(one, key))
-        ),
-        "",
-    )
+    ids = [_word(one, key) for key in ("tool", "item_id") for one in (node, action)]
+    shell = _first_line(_word(node, "shell") or _word(action, "shell"))
     over = f"each of {_word(node, 'over') or 'a list'}: " if _has(node, "over") else ""
-    return over + named
+    return over + next(filter(None, ids), shell)
 
 
 def _arrows(name: str, node: nodes.Node) -> Iterator[DiagramEdge]:

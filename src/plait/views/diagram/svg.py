@@ -129,10 +129,11 @@ def _box(box: DiagramNode, spot: Spot, *, is_run: bool) -> Iterator[str]:
     faint = " faint" if is_run and not box.visits else ""
     mark = " bad" if box.failed else " was" if box.visits else ""
     left, top = spot.x - spot.width / 2, spot.y - HEIGHT / 2
+    style = "tool" if box.sign == "shell" else box.sign
     round_ = 22 if box.sign in ("return", "end") else 3 if box.sign == "gate" else 9
     yield f'<g class="{faint.strip()}"><title>{escape(_tooltip(box))}</title>'
     yield (
-        f'<rect class="box {box.sign}{mark}" x="{left:.1f}" y="{top:.1f}" width="{spot.width:.1f}" '
+        f'<rect class="box {style}{mark}" x="{left:.1f}" y="{top:.1f}" width="{spot.width:.1f}" '
         f'height="{HEIGHT}" rx="{round_}"/>'
     )
     base = spot.y + 4 if not box.about else spot.y - 3
