@@ -481,7 +481,7 @@ class _Watch:
 
 
 def _too_many(failed: int, most: int) -> str:
-    return f"{failed} items failed, and max_failures is {most}"
+    return f"{failed} item{'' if failed == 1 else 's'} failed, and max_failures is {most}"
 
 
 def _why_pause(failures: int, *, again: bool) -> str:
