@@ -440,7 +440,8 @@ class Part:
         if counts and (event.kind == MAP_KIND or self.group.is_map):
             self.group.set_counts(counts)
         elif self.state == "done" and not self.group.is_map and event.replayed:
-            self.group.counts["done"] = self.group.total or self.group.outcome_count
+            count = self.group.total or self.group.outcome_count or _visit_count(event)
+            self.group.counts["done"] = count
 
     def reset(self) -> None:
         """It runs again.  The outcomes inside it still count."""
@@ -470,6 +471,14 @@ def outcome_state(outcome: Outcome) -> State:
 
 def parent_path(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+def _visit_count(event: StepFinished) -> int:
+    """How many visits a replayed graph had: they are not replayed one by one."""
+    match event.outcome:
+        case Succeeded({"steps": int(count)}) if event.kind == GRAPH:
+            return count
+    return 0
 
 
 _COUNTS: Final = ("total", "successful", "failed")
