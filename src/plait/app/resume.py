@@ -31,7 +31,7 @@ from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, json_text
-from plait.engine.events import StepInvalidated
+from plait.engine.events import RETRY_REASON, StepInvalidated
 from plait.engine.kinds import step_kind
 from plait.engine.outcome import Failed, Succeeded
 from plait.engine.paths import ITEM, generic_path, is_at_or_below, is_item
@@ -782,7 +782,7 @@ def failed_items_to_retry(
     if chosen:
         yield StepInvalidated(fan.name, "items are retried", below=False)
     for path, _ in chosen:
-        yield StepInvalidated(path, "retried", below=from_start)
+        yield StepInvalidated(path, RETRY_REASON, below=from_start)
 
 
 def _key(letter: tuple[str, str]) -> str:

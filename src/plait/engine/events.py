@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plait.core.hints import Literal, TypeAlias
+from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.engine.outcome import Failure, Outcome
@@ -148,6 +148,10 @@ class EarlierUsage:
     """
 
     parts: Mapping[str, Usage]
+
+
+RETRY_REASON: Final = "retried"
+"""Why the outcome of an item that `plait retry` runs again is invalidated."""
 
 
 @dataclass(frozen=True, slots=True)

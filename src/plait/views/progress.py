@@ -18,6 +18,7 @@ from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.events import (
+    RETRY_REASON,
     EarlierUsage,
     Event,
     EventRecord,
@@ -368,6 +369,7 @@ class Progress:
 
     def _invalidate(self, event: StepInvalidated) -> None:
         path = event.path
+        self.retries += event.why == RETRY_REASON
         failed = self.failures.find(path)
         if event.below:
             self.failures.remove_below(path)

@@ -38,6 +38,7 @@ from plait.adapters.store.rows import (
     escape_text,
     split,
     to_event_record,
+    to_json,
     to_step_record,
     to_usage,
     unescape_text,
@@ -48,7 +49,7 @@ from plait.adapters.store.shapes import MISREAD, damage_error
 from plait.core.errors import JournalError
 from plait.core.hints import Any, Final, TypeAlias
 from plait.core.records import dataclass
-from plait.engine.events import EventRecord, Usage
+from plait.engine.events import RETRY_REASON, EventRecord, Usage
 from plait.engine.journal import StepRecord, to_bitmap
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.engine.paths import ITEM, is_at_or_below
@@ -131,6 +132,10 @@ _FRAME: Final = (
 _LAST_NOTES: Final = (
     f"SELECT number FROM marks JOIN records USING(number) WHERE marks.type = {NOTE} AND {_OF_ITEMS} "
     f"ORDER BY number DESC LIMIT {PAGE}"
+)
+_RETRY_COUNT: Final = (
+    "SELECT count(*) FROM marks JOIN records USING(number) "
+    f"WHERE marks.type = {RETRYING} OR (marks.type = {INVALIDATED} AND body = ?)"
 )
 _RETRIES: Final = (
     "SELECT number, name FROM marks JOIN records USING(number) "
@@ -470,8 +475,8 @@ class Reader:
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def retries(self) -> int:
-        """How many retries of steps are recorded."""
-        return int(self._all("SELECT count(*) FROM marks WHERE type = ?", RETRYING)[0][0])
+        """How many attempts followed a failed one, by policy or by `plait retry`."""
+        return int(self._all(_RETRY_COUNT, to_json(RETRY_REASON))[0][0])
 
     def has_string(self, strings: Iterable[str]) -> bool:
         """Whether one of these strings, such as kinds of steps, is in the journal."""
