@@ -67,6 +67,36 @@ def test_a_secret_reaches_the_command_and_no_message(capsys: Capsys) -> None:
     assert "hush-hush" not in out + err
 
 
+SECRET_OUTPUT = [
+    # what the command prints                            what is shown of it
+    ("echo ${t}; echo ${t} >&2; exit 3",                 "***\n", "***\n"),
+    ("printf %s ${t}",                                   "***", ""),
+    ("printf 'a\\nb %s\\n' ${t}; printf %s ${t} | base64", "a\nb ***\n***\n", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("script", "out", "err"), SECRET_OUTPUT)
+def test_a_secret_is_masked_in_what_the_command_prints(
+    script: str, out: str, err: str, as_json: bool, capfd: Capfd
+) -> None:
+    values = ["--values", '{"t": "hush-hush"}', "--secret", "t"]
+    code = main(["sh", script, *values, *(["--json"] if as_json else [])])
+    assert code == (3 if "exit 3" in script else 0)
+    shown = capfd.readouterr()
+    if as_json:
+        record = json.loads(shown.out)
+        assert (record["stdout"], record["stderr"]) == (out, err)
+    else:
+        assert shown == (out, err)
+
+
+def test_masked_output_ends_with_the_command_and_not_with_what_it_left(capfd: Capfd) -> None:
+    values = ["--values", '{"t": "hush-hush"}', "--secret", "t"]
+    assert main(["sh", "sleep 60 & echo ${t}", *values]) == 0
+    assert capfd.readouterr().out == "***\n"
+
+
 def test_strict_names_what_is_missing(capsys: Capsys) -> None:
     assert main(["sh", "f=1; echo ${f} ${nmae}", "--values", '{"name": 1}', "--strict"]) == 2
     assert capsys.readouterr().err == (

@@ -1,8 +1,8 @@
 """`plait sh`: run shell text whose values are bound to variables, never pasted into it.
 
-Input, output and exit code are the command's own: it has our standard streams, so what it
-prints appears at once, whatever its size.  `--show` runs nothing and prints how the command
-would look if a person had typed it.
+The command has the standard streams of `plait`, so its output appears at once, whatever its size.
+With `--secret` its output is masked line by line.  `--show` runs nothing and prints the command as
+a person would type it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from plait.cli.values import (
     read_template_text,
     working_directory,
 )
-from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Final
-from plait.views.terminal import error_data, paint_for, printable, write_bytes, write_json
+from plait.views.terminal import paint_for, printable, write_bytes, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from plait.cli.arguments import Parser
+    from plait.core.values import Json
 
 EXAMPLES: Final = (
     """plait sh 'wc -l ${file}' --values '{"file": "my notes.txt"}'""",
@@ -54,13 +56,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
-        return _show(options) if options.show else _run(options)
-    except PlaitError as error:
-        if not options.json or error.exit_code == 4:
-            raise
-        write_json({"error": error_data(error)})
-        return error.exit_code
+    return _show(options) if options.show else _run(options)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -88,7 +84,8 @@ def _run(options: argparse.Namespace) -> int:
 
     directory = working_directory(options.cwd)
     template = read_template_text(options.template)
-    scope = make_scope(parse_values(options), directory=directory)
+    values = parse_values(options)
+    scope = make_scope(values, directory=directory)
     how: dict[str, Any] = {
         "shell": require_choice("shell", options.shell, SHELLS),
         "cwd": directory,
@@ -96,15 +93,27 @@ def _run(options: argparse.Namespace) -> int:
         "strict": not options.lenient,
     }
     if not options.json:
-        return app.sh_through(template, scope, **how)
+        if not options.secret:
+            return app.sh_through(template, scope, **how)
+        from plait.cli.masked_output import MaskedOutput
+
+        with MaskedOutput(values):
+            return app.sh_through(template, scope, **how)
     result = app.sh(template, scope, **how)
+    mask = _mask(values) if options.secret else str
     write_json(
         {
-            "stdout": result.stdout,
-            "stderr": result.stderr,
+            "stdout": mask(result.stdout),
+            "stderr": mask(result.stderr),
             "exit_code": result.exit_code,
             "duration": result.duration,
             "shown": result.shown,
         }
     )
     return result.exit_code
+
+
+def _mask(values: Mapping[str, Json]) -> Callable[[str], str]:
+    from plait.cli.masked_output import make_masker
+
+    return make_masker(values).mask
