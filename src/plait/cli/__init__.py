@@ -53,8 +53,8 @@ FAST_ARGUMENT_COMMANDS = ("call",)
 """Commands that programs run a thousand times: what they need to start is counted in milliseconds.
 """
 
-PRELOADED_COMMANDS = ("run", "resume", "retry")
-"""Commands that load much, none of which is garbage."""
+RUN_COMMANDS = ("run", "resume", "retry")
+"""They execute a run: they load much, none of which is garbage, and `--json` prints events."""
 
 WELCOME = """\
 Plait runs tools, shell commands and agents from plain files; a value never becomes code.
@@ -116,7 +116,7 @@ def _run_command(command: str, arguments: list[str]) -> int:
         raise _unknown_command(command)
     from importlib import import_module
 
-    if command in (*FAST_ARGUMENT_COMMANDS, *PRELOADED_COMMANDS):
+    if command in (*FAST_ARGUMENT_COMMANDS, *RUN_COMMANDS):
         import gc
 
         gc.disable()  # what is loaded now stays; the command itself says when there may be garbage
@@ -131,8 +131,12 @@ def _run_command(command: str, arguments: list[str]) -> int:
             options = parser.read(arguments)
         except HelpWanted:
             return _print(parser.format_help())
-    status: int = module.run(options)
-    return status
+    if getattr(options, "json", False):
+        from plait.views.terminal import with_json_errors
+
+        fields = {"event": "error"} if command in RUN_COMMANDS else {}
+        return with_json_errors(lambda: int(module.run(options)), fields)
+    return int(module.run(options))
 
 
 def _plain_options(module: Any, arguments: list[str]) -> Any:

@@ -17,7 +17,7 @@ from plait.cli.values import file_text, read_json, read_template_text, require_m
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.views.terminal import error_data, printable, show_error, write_json, write_result
+from plait.views.terminal import printable, show_error, write_json, write_result
 
 if TYPE_CHECKING:
     import argparse
@@ -68,16 +68,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
-        return _call(options)
-    except PlaitError as error:
-        if not options.json or error.exit_code == 4:
-            raise
-        write_json({"error": error_data(error)})
-        return error.exit_code
-
-
-def _call(options: argparse.Namespace) -> int:
     if not options.dry_run:
         _begin_early()
     from plait.tools import call as steps

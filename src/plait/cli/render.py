@@ -30,7 +30,7 @@ from plait.cli.values import (
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, BinaryIO, Final
 from plait.core.values import Json, Secret
-from plait.views.terminal import error_data, json_line, write_json, write_value
+from plait.views.terminal import error_data, json_bytes, write_json, write_value
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
@@ -77,13 +77,7 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.cases is not None:
         return _run_cases(options)
-    try:
-        value = _render_one(options)
-    except PlaitError as error:
-        if not options.json or error.exit_code == 4:
-            raise
-        write_json({"error": error_data(error)})
-        return error.exit_code
+    value = _render_one(options)
     if options.json:
         write_json({"value": value})
     else:
@@ -170,10 +164,10 @@ def _answer(lines: Iterable[bytes], name: str) -> int:
         if "error" in answer:
             status = 2
         try:
-            out.write(json_line(answer))
+            out.write(json_bytes(answer))
         except PlaitError as error:  # a value without a JSON form
             status = 2
-            out.write(json_line({"error": error_data(error)}))
+            out.write(json_bytes({"error": error_data(error)}))
         # Each answer leaves at once: the other side may wait for it before it asks again.
         out.flush()
     return status

@@ -16,7 +16,6 @@ from plait.cli.run import (
     parse_inputs,
     run_with_view,
     view_for,
-    with_json_errors,
 )
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.views.format import clean_block
@@ -65,10 +64,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return with_json_errors(options, _resume)
-
-
-def _resume(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
     load_all()

@@ -11,7 +11,6 @@ from plait.cli.run import (
     load_all,
     run_with_view,
     view_for,
-    with_json_errors,
 )
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -49,10 +48,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return with_json_errors(options, _retry)
-
-
-def _retry(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
     load_all()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,14 +18,13 @@ from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder
 from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
-from plait.core.errors import InputError, PlaitError
+from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.views.format import json_line
 from plait.views.json_view import JsonView
 from plait.views.plan import show_plan
-from plait.views.terminal import error_data
 from plait.views.text import PlainView, QuietView, View
 
 if TYPE_CHECKING:
@@ -94,10 +93,6 @@ def add_watching(parser: Parser) -> None:
     add_project(parser, lockable=False)
 
 
-def run(options: argparse.Namespace) -> int:
-    return with_json_errors(options, _run)
-
-
 def load_all() -> None:
     """Load what a run takes, while the guardian starts beside it; from then on there may be
     garbage.
@@ -113,20 +108,20 @@ def load_all() -> None:
     gc.enable()
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
     load_all()
     require_folder(options.project)
     wanted = _options(options)
+    if options.trust:
+        _trust_first(options)
     if options.prompt_only:
         return _show_prompt(options, wanted)
     if options.dry_run:
         return show_plan(
             flows.plan_run(options.file, wanted, project=options.project), as_json=options.json
         )
-    if options.trust:
-        _trust_first(options)
     work = partial(flows.run_flow, options.file, wanted, project=options.project)
     return run_with_view(work, view_for(options))
 
@@ -137,17 +132,6 @@ def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
     filled = flows.directive_prompt(options.file, wanted, project=options.project)
     print(json_line(filled.record()) if options.json else filled.body)
     return 0
-
-
-def with_json_errors(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
-    """With `--json`, what is wrong is an object, too."""
-    try:
-        return work(options)
-    except PlaitError as error:
-        if not options.json or error.exit_code == 4:
-            raise
-        print(json_line({"event": "error", "error": error_data(error)}))
-        return error.exit_code
 
 
 # ── watching ─────────────────────────────────────────────────────────────

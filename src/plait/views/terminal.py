@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import Final, TextIO
@@ -118,7 +118,7 @@ def write_value(value: Json) -> None:
 
 
 def write_json(value: Json) -> None:
-    write_bytes(json_line(value))
+    write_bytes(json_bytes(value))
 
 
 def write_result(value: Json) -> None:
@@ -126,7 +126,7 @@ def write_result(value: Json) -> None:
     if isinstance(value, str):
         data = _encode_text(value if value.endswith("\n") else f"{value}\n")
     else:
-        data = json_line(value)
+        data = json_bytes(value)
     if sys.stdout.isatty():
         data = without_controls(data.decode("utf-8", "surrogateescape")).encode(
             "utf-8", "backslashreplace"
@@ -146,7 +146,7 @@ def without_controls(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def json_line(value: Json) -> bytes:
+def json_bytes(value: Json) -> bytes:
     """One line of JSON; escapes only what has no form in UTF-8."""
     line = json_text(value)
     try:
@@ -175,6 +175,20 @@ def _encode_text(text: str) -> bytes:
 
 
 # ── errors ───────────────────────────────────────────────────────────────
+
+
+def with_json_errors(work: Callable[[], int], fields: Mapping[str, Json]) -> int:
+    """The exit code of a command with `--json`: its error is printed as JSON, after `fields`."""
+    try:
+        return work()
+    except PlaitError as error:
+        if error.exit_code == 4:
+            raise
+        line = json_text({**fields, "error": error_data(error)})
+        if not line.isprintable():
+            line = json.dumps(json.loads(line))
+        print(line)
+        return error.exit_code
 
 
 def show_error(error: PlaitError) -> None:
