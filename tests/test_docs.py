@@ -777,7 +777,7 @@ def test_the_picture_of_a_run_shows_what_a_terminal_shows() -> None:
     maker = picture_maker()
     recorded = [maker.text_of(line) for line in maker.stopped_and_resumed()]
     assert steady(rows_of("run.svg")) == steady([line for line in recorded if line])
-    assert recorded[-1].startswith("  try again    plait retry ")
+    assert recorded[-1].startswith("  retry        plait retry ")
 
 
 def test_the_demo_runs_and_every_value_arrives() -> None:

@@ -68,7 +68,7 @@ def test_an_example_runs_and_does_what_it_says(
     assert "\n".join(line for line in told if not line.startswith("look at it ")) == PRINTED[name]
     assert not list(folder.rglob("owned"))
     assert main(["resume"]) == 0
-    assert "remembered" in capsys.readouterr().out
+    assert "replayed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["item-in-prompt", "mend-tests", "triage-graph"])
@@ -91,4 +91,4 @@ def test_the_directive_runs_without_a_key_and_answers_with_data(
     assert main(["run", "review.md", "-i", "file=prices.py"]) == 0, capsys.readouterr()
     assert '"verdict": "mend", "finding": "line 5:' in capsys.readouterr().out
     assert main(["resume"]) == 0
-    assert "remembered" in capsys.readouterr().out
+    assert "replayed" in capsys.readouterr().out

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from plait.cli import main
-from plait.cli.explain import TextField, explain, render_explanation
 from plait.core.source import Source
+from plait.lang.analysis.explain import TextField, explain
 from plait.lang.analysis.names import BuiltinName
 from plait.scope import Scope
+from plait.views.explanation import render_explanation
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -89,9 +90,9 @@ def test_each_hole_says_what_answers_it(
     monkeypatch.setenv("PLAIT_SET", "hunter2")
     monkeypatch.chdir(tmp_path)
     [found] = explained(capsys, template, "--profile", profile, "--values", json.dumps(values))
-    [hole] = found["holes"]
-    assert (hole["status"], hole["answer"], hole["value"]) == expected
-    assert hole["hole"] == template
+    [placeholder] = found["placeholders"]
+    assert (placeholder["status"], placeholder["answer"], placeholder["value"]) == expected
+    assert placeholder["placeholder"] == template
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,7 +110,7 @@ BINDINGS = [
 @pytest.mark.parametrize(("script", "bound"), BINDINGS)
 def test_shell_text_says_how_its_value_is_bound(script: str, bound: str, capsys: Capsys) -> None:
     [found] = explained(capsys, script, "--shell", "--values", '{"x": 5}')
-    assert found["holes"][0]["bound"] == bound
+    assert found["placeholders"][0]["bound"] == bound
     assert "5" in found["runs_as"] or "comment" in bound
 
 
@@ -162,13 +163,15 @@ def test_a_file_is_explained_by_the_names_that_exist_at_each_place(
     file.write_text(FLOW)
     shell, claude = explained(capsys, str(file))
     assert shell["place"] == f"map.agent_template[0].shell ({file}:6:14)"
-    assert [(hole["status"], hole["answer"]) for hole in shell["holes"]] == [
+    assert [
+        (placeholder["status"], placeholder["answer"]) for placeholder in shell["placeholders"]
+    ] == [
         ("known", "known in map: the item in hand, whatever the input holds"),
         ("known", "known in map: captured"),
         ("shell", "left to the shell"),
     ]
     assert shell["runs_as"] == "wc '${item.path}' '${base}' ${HOME}"
-    assert [hole["status"] for hole in claude["holes"]] == ["known", "missing"]
+    assert [placeholder["status"] for placeholder in claude["placeholders"]] == ["known", "missing"]
 
 
 @pytest.mark.parametrize("path", ["map[1]", "map.agent_template[1]", "map[1].claude"])
@@ -180,7 +183,7 @@ def test_one_place_of_a_file_may_be_named_shortly(
     values = '{"item": {"x": 5}}'
     [found] = explained(capsys, str(file), path, "--values", values)
     assert found["text"] == "/fix ${item.x} ${nothing.here}"
-    assert found["holes"][0]["value"] == "5"
+    assert found["placeholders"][0]["value"] == "5"
 
 
 HEADS = [
@@ -198,9 +201,10 @@ def test_a_directive_is_explained_head_and_prompt(
     file.write_text(f"{head}Look at {{input:file}}.\n")
     found = explained(capsys, str(file), "--values", '{"inputs": {"file": "a.py"}}')
     assert found[-1]["place"].startswith("body (")
-    assert [(hole["hole"], hole["value"]) for hole in found[-1]["holes"]] == [
-        ("{input:file}", "a.py")
-    ]
+    assert [
+        (placeholder["placeholder"], placeholder["value"])
+        for placeholder in found[-1]["placeholders"]
+    ] == [("{input:file}", "a.py")]
     assert [one["text"] for one in found[:-1]] == (
         ["Be {input:tone:kind}."] if "system" in head else []
     )

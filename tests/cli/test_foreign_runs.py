@@ -323,8 +323,8 @@ def test_without_a_key_a_run_is_made_and_says_that_it_cannot_go_on(
     assert "note: this run cannot be resumed, since it has no seal: " in said
     assert main(["resume"]) == 3
     (tmp_path / "me/.ai").unlink()
-    (last,) = (line for line in said.splitlines() if line.startswith("  go on "))
-    *before, after = (command.split()[1:] for command in last.removeprefix("  go on ").split(";"))
+    (last,) = (line for line in said.splitlines() if line.startswith("  resume "))
+    *before, after = (command.split()[1:] for command in last.removeprefix("  resume ").split(";"))
     assert [main(command) for command in before] == [0]
     assert main(after) == 1
     assert main(["resume"]) == 1

@@ -299,7 +299,7 @@ def test_the_last_object_says_what_models_took() -> None:
             view.watch(one)
     view.finish(Ended())  # type: ignore[arg-type]
     records = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert records[-1]["asked"] == {"turns": 2, "tokens": 5000, "cost": 0.024}
+    assert records[-1]["usage"] == {"turns": 2, "tokens": 5000, "cost": 0.024}
     refused = next(
         one for one in records if one.get("path") == "agent/turn:1.call:2" and "value" in one
     )
@@ -415,7 +415,7 @@ def test_show_says_why_a_model_did_not_answer() -> None:
         f"          {REFUSED}",
         "      1 turn, 4.1k tokens, $0.02, 2 calls",
         "  look at it   plait logs 7f3a 'turn 2'",
-        "  go on        plait resume 7f3a",
+        "  resume       plait resume 7f3a",
     ]
 
 
@@ -439,7 +439,7 @@ def test_show_has_a_table_of_tasks() -> None:
         "      ✓ text       done             Writer   2       120      $0.50   0:03",
         "      ✓ edit       done, 2 rounds   —        —       —        —       0:03",
         "          polish                    Writer   2       120      $0.50   0:02",
-        "  asked   1 turn, 50 tokens",
+        "  usage   1 turn, 50 tokens",
     ]
 
 
@@ -464,7 +464,7 @@ def test_show_for_programs_says_the_same() -> None:
     ]  # fmt: skip
     progress = replay_events(stamped(AGENT))
     record = report_json(Report("7f3a", "done", progress, journal_of(AGENT), tries))
-    assert record["asked"] == {"turns": 1, "tokens": 4100, "cost": 0.02}
+    assert record["usage"] == {"turns": 1, "tokens": 4100, "cost": 0.02}
     called = record["phases"][0]["steps"][2]
     assert (called["failed"], called["kind"]) == (True, "refused")
 

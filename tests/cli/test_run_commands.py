@@ -39,7 +39,7 @@ def test_a_graph_that_is_replayed_has_the_visits_that_it_had(capsys: Capsys) -> 
     assert main(["run", "flow.yaml", "--quiet"]) == 0
     capsys.readouterr()
     assert main(["resume"]) == 0
-    assert "nodes: done, 2 visits, remembered\n" in capsys.readouterr().out
+    assert "nodes: done, 2 visits, replayed\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("project")

@@ -554,7 +554,7 @@ def test_a_limit_ends_the_run_with_what_was_made_and_a_raised_one_lets_it_go_on(
     assert failure.output == {"output": "two", "captures": {"a": "one"}}
     assert place.resume(ran.result.run).result.status == "failed"  # what is remembered counts
     resumed = place.plait("resume", ran.result.run)
-    assert resumed.stdout.endswith(f"  go on        plait resume {ran.result.run}\n")
+    assert resumed.stdout.endswith(f"  resume       plait resume {ran.result.run}\n")
     shown = place.plait("show", ran.result.run)
     assert "the run has reached its limit of 2 steps (2 used)" in shown.stdout
     kept = json.loads(place.plait("show", ran.result.run, "--json").stdout)["failure"]

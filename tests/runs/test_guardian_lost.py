@@ -248,7 +248,7 @@ def live_through(place: Place, capsys: pytest.CaptureFixture[str], how: str, *op
     code, said = ended(capsys, "run", "flow.yaml", *options)
     last = said[-1]
     assert sorted(place.text("begun").split()) == ["a", "b", "c"], said
-    notes = [one["message"] for one in said if one["event"] == "noted"]
+    notes = [one["message"] for one in said if one["event"] == "note"]
     if how == "KILL":
         assert (code, last["exit_code"], last["status"], notes) == (1, 1, "failed", []), said
         ends = [one for one in said if one["event"] == "step_finished"]

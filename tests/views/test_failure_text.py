@@ -53,9 +53,9 @@ def test_to_go_on_is_offered_where_that_is_possible(
     run = after(ran, "flow: run ")[0].partition(",")[0]
     more = "allow more failures in the file, then "
     expected = [f"{'' if goes_on else more}plait resume {run}"]
-    assert after(ran, "go on") == expected
-    assert after(said(place, "show"), "go on") == expected
-    assert after(ran, "try again") == [f"plait retry {run} --failed"]
+    assert after(ran, "resume") == expected
+    assert after(said(place, "show"), "resume") == expected
+    assert after(ran, "retry") == [f"plait retry {run} --failed"]
 
 
 def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
@@ -63,8 +63,8 @@ def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Pl
     run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
     again = said(place, "resume")
     assert after(again, "look at it") == [f"plait show {run}"]
-    assert after(again, "try again") == [f"plait retry {run} --failed"]
-    assert after(said(place, "retry", "--failed"), "try again") == [f"plait retry {run} --failed"]
+    assert after(again, "retry") == [f"plait retry {run} --failed"]
+    assert after(said(place, "retry", "--failed"), "retry") == [f"plait retry {run} --failed"]
 
 
 def test_a_failure_inside_an_item_is_listed_once_under_the_item(place: Place) -> None:
@@ -124,7 +124,7 @@ def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> 
     assert retry.wait(DEADLINE) == 130
     shown = said(place, "show", run)
     assert after(shown, "● map") == ["1/2"]
-    assert after(shown, "○ reduce") == ["not begun"]
+    assert after(shown, "○ reduce") == ["not started"]
     assert [line for line in shown if "echo report" in line] == []
 
 
@@ -199,13 +199,13 @@ def test_commands_to_type_name_the_project_where_that_is_another_one(place: Plac
     above = Place(place.root.parent)
     ran = said(above, "run", "project/flow.yaml", "--project", "project")
     run = after(ran, "flow: run ")[0].partition(",")[0]
-    typed = {word: after(ran, word) for word in ("look at it", "try again", "go on")}
+    typed = {word: after(ran, word) for word in ("look at it", "retry", "resume")}
     assert typed == {
         "look at it": [f"plait logs {run} false --project project"],
-        "try again": [f"plait retry {run} --failed --project project"],
-        "go on": [f"plait resume {run} --project project"],
+        "retry": [f"plait retry {run} --failed --project project"],
+        "resume": [f"plait resume {run} --project project"],
     }
     for (command,) in typed.values():
         assert above.plait(*command.split()[1:]).returncode in (0, 1)
     shown = said(above, "show", "--project", "project")
-    assert after(shown, "go on") == typed["go on"]
+    assert after(shown, "resume") == typed["resume"]

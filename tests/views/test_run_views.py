@@ -147,7 +147,7 @@ setup: only on Mondays: skipped (its condition does not hold), 0:00
 setup: done, 2 steps, 0:03
 map: started
 map: 3 items
-make lint FILE=src/old.py: attempt 1 of 3 failed (exit 2), again in 2 s
+make lint FILE=src/old.py: attempt 1 of 3 failed (exit 2), retry in 2 s
 ✗ src/old.py   exit 2  E999 at line 14
 map: 2/3  10.9/min  ~0:06  0 running  1 failed
 map: done, 3 items, 1 failed, 0:12
@@ -161,7 +161,7 @@ reduce: done, 1 step, 1:00
       warning: old
       E999 at line 14
   look at it   plait logs 7f3a src/old.py
-  try again    plait retry 7f3a --failed
+  retry        plait retry 7f3a --failed
 """
 
 
@@ -355,7 +355,7 @@ def test_items_that_do_not_fit_are_counted() -> None:
 
 def test_an_item_that_waits_for_its_next_attempt_says_so() -> None:
     drawn = picture(80, now=5.0, story=STORY[:14])
-    assert "attempt 1 of 3 failed, again in 0:01" in drawn[4]
+    assert "attempt 1 of 3 failed, retry in 0:01" in drawn[4]
 
 
 def test_an_item_that_is_tried_again_says_for_which_time() -> None:
@@ -384,7 +384,7 @@ LOOKING: Sequence[tuple[float, Event]] = [
 def test_a_map_that_has_no_items_yet_looks_for_them() -> None:
     assert picture(60, now=2.0, story=LOOKING) == [
         "● fix  run 7f3a                                        0:02",
-        "  ● map     looking for its items                      0:02",
+        "  ● map     finding its items                          0:02",
         "  ○ reduce  1 step",
     ]
 
@@ -419,7 +419,7 @@ def test_a_map_that_cannot_find_its_items_fails_itself_and_once() -> None:
         "      flow.yaml:3:5: there is no file 'a'",
         "      fix: name one",
         "  look at it   plait logs 7f3a map",
-        "  go on        plait resume 7f3a",
+        "  resume       plait resume 7f3a",
     ]
 
 
@@ -458,7 +458,7 @@ def test_a_failure_stays_above_the_picture_and_the_summary_follows_it(capsys: Ca
     seen(LiveView(console, now=lambda: 15.0), [*STORY, *END], Ended(exit_code=1))
     text = written(console)
     assert text.index("✗ src/old.py   exit 2  E999 at line 14") < text.rindex("fix-worst")
-    assert capsys.readouterr().out.splitlines()[-1] == "  try again    plait retry 7f3a --failed"
+    assert capsys.readouterr().out.splitlines()[-1] == "  retry        plait retry 7f3a --failed"
 
 
 def test_the_cursor_is_shown_again_however_it_ends() -> None:
@@ -551,7 +551,7 @@ def test_a_step_that_failed_is_looked_at_and_gone_on_with() -> None:
         "  ✗ it's   exit 1",
         "      no such file",
         """  look at it   plait logs 7f3a 'it'"'"'s'""",
-        "  go on        plait resume 7f3a",
+        "  resume       plait resume 7f3a",
     ]
 
 
@@ -584,8 +584,8 @@ def test_failed_items_and_a_step_that_failed_behind_them_are_tried_again_in_two_
     ]
     assert last_lines(Ended(status="failed", failure=failure, exit_code=1), story)[-3:] == [
         "  look at it   plait logs 7f3a report",
-        "  try again    plait retry 7f3a --failed",
-        "  go on        plait resume 7f3a",
+        "  retry        plait retry 7f3a --failed",
+        "  resume       plait resume 7f3a",
     ]
 
 
@@ -606,7 +606,7 @@ def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
         "✗ failed after 0:00   0 of 4 steps",
         "  this project is not trusted",
         "  fix: plait trust .",
-        "  go on        plait resume 7f3a",
+        "  resume       plait resume 7f3a",
     ]
 
 
@@ -791,7 +791,7 @@ def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -
     ]
     assert show_plan(found, as_json=False) == 0
     assert capsys.readouterr().out == (
-        "setup/0   shell   measure   (remembered)\n"
+        "setup/0   shell   measure   (replayed)\n"
         "setup/1   shell   git commit -m 'it'   (again: it had failed)\n"
         "    ls\n"
         "setup/2   shell   publish   (skipped: its condition does not hold)\n"
@@ -802,7 +802,7 @@ def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -
         "path": "setup/1",
         "kind": "shell",
         "shown": "git commit -m 'it'\nls\n",
-        "remembered": False,
+        "replayed": False,
         "why": "it had failed",
         "fails": "",
         "skipped": "",
@@ -966,7 +966,7 @@ def test_show_says_what_happened() -> None:
         "  ✓ reduce   done, 1 step, 1:00",
         "  note: 'tidy' failed, and the flow goes on: x",
         "  look at it   plait logs 7f3a src/old.py",
-        "  try again    plait retry 7f3a --failed",
+        "  retry        plait retry 7f3a --failed",
     ]
 
 
@@ -985,9 +985,9 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
         )
     ]
     assert said[0] == "● fix-worst  run 7f3a  interrupted"
-    assert said[-1] == "  go on        plait resume 7f3a"
+    assert said[-1] == "  resume       plait resume 7f3a"
     assert "  ● map   2/3  1 failed" in said  # no rate, and nothing runs
-    assert "  ○ reduce   not begun" in said
+    assert "  ○ reduce   not started" in said
 
 
 def test_show_for_programs_has_every_failure() -> None:

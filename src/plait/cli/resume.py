@@ -58,7 +58,7 @@ def configure(parser: Parser) -> None:
     )
     add_inputs(parser, "a secret input, which is not kept with the run (again for more)")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be done and what is remembered"
+        "--dry-run", action="store_true", help="show what would run and what is replayed"
     )
     add_watching(parser)
 

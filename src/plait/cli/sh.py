@@ -19,7 +19,7 @@ from plait.cli.values import (
     working_directory,
 )
 from plait.core.hints import TYPE_CHECKING, Any, Final
-from plait.views.terminal import paint_for, printable, write_bytes, write_json
+from plait.views.terminal import QUOTED, paint_for, printable, write_bytes, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,12 +32,11 @@ EXAMPLES: Final = (
     """plait sh 'git commit -m "${message}"' --values-file commit.json --show""",
 )
 SHELLS: Final = ("sh", "dash", "bash")
-SHOWN: Final = "(shown quoted; values are passed, never pasted)"
 
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "template", metavar="TEMPLATE", help="shell text with holes; - reads standard input"
+        "template", metavar="TEMPLATE", help="shell text with placeholders; - reads standard input"
     )
     add_values(parser)
     parser.add_argument("--shell", default="sh", metavar="SHELL", help="sh (default), dash or bash")
@@ -75,7 +74,7 @@ def _show(options: argparse.Namespace) -> int:
     paint = paint_for(sys.stdout)
     shown = printable(bound.shown) if sys.stdout.isatty() else bound.shown
     write_bytes(shown.encode("utf-8", "backslashreplace") + b"\n")
-    print(paint(f"# {SHOWN}", "dim"))
+    print(paint(f"# {QUOTED}", "dim"))
     return 0
 
 

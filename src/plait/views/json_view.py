@@ -57,7 +57,7 @@ class JsonView:
         return nullcontext()
 
     def finish(self, result: Result) -> None:
-        usage: dict[str, Json] = {"asked": self._usage.record()} if self._usage.turns else {}
+        usage: dict[str, Json] = {"usage": self._usage.record()} if self._usage.turns else {}
         self._write({"event": "result", **result_json(result), **usage})
 
     def _write(self, record: Mapping[str, Json]) -> None:
@@ -94,23 +94,23 @@ def event_json(event: Event) -> dict[str, Json]:
                 **to_record(event.outcome),
             }
         case ModelText():
-            return {"event": "spoken", **_fields(event, "path", "text")}
+            return {"event": "model_text", **_fields(event, "path", "text")}
         case StepRenamed():
-            return {"event": "step_titled", **_fields(event, "path", "title")}
+            return {"event": "step_renamed", **_fields(event, "path", "title")}
         case ItemsCounted():
-            return {"event": "step_counted", **_fields(event, "path", "total")}
+            return {"event": "items_counted", **_fields(event, "path", "total")}
         case ItemsReplayed():
-            return {"event": "items_remembered", "path": event.path, "count": event.done.count(1)}
+            return {"event": "items_replayed", "path": event.path, "count": event.done.count(1)}
         case EarlierUsage():
             return {
-                "event": "used_before",
+                "event": "earlier_usage",
                 "parts": {name: dict(usage) for name, usage in event.parts.items()},
             }
         case StepInvalidated():
-            return {"event": "step_forgotten", **_fields(event, "path", "why", "below")}
+            return {"event": "step_invalidated", **_fields(event, "path", "why", "below")}
         case Note():
             return {
-                "event": "noted",
+                "event": "note",
                 "level": "warning" if event.warning else "note",
                 **_fields(event, "path", "message"),
             }
@@ -123,7 +123,7 @@ def event_json(event: Event) -> dict[str, Json]:
 
 
 def _usage(event: StepFinished | StepRetrying) -> dict[str, Json]:
-    return {} if event.used is None else {"used": dict(event.used)}
+    return {} if event.used is None else {"usage": dict(event.used)}
 
 
 def _fields(event: Event, *names: str) -> dict[str, Json]:

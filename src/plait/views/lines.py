@@ -80,7 +80,7 @@ def row_state(row: Row) -> str:
 
 
 def _time(duration: float, *, replayed: bool) -> str:
-    return ", remembered" if replayed else f", {clock(duration)}"
+    return ", replayed" if replayed else f", {clock(duration)}"
 
 
 # ── parts ────────────────────────────────────────────────────────────────

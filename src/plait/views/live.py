@@ -263,7 +263,7 @@ class _Picture:
         group = part.group
         total = group.total or group.outcome_count
         if part.is_finding_items:
-            return "looking for its items"
+            return "finding its items"
         if part.has_no_items_yet:
             return ""
         if part.kind == AGENT:
@@ -271,7 +271,7 @@ class _Picture:
         noun = NOUNS.get(part.kind, "step")
         asked = f"   {usage_line(part.usage)}" if part.usage.turns and part.kind in LISTED else ""
         if part.replayed:
-            return f"{pluralize(total, noun)}, remembered"
+            return f"{pluralize(total, noun)}, replayed"
         if part.state == "running" and group.total:
             return f"{group.outcome_count} of {pluralize(total, noun)}{asked}"
         return pluralize(total, noun) + asked if total else ""
@@ -336,7 +336,7 @@ class _Picture:
         waiting = next((one for one in _active_steps(step) if one.retry_at is not None), None)
         if waiting is not None and waiting.retry_at is not None:
             wait = clock(max(0.0, waiting.retry_at - self.now))
-            return f"{nth_attempt(waiting.attempt, waiting.of)} failed, again in {wait}"
+            return f"{nth_attempt(waiting.attempt, waiting.of)} failed, retry in {wait}"
         fan = self.progress.map_inside(step)
         if fan is not None:
             return f"{fan.outcome_count}/{fan.total}" + (

@@ -5,42 +5,50 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.hints import TYPE_CHECKING
 from plait.views.format import clean_block, json_line, one_line
 from plait.views.terminal import paint_for
 
 if TYPE_CHECKING:
-    from plait.core.hints import Final
-    from plait.engine.dry_run import PlannedStep
+    from plait.core.values import Json
+    from plait.engine.working_run import PlannedStep
 
 
-REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails", "skipped")
-
-
-def show_plan(rehearsed: Iterable[PlannedStep], *, as_json: bool) -> int:
-    """What a dry run found, step by step: what would run or fail, and what is remembered; the exit
-    code.
-    """
+def show_plan(plan: Iterable[PlannedStep], *, as_json: bool) -> int:
+    """Print the planned steps; the exit code is 1 if the run would fail."""
     paint = paint_for(sys.stdout)
     code = 0
-    for one in rehearsed:
-        code = 1 if one.fatal else code
+    for step in plan:
+        code = 1 if step.fatal else code
         if as_json:
-            print(json_line({name: getattr(one, name) for name in REHEARSED}))
+            print(json_line(_step_json(step)))
             continue
-        shown = f"{one.shown}   would fail: {one.fails}" if one.fails else one.shown
+        shown = f"{step.shown}   would fail: {step.fails}" if step.fails else step.shown
         first, *more = clean_block(shown).rstrip("\n").split("\n")
-        colour = "dim" if one.remembered or one.skipped else "bold"
-        about = paint(_about(one), "dim")
-        print(f"{paint(one_line(one.path, None), colour)}   {one_line(one.kind)}   {first}{about}")
+        path = paint(
+            one_line(step.path, None), "dim" if step.remembered or step.skipped else "bold"
+        )
+        print(f"{path}   {one_line(step.kind)}   {first}{paint(_remark(step), 'dim')}")
         for line in more:
             print(f"    {line}")
     return code
 
 
-def _about(one: PlannedStep) -> str:
-    if one.remembered:
-        return "   (remembered)"
-    if one.skipped:
-        return f"   (skipped: {one_line(one.skipped)})"
-    return f"   (again: {one.why})" if one.why else ""
+def _step_json(step: PlannedStep) -> dict[str, Json]:
+    return {
+        "path": step.path,
+        "kind": step.kind,
+        "shown": step.shown,
+        "replayed": step.remembered,
+        "why": step.why,
+        "fails": step.fails,
+        "skipped": step.skipped,
+    }
+
+
+def _remark(step: PlannedStep) -> str:
+    if step.remembered:
+        return "   (replayed)"
+    if step.skipped:
+        return f"   (skipped: {one_line(step.skipped)})"
+    return f"   (again: {step.why})" if step.why else ""

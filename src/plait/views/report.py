@@ -190,7 +190,7 @@ def report_lines(report: Report, *, now: float, can_resume: bool = True) -> Iter
         yield _part_line(part, report, now)
         yield from _step_lines(part, report)
     if progress.usage.turns and any(part.kind != AGENT for part in progress.parts.values()):
-        yield f"  asked   {usage_line(progress.usage)}", "bold"
+        yield f"  usage   {usage_line(progress.usage)}", "bold"
     for note in progress.notes:
         yield f"  {note_line(note)}", "yellow"
     yield from end_reason(progress.failure, _visible_failures(progress))
@@ -228,7 +228,7 @@ def _part_line(part: Part, report: Report, now: float) -> Line:
         figures = part_figures(report.progress, part, now, alive=alive)
         words = "  ".join(figures) if part.group.is_map else state
     elif part.state == "waiting" and not part.group.outcome_count:
-        words = "not begun"
+        words = "not started"
     else:
         words = part_summary(part)
     return f"  {sign(state)} {one_line(part.name)}   {words}", state_colour(state)
@@ -289,9 +289,9 @@ def report_json(report: Report) -> dict[str, Json]:
         "status": report.status,
         "started": progress.started,
         "ended": progress.ended,
-        "lives": progress.run_attempts,
+        "run_attempts": progress.run_attempts,
         "retries": progress.retries,
-        "asked": progress.usage.record(),
+        "usage": progress.usage.record(),
         "failure": progress.failure and progress.failure.record(),
         "phases": [_part_json(part, report) for part in progress.parts.values()],
         "notes": [

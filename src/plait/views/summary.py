@@ -237,13 +237,13 @@ def suggested_commands(
         step = step_argument(progress.failures.last[-1])
         yield f"  look at it   plait logs {run} {step}{where}", "dim"
     if retry and _has_failed_items(progress):
-        yield f"  try again    {first}plait retry {run} --failed{where}", "dim"
+        yield f"  retry        {first}plait retry {run} --failed{where}", "dim"
     if resume:
         failure = progress.failure
         # Failed items stay failed: resume alone would stop at the same limit.
         has_too_many = failure is not None and failure.kind == TOO_MANY
         before = "allow more failures in the file, then " if has_too_many else ""
-        yield f"  go on        {before}{first}plait resume {run}{where}", "dim"
+        yield f"  resume       {before}{first}plait resume {run}{where}", "dim"
 
 
 def _has_failed_items(progress: Progress) -> bool:

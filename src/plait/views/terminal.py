@@ -28,6 +28,8 @@ _CODES: Final = {
     "blue": "34",
     "cyan": "36",
 }
+QUOTED: Final = "(shown quoted; values are passed, never pasted)"
+"""The remark beside a shell command that Plait shows with its values."""
 DEFAULT_WIDTH: Final = 100
 MIN_WIDTH: Final = 20
 Paint = Callable[[str, str], str]

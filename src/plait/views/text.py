@@ -128,7 +128,7 @@ def update_lines(update: Update, progress: Progress) -> Iterator[str]:
         case Update("step", StepRetrying() as event, row=Row() as row):
             attempt = nth_attempt(event.attempt, event.of)
             cause = one_line(row.cause)
-            yield f"{one_line(row.title)}: {attempt} failed ({cause}), again in {event.delay:.3g} s"
+            yield f"{one_line(row.title)}: {attempt} failed ({cause}), retry in {event.delay:.3g} s"
         case Update("step", StepFinished() as event):
             yield f"{name}: {one_line(event.title)}: {outcome_words(event)}"
         case Update("row", row=Row() as row):

@@ -233,7 +233,7 @@ def test_a_warning_is_shown_at_once_and_again_at_the_end(place: Place) -> None:
     lines = stream.getvalue().splitlines()
     assert [line.strip() for line in lines].count(said) == 2
     assert "1 warning" in next(line for line in lines if line.startswith("✓ done"))
-    assert '"event":"noted","level":"warning","path":"map"' in json.getvalue()
+    assert '"event":"note","level":"warning","path":"map"' in json.getvalue()
     assert next(iter(summary_lines(progress, ran.result)))[1] == "yellow"
     assert f"  {said}" in place.plait("show", "last").stdout.splitlines()
     assert event_json(Note("map", "so"))["level"] == "note"
