@@ -27,8 +27,8 @@ from plait.engine.events import (
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.views.format import money
+from plait.views.frame import frame
 from plait.views.json_view import JsonView
-from plait.views.live import frame
 from plait.views.log import log_entries, log_lines
 from plait.views.progress import Progress, replay_events
 from plait.views.report import AttemptCounts, Report, report_json, report_lines

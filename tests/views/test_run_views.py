@@ -49,9 +49,10 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 from plait.engine.working_run import PlannedStep
 from plait.views.format import clean_block, clock, json_line, one_line, speed
+from plait.views.frame import frame
 from plait.views.json_view import JsonView
 from plait.views.lines import stopping_line
-from plait.views.live import LiveView, frame
+from plait.views.live import LiveView
 from plait.views.log import find_paths, log_entries, log_lines
 from plait.views.plan import show_plan
 from plait.views.progress import replay_events
