@@ -1,8 +1,8 @@
-"""`plait chat`: a person talks with a model, as a directive says, and watches what it does.
+"""`plait chat`: a person talks with a model, as a directive says.
 
-At a terminal the text appears as the model says it, each call of a tool is one line, and a tool
-that the directive does not permit is asked about.  Ctrl-C stops the answer and not the chat.  In a
-pipe each line of standard input is one thing said, answers are plain text, and nobody is asked.
+At a terminal the text appears as the model writes it, each tool call is one line, and Plait asks
+the person about a tool that the directive does not permit.  Ctrl-C stops the answer, not the chat.
+In a pipe each line of standard input is one message, answers are plain text, and Plait asks nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from plait.core.hints import TYPE_CHECKING, Final, TextIO
 from plait.core.records import replace
 from plait.core.values import Json, json_text
 from plait.engine.event_bus import StopSignal
-from plait.engine.events import EventRecord, ModelText, Note, StepFinished, StepStarted
-from plait.engine.limits import Limits, UsageTally
-from plait.engine.outcome import Failure, Succeeded
-from plait.views.format import clean_block, one_line, sign
-from plait.views.lines import usage_line
+from plait.engine.events import EventRecord
+from plait.engine.limits import Limits
+from plait.engine.outcome import Failure
+from plait.views.chat import ChatView
+from plait.views.format import one_line
 from plait.views.summary import Result
-from plait.views.terminal import paint_for
 
 if TYPE_CHECKING:
     import argparse
@@ -39,8 +38,6 @@ EXAMPLES: Final = (
     "plait chat review.md -i file=src/app.py",
     "plait chat team/review < questions.txt",
 )
-PATIENCE: Final = 5.0
-"""Seconds to wait for what was said to be shown, before something else is written."""
 HELP: Final = "/quit ends the chat; Ctrl-C stops an answer"
 
 
@@ -84,33 +81,28 @@ def run(options: argparse.Namespace) -> int:
 
 
 class ChatTerminal:
-    """Whoever sits at the other end: hears, speaks, consents, interrupts."""
+    """The person in a chat: reads what they type, asks for consent, hears Ctrl-C."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO, stderr: TextIO, *, is_there: bool) -> None:
         self.is_there = is_there
+        """A person sits at the terminal; otherwise standard input is a pipe."""
         self.stop = StopSignal()
-        self._in, self._out, self._err = stdin, stdout, stderr
-        self._paint = paint_for(stderr)
-        self._asked = UsageTally()
-        self._heard = threading.Condition()
-        self._ends = 0
-        self._expected = 0
-        self._calls: set[str] = set()
-        self._at_line_start = True
-        self._prompting = False
+        self._in = stdin
+        self._view = ChatView(stdout, stderr)
+        self._answers = 0
+        self._is_reading = False
         self._consenting = threading.Lock()
-        self._writing = threading.Lock()
-        self._is_deciding = False
-        self._unsaid: list[tuple[str, str]] = []
-        """What happened while the person was asked for consent."""
-        self._always: set[str] = set()
-        self._told: set[str] = set()
-        """Failures that the person knows of."""
+        self._always_allowed: set[str] = set()
+
+    def watch(self, record: EventRecord) -> None:
+        """Called by one thread at a time."""
+        self._view.watch(record)
 
     def make_chat_flow(self, loaded: LoadedFlow) -> LoadedFlow:
-        """The directive as a chat: what its author limits is for the whole of it.
+        """The directive as a chat: its limits hold for the whole chat.
 
-        But not the time, since that is also the person's, and not what nobody has written.
+        Limits of time and depth, and the default limit of turns, hold for each answer: the person
+        takes time, too.
         """
         from plait.app.flow_source import CHAT
         from plait.program.chat import Chat
@@ -122,75 +114,29 @@ class ChatTerminal:
             raise InputError(
                 "only a directive can be talked with", loaded.path, fix, code="no-directive"
             )
-        said, consent = program.limits, self.consent if self.is_there else None
-        turns = program.conversation.limits.turns if said.turns is None else None
-        of_each = Limits(turns=turns, seconds=said.seconds, depth=said.depth)
+        limits, consent = program.limits, self.consent if self.is_there else None
+        turns = program.conversation.limits.turns if limits.turns is None else None
+        of_each = Limits(turns=turns, seconds=limits.seconds, depth=limits.depth)
         first = replace(program.conversation, consent=consent, limits=of_each)
-        whole = replace(said, seconds=None, depth=None)
+        whole = replace(limits, seconds=None, depth=None)
         return replace(
             loaded, program=Chat(program.name, first, self.listen), limits=whole, kind=CHAT
         )
 
-    # ── hearing ──────────────────────────────────────────────────────────
-
-    def watch(self, stamped: EventRecord) -> None:
-        """Called by one thread at a time."""
-        self._asked.count(stamped.event)
-        match stamped.event:
-            case ModelText(text=""):
-                with self._heard:
-                    self._ends += 1
-                    self._heard.notify_all()
-            case ModelText(path=path, text=text) if path.count("/") == 1:
-                self._say(
-                    clean_block(text)
-                )  # deeper down others speak: whoever a hook or a call asks
-            case StepStarted(kind="call", title=title):
-                self._line(f"· {one_line(title, None)}", "dim")
-                with self._heard:
-                    self._calls.add(title)
-                    self._heard.notify_all()
-            case StepFinished(kind="call", outcome=Succeeded({"failed": True, "output": str(why)})):
-                self._line(f"  {one_line(why.splitlines()[0], None)}", "yellow")
-            case Note(message=message):
-                self._line(f"note: {one_line(message, None)}", "yellow")
-
-    def _say(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
-        self._at_line_start = text.endswith("\n")
-
-    def _line(self, text: str, colour: str) -> None:
-        """Something that is not said by the model: on the other stream, and on a line of its
-        own.
-        """
-        with self._writing:
-            if self._is_deciding:  # the line belongs to the person until there is an answer
-                self._unsaid.append((text, colour))
-                return
-            self._end_line()
-            print(self._paint(text, colour), file=self._err, flush=True)
-
-    def _end_line(self) -> None:
-        if not self._at_line_start:
-            self._say("\n")
-
-    # ── speaking ─────────────────────────────────────────────────────────
-
     def listen(self, failure: Failure | None) -> str | None:
-        self._expected += 1
-        with self._heard:
-            self._heard.wait_for(lambda: self._ends >= self._expected, PATIENCE)
-        self._end_line()
+        """What the person says next, after an answer or a failure; None ends the chat."""
+        self._answers += 1
+        self._view.wait_for_answer(self._answers)
+        self._view.end_line()
         if failure is not None:
-            self._tell_failure(failure)
+            self._view.failure(failure)
         elif self.is_there:
-            self._line(usage_line(self._asked), "dim")
+            self._view.usage()
         while (line := self._read("> ")) is not None:
             if line == "/quit":
                 return None
             if line.startswith("/"):
-                self._line(HELP, "dim")
+                self._view.line(HELP, "dim")
             elif line:
                 return line
         return None
@@ -198,73 +144,41 @@ class ChatTerminal:
     def _read(self, prompt: str) -> str | None:
         """One line; None at the end of the input."""
         if self.is_there:
-            self._err.write(self._paint(prompt, "bold"))
-            self._err.flush()
-        self._prompting = True
+            self._view.prompt(prompt)
+        self._is_reading = True
         try:
             line = self._in.readline()
         except KeyboardInterrupt:
-            self._line("", "dim")
-            self._line(HELP, "dim")
+            self._view.line("", "dim")
+            self._view.line(HELP, "dim")
             return ""
         finally:
-            self._prompting = False
+            self._is_reading = False
         return line.strip() if line else None
 
-    def _tell_failure(self, failure: Failure) -> None:
-        self._told.add(failure.message)
-        self._end_line()
-        print(
-            self._paint(f"{sign('failed')} {clean_block(failure.message)}", "red"),
-            file=self._err,
-            flush=True,
-        )
-
-    # ── consenting ───────────────────────────────────────────────────────
-
     def consent(self, tool_id: str, params: Mapping[str, Json]) -> bool:
-        """`y` or `once` for this call, `a` for all of this tool in this chat; anything else is
-        no.
-        """
-        title = tool_call_title(tool_id, dict(params))
-        with self._heard:
-            self._heard.wait_for(lambda: title in self._calls, PATIENCE)
+        """`y` or `once` allows this call, `a` all calls of this tool in this chat; else it is no."""
+        self._view.wait_for_call(tool_call_title(tool_id, dict(params)))
         with self._consenting:
-            if tool_id in self._always:
+            if tool_id in self._always_allowed:
                 return True
-            # All of it: what the end of a long command does is what is permitted.
-            whole = f"{tool_id} {json_text(dict(params))}" if params else tool_id
-            answer = self._ask_decision(
-                f"  {one_line(whole, None)} is not permitted: call it? y / N / always  "
-            )
+            # Show all of it: the end of a long command is permitted, too.
+            call = f"{tool_id} {json_text(dict(params))}" if params else tool_id
+            question = f"  {one_line(call, None)} is not permitted: call it? y / N / always  "
+            with self._view.question():
+                answer = (self._read(question) or "").lower()
             if answer in ("a", "always"):
-                self._always.add(tool_id)
+                self._always_allowed.add(tool_id)
             return answer in ("y", "yes", "once", "a", "always")
-
-    def _ask_decision(self, question: str) -> str:
-        with self._writing:
-            self._is_deciding = True
-        try:
-            return (self._read(question) or "").lower()
-        finally:
-            with self._writing:
-                self._is_deciding = False
-                unsaid, self._unsaid = self._unsaid, []
-            for text, colour in unsaid:
-                self._line(text, colour)
-
-    # ── interrupting ─────────────────────────────────────────────────────
 
     @contextmanager
     def stopping_by_keys(self) -> Iterator[None]:
-        """Ctrl-C stops what the model says; twice, and all else that ends a program, ends the
-        chat.
-        """
+        """Ctrl-C stops an answer; twice, and other signals, end the chat."""
 
         def interrupt(_number: int, _frame: object) -> None:
-            if self._prompting:
+            if self._is_reading:
                 raise KeyboardInterrupt
-            # Not here: whoever holds the lock of `stop` may be the one that is interrupted.
+            # In a thread: the code that this handler interrupts may hold the lock of `stop`.
             threading.Thread(target=self.stop.ask, args=("SIGINT",), daemon=True).start()
 
         before = signal.getsignal(signal.SIGINT)
@@ -275,9 +189,10 @@ class ChatTerminal:
             signal.signal(signal.SIGINT, before)
 
     def leave(self, result: Result) -> int:
-        self._end_line()
-        if result.failure is not None and result.failure.message not in self._told:
-            self._tell_failure(result.failure)
+        """Write the last lines, and return the exit code."""
+        self._view.end_line()
+        if result.failure is not None and not self._view.has_shown(result.failure):
+            self._view.failure(result.failure)
         if self.is_there:
-            self._line(f"{usage_line(self._asked)}   plait show {one_line(result.run)}", "dim")
+            self._view.usage(f"   plait show {one_line(result.run)}")
         return result.exit_code
