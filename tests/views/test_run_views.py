@@ -25,7 +25,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from plait.app.runs import FlowResult, RunObservers
-from plait.cli import main, runs
+from plait.cli import main
 from plait.cli.run import parse_inputs, run_with_view, stopping_by_signal, view_for
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
@@ -57,6 +57,7 @@ from plait.views.log import find_paths, log_entries, log_lines
 from plait.views.plan import show_plan
 from plait.views.progress import replay_events
 from plait.views.report import AttemptCounts, Report, report_json, report_lines
+from plait.views.run_list import run_json, show_runs
 from plait.views.summary import summary_lines
 from plait.views.text import PlainView, QuietView, View
 
@@ -914,7 +915,7 @@ def test_runs_are_a_table() -> None:
         Row("c0de", "old", "c.yaml", "interrupted", began, None, {"done": 1}),
         Row("d1ce", "", "", "unreadable", began, None, {}, "the journal\x1b is damaged"),
     ]
-    runs.show(rows, stream, now=began + 5)
+    show_runs(rows, stream, now=began + 5)
     assert stream.getvalue() == (
         "RUN    STATUS        STARTED            TIME   ITEMS   FAILED   FLOW    FILE\n"
         "k3f9   running       2026-11-16 02:30   0:05   —       —        fix     a.yaml\n"
@@ -922,13 +923,13 @@ def test_runs_are_a_table() -> None:
         "c0de   interrupted   2026-11-16 02:30   —      1       —        old     c.yaml\n"
         "d1ce   unreadable    2026-11-16 02:30   —      —       —        —       the journal� is damaged\n"
     )
-    assert runs.record(rows[3])["problem"] == "the journal\x1b is damaged"
-    assert "problem" not in runs.record(rows[0])
+    assert run_json(rows[3])["problem"] == "the journal\x1b is damaged"
+    assert "problem" not in run_json(rows[0])
 
 
 def test_a_project_without_runs_says_how_to_begin() -> None:
     stream = io.StringIO()
-    runs.show([], stream, now=0.0)
+    show_runs([], stream, now=0.0)
     assert stream.getvalue() == "no runs yet: plait run FILE\n"
 
 
