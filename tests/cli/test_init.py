@@ -58,8 +58,8 @@ def test_init_writes_over_nothing_and_names_all_that_is_there(here: Path, capsys
     assert main(["init"]) == 2
     assert capsys.readouterr() == (
         "",
-        f"{here}/.ai/tools/hello.py: this file is there already\nfix: move it away\n"
-        f"{here}/hello.yaml: this file is there already\nfix: move it away\n",
+        f"{here}/.ai/tools/hello.py: this file exists\nfix: move it away\n"
+        f"{here}/hello.yaml: this file exists\nfix: move it away\n",
     )
     assert (here / "hello.yaml").read_text() == "mine"
     assert not (here / ".ai" / "plait.yaml").exists()

@@ -129,7 +129,7 @@ def test_a_tool_in_full_is_its_chain_and_its_parameters(trusted: Path, capsys: C
 @pytest.mark.usefixtures("trusted")
 def test_a_tool_in_full_names_what_it_hides(capsys: Capsys) -> None:
     assert main(["tools", "new", "core/shell", "--runtime", "bash"]) == 0
-    assert "it hides " in capsys.readouterr().out
+    assert "it shadows " in capsys.readouterr().out
     assert main(["tools", "show", "core/shell"]) == 0
     assert "/core/shell.py (system)\n" in capsys.readouterr().out
 
@@ -192,7 +192,7 @@ def test_a_new_tool_does_not_bring_trust_to_what_was_there_before(
     project: Path, capsys: Capsys
 ) -> None:
     assert main(["tools", "new", "mine", "--runtime", "function"]) == 0
-    assert f"it runs when you trust it; type:  plait trust {project}\n" in capsys.readouterr().out
+    assert f"it runs after you trust it:  plait trust {project}\n" in capsys.readouterr().out
     assert main(["call", "mine"]) == 3
 
 

@@ -110,7 +110,7 @@ def test_a_name_that_would_drive_the_terminal_is_shown_harmless(project: Path) -
 
 def test_a_project_is_trusted_seen_and_forgotten(project: Path, capsys: Capsys) -> None:
     assert said(capsys, "trust").splitlines()[0] == (
-        f"here  {project}: not trusted; it brings 1 file; trust it: plait trust {project}"
+        f"here  {project}: not trusted; it has 1 file; trust it: plait trust {project}"
     )
     assert said(capsys, "trust", ".") == (
         f"trusted: {project}\n  .ai/tools/team/report.py\nto take it back:  plait trust remove .\n"
@@ -129,8 +129,8 @@ BAD = [
     (["trust", "a", "b"],        "plait trust takes one folder\n"),
     (["trust", "mcp", "time"],   "plait trust mcp takes two arguments\n"),
     (["trust", "remove", "."],   "PROJECT: this project was not trusted\n"),
-    (["trust", ".ai"],           "PROJECT/.ai: this folder brings nothing along that would have to be trusted\n"),
-    (["trust", "reset", "x/y"],  "no version of 'x/y' is remembered\n"),
+    (["trust", ".ai"],           "PROJECT/.ai: this folder has no files that need trust\n"),
+    (["trust", "reset", "x/y"],  "no version of 'x/y' is recorded\n"),
     (["trust", "add", "no"],     "no: this file cannot be read: No such file or directory\n"),
     (["trust", "mcp", "s", "t"], "no tool here calls 't' of the MCP server 's'\n"),
     (["keys", "shwo"],           "there is no action 'shwo'\nfix: did you mean 'show'? "),
@@ -141,7 +141,7 @@ BAD = [
     (["sign"],                   "name what to sign, or give --all\n"),
     (["sign", "team/report"],    "HOME/.ai/keys/signing.key: there is no key 'signing'\nfix: make one: plait keys new\n"),
     (["sign", "team/reprot"],    "there is no tool 'team/reprot'\n"),
-    (["sign", "/etc/hostname"],  "/etc/hostname: this file is no tool: its id would be nothing\n"),
+    (["sign", "/etc/hostname"],  "/etc/hostname: this file has no id: it is outside the spaces\n"),
     (["verify", "team/reprot"],  "there is no tool 'team/reprot'\n"),
 ]  # fmt: skip
 
@@ -258,7 +258,7 @@ def test_verify_speaks_of_all_tools_and_ends_with_3_if_one_may_not_run(capsys: C
 def test_a_project_may_demand_signatures(trusted: Path, capsys: Capsys) -> None:
     (trusted / ".ai" / "plait.yaml").write_text("trust: signed\n")
     assert "demands signatures" in said(capsys, *CALL, status=3)
-    assert "but this project demands signatures" in said(capsys, "trust", ".")
+    assert "but this project requires signatures" in said(capsys, "trust", ".")
     said(capsys, "keys", "new")
     said(capsys, "sign", "--all")
     assert said(capsys, *CALL) == REPORT
@@ -272,7 +272,7 @@ def test_a_lock_is_written_held_to_and_written_anew(trusted: Path, capsys: Capsy
     (trusted / ".ai" / "config").mkdir()
     (trusted / ".ai" / "config" / "site.yaml").write_text("a: 1\n")
     assert said(capsys, "tools", "lock") == (
-        f"wrote {trusted}/plait.lock: 2 files\nhold to it:  plait call --locked …, plait verify --locked\n"
+        f"wrote {trusted}/plait.lock: 2 files\nuse it:  plait call --locked …, plait verify --locked\n"
     )
     assert said(capsys, *held) == REPORT
     assert "✓ team/report  project: you trusted this project" in said(capsys, "verify", "--locked")

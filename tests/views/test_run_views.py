@@ -860,7 +860,7 @@ ARGUMENTS = [
     (["run", "f.yaml", "--max-parallel", "0"],      "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
     (["run", "f.yaml", "--max-parallel", "hush"],   "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
     (["run", "f.yaml", "--project", "no-such"],     "no-such: there is no such folder\nfix: check --project\n"),
-    (["retry", "7f3a"],                             "plait retry: which items are to be done again\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
+    (["retry", "7f3a"],                             "plait retry: which items are to be retried\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["retry", "7f3a", "x", "--failed"],            "plait retry: --failed is for all failed items\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, ensemble, provider, hooks\n"),
     (["runs", "--limit", "x"],                      "--limit needs a whole number above 0\nfix: for example --limit 8\n"),

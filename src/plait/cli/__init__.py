@@ -1,12 +1,11 @@
-"""The command `plait`: find the command, let it run, turn its end into an exit code.
+"""The program `plait`: find the command, run it, return an exit code.
 
     0  done            2  the user's file or arguments are wrong      4      our bug
     1  it failed       3  trust refused                               128+n  ended by signal n
 
-`plait sh` answers with the exit code of the command it ran; a reader that leaves
-early (`plait … | head`) ends Plait silently, with the 141 that shells use for it.
-Each command is a module of its own and imported only when it is called, so
-`plait --version` loads nothing but this file.
+`plait sh` returns the exit code of the command it ran; a reader that leaves early (`plait … | head`)
+ends Plait silently, with the 141 that shells use for it.  Each command is a module, which is
+imported only when it is called: `plait --version` loads only this file.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = (
-    False  # type checkers read it as true; `typing` itself takes longer than `--version`
-)
+TYPE_CHECKING = False  # type checkers read it as true; `typing` loads longer than `--version`
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
@@ -25,33 +22,32 @@ INTERRUPTED = 130
 READER_LEFT = 141
 
 COMMANDS = {
-    # name: what it does; the module has the same name
+    # name, which is also that of the module: what it does
     "run": "run a flow",
     "chat": "talk with a model at a terminal, as a directive says",
     "runs": "list the runs of this project",
-    "show": "say what happened in a run",
+    "show": "show what happened in a run",
     "logs": "print what the steps of a run printed",
-    "resume": "go on with a run that was stopped or has failed",
-    "retry": "do failed items of a run again",
-    "worktrees": "list or clean what runs left of the worktrees of their items",
+    "resume": "continue a run that was stopped or has failed",
+    "retry": "run failed items of a run again",
+    "worktrees": "list or clean the worktrees that runs left",
     "render": "fill a template, or a file of cases",
-    "sh": "run shell text with values that are bound, never pasted",
+    "sh": "run shell text; values are bound, never pasted",
     "explain": "show where each value of a template comes from",
-    "graph": "draw a flow, and the way that a run took through it",
-    "check": "find what is wrong in templates before anything runs",
+    "graph": "draw a flow, and the visits of a run",
+    "check": "find problems in flows before they run",
     "init": "make a project with a tool and a flow that run at once",
     "call": "call a tool by its id",
-    "tools": "list the tools, look at one, begin a new one",
+    "tools": "list the tools, show one, make a new one",
     "sign": "sign tools with your key",
-    "verify": "say of each tool whether it may run, and on whose word",
+    "verify": "say of each tool whether it may run, and who signed it",
     "keys": "your signing keys, and the keys you trust",
-    "trust": "say which projects, signers and MCP tools may run",
+    "trust": "decide which projects, signers and MCP tools may run",
     "schema": "print the JSON Schema of a file format, for editors",
 }
 
 FAST_ARGUMENT_COMMANDS = ("call",)
-"""Commands that programs run a thousand times: what they need to start is counted in milliseconds.
-"""
+"""Commands that programs call a thousand times: milliseconds of their start count."""
 
 RUN_COMMANDS = ("run", "resume", "retry")
 """They execute a run: they load much, none of which is garbage, and `--json` prints events."""
@@ -80,16 +76,14 @@ def enter() -> NoReturn:
     """The program `plait`: run the command line and end with its exit code."""
     status = main()
     sys.stderr.flush()
-    # Python takes itself apart before it ends, which takes longer than to start it; the system
-    # frees a
-    # process at once.
-    if not _somebody_waits_for_the_end():
+    # The cleanup of the interpreter takes longer than its start, and the system frees all anyway.
+    if not _needs_cleanup():
         os._exit(status)
     sys.exit(status)
 
 
-def _somebody_waits_for_the_end() -> bool:
-    """Is a function registered for it, or does another thread still run?"""
+def _needs_cleanup() -> bool:
+    """Is a function registered for the exit, or does another thread still run?"""
     atexit, threading = sys.modules.get("atexit"), sys.modules.get("threading")
     registered = atexit is not None and atexit._ncallbacks() > 0
     threads = threading is not None and (
@@ -119,7 +113,7 @@ def _run_command(command: str, arguments: list[str]) -> int:
     if command in (*FAST_ARGUMENT_COMMANDS, *RUN_COMMANDS):
         import gc
 
-        gc.disable()  # what is loaded now stays; the command itself says when there may be garbage
+        gc.disable()  # the command turns it on again when its modules are loaded
     module = import_module(f"plait.cli.{command}")
     options = _plain_options(module, arguments) if command in FAST_ARGUMENT_COMMANDS else None
     if options is None:
@@ -175,15 +169,13 @@ def _print(text: str) -> int:
 
 
 def _ensure_streams() -> None:
-    """A closed standard stream (`plait … >&-`) is None; nobody reads it, but writing must not
-    fail.
-    """
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it stays open as long as we live
+    """A closed standard stream (`plait … >&-`) is None: replace it, so that writing works."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def run_to_exit_code(run: Callable[[], int]) -> int:
-    """Every way to end, as an exit code; what was printed has arrived when this returns."""
+    """Run a command, report its error, flush its output; returns the exit code."""
     try:
         try:
             status = run()
@@ -203,7 +195,7 @@ def _handle_error(error: Exception) -> int:
         raise error
     try:
         return _report_error(error)
-    except (MemoryError, OSError) as worse:  # there is not even room to load what explains it
+    except (MemoryError, OSError) as worse:  # not even the module of the report could be loaded
         if isinstance(worse, BrokenPipeError):
             raise
         _discard_output()
@@ -254,7 +246,7 @@ def _is_full(error: OSError) -> bool:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Who wrote last, of ours?  The command line writes the output, and others write files."""
+    """Was it raised below a module that writes output?  Other modules write files."""
     writer, trace = __name__, error.__traceback__
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))
@@ -264,11 +256,11 @@ def _is_of_output(error: OSError) -> bool:
 
 
 def _discard_output() -> None:
-    """The interpreter flushes standard output when it exits, and would complain once more."""
+    """Prevent a second error when the interpreter flushes standard output at its exit."""
     try:
         descriptor = sys.stdout.fileno()
         devnull = os.open(os.devnull, os.O_WRONLY)
     except (OSError, ValueError):
-        return  # not a real file: nothing is flushed to a pipe at exit; or no descriptor is left
+        return  # not a real file, or no descriptor is left
     os.dup2(devnull, descriptor)
     os.close(devnull)

@@ -1,6 +1,6 @@
-"""Options of a command: argparse, with examples first and errors that suggest.
+"""Options of a command: argparse, with examples in the help and suggestions in errors.
 
-No message quotes what was given for an option: it may be secret.
+No message quotes the value of an option: it may be secret.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ class _Help(argparse.Action):
 
 
 def _fixed_width_formatter(prog: str) -> argparse.HelpFormatter:
-    """A formatter that does not ask how wide the terminal is: argparse makes one to check each
-    option.
-    """
+    """A formatter of a fixed width: argparse makes one for each option, and asking is slow."""
     return argparse.HelpFormatter(prog, width=80)
 
 
@@ -51,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         return f"plait {self.command}: {self.what}\n\n{examples}\n{super().format_help()}"
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
-        """The options, or an error for everything that is no option."""
+        """The options; an error names every unknown one."""
         options, unknown = self.parse_known_args(arguments)
         if unknown:
             raise self._unknown(unknown)
@@ -59,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(
-            f"plait {self.command}: {_in_our_words(message)}",
+            f"plait {self.command}: {_reword(message)}",
             fix=f"see plait {self.command} --help",
             code="arguments",
         )
@@ -84,8 +82,8 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-def _in_our_words(message: str) -> str:
-    """What argparse says, without the value that it quotes."""
+def _reword(message: str) -> str:
+    """The message of argparse without the value that it quotes."""
     subject, _, reason = message.partition(": ")
     name = subject.removeprefix("argument ").rpartition("/")[2]
     if "required" in subject:
@@ -100,7 +98,7 @@ def _in_our_words(message: str) -> str:
 
 
 def require_choice(what: str, given: str, known: Sequence[str]) -> str:
-    """`given`, if it is known; otherwise an error that suggests the nearest."""
+    """`given`; if it is not known, an error suggests the closest name."""
     if given in known:
         return given
     guess = closest_name(given, known)

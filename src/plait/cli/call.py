@@ -1,9 +1,8 @@
 """`plait call`: call a tool by its id.
 
-Standard output is what the tool gave: text as it is, anything else as JSON, with the
-secrets that it was given masked.  Why a tool failed goes to standard error, with exit
-code 1; wrong input ends with 2, and what may not run with 3.  `--dry-run` is the same
-road, stopped before the tool.
+Standard output is the result: text as it is, anything else as JSON, with secrets masked.  A failure
+goes to standard error, with exit code 1; 2 is wrong input, 3 a tool that is not trusted.
+`--dry-run` does everything up to the call.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 
-from plait.cli.project import add_project, load_toolbox
+from plait.cli.project import add_project, load_toolbox, trust_project
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -45,7 +44,7 @@ def configure(parser: Parser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="one parameter (again for more): text, or what the schema asks for; KEY:=JSON is always JSON",
+        help="one parameter (may be repeated): text, or the type of the schema; KEY:=JSON is always JSON",
     )
     add_project(parser)
     parser.add_argument(
@@ -60,7 +59,7 @@ def configure(parser: Parser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="let .env set this variable although programs are found or loaded by it: PATH (again for more)",
+        help="let .env set this variable although programs are found or loaded by it: PATH (may be repeated)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print status, data, chain and metadata"
@@ -69,13 +68,15 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if not options.dry_run:
-        _begin_early()
+        from plait.app.toolbox import warm_up
+
+        warm_up()  # the guardian starts while the other modules load
     from plait.tools import call as steps
     from plait.tools.chain import FLOW
 
     tools = _toolbox(options)
     params = _params(options, tools)
-    gc.freeze()  # what is loaded stays: the first collection need not look at all of it
+    gc.freeze()  # the modules stay: no collection needs to look at them
     gc.enable()
     if tools.chains.get(options.tool).primitive == FLOW:
         return _call_flow(options, params)
@@ -91,9 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
-    """A tool that is a flow is a run: what it gives is printed, and it can be looked at and
-    resumed.
-    """
+    """Call a tool that is a flow.  It is a run, which can be shown and resumed."""
     from plait.app import runs as flows
     from plait.cli.run import run_with_view
     from plait.views.plan import show_plan
@@ -122,19 +121,10 @@ def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
     return status
 
 
-def _begin_early() -> None:
-    """What starts processes takes as long to begin as we do to load the rest: let both go on at
-    once.
-    """
-    from plait.app.toolbox import warm_up
-
-    warm_up()
-
-
 def _toolbox(options: argparse.Namespace) -> Toolbox:
     tools = load_toolbox(options, asking=True)
-    if options.trust and not tools.trust.project_trusted:
-        _trust_first(tools)
+    if options.trust:
+        trust_project(tools.trust)
     if options.timeout is None and not options.allow_env:
         return tools
     from plait.cli.arguments import seconds
@@ -142,14 +132,6 @@ def _toolbox(options: argparse.Namespace) -> Toolbox:
 
     timeout = None if options.timeout is None else seconds(options.timeout)
     return replace(tools, timeout=timeout, dotenv_allowed=frozenset(options.allow_env))
-
-
-def _trust_first(tools: Toolbox) -> None:
-    """A folder that brings nothing is not remembered: it could bring something later."""
-    from plait.tools.trust.decisions import project_files
-
-    if tools.trust.project is not None and project_files(tools.trust.project):
-        tools.trust.trust_project(origin="--trust")
 
 
 # ── parameters ───────────────────────────────────────────────────────────
@@ -191,7 +173,7 @@ def _single_params(given: list[str], types: Mapping[str, Json]) -> dict[str, Jso
 
 
 def _parse_param(name: str, value: str, schema: Json) -> Json:
-    """Text, unless the schema asks for something else: `version=1.10` is not the number 1.1."""
+    """Text, unless the schema asks for another type: `version=1.10` is not the number 1.1."""
     if name.endswith(":"):
         return read_json(value, f"-p {name[:60]}=")
     if not isinstance(schema, Mapping) or _takes_text(schema):
@@ -241,13 +223,11 @@ def _show(result: ToolResult) -> None:
 
 
 def _notes(result: ToolResult) -> Iterator[str]:
-    """What else there is to know; where the output of a tool that printed too much is, its error
-    says.
-    """
+    """Remarks beside the result.  The error of a tool may name its overflow file already."""
     facts = result.metadata
-    said = facts.get("stderr_overflow") or facts.get("overflow")
-    if isinstance(said, str) and said not in (result.error or ""):
-        yield f"it wrote more to standard error than is kept; all of it is in {said}"
+    overflow = facts.get("stderr_overflow") or facts.get("overflow")
+    if isinstance(overflow, str) and overflow not in (result.error or ""):
+        yield f"it wrote more to standard error than is kept; all of it is in {overflow}"
     if isinstance(refused := facts.get("refused_env"), list):
         yield f".env may not set {', '.join(refused)}: they decide which programs run"
     if isinstance(left_out := facts.get("left_out"), list):
@@ -259,19 +239,19 @@ def _notes(result: ToolResult) -> Iterator[str]:
 
 
 def _besides_error(result: ToolResult) -> Json:
-    """What a tool that failed gave, but for what its error says anyway: nothing is shown twice."""
-    said = (result.error or "").strip()
+    """The data of a tool that failed, without what its error says."""
+    error = (result.error or "").strip()
     match result.data:
-        case str(text) if text.strip() == said:
+        case str(text) if text.strip() == error:
             return None
-        case {"success": False, "error": str(text), **rest} if text.strip() == said:
+        case {"success": False, "error": str(text), **rest} if text.strip() == error:
             return rest or None
-        case dict() | list() if said[:1] in ("{", "[") and _reads_as(said, result.data):
+        case dict() | list() if error[:1] in ("{", "[") and _is_json_of(error, result.data):
             return None
     return result.data
 
 
-def _reads_as(text: str, data: Json) -> bool:
+def _is_json_of(text: str, data: Json) -> bool:
     import json
 
     try:
@@ -281,7 +261,6 @@ def _reads_as(text: str, data: Json) -> bool:
 
 
 def _failure(result: ToolResult) -> PlaitError:
-    """Why a tool failed, in its own words."""
     facts = [
         f"{name.replace('_', ' ')} {result.metadata[name]}"
         for name in ("exit_code", "signal")

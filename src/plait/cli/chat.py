@@ -49,7 +49,7 @@ def configure(parser: Parser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="one input (again for more)",
+        help="one input (may be repeated)",
     )
     parser.add_argument("--inputs", metavar="F", help="inputs from a JSON or YAML file; -i wins")
     add_project(parser, lockable=False)

@@ -1,4 +1,4 @@
-"""`plait check`: every problem of every file at once, for people, programs and code hosts."""
+"""`plait check`: every problem of every file, for people, programs and code hosts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from plait.core.source import Span
 from plait.core.values import Json
 from plait.lang.check import FILE_KINDS, check_file, flow_files
 from plait.lang.findings import Finding, Severity
+from plait.views.format import pluralize
 from plait.views.terminal import Paint, format_problem, paint_for, problem_data, write_json
 
 if TYPE_CHECKING:
@@ -97,16 +98,12 @@ def _show(findings: Sequence[Finding], files: Sequence[str]) -> None:
 
 def _summary(findings: Sequence[Finding], files: Sequence[str], paint: Paint) -> str:
     counts = Counter(finding.severity for finding in findings)
-    where = f" in {_pluralize(len(files), 'file')}"
+    where = f" in {pluralize(len(files), 'file')}"
     words: tuple[tuple[Severity, str], ...] = (("error", "problem"), ("warning", "warning"))
-    parts = [_pluralize(counts[severity], word) for severity, word in words if counts[severity]]
+    parts = [pluralize(counts[severity], word) for severity, word in words if counts[severity]]
     if not parts:
         return paint("no problems", "green") + where
     return paint(" and ".join(parts), "red" if counts["error"] else "yellow") + where
-
-
-def _pluralize(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 # ── programs ─────────────────────────────────────────────────────────────

@@ -1,6 +1,4 @@
-"""An unexpected exception is our bug: keep the traceback in a file, and ask for it with one
-line.
-"""
+"""An unexpected exception is a bug of Plait: write its traceback to a file and ask for it."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def report(error: BaseException) -> int:
 
 
 def _keep(text: str) -> str | None:
-    """A file that only this user can read: a traceback may quote what was being worked on."""
+    """Write a file that only this user can read: a traceback may quote values."""
     for folder in (_state_folder(), tempfile.gettempdir()):
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -1,9 +1,8 @@
-"""The plain form of a command line, read without argparse, which takes longer to load than a tool
-to run.
+"""Reads a simple command line without argparse, which takes longer to load than a tool to run.
 
-Plain is: every option in full, its value in the next word, as many arguments as
-the command takes.  Whatever else there may be (`--help`, `--params=…`, `--`, a
-mistake) is left to argparse, which reads the plain form just alike.
+Simple means: every option in full, its value in the next word, as many arguments as the command
+takes.  Everything else (`--help`, `--params=…`, `--`, a mistake) is left to argparse, which reads a
+simple line in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FastArguments:
-    """Takes the options of a command as a parser would, and reads them if that is easy."""
+    """Has the methods of a parser that `configure` of a command uses."""
 
     def __init__(self) -> None:
         self._arguments: list[str] = []
@@ -29,7 +28,7 @@ class FastArguments:
         *names: str,
         action: str = "store",
         default: Any = None,
-        metavar: str | None = None,  # noqa: ARG002 - for people
+        metavar: str | None = None,  # noqa: ARG002 - only argparse shows it
         help: str | None = None,  # noqa: ARG002
     ) -> None:
         if not names[0].startswith("-"):
@@ -41,8 +40,8 @@ class FastArguments:
         self._defaults[place] = False if action == "store_true" else default
 
     def read(self, words: Sequence[str]) -> SimpleNamespace | None:
-        """The options, or None if these words are not plain."""
-        said = dict(self._defaults)
+        """The options, or None if the line is not simple."""
+        options = dict(self._defaults)
         arguments: list[str] = []
         rest = iter(words)
         for word in rest:
@@ -53,7 +52,7 @@ class FastArguments:
             value = True if action == "store_true" else next(rest, "-")
             if not place or (isinstance(value, str) and value.startswith("-")):
                 return None
-            said[place] = [*said[place], value] if action == "append" else value
+            options[place] = [*options[place], value] if action == "append" else value
         if len(arguments) != len(self._arguments):
             return None
-        return SimpleNamespace(**said, **dict(zip(self._arguments, arguments, strict=True)))
+        return SimpleNamespace(**options, **dict(zip(self._arguments, arguments, strict=True)))

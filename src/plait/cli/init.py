@@ -1,6 +1,4 @@
-"""`plait init`: a project with a tool and a flow that run at once, and are trusted because you made
-them.
-"""
+"""`plait init`: make a project with a tool and a flow that run at once."""
 
 from __future__ import annotations
 
@@ -40,14 +38,14 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from plait.app.toolbox import toolbox
     from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
-    from plait.tools.trust.decisions import project_files as brought_along
+    from plait.tools.trust.decisions import project_files as files_to_trust
 
     files = project_files(require_choice("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)
     _make(root)
     tools = toolbox(root)
     _require_project_folder(root, tools.trust.store.root)
-    alone = not brought_along(root)
+    alone = not files_to_trust(root)
     write_new(root, files)
     made = [*files, *([f".gitignore ({STATE})"] if ignore_state(root) else [])]
     first = trust_new_files(tools.trust, alone=alone, origin="plait init")
@@ -73,7 +71,7 @@ def _make(root: str) -> None:
 
 
 def _require_project_folder(root: str, store: str) -> None:
-    """A project's `.ai` is not the user's own: what lies there would vouch for itself."""
+    """The `.ai` of the user space cannot be a project: it would decide about its own trust."""
     user = os.path.dirname(store)
     if os.path.commonpath([os.path.realpath(user), root]) == root:
         raise InputError(

@@ -1,12 +1,12 @@
 """`plait keys`: the keys you sign with, and the keys you trust.
 
 plait keys                     both
-plait keys new [NAME]          a key of your own, trusted here
+plait keys new [NAME]          make a key that is trusted here
 plait keys show FP|NAME        one key in full
 plait keys export [NAME]       the public half, to give to others
 plait keys add FILE            trust the key, or the successor of a key, that a file holds
-plait keys revoke FP           refuse whatever that key signed; there is no way back
-plait keys rotate [NAME]       a new key in place of an old one, on the word of both
+plait keys revoke FP           refuse all that this key signed; this cannot be undone
+plait keys rotate [NAME]       replace a key by a new one; both sign the statement
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _SHORTEST_PREFIX: Final = 8
 
 
 def signer_label(verdict: TrustDecision, store: TrustStore) -> str:
-    """Whose word stands for a file, in a word or two."""
+    """Who signed a file, in a word or two."""
     if verdict.by == "manifest":
         return "plait"
     if verdict.by == "signature" and verdict.fingerprint is not None:
         key = store.key(verdict.fingerprint)
-        who = "you" if key is not None and key.origin == OWN_KEY else verdict.owner
-        return f"{who} ({verdict.fingerprint[:4]}…)"
+        signer = "you" if key is not None and key.origin == OWN_KEY else verdict.owner
+        return f"{signer} ({verdict.fingerprint[:4]}…)"
     if not verdict.allowed and not verdict.askable:
         return verdict.code
     if verdict.signature is not None:
@@ -69,7 +69,7 @@ def key_folder(store: TrustStore) -> KeyFolder:
 
 
 def open_key(folder: KeyFolder, name: str) -> PrivateKey:
-    """A key of ours; its passphrase is asked for on a terminal only."""
+    """A key of the user; its passphrase is asked for on a terminal only."""
     try:
         return folder.open(name)
     except InputError as error:
@@ -87,7 +87,7 @@ def ask_passphrase(prompt: str) -> Secret:
 
 
 def find_trusted_key(store: TrustStore, given: str) -> TrustedKey:
-    """A key by its fingerprint, or by enough of its beginning to mean one."""
+    """A key by its fingerprint, or by a unique beginning of it."""
     wanted = given.lower().rstrip("…")
     trusted = store.keys()
     found = [key for key in trusted if key.fingerprint.startswith(wanted)]
@@ -161,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-# ── looking ──────────────────────────────────────────────────────────────
+# ── list and show ────────────────────────────────────────────────────────
 
 
 def _list(store: TrustStore, folder: KeyFolder, *, as_json: bool) -> None:
@@ -223,7 +223,7 @@ def _show(key: TrustedKey, *, as_json: bool) -> None:
         print(f"{name.replace('_', ' '):<12} {cut(str('—' if shown is None else shown), None)}")
 
 
-# ── keys of one's own ────────────────────────────────────────────────────
+# ── keys of the user ─────────────────────────────────────────────────────
 
 
 def _new(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
@@ -245,7 +245,7 @@ def _new(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> N
 
 
 def _choose_passphrase() -> Secret | None:
-    """A passphrase, typed twice; none where there is nobody to type it, or nothing is typed."""
+    """A passphrase, typed twice; None without a terminal, or if it is empty."""
     if not is_interactive():
         return None
     first = ask_passphrase("a passphrase for the key (empty: none): ")
@@ -277,11 +277,11 @@ def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
 
 
 def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
-    """The statement goes to standard output, to be given to all who trust the old key."""
+    """Print the statement to standard output: all who trust the old key need it."""
     from plait.tools.trust.keys import rotate
 
     name = options.name or DEFAULT_KEY
-    begun = folder.rotation(name) is not None
+    was_interrupted = folder.rotation(name) is not None
     rotated = rotate(
         folder,
         store,
@@ -292,8 +292,8 @@ def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -
     )
     write_bytes(rotated.statement)
     folder.end_rotation(name)
-    if begun:
-        print("this is the rotation that was begun before and interrupted", file=sys.stderr)
+    if was_interrupted:
+        print("this completes a rotation that was interrupted", file=sys.stderr)
     for line in (
         f"'{name}' is now {rotated.fingerprint}; the old key is kept as '{rotated.kept}'",
         "give what was printed to all who trust the old key; they type:  plait keys add FILE",
@@ -306,7 +306,7 @@ def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -
 
 
 def add_key(store: TrustStore, path: str, options: argparse.Namespace) -> None:
-    """Trust what a file holds: a public key, or the word of a key about its successor."""
+    """Trust the key in a file: a public key, or the statement of a rotation."""
     text = file_text(path)
     record = read_json(text, path)
     if isinstance(record, dict) and record.get("format") == ROTATION:
@@ -331,10 +331,10 @@ def add_key(store: TrustStore, path: str, options: argparse.Namespace) -> None:
 
 def _parse_public_key(record: Json, path: str, owner: str | None) -> tuple[str, bytes]:
     match record:
-        case {"format": "plait.public-key.v1", "owner": str(said), "public_key": str(key)} if (
+        case {"format": "plait.public-key.v1", "owner": str(named), "public_key": str(key)} if (
             _is_hex(key)
         ):
-            return owner or said, bytes.fromhex(key)
+            return owner or named, bytes.fromhex(key)
     raise InputError(
         "this file holds neither a public key nor a rotation",
         path,

@@ -22,7 +22,7 @@ EXAMPLES: Final = (
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; default: the newest"
     )
     parser.add_argument(
         "item", metavar="ITEM", nargs="?", help="an item or step: its title, key or path"

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from threading import Thread
 
+from plait.cli.values import secret_texts
 from plait.core.hints import Final
 from plait.core.masking import Masker
-from plait.core.values import Json, Secret
+from plait.core.values import Json
 
 PATIENCE: Final = 1.0
 """Seconds to wait for the last output of a command that has ended."""
 
 
 def make_masker(values: Mapping[str, Json]) -> Masker:
-    return Masker(_secrets(values))
-
-
-def _secrets(value: Json) -> Iterator[str]:
-    """The secret values at any depth."""
-    match value:
-        case Secret():
-            yield value.reveal()
-        case Mapping():
-            for one in value.values():
-                yield from _secrets(one)
-        case list():
-            for one in value:
-                yield from _secrets(one)
+    return Masker(secret_texts(values))
 
 
 class MaskedOutput:
@@ -65,7 +53,7 @@ class MaskedOutput:
             thread.join(PATIENCE)  # a process that the command left behind may still write
 
     def _copy(self, reader: int, target: int) -> None:
-        # If nobody reads our output any more, the command gets the same signal as without us.
+        # When the reader of our output has left, closing the pipe ends the command.
         with suppress(BrokenPipeError), open(reader, "rb") as lines, open(target, "wb") as out:
             for line in lines:
                 text = line.decode("utf-8", "surrogateescape")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from plait.cli.arguments import Parser
     from plait.tools.call import Toolbox
+    from plait.tools.trust.decisions import Trust
 
 
 def add_project(parser: Parser, *, lockable: bool = True) -> None:
@@ -44,6 +45,17 @@ def load_toolbox(options: argparse.Namespace, *, asking: bool = False) -> Toolbo
     require_folder(options.project)
     tools = toolbox(options.project, ask=ask_for_trust if asking and is_interactive() else None)
     return _with_lockfile(tools) if getattr(options, "locked", False) else tools
+
+
+def trust_project(trust: Trust) -> None:
+    """`--trust`: trust the project of a command.
+
+    A folder without files that need trust is not recorded: it could get some later.
+    """
+    from plait.tools.trust.decisions import project_files
+
+    if trust.project is not None and not trust.project_trusted and project_files(trust.project):
+        trust.trust_project(origin="--trust")
 
 
 def _with_lockfile(tools: Toolbox) -> Toolbox:

@@ -1,13 +1,12 @@
 """`plait render`: fill one template, or a stream of cases.
 
-A single text sees the real world: `${env.X}`, `${file:…}` and `${cmd:…}` work, and
-`--env` replaces the environment.  A case sees only what stands in its line, so the
-same file gives the same answers anywhere (but for dates and uuids).
+In a single text `${env.X}`, `${file:…}` and `${cmd:…}` work, and `--env` replaces the environment.
+A case sees only the values in its line, so a file gives the same answers on every machine (except
+dates and uuids).
 
-Cases: one JSON object per line, `{"template", "profile", "values", "strict", "env",
-"sink"}`, all but the template optional, other keys free for notes; one line out for
-one line in, `{"value": …}` or `{"error": …}`.  Blank lines are skipped.  Exit code 0
-if every line gave a value, 2 if any did not.
+A case is a JSON object on one line: `{"template", "profile", "values", "strict", "env", "sink"}`.
+Only the template is required; other keys are ignored.  Each line gives one line, `{"value": …}` or
+`{"error": …}`; blank lines are skipped.  The exit code is 2 if a line gave an error.
 """
 
 from __future__ import annotations
@@ -26,10 +25,11 @@ from plait.cli.values import (
     read_template_text,
     require_env,
     require_mapping,
+    secret_texts,
 )
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, BinaryIO, Final
-from plait.core.values import Json, Secret
+from plait.core.values import Json
 from plait.views.terminal import error_data, json_bytes, write_json, write_value
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def configure(parser: Parser) -> None:
     add_values(parser)
     parser.add_argument("--env", metavar="JSON", help="the environment, instead of the real one")
     parser.add_argument(
-        "--lenient", action="store_true", help="a name that nothing answers stays as it is written"
+        "--lenient", action="store_true", help="keep a placeholder without a value as it is written"
     )
     parser.add_argument(
         "--strict", action="store_true", help="the opposite of --lenient, which is the default"
@@ -105,23 +105,12 @@ def _render_one(options: argparse.Namespace) -> Json:
 
 
 def _without_secrets(value: Json, hidden: Json) -> Json:
-    """What a person may see: a sink fills in a secret for the program that needs it."""
+    """Mask secrets: a sink for a program reveals them."""
     if not hidden:
         return value
     from plait.core.masking import Masker, mask_value
 
-    return mask_value(value, Masker(_secret_texts(hidden)).mask)
-
-
-def _secret_texts(value: Json) -> Iterator[str]:
-    match value:
-        case Secret():
-            yield value.reveal()
-        case Mapping():
-            yield from _secret_texts(list(value.values()))
-        case list():
-            for inner in value:
-                yield from _secret_texts(inner)
+    return mask_value(value, Masker(secret_texts(hidden)).mask)
 
 
 def _render_template(
@@ -168,7 +157,7 @@ def _answer(lines: Iterable[bytes], name: str) -> int:
         except PlaitError as error:  # a value without a JSON form
             status = 2
             out.write(json_bytes({"error": error_data(error)}))
-        # Each answer leaves at once: the other side may wait for it before it asks again.
+        # Flush each answer: the caller may wait for it before it writes the next line.
         out.flush()
     return status
 
@@ -231,7 +220,7 @@ def _open_cases(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings on standard error: ten thousand cases would drown everything else."""
+    """Without warnings on standard error: there may be ten thousand cases."""
     import logging
 
     log = logging.getLogger("plait.template")

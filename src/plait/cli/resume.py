@@ -1,6 +1,4 @@
-"""`plait resume`: go on with a run that was stopped or has failed; what is recorded is not done
-again.
-"""
+"""`plait resume`: continue a run that was stopped or has failed; recorded steps are replayed."""
 
 from __future__ import annotations
 
@@ -34,29 +32,29 @@ EXAMPLES: Final = (
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; default: the newest"
     )
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="the file was edited on purpose: do what has changed again, and what follows it; "
-        "go on with changed env_files",
+        help="the file was edited on purpose: run what has changed, and what follows it; "
+        "accept changed env_files",
     )
     parser.add_argument(
         "--repeat",
         metavar="PATH",
         action="append",
         default=[],
-        help="do this step again, although it may run only once and was begun (again for more)",
+        help="run this step again, although it may run only once and has started (may be repeated)",
     )
     parser.add_argument(
         "--done",
         metavar="PATH",
         action="append",
         default=[],
-        help="take this step as done, since it did its work (again for more)",
+        help="count this step as done (may be repeated)",
     )
-    add_inputs(parser, "a secret input, which is not kept with the run (again for more)")
+    add_inputs(parser, "a secret input, which the run does not record (may be repeated)")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would run and what is replayed"
     )
@@ -70,14 +68,14 @@ def run(options: argparse.Namespace) -> int:
     require_folder(options.project)
     inputs = parse_inputs(options.inputs, options.input)
     if options.dry_run:
-        rehearsed = flows.plan_resume(
+        plan = flows.plan_resume(
             options.run,
             project=options.project,
             repeat=options.repeat,
             done=options.done,
             inputs=inputs,
         )
-        code = show_plan(rehearsed, as_json=options.json)
+        code = show_plan(plan, as_json=options.json)
         if not options.accept_changes:
             refused = flows.resume_blocker(options.run, project=options.project, inputs=inputs)
             if refused is not None:

@@ -1,4 +1,4 @@
-"""`plait retry`: do the failed items of a run again, all of them or those that are named."""
+"""`plait retry`: run failed items of a run again, all of them or those that are named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES: Final = (
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; default: the newest"
     )
     parser.add_argument(
         "items", metavar="ITEM", nargs="*", help="a failed item: its title, key or path"
@@ -37,12 +37,12 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--from-start",
         action="store_true",
-        help="do all steps of an item again, also those that had succeeded",
+        help="run all steps of an item again, also those that have succeeded",
     )
     parser.add_argument(
         "--file",
         metavar="F",
-        help="with the flow as it stands in another file, which is that of the run from then on",
+        help="use the flow in this file, now and in later resumes",
     )
     add_watching(parser)
 
@@ -71,7 +71,7 @@ def _require_item_choice(options: argparse.Namespace) -> None:
         what = (
             "--failed is for all failed items"
             if options.failed
-            else "which items are to be done again"
+            else "which items are to be retried"
         )
         raise InputError(
             f"plait retry: {what}",

@@ -1,8 +1,8 @@
-"""`plait run`: run a flow, and show it; also how `resume` and `retry` do that.
+"""`plait run`: run a flow and show it.  `resume` and `retry` use the same functions.
 
-Where the output is a terminal it is a picture, elsewhere lines, with `--json` events.
-The first SIGINT, SIGTERM or SIGHUP lets what runs end and records it, the second ends
-it at once, the third ends Plait; a run that was stopped exits with 128 and the signal.
+On a terminal it draws frames, elsewhere it prints lines, with `--json` events.  The first SIGINT,
+SIGTERM or SIGHUP lets running steps end and records them, the second ends them at once, the third
+ends Plait.  The exit code of a stopped run is 128 plus the signal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from plait.cli.arguments import whole_number
-from plait.cli.project import add_project, require_folder
+from plait.cli.project import add_project, require_folder, trust_project
 from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
 from plait.core.errors import InputError
@@ -47,10 +47,11 @@ def configure(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="a workflow, graph, directive or ensemble")
     add_inputs(
         parser,
-        "one input (again for more): text, or what the flow's parameters ask for; KEY:=JSON is "
-        "JSON",
+        "one input (may be repeated): text, or the type of the parameter; KEY:=JSON is JSON",
     )
-    parser.add_argument("--strict", action="store_true", help="a name without a value is an error")
+    parser.add_argument(
+        "--strict", action="store_true", help="a placeholder without a value is an error"
+    )
     parser.add_argument("--profile", metavar="P", help="one of the flow's profiles")
     parser.add_argument(
         "--dry-run",
@@ -62,14 +63,12 @@ def configure(parser: Parser) -> None:
         action="store_true",
         help="of a directive: print its prompt, and send nothing",
     )
-    parser.add_argument(
-        "--trust", action="store_true", help="trust the project first, and what it brings"
-    )
+    parser.add_argument("--trust", action="store_true", help="trust the project first")
     add_watching(parser)
 
 
 def add_inputs(parser: Parser, single: str) -> None:
-    """What a flow is given: one by one, and in a file."""
+    """`-i` and `--inputs`."""
     parser.add_argument(
         "-i", "--input", metavar="KEY=VALUE", action="append", default=[], help=single
     )
@@ -81,7 +80,7 @@ def add_inputs(parser: Parser, single: str) -> None:
 
 
 def add_watching(parser: Parser) -> None:
-    """The options of every command that works on a run."""
+    """The options of the commands that execute a run."""
     parser.add_argument(
         "--backend", metavar="B", help="where items run: local, dask, or dask://HOST:PORT"
     )
@@ -94,9 +93,7 @@ def add_watching(parser: Parser) -> None:
 
 
 def load_all() -> None:
-    """Load what a run takes, while the guardian starts beside it; from then on there may be
-    garbage.
-    """
+    """Load the modules of a run while the guardian starts; then turn the garbage collector on."""
     import gc
 
     from plait.app import runs as flows
@@ -115,7 +112,9 @@ def run(options: argparse.Namespace) -> int:
     require_folder(options.project)
     wanted = _options(options)
     if options.trust:
-        _trust_first(options)
+        from plait.app.toolbox import toolbox
+
+        trust_project(toolbox(options.project or flows.project_of_file(options.file)).trust)
     if options.prompt_only:
         return _show_prompt(options, wanted)
     if options.dry_run:
@@ -138,7 +137,6 @@ def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
 
 
 def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
-    """What shows a run here."""
     stream = sys.stdout if stream is None else stream
     if options.json:
         return JsonView(stream)
@@ -152,19 +150,19 @@ def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
 
 
 class RunCommand(Protocol):
-    """What a command does with a run, in the company of whoever watches and stops it."""
+    """Executes a run with observers: a view, a stop signal, a question about trust."""
 
     def __call__(self, *, company: RunObservers) -> Result: ...
 
 
 def run_with_view(work: RunCommand, view: View) -> int:
-    """Let a run go on until it ends or is stopped, and show it; its exit code."""
+    """Execute a run and show it; returns the exit code."""
     from plait.app.runs import RunObservers
 
     stop = StopSignal()
-    company = RunObservers([view.watch], stop, _asking(view) if is_interactive() else None)
+    observers = RunObservers([view.watch], stop, _asking(view) if is_interactive() else None)
     with view, stopping_by_signal(stop, view):
-        result = work(company=company)
+        result = work(company=observers)
     view.finish(result)
     return result.exit_code
 
@@ -179,16 +177,15 @@ def _asking(view: View) -> AskTrust:
 
 @contextmanager
 def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
-    """Signals ask the run to stop while this lasts; those that came, in order."""
+    """Inside it, signals ask the run to stop; yields the list of signals received."""
     from queue import SimpleQueue
     from threading import Thread, current_thread, main_thread
 
     heard: list[int] = []
     if current_thread() is not main_thread():
-        yield heard  # only the main thread hears signals
+        yield heard  # only the main thread gets signals
         return
-    # A handler may interrupt whoever holds the very locks that `stop` and `view` need: it only
-    # takes a note.
+    # A handler may interrupt code that holds the locks of `stop` and `view`: a thread calls them.
     noted: SimpleQueue[int | None] = SimpleQueue()
 
     def note(number: int, _frame: object) -> None:
@@ -207,9 +204,7 @@ def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
     before = {one: signal.getsignal(one) for one in SIGNALS}
     try:
         for one, handler in before.items():
-            if (
-                handler is not signal.SIG_IGN
-            ):  # nohup, or in the background: whoever started us wants it so
+            if handler is not signal.SIG_IGN:  # as under nohup, or in the background
                 signal.signal(one, note)
         yield heard
     finally:
@@ -220,14 +215,14 @@ def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
 
 
 def _leave_at_once(number: int) -> None:
-    """By the signal itself: whatever we are stuck in, the journal is whole at any moment."""
+    """End by the signal itself; the journal is complete after every event."""
     if sys.__stdout__ is not None and sys.__stdout__.isatty():
         os.write(sys.__stdout__.fileno(), SHOW_CURSOR)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
-# ── what was asked for ───────────────────────────────────────────────────
+# ── options ──────────────────────────────────────────────────────────────
 
 
 def _options(options: argparse.Namespace) -> Options:
@@ -243,7 +238,7 @@ def _options(options: argparse.Namespace) -> Options:
 
 
 def parse_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
-    """`--inputs`, then each `-i` over it."""
+    """The inputs of `--inputs`, then each `-i`, which wins."""
     inputs = {} if file is None else _inputs_of_file(file)
     given: dict[str, Json] = {}
     for argument in single:
@@ -271,13 +266,3 @@ def _inputs_of_file(path: str) -> dict[str, Json]:
     from plait.core.documents import parse
 
     return require_mapping(parse(text, path).data(), place)
-
-
-def _trust_first(options: argparse.Namespace) -> None:
-    from plait.app import runs as flows
-    from plait.app.toolbox import toolbox
-    from plait.tools.trust.decisions import project_files
-
-    trust = toolbox(options.project or flows.project_of_file(options.file)).trust
-    if trust.project is not None and not trust.project_trusted and project_files(trust.project):
-        trust.trust_project(origin="--trust")

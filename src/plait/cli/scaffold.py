@@ -1,7 +1,6 @@
-"""Files to begin with: a tool for each runtime, and a small project.
+"""Files of a new tool and of a new project.  They run at once.
 
-What is made runs at once.  Nothing is ever written over: if one of the files is
-there, nothing is made at all.
+No file is overwritten: if one exists, none is written.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from plait.cli.trust_prompt import trust_new_files
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.tools.spaces import normalize_id
-from plait.tools.trust.decisions import project_files as brought_along
+from plait.tools.trust.decisions import project_files as files_to_trust
 
 if TYPE_CHECKING:
     from plait.tools.call import Toolbox
@@ -107,7 +106,7 @@ console.log(JSON.stringify({ greeting: `Hello, ${params.name}!` }));
 """
 
 HTTP: Final = """\
-# Get a page: a value fills a hole of the url, and can never change its host.
+# Get a page: a value fills a placeholder of the url, and can never change its host.
 version: "0.1.0"
 tool_type: http
 executor_id: core/primitives/http_client
@@ -136,7 +135,7 @@ RUNTIMES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
-    """Write a tool into the project, and say what to type next."""
+    """Write a tool to the project, and print the next command."""
     if runtime is None:
         what = f"plait tools new: --runtime is missing; runtimes: {', '.join(RUNTIMES)}"
         raise InputError(
@@ -145,7 +144,7 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
     extension, contents = RUNTIMES[require_choice("runtime", runtime, tuple(RUNTIMES))]
     item_id = normalize_id(name)
     root = tools.spaces.project or os.getcwd()
-    alone = not brought_along(root)
+    alone = not files_to_trust(root)
     standing = tools.spaces.find(item_id)
     if standing is not None and standing.space.name == "project":
         raise InputError(
@@ -158,20 +157,20 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
     write_new(root, {relative: contents})
     print(f"wrote {os.path.join(root, relative)}")
     if standing is not None:
-        print(f"it hides {standing.path} ({standing.space})")
+        print(f"it shadows {standing.path} ({standing.space})")
     first = trust_new_files(tools.trust, alone=alone, origin="plait tools new")
     if first is not None:
-        print(f"it runs when you trust it; type:  {first}")
+        print(f"it runs after you trust it:  {first}")
     print(f"call it:  plait call {item_id}")
 
 
 def write_new(root: str, files: Mapping[str, str]) -> None:
-    """All of these files, or none: an error names each one that is there already."""
+    """Write all of these files, or none: an error names each one that exists."""
     there = [relative for relative in files if os.path.lexists(os.path.join(root, relative))]
     if there:
         raise InputError.together(
             Problem(
-                "this file is there already",
+                "this file exists",
                 os.path.join(root, relative),
                 "move it away",
                 code="exists",
@@ -196,13 +195,13 @@ def write_new(root: str, files: Mapping[str, str]) -> None:
 SETTINGS: Final = """\
 # The settings of this project.
 
-# project: what this project brings runs where its user trusts the project.
-# signed:  it runs only where its user trusts a key that signed it (plait sign --all).
+# project: tools and flows of this project run where the user trusts the project.
+# signed:  they run only where the user trusts a key that signed them (plait sign --all).
 trust: project
 """
 
 FLOW: Final = """\
-# A flow: its steps run in order; a value is put in place, never read as code.
+# A workflow: its steps run in order; a value is data, never code.
 name: hello
 
 env:
@@ -215,7 +214,7 @@ steps:
 """
 
 GRAPH: Final = """\
-# A graph: nodes act, assign to the state, and lead on; the first edge that is open is taken.
+# A graph: a node calls a tool, assigns to the state, and follows the first edge whose condition holds.
 name: hello
 
 inputs:
@@ -243,7 +242,7 @@ nodes:
 
 DIRECTIVE: Final = """\
 ---
-description: Greet somebody by a tool, and tell of it
+description: Greet somebody with a tool, and report it
 inputs:
   name: {type: string, default: Ada}
 permissions: [hello]
@@ -253,7 +252,7 @@ Greet {input:name} with the tool, and say in one line what it answered.
 """
 
 DIRECTIVE_TALK: Final = """\
-# What a model said once, played back: no server, no key.
+# Recorded answers of a model: no server and no key are needed.
 - answer:
     text: I call the tool.
     uses:
@@ -265,7 +264,7 @@ DIRECTIVE_TALK: Final = """\
 """
 
 ENSEMBLE: Final = """\
-# An ensemble: tasks by tools and agents; one begins when those in its context are done.
+# An ensemble: tasks of tools and agents; a task starts when the tasks in its context are done.
 name: hello
 
 inputs:
@@ -287,14 +286,14 @@ tasks:
 """
 
 ENSEMBLE_TALK: Final = """\
-# What a model said once, played back: no server, no key.
+# Recorded answers of a model: no server and no key are needed.
 - answer:
     text: Hello, Ada! Come in and take a seat by the window.
     usage: {input: 90, output: 14}
 """
 
 PROVIDER: Final = """\
-# Whoever names no provider asks this one, which plays a recording back.  A real one is a variable away:
+# The default provider of this project replays recorded answers.  To use a real one:
 # PLAIT_PROVIDER=anthropic plait run …, with its key in ANTHROPIC_API_KEY.
 extends: replay
 file: .ai/hello.replay.yaml
@@ -311,9 +310,7 @@ FLOWS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def project_files(kind: str) -> dict[str, str]:
-    """The files of a new project, the flow last; a YAML file names the schema by which an editor
-    knows it.
-    """
+    """The files of a new project, the flow last; a YAML flow names its schema for editors."""
     (flow, text), *others = FLOWS[kind].items()
     files = {".ai/tools/hello.py": SCRIPT, ".ai/plait.yaml": SETTINGS}
     if others:
@@ -337,7 +334,7 @@ STATE: Final = ".ai/state/"
 
 
 def ignore_state(root: str) -> bool:
-    """Keep the state of runs out of git; False if that is said already."""
+    """Add the state of runs to .gitignore; False if it is there."""
     path = os.path.join(root, ".gitignore")
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:

@@ -41,7 +41,7 @@ def configure(parser: Parser) -> None:
     add_values(parser)
     parser.add_argument("--shell", default="sh", metavar="SHELL", help="sh (default), dash or bash")
     parser.add_argument(
-        "--lenient", action="store_true", help="a name that nothing answers stays as it is written"
+        "--lenient", action="store_true", help="keep a placeholder without a value as it is written"
     )
     parser.add_argument(
         "--strict", action="store_true", help="the opposite of --lenient, which is the default"

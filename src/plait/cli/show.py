@@ -28,7 +28,7 @@ EXAMPLES: Final = (
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest"
+        "run", metavar="RUN", nargs="?", help="the beginning of its id; default: the newest"
     )
     parser.add_argument(
         "--json", action="store_true", help="the same for programs, with every failure"

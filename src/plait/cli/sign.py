@@ -1,9 +1,7 @@
-"""`plait sign`: sign tools, and the config they read, so that they run wherever your key is
-trusted.
+"""`plait sign`: sign tools, and the config they read, so that they run where your key is trusted.
 
-A signature binds the id and every byte of a file; a file that changes is signed
-again.  What lies beside a tool comes along with it, so it is signed as well; a file
-that cannot hold a comment gets its signature in a file `NAME.sig`.
+A signature covers the id and every byte of a file; a file that changes must be signed again.  The
+files beside a tool are signed, too; a file that cannot hold a comment gets a file `NAME.sig`.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def configure(parser: Parser) -> None:
         "--key",
         metavar="NAME",
         default=DEFAULT_KEY,
-        help="which of your keys; 'signing' if left out",
+        help="which of your keys; default: signing",
     )
     add_project(parser, lockable=False)
 
@@ -92,12 +90,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 KINDS: Final = {"tools": "tool", "config": "config", DIRECTIVES: "directive"}
-"""The folders of a space whose files are signed, and what is signed there."""
+"""The folders of a space whose files are signed, and the kind of their files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file below the tools, the config or the directives of a space."""
+    """A file in the tools, config or directives of a space."""
 
     space: Space
     relative: str
@@ -142,7 +140,7 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
         os.path.join(space.root, "tools") for space in spaces.spaces if space.name != "system"
     )
     raise InputError(
-        "this file is no tool: its id would be nothing",
+        "this file has no id: it is outside the spaces",
         path,
         f"put it below {places}",
         code="outside-space",
@@ -165,7 +163,7 @@ def _all_places(spaces: Spaces) -> Iterator[Place]:
 
 
 def _is_signed(place: Place) -> bool:
-    """Is this a file that runs, or comes along with a tool, or is asked for by one?"""
+    """Is it a tool, a file that a tool needs, or a directive?"""
     match place.kind:
         case "tool":
             return place.extension != ".sig"
@@ -205,9 +203,7 @@ def _sign(place: Place, key: PrivateKey) -> None:
 
 
 def _after(data: bytes) -> float:
-    """Now, or a second after the signature that is there: the newer of two must be seen to be
-    newer.
-    """
+    """Now, or one second after the signature in the file: the new one must be newer."""
     now = time.time()
     try:
         standing = read_signature(data)
@@ -220,7 +216,7 @@ def _after(data: bytes) -> float:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """The old file or the new one, never half of it; the mode stays."""
+    """Write a file atomically, with its old mode."""
     mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
     try:
         handle, made = tempfile.mkstemp(prefix=".sign-", dir=os.path.dirname(path))

@@ -1,9 +1,9 @@
-"""`plait tools`: what there is, one tool in full, or the beginning of a new one.
+"""`plait tools`: list the tools, show one, make a new one.
 
-plait tools                            the table; a tool that cannot be read has its reason in it
-plait tools show ID                    its chain, signatures, parameters, and what it hides plait
-tools new NAME --runtime R       a file that runs at once plait tools lock
-write plait.lock: the digest of each file of the project's tools
+plait tools                        the table; for a tool that cannot be read, the reason
+plait tools show ID                its chain, signatures, parameters, and what it shadows
+plait tools new NAME --runtime R   a file that runs at once
+plait tools lock                   write plait.lock: the digest of each file of the project
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from plait.core.values import Json, json_text
 from plait.tools.headers import NO_HEADER
 from plait.tools.rules import check_pairs, short_id
 from plait.tools.spaces import Space, Spaces
+from plait.views.format import pluralize
 from plait.views.terminal import (
     Paint,
     cut,
@@ -97,12 +98,12 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An id in a space: its file read and judged, or the reason why that could not be done."""
+    """An id in a space: its file and its trust decision, or the error."""
 
     id: str
     space: Space
     path: str
-    """The file; the folder of the tools where it is not known which file is meant."""
+    """The file; the folder of the tools if it is not known which file is meant."""
     shadowed_by: str | None
     item: ToolFile | None = None
     verdict: TrustDecision | None = None
@@ -114,7 +115,7 @@ class Row:
 
 
 def rows(tools: Toolbox) -> list[Row]:
-    """Every tool of every space; what is shadowed comes right after what shadows it."""
+    """Every tool of every space; a shadowed one follows the one that shadows it."""
     found: list[Row] = []
     for item_id in sorted(tools.spaces.ids()):
         answering: str | None = None
@@ -127,10 +128,10 @@ def rows(tools: Toolbox) -> list[Row]:
 
 
 def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) -> Row | None:
-    """One id in one space, whatever is wrong with it; None if the space does not have it."""
+    """One id in one space; None if the space does not have it."""
     path = os.path.join(space.root, "tools")
     try:
-        # This space alone: what is wrong in another one has a row of its own.
+        # Only this space: problems of another one are in another row.
         found = Spaces((space,)).find(item_id)
         if found is None or found.id != item_id:
             return None
@@ -138,31 +139,30 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
         item = tools.chains.items.get(found)
         verdict = tools.trust.decide(item)
         if shadowed_by is None:
-            tools.chains.get(
-                item_id
-            )  # also what stands behind it: a circle, an executor that is not there
+            tools.chains.get(item_id)  # finds cycles and missing executors
         return Row(item_id, space, path, shadowed_by, item, verdict)
     except PlaitError as error:
         if error.code == NO_HEADER:
-            return None  # it lies beside a tool, and comes along with it
+            return None  # a file beside a tool
         return Row(item_id, space, path, shadowed_by, error=error)
 
 
 def listing_exit_code(judged: Iterable[Row]) -> int:
-    """The exit code of a listing in which something could not be read."""
     return UNREADABLE if any(row.error is not None for row in judged) else 0
 
 
-def tell_broken(judged: Iterable[Row]) -> None:
-    """Why the exit code is not 0, for those who do not read the table."""
+def report_broken(judged: Iterable[Row]) -> None:
+    """Say on standard error why the exit code is not 0."""
     if broken := [row.id for row in judged if row.error is not None]:
-        count = "1 tool" if len(broken) == 1 else f"{len(broken)} tools"
-        print(f"{count} cannot be used: {printable(format_names(broken))}", file=sys.stderr)
+        print(
+            f"{pluralize(len(broken), 'tool')} cannot be used: {printable(format_names(broken))}",
+            file=sys.stderr,
+        )
 
 
 def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
     all_rows = rows(tools)
-    tell_broken(all_rows)
+    report_broken(all_rows)
     shown = [row for row in all_rows if everything or not row.runtime]
     if as_json:
         write_json([_record(row) for row in shown])
@@ -246,16 +246,16 @@ def _show(tools: Toolbox, item_id: str, *, as_json: bool) -> None:
 def _render_chain(
     chain: Chain, verdicts: Sequence[TrustDecision], store: TrustStore, paint: Paint
 ) -> Iterator[str]:
-    """The chain as a tree: who runs whom, where it comes from, and on whose word."""
+    """The chain as a tree: each element with its version, its space and its trust."""
     for depth, (item, verdict) in enumerate(zip(chain.elements, verdicts, strict=True)):
         branch = "   " * (depth - 1) + "└─ " if depth else ""
         version = item.header.version or "no version"
-        word = (
+        reason = (
             f"signed by {signer_label(verdict, store)}"
             if verdict.by == "signature"
             else verdict.why
         )
-        trusted = paint(printable(word), "green" if verdict.allowed else "red")
+        trusted = paint(printable(reason), "green" if verdict.allowed else "red")
         yield f"{branch}{paint(printable(item.id), 'bold')}  {printable(version)}, {item.space}: {trusted}"
     depth = len(chain.elements)
     yield f"{'   ' * (depth - 1)}└─ {chain.primitive}  built in"
@@ -267,7 +267,7 @@ def _facts(chain: Chain, hidden: Sequence[ToolLocation]) -> Iterator[tuple[str, 
         yield "what", tool.header.description
     yield "file", tool.path
     for found in hidden:
-        yield "hides", f"{found.path} ({found.space})"
+        yield "shadows", f"{found.path} ({found.space})"
     wrong = [problem.what for pair in check_pairs(chain) for problem in pair.problems]
     yield "checks", "; ".join(wrong) or "space ok, i/o ok, versions ok"
     parameters = list(parameter_lines(tool.header.config_schema))
@@ -277,7 +277,7 @@ def _facts(chain: Chain, hidden: Sequence[ToolLocation]) -> Iterator[tuple[str, 
 
 
 def parameter_lines(schema: Mapping[str, Json] | None) -> Iterator[str]:
-    """Name, type and default of each parameter, the needed ones first."""
+    """Name, type and default of each parameter, the required ones first."""
     if schema is None:
         yield "any: the tool has no schema"
         return
@@ -308,7 +308,7 @@ def _about(schema: Json) -> str:
 
 
 def sample_params(schema: Mapping[str, Json] | None) -> str:
-    """The needed parameters, to be filled in."""
+    """The required parameters, to be filled in."""
     required = (schema or {}).get("required") or []
     return "".join(f" -p {name}=…" for name in required)
 
@@ -333,11 +333,11 @@ def _chain_record(
         ],
         "primitive": chain.primitive,
         "pairs": [pair.record() for pair in check_pairs(chain)],
-        "hides": [found.path for found in hidden],
+        "shadows": [found.path for found in hidden],
     }
 
 
-# ── the lock ─────────────────────────────────────────────────────────────
+# ── the lockfile ─────────────────────────────────────────────────────────
 
 
 def _lock(tools: Toolbox) -> None:
@@ -356,9 +356,8 @@ def _lock(tools: Toolbox) -> None:
         )
     path = os.path.join(project, LOCK)
     replace_file(path, lock.text.encode())
-    count = "1 file" if len(lock.files) == 1 else f"{len(lock.files)} files"
-    print(f"wrote {printable(path)}: {count}")
-    print("hold to it:  plait call --locked …, plait verify --locked")
+    print(f"wrote {printable(path)}: {pluralize(len(lock.files), 'file')}")
+    print("use it:  plait call --locked …, plait verify --locked")
 
 
 def _quote_path(path: str) -> str:

@@ -1,15 +1,15 @@
-"""`plait trust`: say which projects, signers and MCP tools may run, see it, take it back.
+"""`plait trust`: decide which projects, signers and MCP tools may run.
 
     plait trust                      what is trusted
-    plait trust DIR                  run what the project in this folder brings along
-    plait trust remove DIR           no longer
+    plait trust DIR                  trust the tools and files of the project in this folder
+    plait trust remove DIR           trust it no longer
     plait trust add FILE             trust a signer: the same as plait keys add FILE
     plait trust mcp SERVER TOOL      approve a tool of an MCP server as it is now; --params JSON
-                                     if parameters say which server it is
+                                     if parameters choose the server
     plait trust reset ID             let an older version of a signed tool run again
-    plait trust run RUN              take over a run that came with a clone, an archive or a copy
+    plait trust run RUN              take over a run from a clone, an archive or a copy
 
-A folder that has the name of an action is written with its path: ./status.
+Write a folder with the name of an action as a path: ./status.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
 from plait.tools.spaces import normalize_id
 from plait.tools.trust.decisions import project_files
+from plait.views.format import pluralize
 from plait.views.terminal import cut, fold_line, paint_for, printable, width, write_json
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--params",
         metavar="JSON",
-        help="of an MCP tool: the parameters that its command line or url is made of",
+        help="of an MCP tool: the parameters in its command line or url",
     )
     add_project(parser, lockable=False)
     parser.add_argument("--json", action="store_true", help="the status for programs")
@@ -115,7 +116,7 @@ def _trust(folder: str) -> None:
     brings = project_files(tools.trust.project or folder)
     if not brings:
         raise InputError(
-            "this folder brings nothing along that would have to be trusted",
+            "this folder has no files that need trust",
             os.path.realpath(folder),
             "name the folder that holds .ai",
             code="nothing-to-trust",
@@ -128,7 +129,7 @@ def _trust(folder: str) -> None:
         print(f"  … and {len(brings) - 50} more")
     if not tools.trust.project_trusted:
         print(
-            "but this project demands signatures (trust: signed): trust its signer with plait "
+            "but this project requires signatures (trust: signed): trust its signer with plait "
             "trust add FILE"
         )
     print(f"to take it back:  plait trust remove {shlex.quote(folder)}")
@@ -162,18 +163,18 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
         return
     paint = paint_for(sys.stdout)
     if not brings:
-        state = "brings nothing along"
+        state = "has no files that need trust"
     elif trust.project_trusted:
         state = paint("trusted", "green")
     elif trust.store.trusts(here):
         state = (
             paint("trusted", "yellow")
-            + ", but it demands signatures (trust: signed): see plait verify"
+            + ", but it requires signatures (trust: signed): see plait verify"
         )
     else:
-        brought = "1 file" if len(brings) == 1 else f"{len(brings)} files"
         command = f"plait trust {shlex.quote(here)}"
-        state = f"{paint('not trusted', 'yellow')}; it brings {brought}; trust it: {command}"
+        files = pluralize(len(brings), "file")
+        state = f"{paint('not trusted', 'yellow')}; it has {files}; trust it: {command}"
     print(f"{paint('here', 'bold')}  {cut(here, None)}: {state}")
     print(paint("projects", "bold"))
     for project in projects:
@@ -188,10 +189,9 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
 
 
 def _reset(tools: Toolbox, item_id: str) -> None:
-    forgotten = tools.trust.store.forget_versions(normalize_id(item_id))
-    if not forgotten:
+    if not tools.trust.store.forget_versions(normalize_id(item_id)):
         raise InputError(
-            f"no version of '{item_id}' is remembered",
+            f"no version of '{item_id}' is recorded",
             fix="'plait tools' lists the ids",
             code="unknown-tool",
         )
@@ -202,7 +202,7 @@ def _reset(tools: Toolbox, item_id: str) -> None:
 
 
 def _take_over(run: str, project: str | None) -> int:
-    """Show what a run would go on with; typing this command, or a yes, makes it the user's own."""
+    """Show a run of another person and take it over; at a terminal, only after a yes."""
     from plait.app import takeover
     from plait.cli.project import require_folder
 
@@ -231,7 +231,7 @@ def _params(written: str | None) -> dict[str, Json]:
 
 
 def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]) -> int:
-    """Show the tool as its server describes it now; typing this command, or a yes, approves it."""
+    """Show a tool as its server describes it, and approve it; at a terminal, only after a yes."""
     from plait.app.toolbox import approve_mcp, inspect_mcp_tool
 
     found = _mcp_calls(tools, server, tool, params)
@@ -239,11 +239,10 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
     for item_id, (call, address) in found.items():
         offered = inspect_mcp_tool(call)
         asking = is_interactive()
-        # Who is asked on the terminal has to see there what is asked about, wherever our output
-        # goes.
+        # Show it where the question is asked, even if standard output is a pipe.
         stream = sys.stderr if asking else sys.stdout
         if len(found) > 1:
-            # Two servers of one name: each is started, shown and approved by itself.
+            # Several servers of one name: each is started, shown and approved.
             print(f"as '{printable(item_id)}' calls it:", file=stream)
         for line in offered.lines(address):
             print(*fold_line(line, width(stream)), sep="\n", file=stream)
@@ -261,9 +260,7 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
 def _mcp_calls(
     tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]
 ) -> dict[str, tuple[McpCall, str]]:
-    """By the id of our tool, one call of each server of this name that has this tool; and its
-    address.
-    """
+    """By the id of the tool: a call of each server of this name, and its address."""
     found: dict[tuple[tuple[str, ...], str], tuple[str, tuple[McpCall, str]]] = {}
     known: list[str] = []
     refused: list[PlaitError] = []
@@ -279,10 +276,10 @@ def _mcp_calls(
         found.setdefault((call.server.command, call.server.url), (item_id, (call, address)))
     if found:
         return dict(found.values())
-    if telling := [
+    if helpful := [
         error for error in refused if isinstance(error, TrustError) or error.code == _MISSING
     ]:
-        raise telling[0]
+        raise helpful[0]
     guess = closest_name(f"{server} {tool}", known)
     raise InputError(
         f"no tool here calls '{tool[:60]}' of the MCP server '{server[:60]}'",
@@ -295,9 +292,7 @@ def _mcp_calls(
 def _prepare_mcp_calls(
     tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
 ) -> Iterator[tuple[PreparedCall, McpCall]]:
-    """Every tool here that calls an MCP server; why others cannot be looked at goes to
-    `refused`.
-    """
+    """Every tool that calls an MCP server; errors of other tools are added to `refused`."""
     from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
 

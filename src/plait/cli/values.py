@@ -1,11 +1,11 @@
-"""Values from the command line: JSON, read strictly, and never quoted when it is wrong."""
+"""Values from the command line: strict JSON, which no error message quotes."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
@@ -31,12 +31,12 @@ def add_values(parser: Parser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="show this value as *** (again for more)",
+        help="show this value as *** (may be repeated)",
     )
 
 
 def parse_values(options: argparse.Namespace) -> dict[str, Json]:
-    """`--values-file`, then `--values` over it; names given with `--secret` are sealed."""
+    """The values of `--values-file`, then of `--values`; those named by `--secret` are secrets."""
     values: dict[str, Json] = {}
     if options.values_file is not None:
         values |= require_mapping(
@@ -54,6 +54,18 @@ def parse_values(options: argparse.Namespace) -> dict[str, Json]:
     return values
 
 
+def secret_texts(value: Json) -> Iterator[str]:
+    """The texts of all secrets in a value, at any depth."""
+    match value:
+        case Secret():
+            yield value.reveal()
+        case Mapping():
+            yield from secret_texts(list(value.values()))
+        case list():
+            for inner in value:
+                yield from secret_texts(inner)
+
+
 def _to_secrets(value: Json) -> Json:
     if isinstance(value, Mapping):
         return {key: _to_secrets(item) for key, item in value.items()}
@@ -69,10 +81,10 @@ def make_scope(
     directory: str = ".",
     commands: bool = True,
 ) -> Scope:
-    """The values, and behind them the computed ones of the real world.
+    """A scope with these values, and below them the computed ones.
 
-    An `env` that was given takes the place of the process's environment; without
-    `commands`, `${cmd:…}` runs nothing and its value is not known.
+    `env` replaces the environment of the process.  Without `commands`, `${cmd:…}` runs nothing and
+    is unknown.
     """
     from plait.app.toolbox import sources
     from plait.scope import Scope
@@ -84,10 +96,9 @@ def make_scope(
 
 
 def read_json(given: str, place: str, *, line: int | None = None) -> Json:
-    """JSON in which no key stands twice; an error says where it ends to be JSON, not what stands
-    there.
+    """JSON without duplicate keys.  An error says where the problem is, and quotes nothing.
 
-    `line` is the number of the only line, when `given` is one of a file.
+    `line` is the number of the line in a file that `given` is.
     """
     try:
         return json.loads(

@@ -1,6 +1,4 @@
-"""`plait verify`: of each tool, whether it may run here, and on whose word.  Exit code 3 if one may
-not.
-"""
+"""`plait verify`: whether each tool may run here, and who signed it.  Exit code 3 if one may not."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from plait.cli.tools import Row, listing_exit_code, rows
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
-from plait.views.format import sign
+from plait.views.format import sign, state_colour
 from plait.views.terminal import cut, error_data, paint_for, show_error, write_json
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ REFUSED: Final = 3
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "items", metavar="ITEM", nargs="*", help="ids of tools, or their files; all if left out"
+        "items", metavar="ITEM", nargs="*", help="ids of tools, or their files; default: all"
     )
     add_project(parser)
     parser.add_argument("--json", action="store_true", help="the same for programs")
@@ -54,9 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lockfile_differences(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
-    """Files that are no tools of their own, or have gone, and so have no row, but differ from the
-    lock.
-    """
+    """Files without a row that differ from the lockfile: they are not tools, or are missing."""
     from plait.tools.trust.decisions import Lockfile
 
     project = tools.trust.project or os.getcwd()
@@ -77,7 +73,7 @@ def _select_rows(tools: Toolbox, given: list[str]) -> list[Row]:
 
 
 def _with_folder(tools: Toolbox, row: Row) -> Row:
-    """The row of a tool that may not run because of a file that comes along with it says so."""
+    """The row of a tool, refused if a file beside it is refused."""
     verdict = row.verdict
     if verdict is None or not verdict.allowed or row.shadowed_by is not None or row.runtime:
         return row
@@ -94,9 +90,7 @@ def _with_folder(tools: Toolbox, row: Row) -> Row:
 
 
 def _show(judged: list[Row], *, in_full: bool) -> None:
-    """One line each; of what was installed with Plait only the count, unless something is wrong
-    with it.
-    """
+    """One line each; tools of the installation are only counted, unless they have a problem."""
     paint = paint_for(sys.stdout)
     installed = 0
     for row in judged:
@@ -107,11 +101,8 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
         elif row.verdict.by == "manifest" and not in_full:
             installed += 1
         else:
-            mark = (
-                paint(sign("done"), "green")
-                if row.verdict.allowed
-                else paint(sign("failed"), "red")
-            )
+            state = "done" if row.verdict.allowed else "failed"
+            mark = paint(sign(state), state_colour(state))
             print(f"{mark} {row.id}  {row.space}: {cut(row.verdict.why, None)}")
             if not row.verdict.allowed and row.verdict.fix:
                 print(f"  fix: {cut(row.verdict.fix, None)}")

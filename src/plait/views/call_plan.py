@@ -1,4 +1,4 @@
-"""The checked chain of a tool call, as a dry run prints it."""
+"""What a dry run of a tool call prints: its checked chain and its invocation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(record: Mapping[str, Json], paint: Paint) -> Iterator[tuple[str, str]]:
     yield "chain", f"{chain}      {paint(checks(record['validated_pairs']), 'green')}"
     for path in record["shadows"]:
         yield "hides", path
-    yield "trust", ", ".join(f"{said['item_id']}: {said['why']}" for said in record["trust"])
+    yield "trust", ", ".join(f"{one['item_id']}: {one['why']}" for one in record["trust"])
     if "argv" in record:
         yield from _process(record)
     elif "request" in record:
@@ -52,9 +52,9 @@ def rows(record: Mapping[str, Json], paint: Paint) -> Iterator[tuple[str, str]]:
 
 
 def checks(pairs: list[Mapping[str, Json]]) -> str:
-    """The verdict of the rules over all pairs; a rule that is not mentioned holds."""
-    said = [(name, all(pair.get(key, True) for pair in pairs)) for key, name in _CHECKS]
-    return ", ".join(f"{name} {'ok' if held else 'WRONG'}" for name, held in said)
+    """Whether each rule holds for all pairs; a rule that a pair does not mention holds."""
+    results = [(name, all(pair.get(key, True) for pair in pairs)) for key, name in _CHECKS]
+    return ", ".join(f"{name} {'ok' if holds else 'WRONG'}" for name, holds in results)
 
 
 def _limit(name: str, value: float) -> str:
@@ -70,7 +70,7 @@ def _process(record: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 
 def _environment(env: Mapping[str, str]) -> str:
-    """Names by their origin; a value is never shown, and one that is secret says so."""
+    """Names by their origin, without values; a secret one is marked."""
     by_origin: dict[str, list[str]] = {}
     for name, origin in env.items():
         secret = looks_secret(name)

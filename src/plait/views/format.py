@@ -1,4 +1,4 @@
-"""Numbers, times, titles and text as people read them on one line of a terminal."""
+"""Numbers, times, titles, signs and text for people."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def state_colour(state: str) -> str:
 
 
 def json_line(value: Json) -> str:
-    """One line of JSON in which nothing can drive a terminal: what is not printable is escaped."""
+    """One line of JSON that cannot drive a terminal: what is not printable is escaped."""
     line = json_text(value)
     return line if line.isprintable() else json.dumps(json.loads(line), separators=(",", ":"))
 
@@ -59,7 +59,7 @@ def short(number: int) -> str:
 
 
 def money(cost: float) -> str:
-    """Two digits behind the point; of less than a cent as many as say something."""
+    """$1.20, $0.02, $0.0043."""
     if cost >= 0.01 or not cost:
         return f"${cost:.2f}"
     if cost < LEAST_MONEY:
@@ -68,7 +68,7 @@ def money(cost: float) -> str:
 
 
 def nth_attempt(attempt: int, of: int) -> str:
-    """The first is 1."""
+    """attempt 2 of 3; attempt 2 if `of` is 0."""
     return f"attempt {attempt} of {of}" if of else f"attempt {attempt}"
 
 
@@ -88,7 +88,7 @@ def clock(seconds: float) -> str:
 
 
 def speed(rate: float) -> str:
-    """Per second; per minute or hour where that would be a fraction."""
+    """1.5/s, 12.0/min, 3.0/h."""
     for per, name in ((1, "s"), (60, "min")):
         if rate * per >= 1:
             return f"{rate * per:.1f}/{name}" if rate * per < 100 else f"{rate * per:.0f}/{name}"
@@ -101,12 +101,12 @@ _SEQUENCES: Final = re.compile(
 
 
 def without_sequences(text: str) -> str:
-    """What a program printed for a terminal, without colours and the like, one state per line."""
+    """Output without the escape sequences of a terminal; a carriage return is a new line."""
     return _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def one_line(text: str, room: int | None = TITLE_LENGTH) -> str:
-    """One printable line."""
+    """One printable line of at most `room` characters."""
     return cut(without_sequences(text).replace("\t", " "), room)
 
 
@@ -120,7 +120,7 @@ def clean_block(text: str) -> str:
 
 
 def write_lines(lines: Iterator[Line], stream: TextIO | None = None) -> None:
-    """Whole, whatever the width: there are commands to be copied among them."""
+    """Print lines without cutting them: a person copies commands from them."""
     stream = sys.stdout if stream is None else stream
     paint: Paint = paint_for(stream)
     for text, colour in lines:

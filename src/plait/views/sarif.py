@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, the form in which code hosts take them."""
+"""Findings as SARIF 2.1.0, which code hosts read."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What a person or a program sees: text, colour, JSON, errors.
+"""Output of every command: text, colour, JSON, errors.
 
-Colour is for terminals only and honours `NO_COLOR`; everything piped is plain and
-stable.  What an error prints cannot drive a terminal: control characters are
-replaced.  A result is written as it is, byte for byte, to a file or a pipe; what
-a tool gave is written to a terminal with its control characters escaped.
+Colour is for terminals only and honours `NO_COLOR`; output to a pipe is plain.  An error cannot
+drive a terminal: its control characters are replaced.  A result is written byte for byte to a file
+or a pipe; on a terminal the control characters in the result of a tool are escaped.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def _plain(text: str, colour: str) -> str:  # noqa: ARG001 - the shape of a Pain
 
 
 def width(stream: TextIO) -> int | None:
-    """Columns of the terminal; None when nobody looks at columns."""
+    """Columns of the terminal; None if the stream is not one."""
     if not stream.isatty():
         return None
     columns = os.environ.get("COLUMNS", "")
@@ -78,8 +77,7 @@ def printable(text: str) -> str:
 def fold_line(line: str, room: int | None) -> Iterator[str]:
     """One line in pieces that fit, all but the first indented.
 
-    A terminal would begin the rest of a long line at its left edge, where it looks like a line of
-    ours.
+    A terminal would wrap a long line to its left edge, where the rest looks like a line of Plait.
     """
     from unicodedata import east_asian_width
 
@@ -98,7 +96,7 @@ def fold_line(line: str, room: int | None) -> Iterator[str]:
 
 
 def format_table(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
-    """Cells under each other; the last one is cut where the terminal ends."""
+    """Rows with aligned cells; the last cell is cut at the width of the terminal."""
     clean = [[cut(cell, None) for cell in row] for row in table]
     widths = [max(map(len, cells)) for cells in zip(*clean, strict=True)][:-1]
     for *cells, last in clean:
@@ -124,7 +122,7 @@ def write_json(value: Json) -> None:
 
 
 def write_result(value: Json) -> None:
-    """What somebody else gave: text with one newline at its end, anything else as JSON."""
+    """The result of a tool: text with one newline at its end, anything else as JSON."""
     if isinstance(value, str):
         data = _encode_text(value if value.endswith("\n") else f"{value}\n")
     else:
@@ -142,14 +140,12 @@ _CONTROLS: Final = re.compile(
 
 
 def without_controls(text: str) -> str:
-    """A text that cannot drive a terminal: controls, and marks that turn the writing round, are
-    spelt out.
-    """
+    """The text with control characters and changes of direction escaped."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def json_bytes(value: Json) -> bytes:
-    """One line of JSON; escapes only what has no form in UTF-8."""
+    """One line of JSON; only what UTF-8 cannot encode is escaped."""
     line = json_text(value)
     try:
         return line.encode() + b"\n"
@@ -158,7 +154,7 @@ def json_bytes(value: Json) -> bytes:
 
 
 def write_bytes(data: bytes, stream: TextIO | None = None) -> None:
-    """Past the text layer: a result may hold bytes that are not UTF-8."""
+    """Write without encoding: a result may hold bytes that are not UTF-8."""
     stream = sys.stdout if stream is None else stream
     stream.flush()
     stream.buffer.write(data)
@@ -200,7 +196,7 @@ def show_error(error: PlaitError) -> None:
 
 
 def format_problem(problem: Problem, paint: Paint, *, mark: str = "", colour: str = "red") -> str:
-    """A problem as it prints itself, with colours; `mark` stands before what is wrong."""
+    """A problem with its place, its drawing and its fix; `mark` stands before the problem."""
     place = f"{cut(str(problem.where), None)}: " if problem.where else ""
     what = printable(problem.what)
     lines = [paint(place, "bold") + (paint(mark, colour) + what if mark else paint(what, colour))]
@@ -213,7 +209,7 @@ def format_problem(problem: Problem, paint: Paint, *, mark: str = "", colour: st
 
 
 def error_data(error: PlaitError) -> dict[str, Json]:
-    """An error for programs: the first problem, and all of them if there are more."""
+    """An error as JSON: the first problem, and all of them if there are more."""
     data: dict[str, Json] = {"type": type(error).__name__, **problem_data(error.problems[0])}
     names = getattr(error, "names", None) or getattr(error, "missing_variables", None)
     if names:
@@ -238,7 +234,7 @@ def place_data(where: Span | str | None) -> Json:
         return {"file": where.place.source.name, "line": line, "column": column}
     if not where:
         return None
-    # A place without a drawing: what stands there is a value.
+    # A place as text, which has no drawing.
     found = re.fullmatch(r"(.*?)(?::(\d+))?(?::(\d+))?", where, re.DOTALL)
     assert found is not None
     name, *numbers = found.groups()

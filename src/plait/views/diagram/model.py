@@ -1,12 +1,11 @@
-"""Flows as pictures: boxes in layers and arrows between them, as SVG or as text.
+"""Diagrams of flows: nodes in layers and edges between them.
 
-    picture_of    a file → boxes and arrows: the nodes of a graph, the phases of a workflow, tasks
-    laid_out      boxes in layers: as far from the start as the longest way; few crossings
-    as_svg        the picture, drawn
-    as_text       the same for a terminal
+    make_diagram   a file → nodes and edges: of a graph, the phases of a workflow, tasks
+    layout         nodes in layers: as deep as the longest path from the start; few crossings
+    svg, text      modules that draw a diagram
 
-Pictures show what authors wrote (names, conditions, ids of tools) and how often a run was
-there; values of a run are not in them.
+A diagram shows what authors wrote (names, conditions, ids of tools) and how often a run visited a
+node; it has no values of a run.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ NodeShape: TypeAlias = Literal[
 ]
 Style: TypeAlias = Literal["plain", "error"]
 OTHERWISE: Final = "otherwise"
-"""At the arrow without a condition, where others have one."""
+"""The label of an edge without a condition beside edges with one."""
 LABEL: Final = 34
-"""Characters of a condition beside an arrow; all of it is in its tooltip."""
+"""Characters of a label; the tooltip has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,8 @@ class DiagramNode:
     name: str
     sign: NodeShape
     about: str = ""
-    """What it does, in a few words."""
+    """The tool, the shell text or the description."""
     visits: int = 0
-    """How often a run was there."""
     failed: bool = False
 
 
@@ -61,16 +59,16 @@ class Diagram:
     boxes: tuple[DiagramNode, ...]
     arrows: tuple[DiagramEdge, ...] = ()
     is_run: bool = False
-    """It shows the way that a run has taken."""
+    """It shows the visits of a run."""
 
 
 # ── from a document ──────────────────────────────────────────────────────
 
 
 def make_diagram(document: nodes.Node, title: str) -> Diagram:
-    """The picture of a flow file, whatever kind it is of; it need not be without problems.
+    """The diagram of a flow file of any kind, also of one with problems.
 
-    `title`: what the flow is called if it has no name of its own.
+    `title` is for a flow without a name.
     """
     from plait.lang.analysis.names import detect_profile
 
@@ -97,9 +95,9 @@ def _graph(document: nodes.Node, title: str) -> Diagram:
 
 
 def _sign(node: nodes.Node) -> NodeShape:
-    said = _word(node, "type")
-    if said in ("gate", "return", "foreach"):
-        return said  # type: ignore[return-value]  # one of these three
+    kind = _word(node, "type")
+    if kind in ("gate", "return", "foreach"):
+        return kind  # type: ignore[return-value]  # one of these three
     if _has(node, "over"):
         return "foreach"
     action = node.get("action") if isinstance(node, nodes.Mapping) else None
@@ -132,7 +130,7 @@ def _arrows(name: str, node: nodes.Node) -> Iterator[DiagramEdge]:
         yield DiagramEdge(name, to, "on error", "error")
 
 
-SIGNS: Final = {"eq": "=", "ne": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤"}
+OPERATORS: Final = {"eq": "=", "ne": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤"}
 
 
 def _condition(node: nodes.Node | None) -> str:
@@ -147,8 +145,8 @@ def _condition(node: nodes.Node | None) -> str:
             if (inner := node.get("not")) is not None:
                 return f"not ({_condition(inner)})"
             op, value = _word(node, "op") or "eq", node.get("value")
-            said = "" if value is None else f" {json_text(value.data())}"
-            return f"{_word(node, 'path')} {SIGNS.get(op, op)}{said}"
+            operand = "" if value is None else f" {json_text(value.data())}"
+            return f"{_word(node, 'path')} {OPERATORS.get(op, op)}{operand}"
     return str(node.data())
 
 
@@ -179,12 +177,12 @@ def _step(at: int, node: nodes.Node) -> DiagramNode:
 
     name = _word(node, "id") or str(at)
     kind = next((key for key in COMMANDS if _has(node, key)), "step")
-    told = (
+    title = (
         _word(node, "name")
         or _word(node, kind)
         or (str(node.data()) if isinstance(node, nodes.Scalar) else "")
     )
-    return DiagramNode(name, "step", f"{kind}: {_first_line(told)}" if told else kind)
+    return DiagramNode(name, "step", f"{kind}: {_first_line(title)}" if title else kind)
 
 
 def _steps_in(node: nodes.Node) -> str:
@@ -198,7 +196,7 @@ def _steps_in(node: nodes.Node) -> str:
 
 
 def _ensemble(document: nodes.Node, title: str) -> Diagram:
-    """Tasks, and what they are told of each other; one after the other, if nothing is said."""
+    """Tasks, and edges from the tasks in their context; in sequence if there are none."""
     if _word(document, "workflow") == "hierarchical":
         return _manager_diagram(document, title)
     tasks = _tasks(document)
@@ -223,13 +221,13 @@ def _task_box(name: str, node: nodes.Node, over: str | None) -> DiagramNode:
 
 
 def _over(node: nodes.Node) -> str:
-    """What a map goes through: an input, what a task gives, or a list in the file."""
+    """The items of a map: an input, the output of a task, or a list in the file."""
     items = node.get("items") if isinstance(node, nodes.Mapping) else None
     return _word(node, "items") or _word(items, "task") or "a list"
 
 
 def _tasks(document: nodes.Node) -> list[tuple[str, nodes.Node]]:
-    """By the names under which others know them."""
+    """By the names that other tasks use."""
     found = document.get("tasks") if isinstance(document, nodes.Mapping) else None
     if isinstance(found, nodes.Sequence):
         each = enumerate(found.items)
@@ -243,9 +241,7 @@ def _maps(document: nodes.Node) -> Sequence[nodes.Node]:
 
 
 def _map_arrows(node: nodes.Node) -> Iterator[DiagramEdge]:
-    """From the task that makes the items to the one for each of them, and on to what puts them
-    together.
-    """
+    """From the task that makes the items to the task per item, and on to the reduce task."""
     items = node.get("items") if isinstance(node, nodes.Mapping) else None
     for task in _words(node, "task"):
         if (made_by := _word(items, "task")) != "":
@@ -258,7 +254,7 @@ MANAGER: Final = "manager"
 
 
 def _manager_diagram(document: nodes.Node, title: str) -> Diagram:
-    """A manager, and those to whom it may delegate."""
+    """A manager, and the workers to whom it may delegate."""
     agents = dict(_entries(document, "agents"))
     tasks = _tasks(document)
     roles = dict.fromkeys(role for _, node in tasks if (role := _role_in(node, agents)))
@@ -269,7 +265,7 @@ def _manager_diagram(document: nodes.Node, title: str) -> Diagram:
 
 
 def _role_in(task: nodes.Node, agents: Mapping[str, nodes.Node]) -> str:
-    """Who does a task: an agent with a name, or one that stands in the task."""
+    """The role of the agent of a task, which has a name or stands in the task."""
     inline = task.get("agent") if isinstance(task, nodes.Mapping) else None
     return _word(agents.get(_word(task, "agent"), inline), "role")
 
@@ -303,17 +299,15 @@ def _first_line(text: str) -> str:
     return shorten(lines[0], LABEL) if lines else ""
 
 
-# ── the way of a run ─────────────────────────────────────────────────────
+# ── the visits of a run ──────────────────────────────────────────────────
 
 
 Visit: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
-"""A visit: the box, whether that failed, and the number of the edge that was followed, if it was
-recorded.
-"""
+"""A visit: the node, whether it failed, and the number of the edge that followed, if recorded."""
 
 
 def mark_visits(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
-    """The picture with the visits of a run marked, in their order."""
+    """The diagram with the visits of a run, which are in their order."""
     made = list(visits)
     counts: dict[str, int] = {}
     failed = {visit[0] for visit in made if visit[1]}
@@ -336,9 +330,7 @@ def mark_visits(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
 
 
 def mark_tasks(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
-    """The same for tasks: they have no order but what they need, and an arrow to what was done was
-    taken.
-    """
+    """The same for tasks, which have no order: an edge to a task that was done was taken."""
     marked = mark_visits(picture, visits)
     done = {box.name: box.visits for box in marked.boxes}
     arrows = tuple(
@@ -348,7 +340,7 @@ def mark_tasks(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
 
 
 def task_visits(journal: Journal) -> list[Visit]:
-    """What was done of an ensemble: by tasks, and by those to whom a manager delegated."""
+    """The tasks of an ensemble that have ended, and the work that a manager delegated."""
     ended: dict[str, Visit] = {}
     for stamped in journal.events():
         match stamped.event:
@@ -359,7 +351,7 @@ def task_visits(journal: Journal) -> list[Visit]:
 
 
 def _task_at(path: str, title: str) -> str | None:
-    """The box of a step of an ensemble, if it has one."""
+    """The node of a step of an ensemble, if it has one."""
     above, _, name = path.rpartition("/")
     kind, _, key = name.partition(":")
     match kind:
@@ -402,9 +394,7 @@ def _by_start(arrows: Sequence[DiagramEdge]) -> dict[str, list[tuple[int, Diagra
 
 
 def _arrow_taken(leaving: Sequence[tuple[int, DiagramEdge]], visit: Visit, to: str) -> int | None:
-    """The arrow by which a visit was left: that of its edge or its error, or the first that leads
-    there.
-    """
+    """The edge that followed a visit: by its number, else the first one that leads there."""
     edges = [(at, arrow) for at, arrow in leaving if arrow.style == "plain"]
     number = visit[2] if len(visit) == 3 else None
     if number is not None and 0 < number <= len(edges) and edges[number - 1][1].to == to:
@@ -417,27 +407,25 @@ def _arrow_taken(leaving: Sequence[tuple[int, DiagramEdge]], visit: Visit, to: s
 # ── layout ───────────────────────────────────────────────────────────────
 
 ROUNDS: Final = 8
-"""So often the layers are put in a better order."""
+"""How often the order of the layers is improved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layers from the top, each from the left; names of boxes, and of bends where an arrow
-    passes.
-    """
+    """Layers from the top, each from the left: names of nodes, and of bends of edges."""
 
     layers: tuple[tuple[str, ...], ...]
     ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By the number of an arrow: what it passes, both ends included."""
+    """By the number of an edge: the nodes and bends that it passes, both ends included."""
     back: frozenset[int] = frozenset()
-    """The arrows that lead back up."""
+    """The edges that lead back up."""
 
 
 def layout(picture: Diagram) -> Layout:
     names = [box.name for box in picture.boxes]
     back = _leading_back(names, picture.arrows)
     forward = [(at, one) for at, one in enumerate(picture.arrows) if at not in back]
-    # What is written at an arrow has a layer of its own to stand in.
+    # A label needs a layer between the nodes.
     depth = _depths(names, [(one.start, one.to, 2 if one.label else 1) for _, one in forward])
     layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for name in names:
@@ -452,14 +440,14 @@ def layout(picture: Diagram) -> Layout:
 
 
 def _leading_back(names: Sequence[str], arrows: Sequence[DiagramEdge]) -> frozenset[int]:
-    """The arrows that close a circle, found from the first box on."""
+    """The edges that close a cycle, searched from the first node."""
     leaving: dict[str, list[int]] = {name: [] for name in names}
     for at, arrow in enumerate(arrows):
         leaving[arrow.start].append(at)
     back: set[int] = set()
     seen: set[str] = set()
     for first in names:
-        # By hand, not by recursion: a graph may be a thousand nodes long.
+        # Without recursion: a graph may have a path of a thousand nodes.
         path: list[tuple[str, Iterator[int]]] = (
             [] if first in seen else [(first, iter(leaving[first]))]
         )
@@ -481,7 +469,7 @@ def _leading_back(names: Sequence[str], arrows: Sequence[DiagramEdge]) -> frozen
 
 
 def _depths(names: Sequence[str], pairs: Sequence[tuple[str, str, int]]) -> dict[str, int]:
-    """How long the longest way to each is."""
+    """The length of the longest path to each node."""
     depth = dict.fromkeys(names, 0)
     waits = dict.fromkeys(names, 0)
     leaving: dict[str, list[tuple[str, int]]] = {name: [] for name in names}
@@ -502,15 +490,15 @@ def _depths(names: Sequence[str], pairs: Sequence[tuple[str, str, int]]) -> dict
 def _with_few_crossings(
     layers: list[list[str]], ways: Mapping[int, tuple[str, ...]]
 ) -> list[list[str]]:
-    """Each where the middle of its neighbours is, downwards and upwards in turn."""
+    """Order each layer by the mean position of the neighbours, downwards and upwards in turn."""
     above: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     for way in ways.values():
         for one, other in pairwise(way):
             below.setdefault(one, []).append(other)
             above.setdefault(other, []).append(one)
-    for turn in range(ROUNDS):
-        down = turn % 2 == 0
+    for number in range(ROUNDS):
+        down = number % 2 == 0
         order = range(1, len(layers)) if down else range(len(layers) - 2, -1, -1)
         for level in order:
             beside = layers[level - 1 if down else level + 1]

@@ -1,11 +1,10 @@
-"""A picture as lines for a terminal: each box once, its arrows below it, in the order of the
-layers.
+"""A diagram as lines: each node once, in the order of the layers, with its edges below it.
 
     ● draft            tool demo/write                3 visits
       ├─ state.ok = true ──▶ send
       └─ otherwise ──▶ draft ↑
 
-An arrow that leads back up is marked; where a run was, the sign of the box is filled.
+An edge that leads back up is marked; the sign of a node that a run has visited is filled.
 """
 
 from __future__ import annotations
