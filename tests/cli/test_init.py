@@ -69,7 +69,7 @@ def test_init_writes_over_nothing_and_names_all_that_is_there(here: Path, capsys
 def test_init_does_not_bring_trust_to_files_that_were_there(here: Path, capsys: Capsys) -> None:
     (here / ".env").write_text("A=1\n")
     assert main(["init"]) == 0
-    assert f"so look at them, then type:  plait trust {here}\n" in capsys.readouterr().out
+    assert f"look at them, then trust it:  plait trust {here}\n" in capsys.readouterr().out
     assert main(["call", "hello"]) == 3
 
 

@@ -258,7 +258,7 @@ nodes:
     assert "hunter2" not in svg
     refused = place.plait("graph", "flow.yaml", "--svg", "no/such/folder.svg")
     assert refused.returncode == 2
-    assert "the picture cannot be written" in refused.stderr
+    assert "the diagram cannot be written" in refused.stderr
 
 
 def test_the_head_of_an_arrow_has_the_colour_of_its_line() -> None:

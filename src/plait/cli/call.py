@@ -50,9 +50,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would run, and run nothing"
     )
-    parser.add_argument(
-        "--trust", action="store_true", help="trust the project first, and whatever it brings"
-    )
+    parser.add_argument("--trust", action="store_true", help="trust the project first")
     parser.add_argument("--timeout", metavar="S", help="end the tool after so many seconds")
     parser.add_argument(
         "--allow-env",

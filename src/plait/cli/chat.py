@@ -14,7 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from plait.agents.turns import tool_call_title
-from plait.cli.project import add_project
+from plait.app import runs as flows
+from plait.app.flow_source import CHAT
+from plait.cli.project import add_project, require_folder
+from plait.cli.run import parse_inputs
 from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, TextIO
@@ -24,6 +27,8 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord
 from plait.engine.limits import Limits
 from plait.engine.outcome import Failure
+from plait.program.chat import Chat
+from plait.program.program import DirectiveProgram
 from plait.views.chat import ChatView
 from plait.views.format import one_line
 from plait.views.summary import Result
@@ -56,10 +61,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import runs as flows
-    from plait.cli.project import require_folder
-    from plait.cli.run import parse_inputs
-
     require_folder(options.project)
     if options.inputs == "-":
         raise InputError(
@@ -104,10 +105,6 @@ class ChatTerminal:
         Limits of time and depth, and the default limit of turns, hold for each answer: the person
         takes time, too.
         """
-        from plait.app.flow_source import CHAT
-        from plait.program.chat import Chat
-        from plait.program.program import DirectiveProgram
-
         program = loaded.program
         if not isinstance(program, DirectiveProgram):
             fix = "name a Markdown file, or run this one: plait run"

@@ -7,12 +7,14 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from plait.app.file_check import findings_around
 from plait.cli.arguments import require_choice
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Span
 from plait.core.values import Json
 from plait.lang.check import FILE_KINDS, check_file, flow_files
 from plait.lang.findings import Finding, Severity
+from plait.template.profiles import profile_named
 from plait.views.format import pluralize
 from plait.views.terminal import Paint, format_problem, paint_for, problem_data, write_json
 
@@ -50,9 +52,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app.file_check import findings_around
-    from plait.template.profiles import profile_named
-
     form = require_choice("format", "json" if options.json else options.format, FORMATS)
     profile = None if options.profile is None else profile_named(options.profile).name
     names = [name.strip() for name in options.values_names.split(",") if name.strip()]

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 
 from plait.cli.values import add_values, parse_values, read_template_text
+from plait.core import documents
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Source
 from plait.lang.analysis.explain import Explanation, TextField, explain
 from plait.lang.analysis.names import BuiltinName, detect_profile
 from plait.lang.analysis.scopes import STEP_LISTS, TemplateField, find_templates
+from plait.lang.directive.read import directive_document
 from plait.scope import Scope
 from plait.template.profiles import profile_named
 from plait.views.explanation import explanation_json, render_explanation
@@ -93,8 +95,8 @@ def _file(
     path: str, wanted: str | None, profile: str | None, scope: Scope
 ) -> Iterator[Explanation]:
     document = _document(path)
-    said = profile or ("directive" if path.endswith(MARKDOWN) else None)
-    profile = profile_named(said).name if said else detect_profile(document)
+    named = profile or ("directive" if path.endswith(MARKDOWN) else None)
+    profile = profile_named(named).name if named else detect_profile(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows"
         raise InputError(what, path, "say what it is: --profile workflow", code="no-profile")
@@ -119,10 +121,7 @@ MARKDOWN: Final = (".md", ".markdown")
 
 def _document(path: str) -> Node:
     if path.endswith(MARKDOWN):
-        from plait.lang.directive.read import directive_document
-
         return directive_document(path)
-    from plait.core import documents
 
     return documents.load(path)
 

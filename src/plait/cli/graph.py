@@ -1,12 +1,13 @@
 """`plait graph`: draw a flow: a graph, the phases of a workflow, the tasks of an ensemble.
 
-It prints lines, or writes a picture with `--svg`.  `--run` marks the visits of a run.
+It prints lines, or writes SVG with `--svg`.  `--run` marks the visits of a run.
 """
 
 from __future__ import annotations
 
 import sys
 
+from plait.app import runs as flows
 from plait.cli.project import add_project
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -30,10 +31,8 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="the flow; with --run that of the run"
     )
-    parser.add_argument("--svg", metavar="OUT", help="write a picture there; - is standard output")
-    parser.add_argument(
-        "--run", metavar="RUN", help="mark the way that a run took: its id, or last"
-    )
+    parser.add_argument("--svg", metavar="OUT", help="write it as SVG; - is standard output")
+    parser.add_argument("--run", metavar="RUN", help="mark the visits of a run: its id, or last")
     add_project(parser, lockable=False)
 
 
@@ -63,8 +62,6 @@ def _diagram(options: argparse.Namespace) -> Diagram:
 
 
 def _run_diagram(options: argparse.Namespace) -> Diagram:
-    from plait.app import runs as flows
-
     runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
     with runs.open(name, write=False) as opened:
         if not options.file:
@@ -79,7 +76,7 @@ def _write(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise InputError(
-            f"the picture cannot be written: {error.strerror}",
+            f"the diagram cannot be written: {error.strerror}",
             path,
             "name another place",
             code="cannot-write",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 
+from plait.app.toolbox import toolbox
 from plait.cli.arguments import require_choice
+from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
 from plait.cli.trust_prompt import trust_new_files
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.tools.trust.decisions import project_files as files_to_trust
 
 if TYPE_CHECKING:
     import argparse
@@ -36,10 +39,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app.toolbox import toolbox
-    from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
-    from plait.tools.trust.decisions import project_files as files_to_trust
-
     files = project_files(require_choice("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)
     _make(root)
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if first is None:
         print("you made it, so it is trusted here")
     else:
-        print(f"this folder brought other files along, so look at them, then type:  {first}")
+        print(f"this folder had other files; look at them, then trust it:  {first}")
     print("next:")
     for command in _next(options.folder, flow=list(files)[-1]):
         print(f"  {command}")

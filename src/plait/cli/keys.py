@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import sys
+from getpass import getpass
 
+from plait.app.toolbox import toolbox
 from plait.cli.arguments import require_choice
 from plait.cli.trust_prompt import is_interactive
 from plait.cli.values import file_text, read_json
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.values import Json
+from plait.core.values import Json, Secret
+from plait.tools.trust.decisions import KeyFolder
+from plait.tools.trust.keys import rotate
 from plait.tools.trust.signatures import ROTATION, key_fingerprint
 from plait.views.terminal import (
     cut,
@@ -47,24 +52,22 @@ DEFAULT_KEY: Final = "signing"
 _SHORTEST_PREFIX: Final = 8
 
 
-def signer_label(verdict: TrustDecision, store: TrustStore) -> str:
+def signer_label(decision: TrustDecision, store: TrustStore) -> str:
     """Who signed a file, in a word or two."""
-    if verdict.by == "manifest":
+    if decision.by == "manifest":
         return "plait"
-    if verdict.by == "signature" and verdict.fingerprint is not None:
-        key = store.key(verdict.fingerprint)
-        signer = "you" if key is not None and key.origin == OWN_KEY else verdict.owner
-        return f"{signer} ({verdict.fingerprint[:4]}…)"
-    if not verdict.allowed and not verdict.askable:
-        return verdict.code
-    if verdict.signature is not None:
-        return f"unknown ({verdict.signature.fingerprint[:4]}…)"
-    return "—" if verdict.allowed else "— (not trusted)"
+    if decision.by == "signature" and decision.fingerprint is not None:
+        key = store.key(decision.fingerprint)
+        signer = "you" if key is not None and key.origin == OWN_KEY else decision.owner
+        return f"{signer} ({decision.fingerprint[:4]}…)"
+    if not decision.allowed and not decision.askable:
+        return decision.code
+    if decision.signature is not None:
+        return f"unknown ({decision.signature.fingerprint[:4]}…)"
+    return "—" if decision.allowed else "— (not trusted)"
 
 
 def key_folder(store: TrustStore) -> KeyFolder:
-    from plait.tools.trust.decisions import KeyFolder
-
     return KeyFolder(os.path.dirname(store.root))
 
 
@@ -79,10 +82,6 @@ def open_key(folder: KeyFolder, name: str) -> PrivateKey:
 
 
 def ask_passphrase(prompt: str) -> Secret:
-    from getpass import getpass
-
-    from plait.core.values import Secret
-
     return Secret(getpass(prompt, stream=sys.stderr))
 
 
@@ -134,8 +133,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app.toolbox import toolbox
-
     action = require_choice("action", options.action, ACTIONS)
     if action in _NAMED and options.name is None:
         raise InputError(
@@ -257,8 +254,6 @@ def _choose_passphrase() -> Secret | None:
 
 
 def _login() -> str:
-    import pwd
-
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -278,8 +273,6 @@ def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
 
 def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
     """Print the statement to standard output: all who trust the old key need it."""
-    from plait.tools.trust.keys import rotate
-
     name = options.name or DEFAULT_KEY
     was_interrupted = folder.rotation(name) is not None
     rotated = rotate(

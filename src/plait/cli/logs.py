@@ -1,9 +1,10 @@
-"""`plait logs`: what the steps of a run printed and its agents said, in the order of their ends."""
+"""`plait logs`: the output of the steps of a run and the text of its agents."""
 
 from __future__ import annotations
 
 import sys
 
+from plait.app import runs as flows
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.views.format import json_line, write_lines
@@ -32,8 +33,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import runs as flows
-
     require_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
+from plait.app import runs as flows
 from plait.cli.arguments import whole_number
 from plait.cli.project import require_folder
 from plait.cli.run import (
@@ -62,8 +63,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import runs as flows
-
     load_all()
     require_folder(options.project)
     inputs = parse_inputs(options.inputs, options.input)

@@ -7,17 +7,24 @@ ends Plait.  The exit code of a stopped run is 128 plus the signal.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread, current_thread, main_thread
 
+from plait.app import runs as flows
+from plait.app.runs import Options, RunObservers
+from plait.app.toolbox import toolbox, warm_up
 from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder, trust_project
 from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
+from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
@@ -94,11 +101,6 @@ def add_watching(parser: Parser) -> None:
 
 def load_all() -> None:
     """Load the modules of a run while the guardian starts; then turn the garbage collector on."""
-    import gc
-
-    from plait.app import runs as flows
-    from plait.app.toolbox import warm_up
-
     warm_up()
     flows.load_all()
     gc.freeze()
@@ -106,14 +108,10 @@ def load_all() -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import runs as flows
-
     load_all()
     require_folder(options.project)
     wanted = _options(options)
     if options.trust:
-        from plait.app.toolbox import toolbox
-
         trust_project(toolbox(options.project or flows.project_of_file(options.file)).trust)
     if options.prompt_only:
         return _show_prompt(options, wanted)
@@ -126,8 +124,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
-    from plait.app import runs as flows
-
     filled = flows.directive_prompt(options.file, wanted, project=options.project)
     print(json_line(filled.record()) if options.json else filled.body)
     return 0
@@ -157,8 +153,6 @@ class RunCommand(Protocol):
 
 def run_with_view(work: RunCommand, view: View) -> int:
     """Execute a run and show it; returns the exit code."""
-    from plait.app.runs import RunObservers
-
     stop = StopSignal()
     observers = RunObservers([view.watch], stop, _asking(view) if is_interactive() else None)
     with view, stopping_by_signal(stop, view):
@@ -178,9 +172,6 @@ def _asking(view: View) -> AskTrust:
 @contextmanager
 def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
     """Inside it, signals ask the run to stop; yields the list of signals received."""
-    from queue import SimpleQueue
-    from threading import Thread, current_thread, main_thread
-
     heard: list[int] = []
     if current_thread() is not main_thread():
         yield heard  # only the main thread gets signals
@@ -226,8 +217,6 @@ def _leave_at_once(number: int) -> None:
 
 
 def _options(options: argparse.Namespace) -> Options:
-    from plait.app.runs import Options
-
     return Options(
         inputs=parse_inputs(options.inputs, options.input),
         strict=True if options.strict else None,
@@ -263,6 +252,5 @@ def _inputs_of_file(path: str) -> dict[str, Json]:
     text = read_template_text("-") if path == "-" else file_text(path)
     if not path.endswith((".yaml", ".yml")):
         return require_mapping(read_json(text, place), place)
-    from plait.core.documents import parse
 
     return require_mapping(parse(text, path).data(), place)

@@ -6,6 +6,8 @@ import shlex
 import sys
 import time
 
+from plait.app import runs as flows
+from plait.app.toolbox import project_root
 from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
@@ -30,9 +32,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import runs as flows
-    from plait.app.toolbox import project_root
-
     require_folder(options.project)
     summaries = flows.flow_runs(options.project, whole_number("--limit", options.limit))
     if options.json:

@@ -49,7 +49,7 @@ if __name__ == "__main__":
 FUNCTION: Final = '''\
 """Greet somebody, in the process of Plait itself: quick, with Plait's own Python and modules."""
 
-from plait.core.hints import Any
+from typing import Any
 
 __version__ = "0.1.0"
 __tool_type__ = "python"
@@ -226,18 +226,18 @@ nodes:
   greet:
     tool: hello
     params: {name: "${inputs.name}"}
-    assign: {said: "${result.greeting}"}
+    assign: {greeting: "${result.greeting}"}
     next: look
 
   look:
     type: gate
     next:
-      - {to: done, when: {path: state.said, op: contains, value: Hello}}
+      - {to: done, when: {path: state.greeting, op: contains, value: Hello}}
       - to: greet
 
   done:
     type: return
-    output: ${state.said}
+    output: ${state.greeting}
 """
 
 DIRECTIVE: Final = """\

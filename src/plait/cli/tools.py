@@ -9,12 +9,15 @@ plait tools lock                   write plait.lock: the digest of each file of 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.cli.arguments import require_choice
 from plait.cli.keys import signer_label
 from plait.cli.project import add_project, load_toolbox
+from plait.cli.scaffold import new_tool
+from plait.cli.sign import replace_file
 from plait.core.errors import InputError, PlaitError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
@@ -22,6 +25,8 @@ from plait.core.values import Json, json_text
 from plait.tools.headers import NO_HEADER
 from plait.tools.rules import check_pairs, short_id
 from plait.tools.spaces import Space, Spaces
+from plait.tools.trust.decisions import Lockfile
+from plait.tools.trust.lockfile import LOCK
 from plait.views.format import pluralize
 from plait.views.terminal import (
     Paint,
@@ -87,8 +92,6 @@ def run(options: argparse.Namespace) -> int:
         case "lock":
             _lock(tools)
         case _:
-            from plait.cli.scaffold import new_tool
-
             new_tool(tools, options.name, options.runtime)
     return 0
 
@@ -106,7 +109,7 @@ class Row:
     """The file; the folder of the tools if it is not known which file is meant."""
     shadowed_by: str | None
     item: ToolFile | None = None
-    verdict: TrustDecision | None = None
+    decision: TrustDecision | None = None
     error: PlaitError | None = None
 
     @property
@@ -137,23 +140,23 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
             return None
         path = found.path
         item = tools.chains.items.get(found)
-        verdict = tools.trust.decide(item)
+        decision = tools.trust.decide(item)
         if shadowed_by is None:
             tools.chains.get(item_id)  # finds cycles and missing executors
-        return Row(item_id, space, path, shadowed_by, item, verdict)
+        return Row(item_id, space, path, shadowed_by, item, decision)
     except PlaitError as error:
         if error.code == NO_HEADER:
             return None  # a file beside a tool
         return Row(item_id, space, path, shadowed_by, error=error)
 
 
-def listing_exit_code(judged: Iterable[Row]) -> int:
-    return UNREADABLE if any(row.error is not None for row in judged) else 0
+def listing_exit_code(checked: Iterable[Row]) -> int:
+    return UNREADABLE if any(row.error is not None for row in checked) else 0
 
 
-def report_broken(judged: Iterable[Row]) -> None:
+def report_broken(checked: Iterable[Row]) -> None:
     """Say on standard error why the exit code is not 0."""
-    if broken := [row.id for row in judged if row.error is not None]:
+    if broken := [row.id for row in checked if row.error is not None]:
         print(
             f"{pluralize(len(broken), 'tool')} cannot be used: {printable(format_names(broken))}",
             file=sys.stderr,
@@ -178,7 +181,7 @@ def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
     if hidden := len(all_rows) - len(shown):
         print(paint(f"and {hidden} runtimes: plait tools --all", "dim"))
     if untrusted := [
-        row for row in shown if row.verdict and row.verdict.askable and not row.verdict.allowed
+        row for row in shown if row.decision and row.decision.askable and not row.decision.allowed
     ]:
         count = "1 tool does" if len(untrusted) == 1 else f"{len(untrusted)} tools do"
         command = f"plait trust {_quote_path(tools.trust.project or '.')}"
@@ -189,16 +192,16 @@ def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
 def _cells(row: Row, store: TrustStore) -> tuple[str, str, str, str, str]:
     item = row.item
     space = row.space.label + (" (shadowed)" if row.shadowed_by else "")
-    if item is None or row.verdict is None:
+    if item is None or row.decision is None:
         what = row.error.what if row.error else ""
         return row.id, space, "—", "—", f"cannot be used: {what}"
     runtime = short_id(item.header.executor_id or "—")
-    return row.id, space, runtime, signer_label(row.verdict, store), item.header.description or "—"
+    return row.id, space, runtime, signer_label(row.decision, store), item.header.description or "—"
 
 
 def _colour(row: Row) -> str:
-    if row.error is not None or (row.verdict is not None and not row.verdict.allowed):
-        return "yellow" if row.verdict is not None and row.verdict.askable else "red"
+    if row.error is not None or (row.decision is not None and not row.decision.allowed):
+        return "yellow" if row.decision is not None and row.decision.askable else "red"
     return "dim" if row.shadowed_by else ""
 
 
@@ -209,7 +212,7 @@ def _record(row: Row) -> Json:
         "path": row.path,
         "shadowed_by": row.shadowed_by,
     }
-    if row.item is None or row.verdict is None:
+    if row.item is None or row.decision is None:
         return {**record, "error": error_data(row.error) if row.error else None}
     header = row.item.header
     return {
@@ -219,7 +222,7 @@ def _record(row: Row) -> Json:
         "version": header.version,
         "description": header.description,
         "parameters": header.config_schema and dict(header.config_schema),
-        "trust": row.verdict.record(),
+        "trust": row.decision.record(),
     }
 
 
@@ -228,15 +231,15 @@ def _record(row: Row) -> Json:
 
 def _show(tools: Toolbox, item_id: str, *, as_json: bool) -> None:
     chain = tools.chains.get(item_id)
-    verdicts = [tools.trust.decide(item) for item in chain.elements]
+    decisions = [tools.trust.decide(item) for item in chain.elements]
     answering = tools.spaces.find(item_id)
     hidden = tools.spaces.find_shadowed(answering) if answering else ()
     if as_json:
-        write_json(_chain_record(chain, verdicts, hidden))
+        write_json(_chain_record(chain, decisions, hidden))
         return
     paint = paint_for(sys.stdout)
     columns = width(sys.stdout)
-    for line in _render_chain(chain, verdicts, tools.trust.store, paint):
+    for line in _render_chain(chain, decisions, tools.trust.store, paint):
         print(line)
     print()
     for label, text in _facts(chain, hidden):
@@ -244,18 +247,18 @@ def _show(tools: Toolbox, item_id: str, *, as_json: bool) -> None:
 
 
 def _render_chain(
-    chain: Chain, verdicts: Sequence[TrustDecision], store: TrustStore, paint: Paint
+    chain: Chain, decisions: Sequence[TrustDecision], store: TrustStore, paint: Paint
 ) -> Iterator[str]:
     """The chain as a tree: each element with its version, its space and its trust."""
-    for depth, (item, verdict) in enumerate(zip(chain.elements, verdicts, strict=True)):
+    for depth, (item, decision) in enumerate(zip(chain.elements, decisions, strict=True)):
         branch = "   " * (depth - 1) + "└─ " if depth else ""
         version = item.header.version or "no version"
         reason = (
-            f"signed by {signer_label(verdict, store)}"
-            if verdict.by == "signature"
-            else verdict.why
+            f"signed by {signer_label(decision, store)}"
+            if decision.by == "signature"
+            else decision.why
         )
-        trusted = paint(printable(reason), "green" if verdict.allowed else "red")
+        trusted = paint(printable(reason), "green" if decision.allowed else "red")
         yield f"{branch}{paint(printable(item.id), 'bold')}  {printable(version)}, {item.space}: {trusted}"
     depth = len(chain.elements)
     yield f"{'   ' * (depth - 1)}└─ {chain.primitive}  built in"
@@ -314,7 +317,7 @@ def sample_params(schema: Mapping[str, Json] | None) -> str:
 
 
 def _chain_record(
-    chain: Chain, verdicts: Sequence[TrustDecision], hidden: Sequence[ToolLocation]
+    chain: Chain, decisions: Sequence[TrustDecision], hidden: Sequence[ToolLocation]
 ) -> Json:
     tool = chain.tool
     return {
@@ -327,9 +330,9 @@ def _chain_record(
                 "version": item.header.version,
                 "path": item.path,
                 "digest": item.digest,
-                **verdict.record(),
+                **decision.record(),
             }
-            for item, verdict in zip(chain.elements, verdicts, strict=True)
+            for item, decision in zip(chain.elements, decisions, strict=True)
         ],
         "primitive": chain.primitive,
         "pairs": [pair.record() for pair in check_pairs(chain)],
@@ -341,10 +344,6 @@ def _chain_record(
 
 
 def _lock(tools: Toolbox) -> None:
-    from plait.cli.sign import replace_file
-    from plait.tools.trust.decisions import Lockfile
-    from plait.tools.trust.lockfile import LOCK
-
     project = tools.trust.project or os.getcwd()
     lock = Lockfile.of(project)
     if not lock.files:
@@ -361,6 +360,4 @@ def _lock(tools: Toolbox) -> None:
 
 
 def _quote_path(path: str) -> str:
-    import shlex
-
     return shlex.quote(os.path.normpath(path))

@@ -19,13 +19,17 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from plait.app import takeover
+from plait.app.toolbox import approve_mcp, inspect_mcp_tool, toolbox
 from plait.cli.keys import add_key, key_state
-from plait.cli.project import add_project, load_toolbox
+from plait.cli.project import add_project, load_toolbox, require_folder
 from plait.cli.trust_prompt import confirm, is_interactive
 from plait.cli.values import read_json, require_mapping
 from plait.core.errors import InputError, PlaitError, TrustError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
+from plait.tools.call import prepare
+from plait.tools.invocation import McpCall
 from plait.tools.spaces import normalize_id
 from plait.tools.trust.decisions import project_files
 from plait.views.format import pluralize
@@ -102,8 +106,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _trust(folder: str) -> None:
-    from plait.app.toolbox import toolbox
-
     if not os.path.isdir(folder):
         guess = closest_name(folder, ACTIONS)
         meant = f"did you mean 'plait trust {guess}'? " if guess else ""
@@ -113,8 +115,8 @@ def _trust(folder: str) -> None:
             code="no-directory",
         )
     tools = toolbox(folder)
-    brings = project_files(tools.trust.project or folder)
-    if not brings:
+    files = project_files(tools.trust.project or folder)
+    if not files:
         raise InputError(
             "this folder has no files that need trust",
             os.path.realpath(folder),
@@ -123,10 +125,10 @@ def _trust(folder: str) -> None:
         )
     tools.trust.trust_project(origin="plait trust")
     print(f"trusted: {printable(tools.trust.project or folder)}")
-    for path in brings[:50]:
+    for path in files[:50]:
         print(f"  {printable(path)}")
-    if len(brings) > 50:
-        print(f"  … and {len(brings) - 50} more")
+    if len(files) > 50:
+        print(f"  … and {len(files) - 50} more")
     if not tools.trust.project_trusted:
         print(
             "but this project requires signatures (trust: signed): trust its signer with plait "
@@ -149,11 +151,11 @@ def _remove(tools: Toolbox, folder: str) -> None:
 def _status(tools: Toolbox, *, as_json: bool) -> None:
     trust = tools.trust
     here = trust.project or os.getcwd()
-    brings, projects, keys = project_files(here), trust.store.projects(), trust.store.keys()
+    files, projects, keys = project_files(here), trust.store.projects(), trust.store.keys()
     if as_json:
         write_json(
             {
-                "project": {"root": here, "trusted": trust.project_trusted, "brings": list(brings)},
+                "project": {"root": here, "trusted": trust.project_trusted, "files": list(files)},
                 "projects": [
                     {"root": it.root, "trusted": it.trusted, "origin": it.origin} for it in projects
                 ],
@@ -162,7 +164,7 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
         )
         return
     paint = paint_for(sys.stdout)
-    if not brings:
+    if not files:
         state = "has no files that need trust"
     elif trust.project_trusted:
         state = paint("trusted", "green")
@@ -173,8 +175,8 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
         )
     else:
         command = f"plait trust {shlex.quote(here)}"
-        files = pluralize(len(brings), "file")
-        state = f"{paint('not trusted', 'yellow')}; it has {files}; trust it: {command}"
+        count = pluralize(len(files), "file")
+        state = f"{paint('not trusted', 'yellow')}; it has {count}; trust it: {command}"
     print(f"{paint('here', 'bold')}  {cut(here, None)}: {state}")
     print(paint("projects", "bold"))
     for project in projects:
@@ -203,9 +205,6 @@ def _reset(tools: Toolbox, item_id: str) -> None:
 
 def _take_over(run: str, project: str | None) -> int:
     """Show a run of another person and take it over; at a terminal, only after a yes."""
-    from plait.app import takeover
-    from plait.cli.project import require_folder
-
     require_folder(project)
     found = takeover.look_at(run, project)
     began_in = os.path.realpath(found.began_in) if os.path.isabs(found.began_in) else found.project
@@ -232,8 +231,6 @@ def _params(written: str | None) -> dict[str, Json]:
 
 def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]) -> int:
     """Show a tool as its server describes it, and approve it; at a terminal, only after a yes."""
-    from plait.app.toolbox import approve_mcp, inspect_mcp_tool
-
     found = _mcp_calls(tools, server, tool, params)
     refused = False
     for item_id, (call, address) in found.items():
@@ -293,9 +290,6 @@ def _prepare_mcp_calls(
     tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
 ) -> Iterator[tuple[PreparedCall, McpCall]]:
     """Every tool that calls an MCP server; errors of other tools are added to `refused`."""
-    from plait.tools.call import prepare
-    from plait.tools.invocation import McpCall
-
     for item_id in sorted(tools.spaces.ids()):
         try:
             if tools.chains.get(item_id).primitive != "core/primitives/mcp":

@@ -11,6 +11,8 @@ from plait.cli.tools import Row, listing_exit_code, rows
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
+from plait.tools.call import find_refused_files
+from plait.tools.trust.decisions import Lockfile
 from plait.views.format import sign, state_colour
 from plait.views.terminal import cut, error_data, paint_for, show_error, write_json
 
@@ -38,25 +40,23 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     tools = load_toolbox(options)
-    judged = _select_rows(tools, options.items)
-    unlocked = _lockfile_differences(tools, judged) if options.locked and not options.items else []
+    checked = _select_rows(tools, options.items)
+    unlocked = _lockfile_differences(tools, checked) if options.locked and not options.items else []
     if options.json:
-        write_json([*(_record(row) for row in judged), *unlocked])
+        write_json([*(_record(row) for row in checked), *unlocked])
     else:
-        _show(judged, in_full=bool(options.items))
+        _show(checked, in_full=bool(options.items))
         for record in unlocked:
             print(
                 f"{paint_for(sys.stdout)(sign('failed'), 'red')} {cut(record['path'], None)}: {record['why']}"
             )
-    return REFUSED if unlocked else _status(judged)
+    return REFUSED if unlocked else _status(checked)
 
 
-def _lockfile_differences(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
+def _lockfile_differences(tools: Toolbox, checked: list[Row]) -> list[dict[str, Json]]:
     """Files without a row that differ from the lockfile: they are not tools, or are missing."""
-    from plait.tools.trust.decisions import Lockfile
-
     project = tools.trust.project or os.getcwd()
-    shown = {row.path for row in judged}
+    shown = {row.path for row in checked}
     differing = Lockfile.read(project).differences(Lockfile.of(project))
     places = ((os.path.join(project, ".ai", path), why) for path, why in differing)
     return [
@@ -74,38 +74,37 @@ def _select_rows(tools: Toolbox, given: list[str]) -> list[Row]:
 
 def _with_folder(tools: Toolbox, row: Row) -> Row:
     """The row of a tool, refused if a file beside it is refused."""
-    verdict = row.verdict
-    if verdict is None or not verdict.allowed or row.shadowed_by is not None or row.runtime:
+    decision = row.decision
+    if decision is None or not decision.allowed or row.shadowed_by is not None or row.runtime:
         return row
-    from plait.tools.call import find_refused_files
 
     try:
         refused = find_refused_files(tools, row.id)
     except PlaitError as error:
-        return replace(row, verdict=None, error=error)
+        return replace(row, decision=None, error=error)
     if not refused:
         return row
     why = "; ".join(f"{os.path.basename(one.item.path)} beside it: {one.why}" for one in refused)
-    return replace(row, verdict=replace(refused[0], item=verdict.item, why=why))
+    return replace(row, decision=replace(refused[0], item=decision.item, why=why))
 
 
-def _show(judged: list[Row], *, in_full: bool) -> None:
+def _show(checked: list[Row], *, in_full: bool) -> None:
     """One line each; tools of the installation are only counted, unless they have a problem."""
     paint = paint_for(sys.stdout)
     installed = 0
-    for row in judged:
-        if row.verdict is None:
+    for row in checked:
+        if row.decision is None:
             print(f"{paint(sign('failed'), 'red')} {row.id}  {row.space}: cannot be used")
             if row.error is not None:
                 show_error(row.error)
-        elif row.verdict.by == "manifest" and not in_full:
+        elif row.decision.by == "manifest" and not in_full:
             installed += 1
         else:
-            state = "done" if row.verdict.allowed else "failed"
+            state = "done" if row.decision.allowed else "failed"
             mark = paint(sign(state), state_colour(state))
-            print(f"{mark} {row.id}  {row.space}: {cut(row.verdict.why, None)}")
-            if not row.verdict.allowed and row.verdict.fix:
-                print(f"  fix: {cut(row.verdict.fix, None)}")
+            print(f"{mark} {row.id}  {row.space}: {cut(row.decision.why, None)}")
+            if not row.decision.allowed and row.decision.fix:
+                print(f"  fix: {cut(row.decision.fix, None)}")
     if installed:
         print(
             f"{paint(sign('done'), 'green')} {installed} files of the installation are as they were "
@@ -113,14 +112,14 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
         )
 
 
-def _status(judged: list[Row]) -> int:
-    if any(row.verdict is not None and not row.verdict.allowed for row in judged):
+def _status(checked: list[Row]) -> int:
+    if any(row.decision is not None and not row.decision.allowed for row in checked):
         return REFUSED
-    return listing_exit_code(judged)
+    return listing_exit_code(checked)
 
 
 def _record(row: Row) -> Json:
-    if row.verdict is None:
+    if row.decision is None:
         return {
             "item_id": row.id,
             "path": row.path,
@@ -128,7 +127,7 @@ def _record(row: Row) -> Json:
         }
     return {
         "path": row.path,
-        "fix": row.verdict.fix or None,
-        "code": row.verdict.code or None,
-        **row.verdict.record(),
+        "fix": row.decision.fix or None,
+        "code": row.decision.code or None,
+        **row.decision.record(),
     }

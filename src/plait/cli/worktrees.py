@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from plait.app import runs as flows
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.views.leftovers import show_leftovers
@@ -32,8 +33,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import runs as flows
-
     require_folder(options.project)
     found = flows.list_leftovers(options.project, clean=options.clean)
     if options.json:

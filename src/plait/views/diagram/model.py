@@ -20,6 +20,9 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import json_text
 from plait.engine.events import StepFinished
 from plait.engine.outcome import Failed, Outcome, Succeeded
+from plait.lang.analysis.names import detect_profile
+from plait.program.graph.walk import node_name
+from plait.schema import COMMANDS
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
@@ -70,8 +73,6 @@ def make_diagram(document: nodes.Node, title: str) -> Diagram:
 
     `title` is for a flow without a name.
     """
-    from plait.lang.analysis.names import detect_profile
-
     title = _word(document, "name") or title
     match detect_profile(document):
         case "graph":
@@ -173,8 +174,6 @@ def _in_a_row(title: str, boxes: Sequence[DiagramNode]) -> Diagram:
 
 
 def _step(at: int, node: nodes.Node) -> DiagramNode:
-    from plait.schema import COMMANDS
-
     name = _word(node, "id") or str(at)
     kind = next((key for key in COMMANDS if _has(node, key)), "step")
     title = (
@@ -306,7 +305,7 @@ Visit: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
 """A visit: the node, whether it failed, and the number of the edge that followed, if recorded."""
 
 
-def mark_visits(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
+def mark_visits(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
     """The diagram with the visits of a run, which are in their order."""
     made = list(visits)
     counts: dict[str, int] = {}
@@ -314,27 +313,27 @@ def mark_visits(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
     for name, *_ in made:
         counts[name] = counts.get(name, 0) + 1
     taken: dict[int, int] = {}
-    arrows_from = _by_start(picture.arrows)
+    arrows_from = _by_start(diagram.arrows)
     for one, other in pairwise(made):
         at = _arrow_taken(arrows_from.get(one[0], ()), one, other[0])
         if at is not None:
             taken[at] = taken.get(at, 0) + 1
     boxes = tuple(
         replace(box, visits=counts.get(box.name, 0), failed=box.name in failed)
-        for box in picture.boxes
+        for box in diagram.boxes
     )
     arrows = tuple(
-        replace(arrow, taken=taken.get(at, 0)) for at, arrow in enumerate(picture.arrows)
+        replace(arrow, taken=taken.get(at, 0)) for at, arrow in enumerate(diagram.arrows)
     )
-    return replace(picture, boxes=boxes, arrows=arrows, is_run=True)
+    return replace(diagram, boxes=boxes, arrows=arrows, is_run=True)
 
 
-def mark_tasks(picture: Diagram, visits: Iterable[Visit]) -> Diagram:
+def mark_tasks(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
     """The same for tasks, which have no order: an edge to a task that was done was taken."""
-    marked = mark_visits(picture, visits)
+    marked = mark_visits(diagram, visits)
     done = {box.name: box.visits for box in marked.boxes}
     arrows = tuple(
-        replace(one, taken=done[one.to] if done[one.start] else 0) for one in picture.arrows
+        replace(one, taken=done[one.to] if done[one.start] else 0) for one in diagram.arrows
     )
     return replace(marked, arrows=arrows)
 
@@ -370,8 +369,6 @@ def _task_at(path: str, title: str) -> str | None:
 
 def graph_visits(journal: Journal, part: str) -> list[Visit]:
     """The visits of a graph, or the steps of a workflow, in their order."""
-    from plait.program.graph.walk import node_name
-
     found = [known for known in journal.steps_in(part) if ":" not in known.path.rpartition("/")[2]]
     return [
         (node_name(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome))
@@ -421,10 +418,10 @@ class Layout:
     """The edges that lead back up."""
 
 
-def layout(picture: Diagram) -> Layout:
-    names = [box.name for box in picture.boxes]
-    back = _leading_back(names, picture.arrows)
-    forward = [(at, one) for at, one in enumerate(picture.arrows) if at not in back]
+def layout(diagram: Diagram) -> Layout:
+    names = [box.name for box in diagram.boxes]
+    back = _leading_back(names, diagram.arrows)
+    forward = [(at, one) for at, one in enumerate(diagram.arrows) if at not in back]
     # A label needs a layer between the nodes.
     depth = _depths(names, [(one.start, one.to, 2 if one.label else 1) for _, one in forward])
     layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]

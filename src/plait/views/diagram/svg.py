@@ -1,4 +1,4 @@
-"""A picture as SVG: no script, no link, no font of its own; it follows a dark page."""
+"""A diagram as SVG, without scripts, links and fonts; it has colours for a dark page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from plait.views.diagram.model import LABEL, Diagram, DiagramEdge, DiagramNode, 
 from plait.views.diagram.model import layout as laid_out
 
 LETTER: Final = 7.2
-"""The width of a letter, in the units of the picture."""
+"""The width of a letter."""
 SMALL: Final = 6.4
-"""That of a small one."""
+"""The width of a small letter."""
 HEIGHT: Final = 46
 GAP: Final = 44
-"""Between boxes of a layer."""
+"""Between nodes of a layer."""
 BEND: Final = 24
 BETWEEN: Final = 40
 """From one layer to the next."""
@@ -54,30 +54,30 @@ class Spot:
     width: float
 
 
-def render_svg(picture: Diagram) -> str:
-    layout = laid_out(picture)
-    boxes = {box.name: box for box in picture.boxes}
-    spots, width, height = _place_nodes(picture, layout, boxes)
+def render_svg(diagram: Diagram) -> str:
+    layout = laid_out(diagram)
+    boxes = {box.name: box for box in diagram.boxes}
+    spots, width, height = _place_nodes(diagram, layout, boxes)
     back = sorted(layout.back)
-    # Ways back up run at the right, each in a lane of its own, beside their labels.
+    # Edges back up are drawn at the right, each in one lane, beside their labels.
     lanes = {at: width + 26 + 22 * lane for lane, at in enumerate(back)}
-    labels = max((len(_label(picture.arrows[at])) for at in back), default=0)
+    labels = max((len(_label(diagram.arrows[at])) for at in back), default=0)
     beside = 22 * len(back) + labels * SMALL + 30 if back else 0
-    whole = max(width + beside, len(picture.title) * 9) + 2 * MARGIN
+    whole = max(width + beside, len(diagram.title) * 9) + 2 * MARGIN
     tall = HEAD + height + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:.0f} {tall:.0f}" '
-        f'width="{whole:.0f}" height="{tall:.0f}" role="img" aria-label="{escape(picture.title)}">',
+        f'width="{whole:.0f}" height="{tall:.0f}" role="img" aria-label="{escape(diagram.title)}">',
         f"<style>{STYLE}</style>",
         _MARKERS,
         f'<rect class="page" width="{whole:.0f}" height="{tall:.0f}"/>',
-        f'<text class="title" x="{MARGIN}" y="{MARGIN}">{escape(picture.title)}</text>',
+        f'<text class="title" x="{MARGIN}" y="{MARGIN}">{escape(diagram.title)}</text>',
         f'<g transform="translate({MARGIN},{HEAD + MARGIN})">',
-        *_arrows(picture, layout, spots, lanes),
+        *_arrows(diagram, layout, spots, lanes),
         *(
             line
-            for box in picture.boxes
-            for line in _box(box, spots[box.name], is_run=picture.is_run)
+            for box in diagram.boxes
+            for line in _box(box, spots[box.name], is_run=diagram.is_run)
         ),
         "</g>",
         "</svg>",
@@ -94,14 +94,14 @@ def _marker(name: str) -> str:
 
 
 _MARKERS: Final = f"<defs>{''.join(map(_marker, ('tip', 'tip-error', 'tip-was')))}</defs>"
-"""The heads of arrows, each in the colour of its line."""
+"""The heads of edges, each in the colour of its line."""
 
 
 def _place_nodes(
-    picture: Diagram, layout: Layout, boxes: Mapping[str, DiagramNode]
+    diagram: Diagram, layout: Layout, boxes: Mapping[str, DiagramNode]
 ) -> tuple[dict[str, Spot], float, float]:
-    """The places of boxes and bends, and how wide and high all of it is."""
-    labels = {way[1]: _label(picture.arrows[at]) for at, way in layout.ways.items() if len(way) > 2}
+    """The positions of nodes and bends, and the width and height of all."""
+    labels = {way[1]: _label(diagram.arrows[at]) for at, way in layout.ways.items() if len(way) > 2}
     widths = {
         name: _width(boxes[name])
         if name in boxes
@@ -159,12 +159,12 @@ def _tooltip(box: DiagramNode) -> str:
 
 
 def _arrows(
-    picture: Diagram, layout: Layout, spots: Mapping[str, Spot], lanes: Mapping[int, float]
+    diagram: Diagram, layout: Layout, spots: Mapping[str, Spot], lanes: Mapping[int, float]
 ) -> Iterator[str]:
-    leaving = _ports(picture.arrows, layout, spots)
+    leaving = _ports(diagram.arrows, layout, spots)
     labels: list[str] = []
-    for at, arrow in enumerate(picture.arrows):
-        faint = " faint" if picture.is_run and not arrow.taken else ""
+    for at, arrow in enumerate(diagram.arrows):
+        faint = " faint" if diagram.is_run and not arrow.taken else ""
         style = " ".join(["edge", *(["error"] if arrow.style == "error" else [])])
         style += (" was" if arrow.taken else "") + faint
         if at in lanes:
@@ -182,9 +182,7 @@ def _arrows(
 
 
 def _render_label(x: float, y: float, label: str, faint: str, *, is_beside: bool) -> Iterator[str]:
-    """What is written at an arrow: beside its line, or on a piece of the page that covers the
-    line.
-    """
+    """The label of an edge: beside its line, or on a rectangle that covers the line."""
     if is_beside:
         yield _text(x, y, label, f"label halo{faint}", "start")
         return
@@ -196,7 +194,7 @@ def _render_label(x: float, y: float, label: str, faint: str, *, is_beside: bool
 def _ports(
     arrows: Sequence[DiagramEdge], layout: Layout, spots: Mapping[str, Spot]
 ) -> dict[int, float]:
-    """Where each arrow leaves its box: beside each other, those to the left at the left."""
+    """Where each edge leaves its node: in the order of their targets, from the left."""
     by_box: dict[str, list[int]] = {}
     for at in layout.ways:
         by_box.setdefault(arrows[at].start, []).append(at)

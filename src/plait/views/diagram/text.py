@@ -25,21 +25,21 @@ def diagram_lines(diagram: Diagram) -> Iterator[Line]:
     return ((one_line(text, None), colour) for text, colour in render_text(diagram))
 
 
-def render_text(picture: Diagram) -> Iterator[Line]:
-    layout = laid_out(picture)
-    boxes = {box.name: box for box in picture.boxes}
-    wide = min(28, max((len(box.name) for box in picture.boxes), default=0))
-    yield picture.title, "bold"
+def render_text(diagram: Diagram) -> Iterator[Line]:
+    layout = laid_out(diagram)
+    boxes = {box.name: box for box in diagram.boxes}
+    wide = min(28, max((len(box.name) for box in diagram.boxes), default=0))
+    yield diagram.title, "bold"
     for name in (name for layer in layout.layers for name in layer if name in boxes):
         yield (
-            _head(boxes[name], wide, is_first=name == picture.boxes[0].name),
-            _colour(boxes[name], picture),
+            _head(boxes[name], wide, is_first=name == diagram.boxes[0].name),
+            _colour(boxes[name], diagram),
         )
-        leaving = [(at, arrow) for at, arrow in enumerate(picture.arrows) if arrow.start == name]
+        leaving = [(at, arrow) for at, arrow in enumerate(diagram.arrows) if arrow.start == name]
         for place, (at, arrow) in enumerate(leaving):
             yield (
                 _edge(arrow, at, layout, is_last=place == len(leaving) - 1),
-                _edge_colour(arrow, picture),
+                _edge_colour(arrow, diagram),
             )
 
 
@@ -60,11 +60,12 @@ def _edge(arrow: DiagramEdge, at: int, layout: Layout, *, is_last: bool) -> str:
     return f"  {corner}{line}▶ {arrow.to}{up}{count}"
 
 
-def _colour(box: DiagramNode, picture: Diagram) -> str:
+def _colour(box: DiagramNode, diagram: Diagram) -> str:
     if box.failed:
         return "red"
-    return "green" if box.visits else "dim" if picture.is_run else ""
+    return "green" if box.visits else "dim" if diagram.is_run else ""
 
 
-def _edge_colour(arrow: DiagramEdge, picture: Diagram) -> str:
-    return "green" if arrow.taken else "dim" if picture.is_run or arrow.style == "error" else ""
+def _edge_colour(arrow: DiagramEdge, diagram: Diagram) -> str:
+    return "green" if arrow.taken else "dim" if diagram.is_run or arrow.style == "error" else ""
+
