@@ -43,7 +43,7 @@ from plait.program.map import Map
 from plait.program.step_list import step_list
 from plait.program.workflow import WorkflowProgram
 from plait.scope import Scope
-from plait.views.failure_text import describe_failure
+from plait.views.format import describe_failure
 from plait.views.parts import MOST_KEPT, FailedStep, NoteRow, Row
 from plait.views.progress import Progress, Update, replay_events
 from program.fakes import new_run, step

@@ -47,7 +47,6 @@ from plait.engine.events import (
 )
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
-from plait.engine.working_run import PlannedStep
 from plait.views.format import clean_block, clock, json_line, one_line, speed
 from plait.views.frame import frame
 from plait.views.json_view import JsonView

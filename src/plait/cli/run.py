@@ -30,8 +30,6 @@ from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.views.format import json_line
-from plait.views.json_view import JsonView
-from plait.views.plan import show_plan
 from plait.views.text import PlainView, QuietView, View
 
 if TYPE_CHECKING:
@@ -116,6 +114,8 @@ def run(options: argparse.Namespace) -> int:
     if options.prompt_only:
         return _show_prompt(options, wanted)
     if options.dry_run:
+        from plait.views.plan import show_plan
+
         return show_plan(
             flows.plan_run(options.file, wanted, project=options.project), as_json=options.json
         )
@@ -135,6 +135,8 @@ def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
 def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
     stream = sys.stdout if stream is None else stream
     if options.json:
+        from plait.views.json_view import JsonView
+
         return JsonView(stream)
     if options.quiet:
         return QuietView(sys.stderr)

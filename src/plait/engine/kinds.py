@@ -64,28 +64,33 @@ class FailureKind:
     """The same may succeed a moment later: `error.retryable` for hooks."""
     answers: bool = False
     """A check that fails so has given its answer."""
+    by_plait: bool = False
+    """Plait writes its message; otherwise a program does."""
 
 
 FAILURE_KINDS: Final = (
-    #           name             retriable  transient  answers
+    #           name             retriable  transient  answers  by_plait
     FailureKind("exit",          answers=True),
     FailureKind("signal",        transient=True),
-    FailureKind("timeout",       transient=True),
-    FailureKind("network",       transient=True),
+    FailureKind("timeout",       transient=True, by_plait=True),
+    FailureKind("network",       transient=True, by_plait=True),
     FailureKind("server_error",  transient=True),
     FailureKind("rate_limit",    transient=True),
-    FailureKind("incomplete",    answers=True),
-    FailureKind("refused"),
+    FailureKind("incomplete",    answers=True, by_plait=True),
+    FailureKind("refused",       by_plait=True),
     FailureKind("failed",        answers=True),
     FailureKind("limit",         False),
-    FailureKind("too_many",      False),
+    FailureKind("too_many",      False,     by_plait=True),
     FailureKind("aborted",       False),
-    FailureKind("stopped",       False),
-    FailureKind("capture",       False),
+    FailureKind("stopped",       False,     by_plait=True),
+    FailureKind("capture",       False,     by_plait=True),
     FailureKind("trust",         False),
+    FailureKind("empty",         False,     by_plait=True),
 )  # fmt: skip
 
 
-def failure_kinds(quality: Literal["retriable", "transient", "answers"]) -> Iterator[str]:
+def failure_kinds(
+    quality: Literal["retriable", "transient", "answers", "by_plait"],
+) -> Iterator[str]:
     """The names of the kinds of failure with a quality, in the order of the table."""
     return (kind.name for kind in FAILURE_KINDS if getattr(kind, quality))

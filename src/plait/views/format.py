@@ -1,15 +1,18 @@
-"""Numbers, times, titles, signs and text for people."""
+"""Numbers, times, titles, signs, failures and other text for people."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import floor, log10
 
 from plait.core.hints import TYPE_CHECKING
+from plait.core.records import replace
 from plait.core.values import json_text
+from plait.engine.kinds import failure_kinds
+from plait.engine.outcome import IN_VAIN, Failure
 from plait.views.terminal import cut, paint_for, printable
 
 if TYPE_CHECKING:
@@ -24,6 +27,10 @@ TITLE_LENGTH: Final = 60
 
 Line = tuple[str, str]
 """A text, and its colour where there are colours."""
+
+LAST_LINES: Final = 5
+LINE_LENGTH: Final = 400
+PLAIT_FAILURE_KINDS: Final = frozenset(failure_kinds("by_plait"))
 
 SIGNS: Final = {
     # state       sign  in ASCII  colour
@@ -125,3 +132,53 @@ def write_lines(lines: Iterator[Line], stream: TextIO | None = None) -> None:
     paint: Paint = paint_for(stream)
     for text, colour in lines:
         print(paint(text, colour) if colour else text, file=stream)
+
+
+# ── failures ─────────────────────────────────────────────────────────────
+
+
+def describe_failure(failure: Failure) -> tuple[str, tuple[str, ...]]:
+    """The cause in a word or two, such as `exit 2`, and the lines that explain it."""
+    cause = failure.kind
+    own, handler = _split_handler(failure.message)
+    if failure.kind == "exit" and failure.exit_code is not None:
+        cause = f"exit {failure.exit_code}"
+        own = own.removeprefix(f"exit code {failure.exit_code}").removeprefix(": ")
+    printed = _last_printed(failure.output) if failure.kind == "timeout" else ()
+    lines = (*_message_lines(own, failure.kind), *printed)
+    return cause, (*lines, *_message_lines(handler, failure.kind))
+
+
+def short_failure(failure: Failure) -> str:
+    """The one line of a failure that explains most; empty if it has none.
+
+    Plait writes the problem first, then where it is and how to fix it.  A program writes the
+    problem last.
+    """
+    lines = describe_failure(replace(failure, message=_split_handler(failure.message)[0]))[1]
+    without_fix = [line for line in lines if not line.startswith("fix: ")]
+    if not without_fix:
+        return ""
+    problem_is_first = failure.kind in PLAIT_FAILURE_KINDS or len(without_fix) < len(lines)
+    return without_fix[0] if problem_is_first else without_fix[-1]
+
+
+def _last_printed(output: Json) -> list[str]:
+    """The last lines that a command printed before it timed out: they show where it hung."""
+    if not isinstance(output, Mapping):
+        return []
+    texts = (output.get(name) for name in ("stderr", "output"))
+    text = next((one for one in texts if isinstance(one, str) and one.strip()), "")
+    return _message_lines(text[-LINE_LENGTH * LAST_LINES :], "exit")
+
+
+def _split_handler(message: str) -> tuple[str, str]:
+    """The message of a step, and that of its failure handler if the handler failed, too."""
+    before, mark, _ = message.partition(IN_VAIN)
+    own = before.rpartition("\n")[0] if mark else message
+    return own, message[len(own) :]
+
+
+def _message_lines(message: str, kind: str) -> list[str]:
+    lines = [line.rstrip()[:LINE_LENGTH] for line in message.splitlines() if line.strip()]
+    return lines[:LAST_LINES] if kind in PLAIT_FAILURE_KINDS else lines[-LAST_LINES:]

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from plait.core.hints import Final
 from plait.core.records import dataclass
+from plait.engine.kinds import step_kind
 from plait.engine.limits import UsageTally
 from plait.views.format import clock, nth_attempt, one_line, pluralize, sign, state_colour
-from plait.views.lines import NOUNS, part_figures, row_state, usage_line, usage_words
+from plait.views.lines import part_figures, row_state, usage_line, usage_words
 from plait.views.parts import AGENT, CALL, LISTED, TURN, Part, Row, RunningStep
 from plait.views.progress import Progress
 
@@ -153,7 +154,7 @@ def part_words(progress: Progress, part: Part) -> str:
         return ""
     if part.kind == AGENT:
         return _agent_usage(progress, part)
-    noun = NOUNS.get(part.kind, "step")
+    noun = step_kind(part.kind).noun
     usage = f"   {usage_line(part.usage)}" if part.usage.turns and part.kind in LISTED else ""
     if part.replayed:
         return f"{pluralize(total, noun)}, replayed"

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plait.core.grace import grace_seconds
-from plait.core.hints import Final
 from plait.engine.events import StepFinished
+from plait.engine.kinds import step_kind
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Skipped
 from plait.views.format import clock, first_line, money, one_line, pluralize, short, sign, speed
 from plait.views.parts import (
     AGENT,
-    ENSEMBLE,
-    GRAPH,
     TURN,
     FailedStep,
     NoteRow,
@@ -22,9 +20,6 @@ from plait.views.parts import (
     outcome_state,
 )
 from plait.views.progress import Progress
-
-NOUNS: Final = {GRAPH: "visit", ENSEMBLE: "task", AGENT: "step"}
-"""What the steps of a part are called."""
 
 
 def stopping_line(progress: Progress, *, at_once: bool) -> str:
@@ -110,7 +105,7 @@ def part_summary(part: Part) -> str:
         return f"{part.state}{time}"
     if part.kind == AGENT:
         return part.state + (f", {usage_line(part.usage)}" if part.usage.turns else "") + time
-    kind = "item" if group.is_map else NOUNS.get(part.kind, "step")
+    kind = "item" if group.is_map else step_kind(part.kind).noun
     failed = f", {group.failure_count} failed" if group.failure_count else ""
     return f"{part.state}, {pluralize(group.total or group.outcome_count, kind)}{failed}{time}"
 

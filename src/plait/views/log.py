@@ -24,8 +24,15 @@ from plait.engine.events import (
 from plait.engine.journal import Journal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded, to_record
 from plait.engine.paths import is_at_or_below
-from plait.views.failure_text import describe_failure
-from plait.views.format import Line, clean_block, clock, first_line, nth_attempt, one_line
+from plait.views.format import (
+    Line,
+    clean_block,
+    clock,
+    describe_failure,
+    first_line,
+    nth_attempt,
+    one_line,
+)
 from plait.views.lines import row_state, usage_words
 from plait.views.parts import CALL, TURN, parent_path
 from plait.views.progress import make_row

@@ -12,7 +12,7 @@ from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.engine.paths import is_at_or_below
 
-MAP_KIND: Final = "fan"
+MAP_KIND: Final = "map"
 """The kind of a part that has items."""
 TURN: Final = "turn"
 """The kind of a step that is one model turn."""

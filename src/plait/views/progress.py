@@ -40,7 +40,7 @@ from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Failure, Skipped, Succeeded
 from plait.engine.paths import is_at_or_below
 from plait.engine.replay import ITEMS_STEP
-from plait.views.failure_text import describe_failure, short_failure
+from plait.views.format import describe_failure, short_failure
 from plait.views.parts import (
     CALL,
     HOOK,

@@ -16,8 +16,16 @@ from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failed, Skipped, Succeeded
 from plait.engine.paths import is_item
 from plait.engine.replay import items_selected_at
-from plait.views.failure_text import describe_failure
-from plait.views.format import Line, clock, first_line, one_line, pluralize, sign, state_colour
+from plait.views.format import (
+    Line,
+    clock,
+    describe_failure,
+    first_line,
+    one_line,
+    pluralize,
+    sign,
+    state_colour,
+)
 from plait.views.lines import note_line, part_figures, part_summary, usage_line
 from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part, parent_path
 from plait.views.progress import Progress

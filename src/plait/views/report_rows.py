@@ -16,8 +16,17 @@ from plait.core.values import Json
 from plait.engine.journal import StepRecord
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Succeeded
-from plait.views.failure_text import describe_failure
-from plait.views.format import Line, clock, money, one_line, pluralize, short, sign, state_colour
+from plait.views.format import (
+    Line,
+    clock,
+    describe_failure,
+    money,
+    one_line,
+    pluralize,
+    short,
+    sign,
+    state_colour,
+)
 from plait.views.lines import row_state, usage_line
 from plait.views.parts import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row
 from plait.views.progress import make_row

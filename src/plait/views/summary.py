@@ -12,10 +12,11 @@ from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.projects import current_project
 from plait.core.values import Json, json_text
 from plait.engine.events import Status
+from plait.engine.kinds import step_kind
 from plait.engine.outcome import ABORTED, TOO_MANY, Failure
 from plait.engine.paths import is_at_or_below
 from plait.views.format import clock, one_line, pluralize, sign, without_sequences
-from plait.views.lines import NOUNS, note_line, usage_line
+from plait.views.lines import note_line, usage_line
 from plait.views.parts import AGENT, HOOK, LISTED, FailedStep
 from plait.views.progress import Progress
 
@@ -132,7 +133,7 @@ def tallies(progress: Progress) -> Iterator[str]:
     kinds = {part.kind for part in progress.parts.values()}
     if total and kinds != {AGENT}:  # the usage of an agent says how many turns it took
         part_of = "" if ended == total else f"{ended} of "
-        noun = NOUNS.get(kinds.pop(), "step") if len(kinds) == 1 else "step"
+        noun = step_kind(kinds.pop()).noun if len(kinds) == 1 else "step"
         yield f"{part_of}{pluralize(total, noun)}{_tolerated_failures(progress)}"
     if progress.retries:
         yield pluralize(progress.retries, "retry", "retries")
