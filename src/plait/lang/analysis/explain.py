@@ -24,12 +24,12 @@ from plait.template.nodes import (
     EnvPlaceholder,
     Extract,
     FilledPlaceholder,
-    Hole,
     InputPlaceholder,
     Literal,
     ParamPlaceholder,
     Parts,
     Path,
+    Placeholder,
     PromptPlaceholder,
     Text,
     default_parts,
@@ -130,7 +130,7 @@ def _rows(
         yield PlaceholderRow(text, part.kind, part.stage, status, answer, shown, bound, inner)
 
 
-def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str]:
+def _answer(placeholder: Placeholder, field: TextField, scope: Scope) -> tuple[str, str]:
     """The status of a placeholder, and in words where its value comes from."""
     match placeholder:
         case ContextPlaceholder():
@@ -167,7 +167,7 @@ def _answer(placeholder: Hole, field: TextField, scope: Scope) -> tuple[str, str
     return "missing", _missing(placeholder, field)
 
 
-def _missing(placeholder: Hole, field: TextField) -> str:
+def _missing(placeholder: Placeholder, field: TextField) -> str:
     if (
         isinstance(placeholder, ContextPlaceholder | EnvPlaceholder)
         and placeholder.required is not None
@@ -220,7 +220,7 @@ def _name(path: Path, field: TextField, scope: Scope) -> tuple[str, str] | None:
     return None
 
 
-def _value(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> str | None:
+def _value(placeholder: Placeholder, field: TextField, source: Source, scope: Scope) -> str | None:
     """The value for people; None if it is not known before a run."""
     value = _placeholder_value(placeholder, field, source, scope)
     if value is UNDEFINED:
@@ -232,7 +232,9 @@ def _value(placeholder: Hole, field: TextField, source: Source, scope: Scope) ->
     return value if isinstance(value, str) and value else json_text(value)
 
 
-def _placeholder_value(placeholder: Hole, field: TextField, source: Source, scope: Scope) -> Json:
+def _placeholder_value(
+    placeholder: Placeholder, field: TextField, source: Source, scope: Scope
+) -> Json:
     # Rendered alone: the scope has no files, commands or environment.
     alone = compile_template(source.text[placeholder.start : placeholder.end], field.profile)
     try:
@@ -284,7 +286,7 @@ def _binding(slot: ValueSlot, place: SlotContext, value: Json) -> str:
 
 
 def _stand_in(
-    placeholder: Hole, field: TextField, source: Source, scope: Scope
+    placeholder: Placeholder, field: TextField, source: Source, scope: Scope
 ) -> tuple[Json, bool]:
     """The value, and True; or, if it is not known, the text of the placeholder, and False."""
     status, _ = _answer(placeholder, field, scope)

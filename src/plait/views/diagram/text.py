@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from plait.core.errors import shorten
 from plait.core.hints import Final
 from plait.views.diagram.model import Diagram, DiagramEdge, DiagramNode, Layout
 from plait.views.diagram.model import layout as laid_out
@@ -47,7 +48,7 @@ def _head(box: DiagramNode, wide: int, *, is_first: bool) -> str:
     state = "failed" if box.failed else "running" if box.visits else "waiting"
     mark = FIRST if is_first and state == "waiting" else sign(state)
     visits = f"   {pluralize(box.visits, 'visit')}" if box.visits else ""
-    about = f"{box.sign} {_cut(box.about)}".rstrip()
+    about = f"{box.sign} {shorten(' '.join(box.about.split()), WIDEST)}".rstrip()
     return f"{mark} {box.name:<{wide}}  {about}{visits}".rstrip()
 
 
@@ -68,4 +69,3 @@ def _colour(box: DiagramNode, diagram: Diagram) -> str:
 
 def _edge_colour(arrow: DiagramEdge, diagram: Diagram) -> str:
     return "green" if arrow.taken else "dim" if diagram.is_run or arrow.style == "error" else ""
-
