@@ -919,8 +919,8 @@ def _perform_hook(step: HookStep, ctx: StepContext, active: set[str]) -> Outcome
     active.add(ctx.path)
     try:
         # Its time is that of the flow, and no time of the step that it is about.
-        with nullcontext() if ctx.allowance is None else ctx.allowance.paused():
-            return perform(step, replace(ctx, allowance=None))
+        with nullcontext() if ctx.timer is None else ctx.timer.paused():
+            return perform(step, replace(ctx, timer=None))
     except LimitExceeded as end:
         if step.hook.event != "limit":
             raise

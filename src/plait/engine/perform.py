@@ -130,7 +130,7 @@ class StepContext:
     replay_after: int = 0
     """What is before this step ended with this event: an older record of it is one of another pass.
     """
-    allowance: StepTimer | None = None
+    timer: StepTimer | None = None
     """The time by the `timeout` of steps, beside that of the flow."""
 
     def perform(
@@ -224,7 +224,7 @@ class StepContext:
             self.directory,
             self.env,
             self.replay_after,
-            self.allowance,
+            self.timer,
         )
 
     def with_scope(self, scope: Scope) -> StepContext:
@@ -239,7 +239,7 @@ class StepContext:
             self.directory,
             self.env,
             self.replay_after,
-            self.allowance,
+            self.timer,
         )
 
     def with_deadline(self, seconds: float) -> StepContext:
@@ -249,13 +249,13 @@ class StepContext:
 
     def without_timeout(self) -> StepContext:
         """The same, however long it takes."""
-        return replace(self, deadline=None, allowance=None)
+        return replace(self, deadline=None, timer=None)
 
     def ends_at(self) -> float | None:
         """By the monotonic clock; None if nobody set a limit."""
-        if self.allowance is None:
+        if self.timer is None:
             return self.deadline
-        own = self.allowance.end()
+        own = self.timer.end()
         return own if self.deadline is None else min(own, self.deadline)
 
     def time_left(self) -> float | None:
@@ -349,8 +349,8 @@ class Attempts:
         timeout = step.policy.timeout
         if self.number == 1 and timeout is None:
             return self._own
-        timer = ctx.allowance if timeout is None else StepTimer(timeout, ctx.allowance)
-        return replace(self._own, attempt=self.number, allowance=timer)
+        timer = ctx.timer if timeout is None else StepTimer(timeout, ctx.timer)
+        return replace(self._own, attempt=self.number, timer=timer)
 
     def settle(self, outcome: Outcome) -> Outcome | None:
         """How the step ends; None after a pause, if it is to be tried again."""
