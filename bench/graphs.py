@@ -144,7 +144,7 @@ def _by_plait(file: str) -> float:
         if isinstance(stamped.event, RunStarted | RunEnded):
             times[type(stamped.event)] = stamped.at
 
-    result = run_flow(file, company=RunObservers([watch]))
+    result = run_flow(file, observers=RunObservers([watch]))
     assert result.value["output"] == f"n{STEPS - 2}", result
     return times[RunEnded] - times[RunStarted]
 

@@ -107,7 +107,7 @@ def _added(repository: Path, branch: str, place: str) -> None:
 
 def _by_plait(repository: Path, name: str) -> Callable[[int], object]:
     def run(_: int) -> None:
-        result = run_flow(str(repository / name), Options(), company=RunObservers())
+        result = run_flow(str(repository / name), Options(), observers=RunObservers())
         if result.exit_code != 0:
             raise RuntimeError(f"{name}: {result.failure}")
 

@@ -1308,7 +1308,7 @@ reduce:
 
     asking = Thread(target=ask_when_it_waits)
     asking.start()
-    stopped = run_flow(str(place.file), company=RunObservers(stop=stop))
+    stopped = run_flow(str(place.file), observers=RunObservers(stop=stop))
     asking.join()
     assert (stopped.status, stopped.exit_code) == ("interrupted", 130)
     assert ledger(place) == ["setup", "a", "b"]

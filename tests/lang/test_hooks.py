@@ -503,7 +503,7 @@ def test_a_user_is_asked_about_hooks_of_a_project_like_about_its_tools(place: Pl
         asked.append(str(question))
         return True
 
-    result = run_flow(str(place.file), company=RunObservers(ask=ask))
+    result = run_flow(str(place.file), observers=RunObservers(ask=ask))
     assert result.status == "done"
     assert len(asked) == 1
     assert "1 file in .ai/config" in asked[0]

@@ -70,12 +70,12 @@ def use(name: str, **arguments: Any) -> dict[str, Any]:
 
 def ran(place: Place, file: str, **options: Any) -> Ran:
     events: list[Event] = []
-    company = RunObservers([lambda told: events.append(told.event)])
+    observers = RunObservers([lambda told: events.append(told.event)])
     result = run_flow(
         str(place.root / file) if "." in file else file,
         Options(**options),
         project=str(place.root),
-        company=company,
+        observers=observers,
     )
     return Ran(result, events)
 
@@ -285,7 +285,7 @@ def talk(place: Place, said: str, *, is_there: bool = False) -> tuple[FlowResult
     result = run_flow(
         str(place.root / "review.md"),
         Options({"what": "it"}),
-        company=RunObservers([person.watch], person.stop),
+        observers=RunObservers([person.watch], person.stop),
         adapt=person.make_chat_flow,
     )
     person.leave(result)
@@ -396,7 +396,7 @@ def test_stopping_an_answer_does_not_end_the_chat(place: Place) -> None:
     result = run_flow(
         str(place.root / "review.md"),
         Options({"what": "it"}),
-        company=RunObservers([person.watch], person.stop),
+        observers=RunObservers([person.watch], person.stop),
         adapt=person.make_chat_flow,
     )
     assert (result.status, out.getvalue(), err.getvalue()) == ("done", "Yes.\n", "✗ stopped\n")

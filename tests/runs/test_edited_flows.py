@@ -755,8 +755,8 @@ steps:
         if isinstance(told.event, StepFinished) and told.event.path == "steps/a":
             stop.ask()
 
-    company = RunObservers([stop_behind_a], stop=stop)
-    result = resume_flow(run, project=str(place.root), accept_changes=True, company=company)
+    observers = RunObservers([stop_behind_a], stop=stop)
+    result = resume_flow(run, project=str(place.root), accept_changes=True, observers=observers)
     assert result.status == "interrupted"
     place.write("go", "")
     assert place.resume(run).result.status == "done"

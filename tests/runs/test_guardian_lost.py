@@ -52,8 +52,8 @@ def test_what_a_killed_guardian_cut_short_has_not_failed_and_is_done_again(
     (tmp_path / ".ai").mkdir()
     (tmp_path / "f.yaml").write_text(flow)
     events: list[Event] = []
-    company = RunObservers([lambda one: events.append(one.event)])
-    first = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), company=company)
+    observers = RunObservers([lambda one: events.append(one.event)])
+    first = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), observers=observers)
     assert (first.status, first.exit_code) == ("failed", 1)
     assert first.failure is not None
     assert first.failure.message == LOST
@@ -76,8 +76,8 @@ def test_a_stopped_guardian_is_noticed_continued_and_said(tmp_path: Path) -> Non
     (tmp_path / "f.yaml").write_text("steps:\n  - shell: kill -STOP $PPID; echo ok\n")
     for _ in range(2):  # to each run by itself
         events: list[Event] = []
-        company = RunObservers([lambda one, events=events: events.append(one.event)])  # type: ignore[misc]
-        result = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), company=company)
+        observers = RunObservers([lambda one, events=events: events.append(one.event)])  # type: ignore[misc]
+        result = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), observers=observers)
         assert result.status == "done"
         assert [one for one in events if isinstance(one, Note)] == [
             Note("", WAS_STOPPED, warning=True)

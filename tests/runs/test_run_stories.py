@@ -493,9 +493,10 @@ def interrupted_retry(place: Place, run: str, **options: Any) -> None:
         if isinstance(told.event, StepStarted) and told.event.path == "map/item:d/work":
             stop.ask()
 
-    company = RunObservers([watch], stop)
+    observers = RunObservers([watch], stop)
     assert (
-        retry_flow(run, project=str(place.root), company=company, **options).status == "interrupted"
+        retry_flow(run, project=str(place.root), observers=observers, **options).status
+        == "interrupted"
     )
     (place.root / "ledger").unlink()
     place.write("ready", "")

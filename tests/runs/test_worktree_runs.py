@@ -355,12 +355,12 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
     (project / ".ai/bad").unlink()
     git(project, "switch", "-q", "-c", "other")
     notes: list[str] = []
-    company = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
-    assert flows.resume_flow(run.run, project=str(project), company=company).status == "done"
+    observers = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
+    assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
     said = "the project is at the branch other, and what the items did was merged into main"
     assert [note for note in notes if note] == [f"{said}: reduce goes on there, since it had begun"]
     notes.clear()
-    assert flows.resume_flow(run.run, project=str(project), company=company).status == "done"
+    assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
     assert not any(notes), "of a reduce that is done there is nothing to say"
 
 
@@ -476,8 +476,8 @@ def test_reduce_and_merge_steps_see_what_a_retried_item_did(project: Path, commi
     assert failed.status == "failed"
     (project / ".ai/ok").write_text("")
     notes: list[str] = []
-    company = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
-    again = flows.retry_flow(failed.run, project=str(project), company=company)
+    observers = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
+    again = flows.retry_flow(failed.run, project=str(project), observers=observers)
     assert again.status == "done", again.failure
     assert {"f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
     if "commit" in commit:

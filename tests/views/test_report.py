@@ -183,11 +183,11 @@ def interrupted(project: Path, run: str | None = None) -> str:
         if isinstance(told.event, StepStarted) and told.event.path == "map/item:9/0":
             stop.ask()
 
-    company = RunObservers([watch], stop)
+    observers = RunObservers([watch], stop)
     if run is None:
-        result = run_flow(str(project / "flow.yaml"), Options(), company=company)
+        result = run_flow(str(project / "flow.yaml"), Options(), observers=observers)
     else:
-        result = resume_flow(run, project=str(project), accept_changes=True, company=company)
+        result = resume_flow(run, project=str(project), accept_changes=True, observers=observers)
     assert result.status == "interrupted"
     return result.run
 

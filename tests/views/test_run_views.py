@@ -700,8 +700,8 @@ def _heeded() -> Iterator[None]:
 def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals, code: int) -> None:
     view = Noting()
 
-    def start(*, company: RunObservers) -> FlowResult:
-        stop = company.stop
+    def start(*, observers: RunObservers) -> FlowResult:
+        stop = observers.stop
         os.kill(os.getpid(), number)
         assert view.heard.wait(10)
         assert stop.wait(10)
@@ -719,10 +719,10 @@ def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals,
 def test_json_says_the_exit_code_of_the_process(number: signal.Signals, code: int) -> None:
     printed = io.StringIO()
 
-    def start(*, company: RunObservers) -> FlowResult:
+    def start(*, observers: RunObservers) -> FlowResult:
         os.kill(os.getpid(), number)
-        assert company.stop.wait(10)
-        return FlowResult("r", "interrupted", Failure(company.stop.why, "stopped"))
+        assert observers.stop.wait(10)
+        return FlowResult("r", "interrupted", Failure(observers.stop.why, "stopped"))
 
     assert run_with_view(start, JsonView(printed)) == code
     assert json.loads(printed.getvalue().splitlines()[-1])["exit_code"] == code
@@ -744,7 +744,7 @@ def test_the_second_signal_is_at_once() -> None:
 def test_a_run_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
     view = Noting()
 
-    def start(*, company: RunObservers) -> Ended:  # noqa: ARG001 - the protocol's shape
+    def start(*, observers: RunObservers) -> Ended:  # noqa: ARG001 - the protocol's shape
         os.kill(os.getpid(), signal.SIGTERM)
         assert view.heard.wait(10)
         return Ended()
@@ -775,7 +775,7 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
 def test_what_raises_leaves_signals_as_they_were() -> None:
     before = signal.getsignal(signal.SIGINT)
 
-    def start(*, company: RunObservers) -> Ended:  # noqa: ARG001 - the protocol's shape
+    def start(*, observers: RunObservers) -> Ended:  # noqa: ARG001 - the protocol's shape
         raise InputError("no such file")
 
     with pytest.raises(InputError):

@@ -184,7 +184,7 @@ class Ensemble:
                 project=where,
                 resume=resume,
                 accept_changes=accept_changes,
-                company=RunObservers(watchers=() if watch is None else (watch,)),
+                observers=RunObservers(watchers=() if watch is None else (watch,)),
             )
         except InputError as error:
             raise _in_python(error, program.cast) from None

@@ -117,7 +117,7 @@ def run_flow(
     options: Options | None = None,
     *,
     project: str | None = None,
-    company: RunObservers | None = None,
+    observers: RunObservers | None = None,
     adapt: Callable[[LoadedFlow], LoadedFlow] | None = None,
 ) -> FlowResult:
     """Begin a run, and work on it until it ends, fails or is to stop.
@@ -126,16 +126,16 @@ def run_flow(
     own.
     """
     flow = find_flow(path, options or Options(), project)
-    company = company or RunObservers()
-    loaded = flow.load(ask=company.ask)
+    observers = observers or RunObservers()
+    loaded = flow.load(ask=observers.ask)
     if adapt is not None:
         loaded = adapt(loaded)
-    require_tools(flow, loaded, company.ask)
-    require_backend(flow, loaded, company.stop)
+    require_tools(flow, loaded, observers.ask)
+    require_backend(flow, loaded, observers.stop)
     runs = flow_store(flow.project)
     notes = remove_old_runs(runs, flow.project)
     with runs.create(flow.facts(loaded)) as opened:
-        return execute_run(flow, loaded, opened, company, notes=notes)
+        return execute_run(flow, loaded, opened, observers, notes=notes)
 
 
 def call_flow(
@@ -143,22 +143,22 @@ def call_flow(
     params: Mapping[str, Json],
     *,
     project: str | None = None,
-    company: RunObservers | None = None,
+    observers: RunObservers | None = None,
 ) -> FlowResult:
     """Run a tool that is a flow, as a run of its own: it is recorded, and can be resumed."""
     from plait.app.toolbox import toolbox
 
-    company = company or RunObservers()
-    tools = toolbox(project, ask=company.ask)
+    observers = observers or RunObservers()
+    tools = toolbox(project, ask=observers.ask)
     root = tools.spaces.project or os.getcwd()
     flow = FlowSource(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
-    loaded = flow.load(ask=company.ask)
-    require_tools(flow, loaded, company.ask)
-    require_backend(flow, loaded, company.stop)
+    loaded = flow.load(ask=observers.ask)
+    require_tools(flow, loaded, observers.ask)
+    require_backend(flow, loaded, observers.stop)
     runs = flow_store(flow.project)
     notes = remove_old_runs(runs, flow.project)
     with runs.create(flow.facts(loaded)) as opened:
-        return execute_run(flow, loaded, opened, company, notes=notes)
+        return execute_run(flow, loaded, opened, observers, notes=notes)
 
 
 def run_program(
@@ -168,18 +168,18 @@ def run_program(
     project: str | None,
     resume: str | None = None,
     accept_changes: bool = False,
-    company: RunObservers | None = None,
+    observers: RunObservers | None = None,
 ) -> tuple[FlowResult, list[EventRecord]]:
     """Run a program that was made in Python, and no file: what became of it, and all that happened.
 
     Without a project nothing is kept of it; `resume` goes on with an earlier run of one.
     """
     flow = FlowSource(loaded.path, Options(inputs), project or os.getcwd())
-    company = company or RunObservers()
-    require_tools(flow, loaded, company.ask)
+    observers = observers or RunObservers()
+    require_tools(flow, loaded, observers.ask)
     if project is None:
         with TemporaryRun() as unkept:
-            result = execute_run(flow, loaded, unkept, company)
+            result = execute_run(flow, loaded, unkept, observers)
             return result, list(unkept.journal.events())
     runs = flow_store(project)
     notes: list[str] = []
@@ -195,7 +195,7 @@ def run_program(
             accept_changes = changes_accepted(loaded, opened, said=accept_changes)
             keep_accepted(loaded, opened, accepted=accept_changes)
         result = execute_run(
-            flow, loaded, opened, company, accept_changes=accept_changes, notes=notes
+            flow, loaded, opened, observers, accept_changes=accept_changes, notes=notes
         )
         return result, list(opened.journal.events())
 
@@ -221,7 +221,7 @@ def resume_flow(
     max_parallel: int | None = None,
     backend: str | None = None,
     inputs: Mapping[str, Json] | None = None,
-    company: RunObservers | None = None,
+    observers: RunObservers | None = None,
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not
     kept.
@@ -238,13 +238,13 @@ def resume_flow(
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
         flow = FlowSource.of(opened, max_parallel, backend=backend, inputs=inputs)
-        company = company or RunObservers()
-        loaded = flow.load(ask=company.ask)
+        observers = observers or RunObservers()
+        loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)
         accept_changes = changes_accepted(loaded, opened, said=accept_changes)
         answers = ResumeAnswers(repeat, done)
         answers.require_valid(loaded, opened)
-        require_backend(flow, loaded, company.stop, opened.journal)
+        require_backend(flow, loaded, observers.stop, opened.journal)
         keep_backend(opened, backend)
         if flow.project != opened.facts["project"]:
             opened.update_facts(**flow.source(loaded))  # it was moved
@@ -260,7 +260,7 @@ def resume_flow(
             flow,
             loaded,
             opened,
-            company,
+            observers,
             # What was another text already when items were retried was accepted then.
             accept_changes=accept_changes or bool(retry.items),
             repeat=repeat,
@@ -278,7 +278,7 @@ def retry_flow(
     file: str | None = None,
     max_parallel: int | None = None,
     backend: str | None = None,
-    company: RunObservers | None = None,
+    observers: RunObservers | None = None,
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited
     since.
@@ -294,8 +294,8 @@ def retry_flow(
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
         flow = FlowSource.of(opened, max_parallel, file, backend=backend)
-        company = company or RunObservers()
-        loaded = flow.load(ask=company.ask)
+        observers = observers or RunObservers()
+        loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)
         waiting = RetryRecord.of(opened).waiting(opened)
         journal = opened.journal
@@ -308,7 +308,7 @@ def retry_flow(
                 fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
                 code="nothing-to-retry",
             )
-        require_backend(flow, loaded, company.stop)
+        require_backend(flow, loaded, observers.stop)
         keep_backend(opened, backend)
         retry = RetryRecord.from_items(loaded, opened, (event.path for event in forgotten))
         # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
@@ -322,7 +322,7 @@ def retry_flow(
             flow,
             loaded,
             opened,
-            company,
+            observers,
             accept_changes=True,
             said_done=said_done,
             retried=retry.kept_items(),

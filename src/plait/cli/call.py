@@ -105,9 +105,9 @@ def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
         return show_plan(found, as_json=options.json)
     results: list[flows.FlowResult] = []
 
-    def work(*, company: flows.RunObservers) -> flows.FlowResult:
+    def work(*, observers: flows.RunObservers) -> flows.FlowResult:
         results.append(
-            flows.call_flow(options.tool, params, project=options.project, company=company)
+            flows.call_flow(options.tool, params, project=options.project, observers=observers)
         )
         return results[0]
 

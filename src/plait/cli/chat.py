@@ -69,13 +69,13 @@ def run(options: argparse.Namespace) -> int:
     wanted = flows.Options(inputs=parse_inputs(options.inputs, options.input))
     person = ChatTerminal(sys.stdin, sys.stdout, sys.stderr, is_there=is_interactive())
     ask = ask_for_trust if person.is_there else None
-    company = flows.RunObservers([person.watch], person.stop, ask)
+    observers = flows.RunObservers([person.watch], person.stop, ask)
     with person.stopping_by_keys():
         result = flows.run_flow(
             options.directive,
             wanted,
             project=options.project,
-            company=company,
+            observers=observers,
             adapt=person.make_chat_flow,
         )
     return person.leave(result)

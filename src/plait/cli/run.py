@@ -150,7 +150,7 @@ def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
 class RunCommand(Protocol):
     """Executes a run with observers: a view, a stop signal, a question about trust."""
 
-    def __call__(self, *, company: RunObservers) -> Result: ...
+    def __call__(self, *, observers: RunObservers) -> Result: ...
 
 
 def run_with_view(work: RunCommand, view: View) -> int:
@@ -158,7 +158,7 @@ def run_with_view(work: RunCommand, view: View) -> int:
     stop = StopSignal()
     observers = RunObservers([view.watch], stop, _asking(view) if is_interactive() else None)
     with view, stopping_by_signal(stop, view):
-        result = work(company=observers)
+        result = work(observers=observers)
     view.finish(result)
     return result.exit_code
 

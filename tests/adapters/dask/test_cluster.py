@@ -106,7 +106,7 @@ def test_an_example_gives_the_same_value_here_and_on_a_cluster(name: str, tmp_pa
         folder = tmp_path / backend
         shutil.copytree(EXAMPLES / name, folder)
         options, trusting = Options(backend=backend), RunObservers(ask=lambda _: True)
-        result = run_flow(str(folder / "flow.yaml"), options, company=trusting)
+        result = run_flow(str(folder / "flow.yaml"), options, observers=trusting)
         assert result.status == "done", result.failure
         values[backend] = json.dumps(result.value).replace(str(folder), "")
     assert values["local"] == values["dask"]
@@ -338,7 +338,7 @@ def test_a_name_that_no_item_has_is_noted_by_each_worker_once(tmp_path: Path, cl
             notes.append(told.event.message)
 
     (tmp_path / "flow.yaml").write_text(flow)
-    run_flow(str(tmp_path / "flow.yaml"), Options(backend=cluster), company=RunObservers([hear]))
+    run_flow(str(tmp_path / "flow.yaml"), Options(backend=cluster), observers=RunObservers([hear]))
     assert 1 <= sum("stays as it is written" in note for note in notes) <= 2
 
 

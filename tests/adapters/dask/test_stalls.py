@@ -142,7 +142,7 @@ def test_a_run_that_waits_for_who_never_answers_can_be_stopped(tmp_path: Path) -
         result = run_flow(
             str(tmp_path / "flow.yaml"),
             Options(backend=speaker.address),
-            company=RunObservers(stop=stop),
+            observers=RunObservers(stop=stop),
         )
         stopper.join()
     assert result.status == "interrupted"

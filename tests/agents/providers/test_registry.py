@@ -309,7 +309,7 @@ def run(project: Project, flow: str) -> Ran:
     path = project.write("flow.yaml", flow)
     told: list[Event] = []
     result = run_flow(
-        str(path), Options(), company=RunObservers([lambda one: told.append(one.event)])
+        str(path), Options(), observers=RunObservers([lambda one: told.append(one.event)])
     )
     return Ran(result, told)
 
