@@ -292,7 +292,7 @@ class Counted:
     title: str = "the items"
     fingerprint: str = "items"
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
 
     @property
     def file(self) -> str:

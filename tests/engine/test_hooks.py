@@ -48,7 +48,7 @@ class Fake:
     policy: Policy = DEFAULT_POLICY
     fingerprint: str = "f"
     title: str = "a fake"
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
     turns: list[StepContext] = field(default_factory=list)
 
     def run(self, ctx: StepContext) -> Json:

@@ -64,7 +64,7 @@ class Fake:
     policy: Policy = DEFAULT_POLICY
     name: str = "a"
     fingerprint: str = "f"
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
     kind: str = "fake"
     title: str = "a fake"
     turns: list[StepContext] = field(default_factory=list)
@@ -355,7 +355,7 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
                 outcome = ctx.perform(inner)
                 return outcome.value if isinstance(outcome, Succeeded) else None
 
-        return Around([], Policy(tries(3), keep_failure=True), "b", inner=[inner])
+        return Around([], Policy(tries(3), keep_failure=True), "b", children=[inner])
 
     with pytest.raises(KeyboardInterrupt):
         performed(around(Fake([KeyboardInterrupt()], once)), new_run(journal=journal))
@@ -409,7 +409,7 @@ def test_a_whole_whose_time_is_over_fails_once_and_leaves_the_rest_for_later(
             return None
 
     run = new_run()
-    whole = Whole([], Policy(timeout=0.01), "c", inner=[first, second])
+    whole = Whole([], Policy(timeout=0.01), "c", children=[first, second])
     assert performed(whole, run) == Failed(Failure("took longer than 0.01 s", "timeout", path="c"))
     known = run.journal.step("c/a")
     assert (None if known is None else known.outcome) == recorded
@@ -425,9 +425,11 @@ def test_a_step_that_is_done_once_and_was_cut_short_by_others_is_asked_about() -
             return require_success(ctx.perform(first))
 
     journal = MemoryJournal()
-    performed(Whole([], Policy(timeout=0.01), "c", inner=[first]), new_run(journal=journal))
+    performed(Whole([], Policy(timeout=0.01), "c", children=[first]), new_run(journal=journal))
     with pytest.raises(InputError, match="may run only once, was begun, and its end is not known"):
-        performed(Whole([], DEFAULT_POLICY, "c", inner=[first]), new_run(journal=journal.reopen()))
+        performed(
+            Whole([], DEFAULT_POLICY, "c", children=[first]), new_run(journal=journal.reopen())
+        )
 
 
 def out_of_turns(outcome: Outcome | None = None) -> LimitExceeded:
@@ -716,7 +718,7 @@ def test_a_retried_step_says_so_in_its_events() -> None:
 
 def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() -> None:
     class Lost:
-        name, kind, title, fingerprint, inner = "pay", "shell", "pay", "f", ()
+        name, kind, title, fingerprint, children = "pay", "shell", "pay", "f", ()
         policy = Policy(at_most_once=True)
 
         def run(self, ctx: StepContext) -> Json:  # noqa: ARG002 - the protocol's shape

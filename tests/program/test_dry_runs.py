@@ -50,7 +50,7 @@ class Forgetful:
     title: str = "something new"
     fingerprint: str = "f"
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
         self.acts.append(ctx.path)

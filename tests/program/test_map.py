@@ -65,7 +65,7 @@ class Given(Composite):
     title: str = "items"
     fingerprint: str = "i"
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
 
     def run(self, ctx: StepContext) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}

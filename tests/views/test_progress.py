@@ -610,7 +610,7 @@ class Numbers:
     title: str = "items"
     fingerprint: str = "f"
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
 
     def run(self, ctx: StepContext) -> Json:  # noqa: ARG002
         return {"count": self.many}

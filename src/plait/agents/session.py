@@ -105,7 +105,7 @@ class AgentStep:
             object.__setattr__(self, "fingerprint", json_digest(self.fingerprint_data()))
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
     def fingerprint_data(self) -> Json:

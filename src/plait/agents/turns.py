@@ -93,7 +93,7 @@ class ModelTurn:
     kind: str = "turn"
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
     def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
@@ -174,7 +174,7 @@ class ToolCallTurn:
     kind: str = "call"
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
     def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape

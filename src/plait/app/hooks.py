@@ -137,7 +137,9 @@ def _directive_model(loaded: LoadedFlow) -> str | None:
     """The model that a directive names, whether it is run or talked with."""
     from plait.agents.session import AgentStep
 
-    return next((step.model for step in loaded.program.inner if isinstance(step, AgentStep)), None)
+    return next(
+        (step.model for step in loaded.program.children if isinstance(step, AgentStep)), None
+    )
 
 
 def fire_run_started(program: Program, ctx: StepContext) -> Json:

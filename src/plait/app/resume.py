@@ -130,7 +130,9 @@ def _is_of_one_text(loaded: LoadedFlow, opened: OpenRun) -> bool:
     """Have all parts of the flow ended by the text of now?  Of very many items that is found out at
     once.
     """
-    parts = [(part, opened.journal.step(part.name)) for part in loaded.program.inner if part.inner]
+    parts = [
+        (part, opened.journal.step(part.name)) for part in loaded.program.children if part.children
+    ]
     now = [part.name for part, _ in parts]
     if any(opened.journal.was_ever_started(name) for name in PHASES if name not in now):
         return False
@@ -208,7 +210,7 @@ def _other_texts(loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord) -> dic
     changed: dict[str, str] = {}
     around: dict[str, str] = {}
     for path, step in flow_steps(loaded):
-        if not step.inner and _has_changed(opened, path, step, retry):
+        if not step.children and _has_changed(opened, path, step, retry):
             changed.setdefault(_of_people(path, step), step.title)
         elif isinstance(step, ActionStep) and _has_changed(opened, path, step, retry):
             around[path] = step.title
@@ -432,7 +434,7 @@ def _lists(
     from plait.program.map import MapItem
     from plait.program.step_list import StepList as Steps
 
-    journal, parts = opened.journal, [part for part in loaded.program.inner if part.inner]
+    journal, parts = opened.journal, [part for part in loaded.program.children if part.children]
     yield _List("", parts, 0)
     # Of very many items nobody waits for the answer.
     hidden = "" if every or not journal.reader.is_long() else "/item:*"
@@ -499,7 +501,7 @@ def _fingerprints(loaded: LoadedFlow) -> dict[str, str]:
 
 
 def flow_steps(loaded: LoadedFlow) -> Iterator[tuple[str, Step]]:
-    for part in loaded.program.inner:
+    for part in loaded.program.children:
         yield from iter_steps(part)
 
 

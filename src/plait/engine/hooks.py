@@ -727,7 +727,7 @@ class HookStep(Composite):
         return DEFAULT_POLICY if self.hook.timeout is None else Policy(timeout=self.hook.timeout)
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
     def run(self, ctx: StepContext) -> Json:

@@ -172,7 +172,7 @@ class Replay:
         if recorded.fingerprint != step.fingerprint and not self.retried.keeps(
             ctx.path, step.fingerprint
         ):
-            if not (step.inner or self.accept_changes):
+            if not (step.children or self.accept_changes):
                 raise changed_steps_error([(ctx.path, step.title)])
             return None
         return recorded

@@ -99,7 +99,7 @@ class Step(Protocol):
     def policy(self) -> Policy: ...
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         """The steps that it performs; their changes are theirs, not its own."""
 
 
@@ -195,7 +195,7 @@ class LeafStep:
     fingerprint: str
     action: Action | Composite
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
     retry_scope: RetryScope | None = None
 
 
@@ -205,5 +205,5 @@ def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
     """
     here = f"{path}/{step.name}" if path else step.name
     yield here, step
-    for inner in step.inner:
-        yield from iter_steps(inner, here)
+    for child in step.children:
+        yield from iter_steps(child, here)

@@ -222,7 +222,7 @@ class ActionStep(Composite):
             object.__setattr__(self, "policy", replace(self.policy, keep_failure=True))
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         handler = [self.on_failure.steps] if self.on_failure else []
         success = [self.on_success] if self.on_success else []
         return [
@@ -230,7 +230,7 @@ class ActionStep(Composite):
             *handler,
             *success,
             *self.on_exit_code.values(),
-            *(self.validation.inner if self.validation else ()),
+            *(self.validation.children if self.validation else ()),
         ]
 
     def run(self, ctx: StepContext) -> Json:
@@ -552,7 +552,7 @@ class ActionAttempt(Composite):
     kind = "attempt"
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return _inside(self.work.action)
 
     @property
@@ -629,7 +629,7 @@ AGAIN: Final = "again@"
 
 
 def _inside(action: Action | None) -> Sequence[Step]:
-    return tuple(getattr(action, "inner", ()))
+    return tuple(getattr(action, "children", ()))
 
 
 def scope_after(

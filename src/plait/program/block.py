@@ -29,7 +29,7 @@ class BlockAction(Composite):
     strict: bool = False
 
     @property
-    def inner(self) -> list[Step]:
+    def children(self) -> list[Step]:
         return [self.steps]
 
     @property

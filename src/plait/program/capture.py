@@ -296,8 +296,8 @@ class ExtractingAction(Composite):
     extracts: tuple[OutputPart, ...]
 
     @property
-    def inner(self) -> tuple[Step, ...]:
-        return tuple(getattr(self.action, "inner", ()))
+    def children(self) -> tuple[Step, ...]:
+        return tuple(getattr(self.action, "children", ()))
 
     @property
     def captures(self) -> tuple[str, ...]:

@@ -455,8 +455,8 @@ class ChangeCheckedAction(Composite):
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def inner(self) -> tuple[Step, ...]:
-        return tuple(getattr(self.action, "inner", ()))
+    def children(self) -> tuple[Step, ...]:
+        return tuple(getattr(self.action, "children", ()))
 
     @property
     def captures(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class Chat:
     listen: ReadUserInput
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return (self.first,)
 
     @property
@@ -146,7 +146,7 @@ class ChatTurn:
         return self.conversation.policy
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
     def run(self, ctx: StepContext) -> Json:

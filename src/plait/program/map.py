@@ -123,7 +123,7 @@ class Map(Composite):
         )
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         around = () if self.isolation is None else self.isolation.around
         return [self.items, MapItem(self, "*", "each item", self.steps.fingerprint), *around]
 
@@ -225,7 +225,7 @@ class MapItem(Composite):
         return self.fan.item_policy
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         each, isolation = self.fan.steps, self.fan.isolation
         return (
             each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
@@ -619,7 +619,7 @@ class ForeachAction(Composite):
     fan: Map
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return (self.fan,)
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
@@ -679,7 +679,7 @@ class ListItems(Composite):
     kind: str = "items"
     title: str = "the items"
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
 
     def run(self, ctx: StepContext) -> Json:
         match self.source:

@@ -56,7 +56,7 @@ class DirectiveProgram(Composite):
     """As its author wrote them."""
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return (self.conversation,)
 
     @property
@@ -78,7 +78,7 @@ class Program(Protocol):
     def name(self) -> str: ...
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         """The steps that are known before it runs."""
 
     @property

@@ -33,7 +33,7 @@ class StepList(Composite):
     policy: Policy = DEFAULT_POLICY
 
     @property
-    def inner(self) -> Many[Step]:
+    def children(self) -> Many[Step]:
         return self.steps
 
     def run(self, ctx: StepContext) -> Json:

@@ -63,8 +63,8 @@ class Subworkflow(Composite):
     retry_scope = "inner"
 
     @property
-    def inner(self) -> Sequence[Step]:
-        return self.program.inner
+    def children(self) -> Sequence[Step]:
+        return self.program.children
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()

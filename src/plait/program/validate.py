@@ -57,7 +57,7 @@ class Validation:
     """JSON Schema that every result has to fit."""
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return [self.check, *([self.on_incomplete] if self.on_incomplete else [])]
 
     @property

@@ -41,7 +41,7 @@ class WorkflowProgram(Composite):
     """
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         parts = (self.steps, self.setup, self.fan, self.reduce, self.merge)
         return [part for part in parts if part is not None]
 
@@ -49,8 +49,8 @@ class WorkflowProgram(Composite):
     def phases(self) -> tuple[tuple[str, int], ...]:
         """Each part with the number of its steps."""
         return tuple(
-            (part.name, len(part.steps.steps) if isinstance(part, Map) else len(part.inner))
-            for part in self.inner
+            (part.name, len(part.steps.steps) if isinstance(part, Map) else len(part.children))
+            for part in self.children
         )
 
     def run(self, ctx: StepContext) -> Json:

@@ -64,7 +64,7 @@ class Given:
     title: str = "items"
     fingerprint: str = "i"
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
 
     def run(self, ctx: StepContext) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}

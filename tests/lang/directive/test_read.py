@@ -446,7 +446,11 @@ def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
     file.write_text("Say hello.")
     loaded = load_directive(str(file))
     assert isinstance(loaded.program, DirectiveProgram)
-    assert (loaded.kind, loaded.program.phases, [step.name for step in loaded.program.inner]) == (
+    assert (
+        loaded.kind,
+        loaded.program.phases,
+        [step.name for step in loaded.program.children],
+    ) == (
         "directive",
         (("agent", 0),),
         ["agent"],

@@ -43,7 +43,7 @@ def refusal(folder: Path, text: str, **options: Any) -> str:
 
 
 def steps(loaded: LoadedFlow) -> dict[str, Any]:
-    return {path: step for part in loaded.program.inner for path, step in iter_steps(part)}
+    return {path: step for part in loaded.program.children for path, step in iter_steps(part)}
 
 
 def program(loaded: LoadedFlow) -> WorkflowProgram:
@@ -243,7 +243,7 @@ map:
 def test_a_real_job_loads(tmp_path: Path, job: str) -> None:
     given = {"spec": "12"} if "[spec]" in JOBS[job] else {}
     loaded = load(tmp_path, JOBS[job], given=given, environ={"TOKEN": "hunter2"})
-    assert loaded.program.inner
+    assert loaded.program.children
 
 
 # ── what a field becomes ─────────────────────────────────────────────────

@@ -176,14 +176,14 @@ def _records_below(
     journal: Journal, step: Step | None, path: str, after: int
 ) -> Iterator[StepRecord]:
     """The outcomes that count of all steps inside one, also of those that did not finish."""
-    inner = {f"{path}/{one.name}": one for one in (step.inner if step is not None else ())}
+    inner = {f"{path}/{one.name}": one for one in (step.children if step is not None else ())}
     seen: set[str] = set()
     for record in _valid_records(journal.steps_in(path), after):
         seen.add(record.path)
         yield record
         yield from _records_below(journal, inner.get(record.path), record.path, after)
     for below, one in inner.items():
-        if below not in seen and one.inner:
+        if below not in seen and one.children:
             yield from _records_below(journal, one, below, after)
 
 

@@ -285,7 +285,9 @@ class WorkflowCompiler:
         told = [sort_keys(said), self.around, phase, strict, *used, *self.reaching(place)]
         own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
         block = (
-            [step.fingerprint for step in action.inner] if isinstance(action, BlockAction) else []
+            [step.fingerprint for step in action.children]
+            if isinstance(action, BlockAction)
+            else []
         )
         if isinstance(node, nodes.Mapping) and node.get("workflow") is not None:
             block = [getattr(action, "fingerprint", "")]

@@ -235,7 +235,7 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
         _each(fields.get("params")),
         enter,
         {**values, **(around or {})},
-        json_digest([flow.document.data(), [step.fingerprint for step in program.inner]]),
+        json_digest([flow.document.data(), [step.fingerprint for step in program.children]]),
         told.seconds("timeout"),
         strict,
     )

@@ -107,7 +107,7 @@ class Question:
     title: str = "turn 1"
     kind: str = "turn"
     policy: Policy = DEFAULT_POLICY
-    inner: Sequence[Step] = ()
+    children: Sequence[Step] = ()
 
     @property
     def fingerprint(self) -> str:

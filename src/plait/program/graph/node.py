@@ -76,7 +76,7 @@ class NodeStep(Composite):
     """One stay at a node, with the state as it is there."""
 
     __slots__ = (
-        "_way", "attempts_inside", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy",
+        "_way", "attempts_inside", "children", "fingerprint", "is_composed", "kind", "name", "node", "policy",
         "title",
     )  # fmt: skip
     counts_itself = True
@@ -94,7 +94,7 @@ class NodeStep(Composite):
         """Its call or its items are steps of their own."""
         self.kind = node.kind
         self.fingerprint = node.fingerprint
-        self.inner: Sequence[Step] = ()
+        self.children: Sequence[Step] = ()
         self.attempts_inside = 0
         """How often its call was tried, as a step of its own."""
         # What is inside is tried again by itself, where something may come between two attempts.

@@ -101,7 +101,7 @@ class NodeSpec:
         return self.name
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
 
@@ -158,7 +158,7 @@ class GraphProgram(Composite):
         return None
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return (GraphStep(self),)
 
     @property
@@ -206,7 +206,7 @@ class GraphStep:
         return join_fingerprints([node.fingerprint for node in self.graph.nodes.values()])
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return tuple(self.graph.nodes.values())
 
     def plan(self, ctx: StepContext) -> GraphPlan:  # noqa: ARG002 - the protocol's shape

@@ -74,7 +74,7 @@ class FindItems:
     kind: str = "items"
     title: str = "the items"
     policy: Policy = DEFAULT_POLICY
-    inner: tuple[Step, ...] = ()
+    children: tuple[Step, ...] = ()
 
     def plan(self, ctx: StepContext) -> ItemsPlan:  # noqa: ARG002 - the protocol's shape
         return ItemsPlan(self.kind, data=self)

@@ -75,7 +75,7 @@ class LoopStep(Composite):
 
     @property
     def fingerprint(self) -> str:
-        return join_fingerprints([*(step.fingerprint for step in self.inner), *self._rules()])
+        return join_fingerprints([*(step.fingerprint for step in self.children), *self._rules()])
 
     def _rules(self) -> list[str]:
         loop = self.loop
@@ -86,7 +86,7 @@ class LoopStep(Composite):
         return [until, str(loop.max_iterations), loop.on_max, str(loop.feedback)]
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return [
             LoopRound(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)
         ]
@@ -143,10 +143,10 @@ class LoopRound(Composite):
 
     @property
     def fingerprint(self) -> str:
-        return join_fingerprints(step.fingerprint for step in self.inner)
+        return join_fingerprints(step.fingerprint for step in self.children)
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return [self._step(order, {}) for order in range(len(self.of.loop.tasks))]
 
     retry_scope = "inner"

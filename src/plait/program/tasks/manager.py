@@ -118,7 +118,7 @@ class ManagerStep:
         return self.manager.role
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
     retry_scope = "inner"

@@ -86,7 +86,7 @@ class TaskMap(Composite):
 
     @property
     def fingerprint(self) -> str:
-        return join_fingerprints([*(step.fingerprint for step in self.inner), *self._rules()])
+        return join_fingerprints([*(step.fingerprint for step in self.children), *self._rules()])
 
     def _rules(self) -> list[str]:
         one, cast = self.map, self.program.cast
@@ -98,7 +98,7 @@ class TaskMap(Composite):
         return rules
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return [
             *self._static_items(),
             *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())]),

@@ -60,7 +60,7 @@ class TaskStep:
         return self.task.name or self.id
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return ()
 
     retry_scope = "inner"

@@ -73,7 +73,7 @@ class EnsembleProgram(Composite):
         return self.cast.name
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return (TaskGraph(self),)
 
     @property
@@ -129,16 +129,16 @@ class TaskGraph(Composite):
 
     @property
     def fingerprint(self) -> str:
-        return join_fingerprints(step.fingerprint for step in self.inner)
+        return join_fingerprints(step.fingerprint for step in self.children)
 
     @property
-    def inner(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Step]:
         return [unit.step({}) for unit in make_units(self.program)]
 
     def run(self, ctx: StepContext) -> Json:
         act(FunctionAction(partial(_require_providers, self.program.cast)), ctx)
         if not (ctx.run.replay.is_first_run or ctx.run.replay.accept_changes):
-            _require_known_units({step.name for step in self.inner}, ctx)
+            _require_known_units({step.name for step in self.children}, ctx)
         return _Play(self.program, ctx).to_the_end()
 
 

@@ -101,7 +101,7 @@ def _merge_step(title: str, fingerprint: str, merge: Callable[[StepContext], Jso
         title,
         fingerprint,
         FunctionAction(merge),
-        inner=(_intent_step({}),),
+        children=(_intent_step({}),),
     )
 
 
