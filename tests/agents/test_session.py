@@ -600,9 +600,9 @@ class Nested(ToolHands):
         return self
 
     name = "sub"
-    inner = ()
+    children = ()
     phases = ()
-    fan = None
+    map = None
 
     def run(self, turn: Any) -> Json:
         from plait.engine.outcome import require_success

@@ -173,7 +173,7 @@ def test_parallel_items_run_at_the_same_time_and_give_their_outputs_in_order() -
 
 @pytest.mark.parametrize(("parallel", "meant"), [(True, 10), (False, 1), (4, 4)])
 def test_parallel_is_a_number_or_yes_or_no(parallel: bool | int, meant: int) -> None:
-    assert loop(["a"], step("s", Acting()), parallel=parallel).action.fan.parallel == meant  # type: ignore[union-attr]
+    assert loop(["a"], step("s", Acting()), parallel=parallel).action.map.parallel == meant  # type: ignore[union-attr]
 
 
 def test_a_resumed_loop_goes_on_with_the_items_it_had() -> None:

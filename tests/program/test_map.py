@@ -74,7 +74,7 @@ class Given(Composite):
         return (WorkItem(order, f"k{order}", item) for order, item in enumerate(self.items))
 
 
-def fan(items: Sequence[Json], action: Any, **fields: Any) -> Map:
+def map_of(items: Sequence[Json], action: Any, **fields: Any) -> Map:
     made = {"parallel": 1, **fields}
     return Map("map", Given(tuple(items)), steps(step("s", action)), "f", **made)
 
@@ -110,26 +110,26 @@ POLICIES: list[tuple[OnItemFailure, tuple[Json, ...], bool, tuple[int, ...]]] = 
 def test_what_becomes_of_a_failed_item_is_a_matter_of_policy(
     policy: OnItemFailure, bad: tuple[Json, ...], done: bool, counted: tuple[int, ...]
 ) -> None:
-    outcome = performed(fan(range(4), picky(*bad), errors=ErrorPolicy(policy)))
+    outcome = performed(map_of(range(4), picky(*bad), errors=ErrorPolicy(policy)))
     assert isinstance(outcome, Succeeded if done else Failed)
     assert counts(outcome) == counted
 
 
 def test_retry_tries_an_item_as_often_as_it_is_told() -> None:
     action = picky(1)
-    performed(fan([1], action, errors=ErrorPolicy("retry", Retry(3, "fixed", 0.0))))
+    performed(map_of([1], action, errors=ErrorPolicy("retry", Retry(3, "fixed", 0.0))))
     assert len(action.ran) == 3
 
 
 @pytest.mark.parametrize("policy", ["dlq", "skip", "stop", "retry"])
 def test_attempts_and_what_follows_them_are_two_things(policy: OnItemFailure) -> None:
     action = picky(1)
-    performed(fan([1], action, errors=ErrorPolicy(policy, Retry(3, "fixed", 0.0))))
+    performed(map_of([1], action, errors=ErrorPolicy(policy, Retry(3, "fixed", 0.0))))
     assert len(action.ran) == 3
 
 
 def test_no_items_are_no_failure() -> None:
-    outcome = performed(fan([], Acting()))
+    outcome = performed(map_of([], Acting()))
     assert counts(outcome) == (0, 0, 0, 0)
     assert isinstance(outcome, Succeeded)
     assert outcome.value["success_rate"] == 0
@@ -137,13 +137,13 @@ def test_no_items_are_no_failure() -> None:
 
 def test_nothing_is_kept_of_a_fan_inside_an_item() -> None:
     """There may be a million of them."""
-    run, inner = new_run(), fan([1, 2], Acting())
-    performed(fan(range(3), Acting(lambda ctx: require_success(ctx.perform(inner)))), run)
+    run, inner = new_run(), map_of([1, 2], Acting())
+    performed(map_of(range(3), Acting(lambda ctx: require_success(ctx.perform(inner)))), run)
     assert set(run.shared(ItemCounts)) == {"map"}
 
 
 def test_max_failures_stops_at_that_failure() -> None:
-    outcome = performed(fan(range(9), picky(1, 3, 5), errors=ErrorPolicy(max_failures=2)))
+    outcome = performed(map_of(range(9), picky(1, 3, 5), errors=ErrorPolicy(max_failures=2)))
     assert counts(outcome) == (9, 2, 2, 0)
     assert failure_of(outcome).message == "2 items failed, and max_failures is 2"
     outcome = performed(fan(range(9), picky(1, 3, 5), errors=ErrorPolicy(max_failures=1)))
@@ -164,14 +164,14 @@ def test_a_share_of_failures_means_something_only_after_ten_items(
     items: int, bad: int, allowed: float, ended: int
 ) -> None:
     outcome = performed(
-        fan(range(items), picky(*range(bad)), errors=ErrorPolicy(failure_threshold=allowed))
+        map_of(range(items), picky(*range(bad)), errors=ErrorPolicy(failure_threshold=allowed))
     )
     assert sum(counts(outcome)[1:]) == ended
 
 
 def test_the_share_of_failures_is_judged_whenever_an_item_ends() -> None:
     bad = picky(*range(2, 40, 3))  # every third item fails: of the first ten, items 2, 5 and 8
-    outcome = performed(fan(range(40), bad, errors=ErrorPolicy(failure_threshold=0.2)))
+    outcome = performed(map_of(range(40), bad, errors=ErrorPolicy(failure_threshold=0.2)))
     assert counts(outcome) == (40, 7, 3, 0)
     assert failure_of(outcome).message == "3 of 10 items failed, more than failure_threshold allows"
 
@@ -188,7 +188,9 @@ def test_one_failure_after_the_other_makes_a_pause() -> None:
     run = new_run(watchers=[stop_at_a_note], stop=stop)
     action = picky(*range(9))
     with pytest.raises(Interrupted):
-        performed(fan(range(9), action, errors=ErrorPolicy(circuit=CircuitBreaker(3, 3600.0))), run)
+        performed(
+            map_of(range(9), action, errors=ErrorPolicy(circuit=CircuitBreaker(3, 3600.0))), run
+        )
     assert noted == ["3 failures in a row: no new items for 3600 s"]
     assert len(action.ran) == 3
 
@@ -201,9 +203,9 @@ def test_a_pause_that_follows_a_pause_says_what_it_is_for() -> None:
             noted.append(stamped.event.message)
 
     bad, circuit = picky(*range(3), 4), CircuitBreaker(3, 0.001, successes=2)
-    performed(fan(range(6), bad, errors=ErrorPolicy(circuit=circuit)), new_run(watchers=[note]))
+    performed(map_of(range(6), bad, errors=ErrorPolicy(circuit=circuit)), new_run(watchers=[note]))
     performed(
-        fan([0], bad, errors=ErrorPolicy(circuit=CircuitBreaker(1, 0.001))),
+        map_of([0], bad, errors=ErrorPolicy(circuit=CircuitBreaker(1, 0.001))),
         new_run(watchers=[note]),
     )
     assert noted == [
@@ -216,7 +218,7 @@ def test_a_pause_that_follows_a_pause_says_what_it_is_for() -> None:
 def test_a_pause_ends_with_the_time_of_the_map() -> None:
     began, action = time.monotonic(), picky(*range(9))
     policy = ErrorPolicy(circuit=CircuitBreaker(1, 3600.0))
-    outcome = performed(fan(range(9), action, errors=policy, policy=Policy(timeout=0.05)))
+    outcome = performed(map_of(range(9), action, errors=policy, policy=Policy(timeout=0.05)))
     assert failure_of(outcome).message == "took longer than 0.05 s"
     assert time.monotonic() - began < 60
     assert len(action.ran) == 1
@@ -224,7 +226,7 @@ def test_a_pause_ends_with_the_time_of_the_map() -> None:
 
 def test_the_number_of_items_is_told_before_the_first_one_runs() -> None:
     journal = MemoryJournal()
-    performed(fan([1, 2], Acting()), new_run(journal=journal))
+    performed(map_of([1, 2], Acting()), new_run(journal=journal))
     events = [stamped.event for stamped in journal.events()]
     assert [event for event in events if isinstance(event, ItemsCounted)] == [
         ItemsCounted("map", 2)
@@ -240,7 +242,7 @@ def test_the_number_of_items_is_told_before_the_first_one_runs() -> None:
 def test_results_are_in_the_order_of_the_items_failed_ones_included(
     items: list[int], bad: set[int], parallel: int
 ) -> None:
-    made = fan(items, picky(*bad), parallel=parallel)
+    made = map_of(items, picky(*bad), parallel=parallel)
     run = new_run()
     turn = turn_of(run)
     turn.perform(made)
@@ -258,7 +260,9 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
 def test_reduce_sees_what_became_of_the_items() -> None:
     said = "${map.successful}/${map.total} ${map.failed} ${map.success_rate} ${map.outputs:json} ${map.results[1].error}"
     flow = WorkflowProgram(
-        "w", fan=fan([1, 2, 3, 4], picky(2)), reduce=steps(step("r", saying(said)), name="reduce")
+        "w",
+        map=map_of([1, 2, 3, 4], picky(2)),
+        reduce=steps(step("r", saying(said)), name="reduce"),
     )
     run = new_run()
     value = flow.run(turn_of(run))
@@ -285,7 +289,7 @@ NAMES: list[tuple[Json, str, Json]] = [
 def test_an_item_is_known_by_its_names(item: Json, hole: str, value: Json) -> None:
     seen: list[Json] = []
     template = text_of(hole)
-    performed(fan([item], Acting(lambda ctx: seen.append(template.render(ctx.scope)))))
+    performed(map_of([item], Acting(lambda ctx: seen.append(template.render(ctx.scope)))))
     assert seen == [value]
 
 
@@ -318,21 +322,21 @@ def test_no_more_items_run_at_once_than_allowed() -> None:
             now[0] -= 1
         return None
 
-    performed(fan(range(12), Acting(answer), parallel=text_of("${n}")), values={"n": "3"})
+    performed(map_of(range(12), Acting(answer), parallel=text_of("${n}")), values={"n": "3"})
     assert most == [3]
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "many", "", "99999"])
 def test_a_parallelism_that_is_none_is_refused(said: str) -> None:
     failure = failure_of(
-        performed(fan([1], Acting(), parallel=text_of("${n}")), values={"n": said})
+        performed(map_of([1], Acting(), parallel=text_of("${n}")), values={"n": said})
     )
     assert "max_parallel is a number from 1 to 4096" in failure.message
 
 
 def test_a_finished_item_is_not_repeated_and_a_dead_letter_waits() -> None:
     action = picky(1)
-    made = fan(range(3), action)
+    made = map_of(range(3), action)
     journal = MemoryJournal()
     performed(made, new_run(journal=journal))
     del journal._finished["map"]  # the run died before the fan itself was recorded
@@ -343,7 +347,7 @@ def test_a_finished_item_is_not_repeated_and_a_dead_letter_waits() -> None:
 
 def test_where_the_first_failure_stops_everything_resuming_tries_it_again() -> None:
     action = picky(1)
-    made = fan(range(3), action, errors=ErrorPolicy("stop"))
+    made = map_of(range(3), action, errors=ErrorPolicy("stop"))
     journal = MemoryJournal()
     failure_of(performed(made, new_run(journal=journal)))
     action.answers = lambda _: "mended"
@@ -365,7 +369,7 @@ def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
     action = Acting(answer)
     journal = MemoryJournal()
     with pytest.raises(Interrupted):
-        performed(fan(range(5), action), new_run(journal=journal))
+        performed(map_of(range(5), action), new_run(journal=journal))
     assert len(action.ran) == 2
     assert [known.path for known in journal.steps_in("map")] == [
         "map/items",
@@ -373,7 +377,7 @@ def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
         "map/item:k1",
     ]
     action.answers = lambda _: "done"
-    assert counts(performed(fan(range(5), action), new_run(journal=journal.reopen()))) == (
+    assert counts(performed(map_of(range(5), action), new_run(journal=journal.reopen()))) == (
         5,
         5,
         0,
@@ -388,19 +392,19 @@ def test_a_tool_nobody_trusts_ends_the_run_from_within_an_item() -> None:
 
     action = Acting(answer)
     with pytest.raises(TrustError):
-        performed(fan(range(5), action, errors=ErrorPolicy("skip")))
+        performed(map_of(range(5), action, errors=ErrorPolicy("skip")))
     assert len(action.ran) == 1
 
 
 def test_an_item_has_its_own_time() -> None:
     left: list[float | None] = []
-    performed(fan([1], Acting(lambda ctx: left.append(ctx.time_left())), item_timeout=20))
+    performed(map_of([1], Acting(lambda ctx: left.append(ctx.time_left())), item_timeout=20))
     assert left[0] is not None
     assert 10 < left[0] <= 20
 
 
 def test_a_skipped_item_says_why() -> None:
-    made = fan([1], picky(1), errors=ErrorPolicy("skip"))
+    made = map_of([1], picky(1), errors=ErrorPolicy("skip"))
     run = new_run()
     turn = turn_of(run)
     turn.perform(made)

@@ -645,14 +645,21 @@ def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
     live, stop = Progress(), StopSignal()
     run = new_run(journal=journal, stop=stop, watchers=[lambda one: _discard(live.add(one))])
     each = step_list("each", [step("0", Odd(stop, stop_at))])
-    fan = Map("map", Numbers(many), each, "f", parallel=1)
+    map_step = Map("map", Numbers(many), each, "f", parallel=1)
     run.events.emit(
         RunStarted(
-            "r1", "fix", "f", "p", not journal.is_fresh(), WorkflowProgram("fix", fan=fan).phases
+            "r1",
+            "fix",
+            "f",
+            "p",
+            not journal.is_fresh(),
+            WorkflowProgram("fix", map=map_step).phases,
         )
     )
     try:
-        WorkflowProgram("fix", fan=fan, map_lists=frozenset()).run(StepContext(run, "", Scope({})))
+        WorkflowProgram("fix", map=map_step, map_lists=frozenset()).run(
+            StepContext(run, "", Scope({}))
+        )
         run.events.emit(RunEnded("done"))
     except Interrupted:
         run.events.emit(RunEnded("interrupted"))

@@ -182,9 +182,11 @@ def keep_backend(opened: OpenRun, backend: str | None) -> None:
 
 def require_worktrees_in_place(flow: FlowSource, loaded: LoadedFlow, opened: OpenRun) -> None:
     """The places of items are where the project was when they were made: git knows them there."""
-    before, fan = _project_then(opened), loaded.program.fan
+    before, map_step = _project_then(opened), loaded.program.map
     is_isolated = (
-        fan is not None and fan.isolation is not None and opened.journal.was_ever_started(fan.name)
+        map_step is not None
+        and map_step.isolation is not None
+        and opened.journal.was_ever_started(map_step.name)
     )
     if flow.project == before or not is_isolated:
         return

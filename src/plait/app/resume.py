@@ -343,16 +343,16 @@ def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
     """Of very many items: new, moved and removed steps, by all that is recorded of their steps at
     once.
     """
-    fan = loaded.program.fan
-    if fan is None:
+    map_step = loaded.program.map
+    if map_step is None:
         return {}
-    end = opened.journal.step(fan.name)
-    since = end.number if end is not None and end.fingerprint == fan.fingerprint else 0
+    end = opened.journal.step(map_step.name)
+    since = end.number if end is not None and end.fingerprint == map_step.fingerprint else 0
     known = opened.journal.reader.steps_in_items(
-        fan.name, max(since, items_selected_at(opened.journal, fan.name))
+        map_step.name, max(since, items_selected_at(opened.journal, map_step.name))
     )
     found: dict[str, str] = {}
-    steps = fan.steps.steps
+    steps = map_step.steps.steps
     names = [step.name for step in steps]
     last = max((at for at, name in enumerate(names) if name in known), default=-1)
     for at, step in enumerate(steps[: last + 1]):
@@ -363,11 +363,11 @@ def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
             later is not None and later.name in known and known[step.name][0] > known[later.name][1]
         ):
             found[later.name] = f"{later.title}, moved"
-    if fan.isolation is None:
+    if map_step.isolation is None:
         found |= {
             name: f"{name}, removed" for name in known if _ID.match(name) and name not in names
         }
-    return {f"{fan.name}/item:*/{name}": what for name, what in found.items()}
+    return {f"{map_step.name}/item:*/{name}": what for name, what in found.items()}
 
 
 def _find_removed(
@@ -413,8 +413,8 @@ def _is_followed_by(one: StepRecord, other: StepRecord) -> bool:
 
 def _is_isolated(loaded: LoadedFlow, listed: _List) -> bool:
     """Are there steps in the list that nobody wrote?"""
-    fan = loaded.program.fan
-    return fan is not None and fan.isolation is not None and is_item(listed.path)
+    map_step = loaded.program.map
+    return map_step is not None and map_step.isolation is not None and is_item(listed.path)
 
 
 PHASES: Final = ("setup", "map", "reduce", "merge")
@@ -441,7 +441,7 @@ def _lists(
     for at, part in enumerate(parts):
         followed = any(journal.was_ever_started(later.name) for later in parts[at + 1 :])
         for path, step in iter_steps(part):
-            steps = step.fan.steps if isinstance(step, MapItem) else step
+            steps = step.map.steps if isinstance(step, MapItem) else step
             if (
                 not isinstance(steps, Steps)
                 or (hidden and hidden in path)
@@ -522,9 +522,9 @@ def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[st
     if not star:
         yield from ((place, since) for place in _times(journal, "", path))
         return
-    for fan in _times(journal, "", top):
-        chosen = max(since, items_selected_at(journal, fan))
-        for item in journal.started_in(fan):
+    for map_path in _times(journal, "", top):
+        chosen = max(since, items_selected_at(journal, map_path))
+        for item in journal.started_in(map_path):
             if is_item(item):
                 yield from _instances(journal, item + rest, chosen)
 
@@ -762,12 +762,12 @@ def failed_items_to_retry(
     waiting: Sequence[str] = (),
 ) -> Iterator[StepInvalidated]:
     """`waiting`: the paths of items that an earlier retry did not come to."""
-    fan = loaded.program.fan
-    if fan is None:
+    map_step = loaded.program.map
+    if map_step is None:
         return
-    behind = items_selected_at(journal, fan.name, fan.items.name)
+    behind = items_selected_at(journal, map_step.name, map_step.items.name)
     letters = [
-        known for known in journal.failure_titles(fan.name, after=behind) if is_item(known[0])
+        known for known in journal.failure_titles(map_step.name, after=behind) if is_item(known[0])
     ]
     letters += [(path, path.rpartition("/item:")[2]) for path in waiting]
     unknown = [one for one in wanted if not any(_is_called(known, one) for known in letters)]
@@ -782,7 +782,7 @@ def failed_items_to_retry(
         known for known in letters if not wanted or any(_is_called(known, one) for one in wanted)
     ]
     if chosen:
-        yield StepInvalidated(fan.name, "items are retried", below=False)
+        yield StepInvalidated(map_step.name, "items are retried", below=False)
     for path, _ in chosen:
         yield StepInvalidated(path, RETRY_REASON, below=from_start)
 

@@ -199,14 +199,14 @@ def _first_context(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSourc
 
 
 def _counts(loaded: LoadedFlow, run: RunContext) -> dict[str, Json]:
-    fan = loaded.program.fan
-    if fan is None:
+    map_step = loaded.program.map
+    if map_step is None:
         return {}
-    known = run.journal.step(fan.name)
+    known = run.journal.step(map_step.name)
     if known is None:
         from plait.program.ports import ItemCounts
 
-        counts = run.shared(ItemCounts).get(fan.name)
+        counts = run.shared(ItemCounts).get(map_step.name)
         return {} if counts is None else counts()
     value = (
         known.outcome.failure.output
@@ -315,7 +315,7 @@ def _call_tool(ctx: StepContext, tool_id: str, params: Mapping[str, Json]) -> di
 
 
 def _worktrees(flow: FlowSource, loaded: LoadedFlow, folder: str, run_id: str) -> Worktrees | None:
-    if loaded.program.fan is None or loaded.program.fan.isolation is None:
+    if loaded.program.map is None or loaded.program.map.isolation is None:
         return None
     from plait.adapters.git import GitWorktrees
     from plait.app.services import start_git
@@ -330,11 +330,15 @@ def require_backend(
     from plait.adapters.local import make_backend
 
     backend = make_backend(flow.options.backend or loaded.backend)
-    fan = loaded.program.fan
-    if fan is None or fan.isolation is not None or not isinstance(backend, RemoteBackend):
+    map_step = loaded.program.map
+    if (
+        map_step is None
+        or map_step.isolation is not None
+        or not isinstance(backend, RemoteBackend)
+    ):
         return  # items with a worktree run in this process
     if journal is not None and isinstance(
-        getattr(journal.step(fan.name), "outcome", None), Succeeded
+        getattr(journal.step(map_step.name), "outcome", None), Succeeded
     ):
         return  # all items have ended
     from plait.app.remote.pack import require_remote_capable
@@ -418,8 +422,8 @@ def would_fail_error(message: str) -> InputError:
 def _fatal(loaded: LoadedFlow, run: RunContext, result: FlowResult) -> set[str]:
     """The paths of the steps by which a run, or items of its map, would fail."""
     paths = set() if result.failure is None else {result.failure.path}
-    fan = loaded.program.fan
-    for known in run.journal.steps_in(fan.name) if fan is not None else ():
+    map_step = loaded.program.map
+    for known in run.journal.steps_in(map_step.name) if map_step is not None else ():
         if isinstance(known.outcome, Failed):
             paths.add(known.outcome.failure.path)
     return paths

@@ -49,7 +49,7 @@ class Chat:
         return ((self.first.name, 0),)
 
     @property
-    def fan(self) -> Map | None:
+    def map(self) -> Map | None:
         return None
 
     def run(self, ctx: StepContext) -> Json:

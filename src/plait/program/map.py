@@ -139,7 +139,7 @@ class Map(Composite):
         watch = _Watch(self, ctx, total, shelter)
         if (
             "/" not in ctx.path
-        ):  # those of a fan inside an item would be too many, and nobody asks for them
+        ):  # those of a map inside an item would be too many, and nobody asks for them
             ctx.run.shared(ItemCounts)[ctx.path] = watch.counts
         watch.look_back()
         done = watch.remember_many()
@@ -207,9 +207,9 @@ MANY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class MapItem(Composite):
-    """The steps of a fan for one of its items."""
+    """The steps of a map for one of its items."""
 
-    fan: Map
+    map: Map
     key: str
     title: str
     fingerprint: str
@@ -222,24 +222,24 @@ class MapItem(Composite):
 
     @property
     def policy(self) -> Policy:
-        return self.fan.item_policy
+        return self.map.item_policy
 
     @property
     def children(self) -> Sequence[Step]:
-        each, isolation = self.fan.steps, self.fan.isolation
+        each, isolation = self.map.steps, self.map.isolation
         return (
             each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
         )
 
     def run(self, ctx: StepContext) -> Json:
         if self.shelter is None:
-            return act(self.fan.steps, ctx)
-        return self.shelter.run_item(self.fan.steps, ctx, self.title, self.key)
+            return act(self.map.steps, ctx)
+        return self.shelter.run_item(self.map.steps, ctx, self.title, self.key)
 
 
-def remote_map_run(fan: Map, ctx: StepContext, total: int) -> MapRun:
-    """A fan as it is where only single items of it are performed, and others count them."""
-    return _Watch(fan, ctx, total, None)
+def remote_map_run(map_step: Map, ctx: StepContext, total: int) -> MapRun:
+    """A map as it is where only single items of it are performed, and others count them."""
+    return _Watch(map_step, ctx, total, None)
 
 
 def _short_names(scope: Scope) -> frozenset[str]:
@@ -266,9 +266,9 @@ class _Watch:
     """Counts what becomes of items, and decides whether more are wanted."""
 
     def __init__(
-        self, fan: Map, ctx: StepContext, total: int, shelter: ItemWorktrees | None
+        self, map_step: Map, ctx: StepContext, total: int, shelter: ItemWorktrees | None
     ) -> None:
-        self.fan = fan
+        self.map = map_step
         self.shelter = shelter
         self.turn = ctx
         self.shows_all = ctx.run.plan is not None
@@ -288,13 +288,13 @@ class _Watch:
         """Nothing begins where earlier lives have failed too often, before that is come to item by
         item.
         """
-        run, most = self.turn.run, self.fan.errors.max_failures
+        run, most = self.turn.run, self.map.errors.max_failures
         if most is None or run.replay.is_first_run or not self.turn.can_replay or self.shows_all:
             return
-        text = self.fan.steps.fingerprint
+        text = self.map.steps.fingerprint
         after = max(
             self.turn.replay_after,
-            items_selected_at(run.journal, self.turn.path, self.fan.items.name),
+            items_selected_at(run.journal, self.turn.path, self.map.items.name),
         )
         stay_failed = sum(
             known.fingerprint == text or run.replay.retried.keeps(known.path, text)
@@ -316,7 +316,7 @@ class _Watch:
         if run.hooks.has("item_finished"):
             return b""  # somebody may still have to hear of one
         # Where some items are retried, all others stay done, also by a text that was another one.
-        fingerprint = self.fan.steps.fingerprint
+        fingerprint = self.map.steps.fingerprint
         stay_done = run.replay.retried.keeps(f"{self.turn.path}/item:*", fingerprint)
         text = None if stay_done else fingerprint
         done = run.journal.completed_items(self.turn.path, text, after=self.turn.replay_after)[
@@ -366,7 +366,7 @@ class _Watch:
     def item_step(self, work: WorkItem) -> tuple[MapItem, StepContext]:
         """The step that an item is, and its turn."""
         title = self.turn.run.secrets.mask(item_title(work.item))
-        item = MapItem(self.fan, work.key, title, self.fan.steps.fingerprint, shelter=self.shelter)
+        item = MapItem(self.map, work.key, title, self.map.steps.fingerprint, shelter=self.shelter)
         scope = self.turn.scope.frame("item", phase=self._names(work))
         return item, self.turn.child(item, scope=scope, order=work.order)
 
@@ -416,7 +416,7 @@ class _Watch:
             self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
 
     def _consider(self, work: WorkItem) -> None:
-        errors = self.fan.errors
+        errors = self.map.errors
         if errors.on_item_failure == "stop":
             self._stop(
                 f"item {item_title(work.item)} failed, and the flow stops at the first failure"
@@ -425,7 +425,7 @@ class _Watch:
             self._stop(_too_many(self.failed, errors.max_failures), TOO_MANY)
 
     def _consider_pausing(self) -> None:
-        circuit = self.fan.errors.circuit
+        circuit = self.map.errors.circuit
         if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
             self.paused_until = time.monotonic() + circuit.pause
             why = _why_pause(circuit.failures, again=self.closing > 0)
@@ -439,7 +439,7 @@ class _Watch:
         return self.successful + self.failed + self.skipped
 
     def _too_large_a_share(self) -> bool:
-        threshold = self.fan.errors.failure_threshold
+        threshold = self.map.errors.failure_threshold
         return (
             threshold is not None
             and self.outcome_count >= FEW
@@ -462,7 +462,7 @@ class _Watch:
         if run.replay.is_first_run:
             return
         items = f"{self.turn.path}/item:"
-        chosen = items_selected_at(run.journal, self.turn.path, self.fan.items.name)
+        chosen = items_selected_at(run.journal, self.turn.path, self.map.items.name)
         ended = Counter(
             type(known.outcome)
             for known in run.journal.steps_in(self.turn.path)
@@ -616,15 +616,15 @@ def foreach(
 
 @dataclass(frozen=True, slots=True)
 class ForeachAction(Composite):
-    fan: Map
+    map: Map
 
     @property
     def children(self) -> Sequence[Step]:
-        return (self.fan,)
+        return (self.map,)
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
-        outcome = ctx.perform(self.fan)
+        outcome = ctx.perform(self.map)
         if ctx.run.plan is not None:
             return _plan_result(outcome, ctx)
         found = list(self._results(ctx))
@@ -642,10 +642,10 @@ class ForeachAction(Composite):
         return record
 
     def _results(self, ctx: StepContext) -> Iterator[dict[str, Json]]:
-        mine = ctx.child(self.fan)
-        written = ctx.run.journal.step(f"{mine.path}/{self.fan.items.name}")
+        mine = ctx.child(self.map)
+        written = ctx.run.journal.step(f"{mine.path}/{self.map.items.name}")
         value = getattr(written.outcome, "value", None) if written is not None else None
-        return item_results(mine, self.fan.items.read(value, mine))
+        return item_results(mine, self.map.items.read(value, mine))
 
 
 def _plan_result(outcome: Outcome, ctx: StepContext) -> dict[str, Json]:

@@ -64,7 +64,7 @@ class DirectiveProgram(Composite):
         return ((STEP, 0),)
 
     @property
-    def fan(self) -> Map | None:
+    def map(self) -> Map | None:
         return None
 
     def run(self, ctx: StepContext) -> Json:
@@ -86,7 +86,7 @@ class Program(Protocol):
         """Its parts, each with the number of its steps: what a view draws at the start."""
 
     @property
-    def fan(self) -> Map | None:
+    def map(self) -> Map | None:
         """The part whose items are counted, and retried when they failed."""
 
     def run(self, ctx: StepContext) -> Json:

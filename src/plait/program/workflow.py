@@ -30,7 +30,7 @@ class WorkflowProgram(Composite):
     steps: Steps | None = None
     """A flow without phases."""
     setup: Steps | None = None
-    fan: Map | None = None
+    map: Map | None = None
     reduce: Steps | None = None
     merge: Steps | None = None
     map_lists: frozenset[str] = frozenset(MAP_LISTS)
@@ -42,7 +42,7 @@ class WorkflowProgram(Composite):
 
     @property
     def children(self) -> Sequence[Step]:
-        parts = (self.steps, self.setup, self.fan, self.reduce, self.merge)
+        parts = (self.steps, self.setup, self.map, self.reduce, self.merge)
         return [part for part in parts if part is not None]
 
     @property
@@ -66,11 +66,11 @@ class WorkflowProgram(Composite):
                 value, ctx = self._perform_phase(part, ctx, order)
                 ctx = replace(ctx, scope=_with_captures(ctx.scope, part.name, value))
                 order += 1
-        if self.fan is not None:
-            value, ctx = self._perform_phase(self.fan, ctx, order)
-            ctx = replace(ctx, scope=self._with_map(ctx, self.fan, value))
-            if self.fan.isolation is not None:
-                ctx = self._where_items_met(ctx, self.fan, value)
+        if self.map is not None:
+            value, ctx = self._perform_phase(self.map, ctx, order)
+            ctx = replace(ctx, scope=self._with_map(ctx, self.map, value))
+            if self.map.isolation is not None:
+                ctx = self._where_items_met(ctx, self.map, value)
             order += 1
         if self.reduce is not None:
             value, ctx = self._perform_phase(self.reduce, ctx, order)
@@ -82,16 +82,16 @@ class WorkflowProgram(Composite):
             self._end_meeting(ctx)
         return value
 
-    def _where_items_met(self, ctx: StepContext, fan: Map, value: Json) -> StepContext:
+    def _where_items_met(self, ctx: StepContext, map_step: Map, value: Json) -> StepContext:
         """The turn of what follows a map whose items worked in worktrees."""
         from plait.program.worktrees.gather import context_after_map, require_target_branch
 
         if self.reduce is not None:
             require_target_branch(ctx, value, self.reduce)
-        return context_after_map(ctx, fan, value)
+        return context_after_map(ctx, map_step, value)
 
     def _end_meeting(self, ctx: StepContext) -> None:
-        if self.fan is not None and self.fan.isolation is not None:
+        if self.map is not None and self.map.isolation is not None:
             from plait.program.worktrees.gather import close_gather_worktree
 
             close_gather_worktree(ctx)
@@ -100,7 +100,7 @@ class WorkflowProgram(Composite):
         outcome, ctx = ctx.perform_next(part, order)
         return require_success(outcome), ctx
 
-    def _with_map(self, ctx: StepContext, fan: Map, value: Json) -> Scope:
+    def _with_map(self, ctx: StepContext, map_step: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
         if ctx.run.plan is not None and (ctx.run.replay.is_first_run or not ctx.can_replay):
@@ -111,7 +111,7 @@ class WorkflowProgram(Composite):
             )
         wanted = self.map_lists
         if wanted:
-            found = list(self._results(ctx, fan))
+            found = list(self._results(ctx, map_step))
             lists: dict[str, Json] = {
                 "results": [dict(one) for one in found]
                 if wanted & {"results", "results_json"}
@@ -123,12 +123,12 @@ class WorkflowProgram(Composite):
                 facts["results_json"] = json_text(lists["results"])
         return ctx.scope.frame("map", phase={"map": facts})
 
-    def _results(self, ctx: StepContext, fan: Map) -> Iterator[dict[str, Json]]:
-        mine = ctx.child(fan)
-        found = mine.run.journal.step(f"{mine.path}/{fan.items.name}")
+    def _results(self, ctx: StepContext, map_step: Map) -> Iterator[dict[str, Json]]:
+        mine = ctx.child(map_step)
+        found = mine.run.journal.step(f"{mine.path}/{map_step.items.name}")
         if found is None or not isinstance(found.outcome, Succeeded):
             return iter(())
-        return item_results(mine, fan.items.read(found.outcome.value, mine))
+        return item_results(mine, map_step.items.read(found.outcome.value, mine))
 
 
 def _with_merge(ctx: StepContext) -> Scope:

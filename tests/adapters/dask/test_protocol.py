@@ -105,9 +105,9 @@ def packed_job(folder: Path, flow: str, **files: str) -> bytes:
     loaded = load_workflow(str(folder / "flow.yaml"), project=str(folder), environ=ENVIRON)
     run = new_run(folder=str(folder))
     try:
-        assert loaded.program.fan is not None
+        assert loaded.program.map is not None
         turn = StepContext(run, "map", loaded.scope("r"), directory=str(folder))
-        map_run = remote_map_run(loaded.program.fan, turn, 1)
+        map_run = remote_map_run(loaded.program.map, turn, 1)
         packer = FlowPacker(loaded, run, profile=None)
         assert packer.takes(map_run)
         return packer.pack_job(map_run, shared=False)[1]

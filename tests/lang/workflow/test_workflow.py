@@ -356,11 +356,11 @@ POLICIES = [
 def test_an_error_policy_stands_in_the_map_or_the_flow(
     tmp_path: Path, of_map: str, of_flow: str, expected: tuple[Any, ...]
 ) -> None:
-    fan = load(
+    map_step = load(
         tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n"
-    ).program.fan
-    assert fan is not None
-    errors = fan.errors
+    ).program.map
+    assert map_step is not None
+    errors = map_step.errors
     assert (errors.on_item_failure, errors.max_failures, errors.failure_threshold) == expected
 
 
@@ -381,11 +381,11 @@ TRIES = [
 def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
     tmp_path: Path, of_map: str, of_flow: str, attempts: int
 ) -> None:
-    fan = load(
+    map_step = load(
         tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n"
-    ).program.fan
-    assert fan is not None
-    assert MapItem(fan, "k", "t", "f").policy.retry.attempts == attempts
+    ).program.map
+    assert map_step is not None
+    assert MapItem(map_step, "k", "t", "f").policy.retry.attempts == attempts
 
 
 TWICE = "is said twice, here and in error_policy, and not the same"
@@ -414,13 +414,13 @@ def test_the_command_line_has_the_last_word_on_parallel_items_and_strictness(
 ) -> None:
     flow = "strict: true\nmap: {input: [1], max_parallel: 3, steps: [{shell: ls}, {shell: ls, strict: false}]}\n"
     loaded = load(tmp_path, flow)
-    assert loaded.program.fan is not None
-    assert loaded.program.fan.parallel == 3
-    assert [step.strict for step in loaded.program.fan.steps.steps] == [True, False]
+    assert loaded.program.map is not None
+    assert loaded.program.map.parallel == 3
+    assert [step.strict for step in loaded.program.map.steps.steps] == [True, False]
     told = load(tmp_path, flow, max_parallel=9, strict=False)
-    assert told.program.fan is not None
-    assert told.program.fan.parallel == 9
-    assert [step.strict for step in told.program.fan.steps.steps] == [False, False]
+    assert told.program.map is not None
+    assert told.program.map.parallel == 9
+    assert [step.strict for step in told.program.map.steps.steps] == [False, False]
 
 
 MENTIONED = [

@@ -138,7 +138,7 @@ class WorkerJob:
 
     @property
     def map(self) -> Map:
-        found = self.loaded.program.fan
+        found = self.loaded.program.map
         assert found is not None
         return found
 
@@ -324,7 +324,7 @@ def _load_flow(payload: JobPayload, project: str) -> LoadedFlow:
         environ={**os.environ, **env_variables},
         known=(unseal(dict(payload.parameters)), environment),
     )
-    found = loaded.program.fan
+    found = loaded.program.map
     if found is None or found.fingerprint != payload.fingerprint:
         raise InputError(
             "the files of the flow are not those of the run",

@@ -38,15 +38,15 @@ MOST_SHIPPED: Final = 64 << 20
 
 def require_remote_capable(loaded: LoadedFlow) -> None:
     """Raise an InputError with everything that keeps the items of a flow from workers."""
-    fan = loaded.program.fan
+    fan = loaded.program.map
     problems = [] if fan is None else list(_problems(loaded, fan))
     if problems:
         raise InputError.together(problems)
 
 
-def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
+def _problems(loaded: LoadedFlow, map_step: Map) -> Iterator[Problem]:
     fix = "run the flow with --backend local"
-    if fan.isolation is not None:
+    if map_step.isolation is not None:
         yield Problem(
             "a map with isolation cannot run on a cluster", None, fix, code="not-on-cluster"
         )
@@ -59,7 +59,7 @@ def _problems(loaded: LoadedFlow, fan: Map) -> Iterator[Problem]:
             "place"
         )
         yield Problem(what, None, fix, code="not-on-cluster")
-    for path, step in iter_steps(fan):
+    for path, step in iter_steps(map_step):
         if step.policy.at_most_once:
             what = (
                 f"step '{step.title}' ({path}) may run only once, and a worker that dies is "
@@ -83,14 +83,14 @@ class FlowPacker:
         self._profile = profile
 
     def takes(self, map_run: MapRun) -> bool:
-        fan = self._loaded.program.fan
+        fan = self._loaded.program.map
         if fan is None or map_run.turn.path != fan.name:
             return False
         require_remote_capable(self._loaded)
         return True
 
     def pack_job(self, map_run: MapRun, *, shared: bool) -> tuple[str, bytes]:
-        loaded, ctx, fan = self._loaded, map_run.turn, self._loaded.program.fan
+        loaded, ctx, fan = self._loaded, map_run.turn, self._loaded.program.map
         assert fan is not None
         shared = shared or loaded.shared
         mentions = _Mentions.of(loaded)

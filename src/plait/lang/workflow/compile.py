@@ -162,7 +162,7 @@ class WorkflowCompiler:
             name,
             steps=None if steps is None else self.steps("steps", steps, place),
             setup=self.setup(place),
-            fan=self.fan(place),
+            map=self.compile_map(place),
             reduce=self.phase("reduce", place),
             merge=self.phase("merge", place),
             map_lists=frozenset(used_map_lists(fields, document)),
@@ -192,7 +192,7 @@ class WorkflowCompiler:
 
         return add_setup_captures(steps, said)
 
-    def fan(self, place: CompileContext) -> Map | None:
+    def compile_map(self, place: CompileContext) -> Map | None:
         said = self.said.child("map")
         if said is None:
             return None

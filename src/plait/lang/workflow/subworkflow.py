@@ -210,7 +210,7 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
     builder.called += inner.called
 
     # No run counts them as its own, so nobody could retry them by themselves.
-    fan = None if program.fan is None else replace(program.fan, expects_all=True)
+    map_step = None if program.map is None else replace(program.map, expects_all=True)
 
     def enter(
         params: Mapping[str, Json], names: Scope, given: frozenset[str], data: frozenset[str]
@@ -229,7 +229,7 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
         )
 
     return Subworkflow(
-        replace(program, tracks=frozenset(), fan=fan),
+        replace(program, tracks=frozenset(), map=map_step),
         called.path,
         fields.template("params"),
         _each(fields.get("params")),

@@ -154,7 +154,7 @@ class GraphProgram(Composite):
     has_secrets: bool = False
 
     @property
-    def fan(self) -> None:
+    def map(self) -> None:
         return None
 
     @property

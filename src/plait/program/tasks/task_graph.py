@@ -81,7 +81,7 @@ class EnsembleProgram(Composite):
         return ((TASKS, len(make_units(self))),)
 
     @property
-    def fan(self) -> None:
+    def map(self) -> None:
         return None
 
     def run(self, ctx: StepContext) -> Json:

@@ -65,21 +65,23 @@ class GatherState:
         self.worktree: GatherWorktree | None = None
 
 
-def context_after_map(ctx: StepContext, fan: Map, value: Json) -> StepContext:
+def context_after_map(ctx: StepContext, map_step: Map, value: Json) -> StepContext:
     """The turn of what follows the map: where its items met, if steps of the flow merge what they
     did.
     """
     if "worktree" not in _facts(value):
         return ctx
-    after = act(FunctionAction(partial(_enter_gather_worktree, fan, value)), ctx)
+    after = act(FunctionAction(partial(_enter_gather_worktree, map_step, value)), ctx)
     return after if isinstance(after, StepContext) else ctx  # a dry run makes no worktree
 
 
-def _enter_gather_worktree(fan: Map, value: Json, ctx: StepContext) -> StepContext:
+def _enter_gather_worktree(map_step: Map, value: Json, ctx: StepContext) -> StepContext:
     run, facts = ctx.run, _facts(value)
-    if fan.name not in run.shared(WorktreesByMap):  # the map was done in an earlier life of the run
+    if map_step.name not in run.shared(
+        WorktreesByMap
+    ):  # the map was done in an earlier life of the run
         require_worktrees(ctx).open(
-            RepositoryState(**result_mapping(run.journal.step(f"{fan.name}/ground")))
+            RepositoryState(**result_mapping(run.journal.step(f"{map_step.name}/ground")))
         )
     source = str(facts["source"])
     merge = run.journal.step("merge")
