@@ -344,10 +344,10 @@ def test_fewer_threads_than_asked_for_do_all_items_and_it_is_said(
             self.notes: list[str] = []
 
         @property
-        def turn(self) -> Noting:
+        def ctx(self) -> Noting:
             return self
 
-        run = turn
+        run = events = ctx
 
         def note(self, path: str, message: str) -> None:
             self.notes.append(f"{path}: {message}")

@@ -36,8 +36,8 @@ class LocalBackend(Backend):
             ]
             started = _start(threads)
             if started < parallel and map_run is not None:
-                map_run.turn.run.events.note(
-                    map_run.turn.path,
+                map_run.ctx.run.events.note(
+                    map_run.ctx.path,
                     f"the machine has room for {started} threads: so many items are done at a "
                     f"time, not {parallel}",
                 )

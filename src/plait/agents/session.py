@@ -178,7 +178,7 @@ class AgentSession:
         run = ctx.run
         above = _agency_above(run, ctx.path)
         self.said = said
-        self.turn = ctx
+        self.ctx = ctx
         self.run = run
         self.permissions = Permissions(said.tools, None if above is None else above.permissions)
         self.spent = Budget()
@@ -191,8 +191,8 @@ class AgentSession:
         self._bad_answers = 0
 
     def to_the_end(self) -> dict[str, Json]:
-        path, limits = self.turn.path, self.said.limits
-        goes_on = self.turn.can_replay
+        path, limits = self.ctx.path, self.said.limits
+        goes_on = self.ctx.can_replay
         with self.run.budgets.scope(
             path, limits, f"'{self.said.title}'", goes_on=goes_on
         ) as self.spent:
@@ -220,7 +220,7 @@ class AgentSession:
 
     def _result(self, number: int, use: ToolRequest) -> Message:
         """Of a call of the last answer, if there is one."""
-        known = self.run.journal.step(f"{self.turn.path}/turn:{len(self.answers)}.call:{number}")
+        known = self.run.journal.step(f"{self.ctx.path}/turn:{len(self.answers)}.call:{number}")
         if known is not None:
             return _answer_to(use, known.outcome)
         return Message("tool", "it was ended before it had a result", answers=use.id, failed=True)
@@ -272,7 +272,7 @@ class AgentSession:
         for name in own.keys() & {offer.name for offer in others}:
             tool_id, whose = tool_id_for(name, others), self.said.title
             self.run.events.note(
-                self.turn.path,
+                self.ctx.path,
                 f"the tool '{tool_id}' is not offered: '{whose}' has one of that name",
             )
         return (*own.values(), *(offer for offer in others if offer.name not in own))
@@ -287,7 +287,7 @@ class AgentSession:
 
     def _perform_turn(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
         number = len(self.answers) + 1
-        path = f"{self.turn.path}/turn:{number}"
+        path = f"{self.ctx.path}/turn:{number}"
         bill = TurnBudget(
             self.spent, partial(self.run.budgets.charge, path), is_taken=not self._seems_known(path)
         )
@@ -339,7 +339,7 @@ class AgentSession:
 
     def _seems_known(self, path: str) -> bool:
         """Is there an answer of an earlier life?  Should it not count, a turn is taken later."""
-        if self.run.replay.is_first_run or not self.turn.can_replay:
+        if self.run.replay.is_first_run or not self.ctx.can_replay:
             return False
         known = self.run.journal.step(path)
         return known is not None and not isinstance(known.outcome, Failed)
@@ -353,7 +353,7 @@ class AgentSession:
             return StepError(Failure(said, "refused", output=self.record("skipped")))
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        if (over := bill.limit_reached(failure, self.turn)) is not None:
+        if (over := bill.limit_reached(failure, self.ctx)) is not None:
             return self._limit(over)
         if "ending" in output:
             self.answers.append(ModelResponse.of(output))
@@ -381,7 +381,7 @@ class AgentSession:
         if not (found := self._parse_response(answer)).fits:
             return self._after_retries(found.wrong)
         lacking = (
-            None if self.said.completion_check is None else self.said.completion_check(self.turn)
+            None if self.said.completion_check is None else self.said.completion_check(self.ctx)
         )
         return None if lacking is None else Failure(lacking, "incomplete")
 
@@ -438,7 +438,7 @@ class AgentSession:
         fewer.
         """
         for taken in range(wanted):
-            path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
+            path = f"{self.ctx.path}/turn:{len(self.answers)}.call:{taken + 1}"
             if self._seems_known(path):
                 continue
             if (reached := self.run.budgets.take_step(path, self.spent)) is not None:
@@ -465,14 +465,14 @@ class AgentSession:
     def _perform_all(self, calls: Sequence[ToolCallTurn]) -> list[Outcome]:
         if len(calls) < 2:
             return [self._perform(call) for call in calls]
-        outcomes, self.turn = self.turn.perform_many(
+        outcomes, self.ctx = self.ctx.perform_many(
             calls, parallel=MOST_AT_ONCE, first=self._performed
         )
         self._performed += len(calls)
         return outcomes
 
     def _perform(self, step: Step) -> Outcome:
-        outcome, self.turn = self.turn.perform_next(step, self._performed)
+        outcome, self.ctx = self.ctx.perform_next(step, self._performed)
         self._performed += 1
         return outcome
 
@@ -485,11 +485,11 @@ class AgentSession:
         reached = self.spent.reach("depth")
         if reached is None:
             return
-        self.run.hooks.limit_reached(self.turn, reached, self._context(1))
+        self.run.hooks.limit_reached(self.ctx, reached, self._context(1))
         raise StepError(reached.failure(self.record("depth")))
 
     def _limit(self, reached: LimitReached) -> LimitExceeded:
-        return limit_error(reached, self.turn, self._context(max(1, len(self.answers))))
+        return limit_error(reached, self.ctx, self._context(max(1, len(self.answers))))
 
     def _context(self, turn: int) -> dict[str, Json]:
         """What hooks know of it."""
@@ -497,7 +497,7 @@ class AgentSession:
             return {}
         used = self.spent.used()
         return {
-            **step_names(self.said, self.turn.attempt),
+            **step_names(self.said, self.ctx.attempt),
             "directive": self.said.title,
             "model": self.said.model or (self.answers[-1].model if self.answers else None),
             "limits": self.said.limits.record(),

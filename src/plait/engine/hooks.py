@@ -642,14 +642,14 @@ class HookListener:
 class PendingNotifications:
     """What is to be told of a step when its end is recorded."""
 
-    turn: StepContext
+    ctx: StepContext
     to: tuple[HookListener, ...]
     owed: PendingHooks | None = None
     """What is recorded with the end."""
 
     def tell(self) -> None:
         """Raises Aborted if all has to end behind the step."""
-        verdicts = [one.whose._run_listener(one, self.turn) for one in self.to]
+        verdicts = [one.whose._run_listener(one, self.ctx) for one in self.to]
         verdict = _strongest([one for one in verdicts if one is not None])
         if verdict is not None and verdict.verb == "abort":
             raise verdict.abort_error()

@@ -270,7 +270,7 @@ class _Watch:
     ) -> None:
         self.map = map_step
         self.shelter = shelter
-        self.turn = ctx
+        self.ctx = ctx
         self.shows_all = ctx.run.plan is not None
         """A dry run shows every item, also those that a run would not come to."""
         self._short = _short_names(ctx.scope)
@@ -288,17 +288,17 @@ class _Watch:
         """Nothing begins where earlier lives have failed too often, before that is come to item by
         item.
         """
-        run, most = self.turn.run, self.map.errors.max_failures
-        if most is None or run.replay.is_first_run or not self.turn.can_replay or self.shows_all:
+        run, most = self.ctx.run, self.map.errors.max_failures
+        if most is None or run.replay.is_first_run or not self.ctx.can_replay or self.shows_all:
             return
         text = self.map.steps.fingerprint
         after = max(
-            self.turn.replay_after,
-            items_selected_at(run.journal, self.turn.path, self.map.items.name),
+            self.ctx.replay_after,
+            items_selected_at(run.journal, self.ctx.path, self.map.items.name),
         )
         stay_failed = sum(
             known.fingerprint == text or run.replay.retried.keeps(known.path, text)
-            for known in run.journal.failures_in(self.turn.path, after=after)
+            for known in run.journal.failures_in(self.ctx.path, after=after)
             if is_item(known.path)
         )
         if stay_failed >= most:
@@ -308,22 +308,22 @@ class _Watch:
         """By order: 1 for items that an earlier life has done, and that are not looked at one by
         one.
         """
-        run = self.turn.run
+        run = self.ctx.run
         if self.total < MANY or run.replay.is_first_run or self.shows_all:
             return b""
-        if not self.turn.can_replay or self.shelter is not None:
+        if not self.ctx.can_replay or self.shelter is not None:
             return b""
         if run.hooks.has("item_finished"):
             return b""  # somebody may still have to hear of one
         # Where some items are retried, all others stay done, also by a text that was another one.
         fingerprint = self.map.steps.fingerprint
-        stay_done = run.replay.retried.keeps(f"{self.turn.path}/item:*", fingerprint)
+        stay_done = run.replay.retried.keeps(f"{self.ctx.path}/item:*", fingerprint)
         text = None if stay_done else fingerprint
-        done = run.journal.completed_items(self.turn.path, text, after=self.turn.replay_after)[
+        done = run.journal.completed_items(self.ctx.path, text, after=self.ctx.replay_after)[
             : self.total
         ]
         self.successful = done.count(1)
-        run.events.notify(ItemsReplayed(self.turn.path, done))
+        run.events.notify(ItemsReplayed(self.ctx.path, done))
         return done
 
     def while_wanted(self, work: Iterator[WorkItem]) -> Iterator[WorkItem]:
@@ -332,7 +332,7 @@ class _Watch:
                 return
             if self.shelter is not None:
                 line = self.shelter.line
-                if not line.enter(item.order, self.turn.run):
+                if not line.enter(item.order, self.ctx.run):
                     return
                 if not self._is_wanted():  # one before it has failed while it waited
                     line.leave(item.order, ended=True)
@@ -342,15 +342,15 @@ class _Watch:
     def _is_wanted(self) -> bool:
         """Is another item to begin?  If there is a pause, it is over then."""
         while (left := self._pause_left()) > 0:
-            self.turn.run.stop.pause(left)
-        return (self.enough is None or self.shows_all) and not self.turn.run.stop.is_set()
+            self.ctx.run.stop.pause(left)
+        return (self.enough is None or self.shows_all) and not self.ctx.run.stop.is_set()
 
     def _pause_left(self) -> float:
         """Seconds; no longer than there is time: then the next item is told that it has none."""
         rest = self.paused_until - time.monotonic()
         if rest <= 0:
             return 0.0
-        left = self.turn.run.budgets.time_left(self.turn)
+        left = self.ctx.run.budgets.time_left(self.ctx)
         return rest if left is None else min(rest, left)
 
     def perform(self, work: WorkItem) -> Outcome:
@@ -365,10 +365,10 @@ class _Watch:
 
     def item_step(self, work: WorkItem) -> tuple[MapItem, StepContext]:
         """The step that an item is, and its turn."""
-        title = self.turn.run.secrets.mask(item_title(work.item))
+        title = self.ctx.run.secrets.mask(item_title(work.item))
         item = MapItem(self.map, work.key, title, self.map.steps.fingerprint, shelter=self.shelter)
-        scope = self.turn.scope.frame("item", phase=self._names(work))
-        return item, self.turn.child(item, scope=scope, order=work.order)
+        scope = self.ctx.scope.frame("item", phase=self._names(work))
+        return item, self.ctx.child(item, scope=scope, order=work.order)
 
     def _names(self, work: WorkItem) -> dict[str, Json]:
         names: dict[str, Json] = {
@@ -430,9 +430,7 @@ class _Watch:
             self.paused_until = time.monotonic() + circuit.pause
             why = _why_pause(circuit.failures, again=self.closing > 0)
             self.closing, self.in_a_row = circuit.successes, 0
-            self.turn.run.events.note(
-                self.turn.path, f"{why}: no new items for {circuit.pause:g} s"
-            )
+            self.ctx.run.events.note(self.ctx.path, f"{why}: no new items for {circuit.pause:g} s")
 
     @property
     def outcome_count(self) -> int:
@@ -448,7 +446,7 @@ class _Watch:
 
     def _stop(self, why: str, kind: str = "stopped") -> None:
         self.enough = self.enough or Failure(
-            self.turn.run.secrets.mask(why), kind, path=self.turn.path
+            self.ctx.run.secrets.mask(why), kind, path=self.ctx.path
         )
 
     def require_enough_successes(self) -> None:
@@ -458,14 +456,14 @@ class _Watch:
 
     def _count_remembered(self) -> None:
         """Count what earlier lives of the run recorded of items that this one did not come to."""
-        run = self.turn.run
+        run = self.ctx.run
         if run.replay.is_first_run:
             return
-        items = f"{self.turn.path}/item:"
-        chosen = items_selected_at(run.journal, self.turn.path, self.map.items.name)
+        items = f"{self.ctx.path}/item:"
+        chosen = items_selected_at(run.journal, self.ctx.path, self.map.items.name)
         ended = Counter(
             type(known.outcome)
-            for known in run.journal.steps_in(self.turn.path)
+            for known in run.journal.steps_in(self.ctx.path)
             if known.path.startswith(items) and known.number > chosen
         )
         self.successful, self.failed, self.skipped = ended[Succeeded], ended[Failed], ended[Skipped]

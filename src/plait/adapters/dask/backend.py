@@ -147,8 +147,8 @@ class DaskRun:
         self._finished = finished
         self._parallel = parallel
         self._map_run = map_run
-        self._run: RunContext = map_run.turn.run
-        self._connection = Connection(cluster, packer, self._run, map_run.turn.path, patience)
+        self._run: RunContext = map_run.ctx.run
+        self._connection = Connection(cluster, packer, self._run, map_run.ctx.path, patience)
         self._tasks = Tasks(self._connection, self._send_again)
         self._wait = wait
         self._prefix = f"plait-{uuid.uuid4().hex[:12]}"
@@ -238,7 +238,7 @@ class DaskRun:
 
     def _require_time_left(self) -> None:
         """DeadlineExceeded. Workers check the time, too, but there may be none, or a stuck one."""
-        end = self._map_run.turn.ends_at()
+        end = self._map_run.ctx.ends_at()
         grace = seconds_to_stop() if self._tasks.running else 0
         if end is not None and time.monotonic() > end + grace:
             raise DeadlineExceeded

@@ -84,13 +84,13 @@ class FlowPacker:
 
     def takes(self, map_run: MapRun) -> bool:
         fan = self._loaded.program.map
-        if fan is None or map_run.turn.path != fan.name:
+        if fan is None or map_run.ctx.path != fan.name:
             return False
         require_remote_capable(self._loaded)
         return True
 
     def pack_job(self, map_run: MapRun, *, shared: bool) -> tuple[str, bytes]:
-        loaded, ctx, fan = self._loaded, map_run.turn, self._loaded.program.map
+        loaded, ctx, fan = self._loaded, map_run.ctx, self._loaded.program.map
         assert fan is not None
         shared = shared or loaded.shared
         mentions = _Mentions.of(loaded)
@@ -164,7 +164,7 @@ class FlowPacker:
 
     def _item_task(self, map_run: MapRun, work: WorkItem) -> ItemTask:
         if self._run.replay.is_first_run:
-            ctx = map_run.turn
+            ctx = map_run.ctx
             return ItemTask(work, ctx.time_left(), ctx.can_replay)
         step, ctx = map_run.item_step(work)
         records = tuple(_records_below(self._run.journal, step, ctx.path, ctx.replay_after))
