@@ -146,7 +146,7 @@ def test_max_failures_stops_at_that_failure() -> None:
     outcome = performed(map_of(range(9), picky(1, 3, 5), errors=ErrorPolicy(max_failures=2)))
     assert counts(outcome) == (9, 2, 2, 0)
     assert failure_of(outcome).message == "2 items failed, and max_failures is 2"
-    outcome = performed(fan(range(9), picky(1, 3, 5), errors=ErrorPolicy(max_failures=1)))
+    outcome = performed(map_of(range(9), picky(1, 3, 5), errors=ErrorPolicy(max_failures=1)))
     assert failure_of(outcome).message == "1 item failed, and max_failures is 1"
 
 

@@ -1,4 +1,4 @@
-"""What all steps of one attempt of a run share."""
+"""The run context: what all steps of one attempt of a run share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Secrets:
-    """What a run masks; it may grow while the run goes on."""
+    """The secrets that a run masks.  Steps may add to them while the run goes on."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lock = Lock()
@@ -39,7 +39,7 @@ class Secrets:
         return text if masker is None else masker.mask(text)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on, too: those of a called flow, and what only a command knows."""
+        """Mask these, too, from now on: secrets of a subflow, or ones that a command printed."""
         for secret in secrets:
             with self._lock:
                 if self._masker is None:
@@ -49,23 +49,23 @@ class Secrets:
             self._masker.add(secret)
 
     def add_derived(self, secrets: Iterable[str]) -> None:
-        """Mask what a step has made of secrets, unless a part of it is masked already.
+        """Mask what a step derived from secrets, unless a part of it is masked already.
 
-        What a run masks must not depend on which of its steps are done and which are recorded.
+        So a resumed run masks the same text, whichever steps it replays.
         """
-        self.add([one for one in secrets if self.mask(one) == one])
+        self.add([secret for secret in secrets if self.mask(secret) == secret])
 
     @property
     def is_empty(self) -> bool:
         return self._masker is None
 
     def values(self) -> list[str]:
-        """What is masked, in a fixed order, for another process that is to mask the same."""
+        """Return the secrets in a fixed order, for another process that masks the same."""
         return [] if self._masker is None else self._masker.secrets
 
 
 class Services:
-    """What steps may use of the world outside, by port: processes, tools, files, models, …"""
+    """The services of a run by port: processes, tools, files, models, …"""
 
     def __init__(self, ports: Mapping[type, object]) -> None:
         self._ports = ports
@@ -91,7 +91,7 @@ def _no_tools(ctx: StepContext, tool_id: str, params: Mapping[str, Json]) -> dic
 class RunContext:
     """What all steps of one attempt of a run share; built once, before the first step.
 
-    What changes while the run goes on lives inside its parts, each with its own lock.
+    State that changes during the run is inside its parts, each with a lock.
     """
 
     id: str
@@ -105,17 +105,17 @@ class RunContext:
     backend: Backend = SERIAL
     stop: StopSignal = field(default_factory=StopSignal)
     folder: str = ""
-    """Where the run keeps what is too large for the journal."""
+    """The folder for what is too large for the journal."""
     plan: PlanLog | None = None
-    """The log of a dry run: steps are shown there instead of being done."""
+    """The log of a dry run: actions are planned and added to it, not executed."""
     call_tool: CallTool = _no_tools
-    """Calls a tool as a part of a step, for steps that know no tools: agents and hooks."""
+    """Calls a tool as a part of a step, for agents, which cannot import the tool action."""
     random: Random | None = None
-    """Spreads pauses; None: one of its own."""
+    """Spreads pauses between attempts; None: `Retry.delays` makes one."""
     _shared: dict[type, object] = field(default_factory=dict, repr=False)
 
     def shared(self, kind: type[T]) -> T:
-        """The one object of a class that all steps of this run share, made at first use."""
+        """Return the one object of a class that all steps of this run share; make it at first use."""
         found = self._shared.get(kind)
         if found is None:
             found = self._shared.setdefault(kind, kind())
@@ -139,7 +139,7 @@ def new_run_context(
     call_tool: CallTool = _no_tools,
     random: Random | None = None,
 ) -> RunContext:
-    """A context with the plain form of every part that is not given."""
+    """Return a context with a default for every part that is not given."""
     replay = replay or Replay(id, journal)
     secrets = secrets or Secrets()
     events = events or EventBus(journal, mask=secrets.mask, plan=plan)

@@ -1,4 +1,4 @@
-"""The plan that a dry run makes: what each step would do."""
+"""The plan of a dry run: what each step would do."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """What a dry run shows of one step, instead of doing it."""
+    """What a dry run shows for one step."""
 
     path: str
     kind: str
     shown: str
     remembered: bool = False
-    """It is recorded as done, and is not done again."""
+    """A resumed run would replay it."""
     why: str = ""
-    """Why it is done again, although it was started or done before."""
+    """Why it is performed again, although it was started before."""
     fails: str = ""
-    """Why it would fail, as far as that is known without doing it."""
+    """Why it would fail, if that is known before a run."""
     fatal: bool = False
-    """The run would fail with it, or count it as a failed item."""
+    """The run, or the item, would fail with it."""
     skipped: str = ""
-    """Why it is not done at all."""
+    """Why it is skipped."""
 
 
 class PlanLog:
-    """What a dry run would do, step by step."""
+    """Collects the planned steps of a dry run."""
 
     def __init__(self, mask: Mask = str) -> None:
         self.steps: list[PlannedStep] = []
@@ -48,29 +48,29 @@ class PlanLog:
         self._questions: set[str] = set()
 
     def add(self, ctx: StepContext, kind: str, shown: str) -> dict[str, Json]:
-        """Say what a step would do; the result is one that only a run can know."""
+        """Add what a step would do; return the unknown result."""
         self.steps.append(PlannedStep(ctx.path, kind, self._mask(shown), why=self._why_again(ctx)))
         return dict(UNKNOWN_RESULT)
 
     def add_unknown(self, ctx: StepContext, what: object) -> dict[str, Json]:
-        """Say that something would run of which no more is known."""
+        """Add something that would run, and of which no more is known."""
         kind, title = getattr(what, "kind", "step"), getattr(what, "title", "")
         return self.add(ctx, str(kind), f"would run: {title or type(what).__name__}")
 
     def add_recorded(self, step: Step, path: str) -> None:
-        """Say that a step is recorded as done."""
+        """Add a step that a resumed run replays."""
         self.steps.append(PlannedStep(path, step.kind, step.title, remembered=True))
 
     def add_failure(self, ctx: StepContext, kind: str, title: str, why: str) -> None:
-        """Say that a step would fail."""
+        """Add a step that would fail."""
         self.steps.append(PlannedStep(ctx.path, kind, self._mask(title), fails=why))
 
     def add_question(self, path: str) -> None:
-        """Say that `plait resume` asks before it does the step at a path."""
+        """Note that `plait resume` asks before it performs the step at a path."""
         self._questions.add(path)
 
     def add_end(self, event: Event) -> None:
-        """Show the end of a step that shows nothing else: it would fail, or is not done."""
+        """Add a step that ends in the dry run: it would fail, or is skipped."""
         if not isinstance(event, StepFinished) or event.replayed:
             return
         path, title = event.path, self._mask(event.title)
@@ -78,18 +78,18 @@ class PlanLog:
             case Failed(failure) if failure.path == path and path not in self._failed:
                 self._failed.add(path)
                 self.steps.append(PlannedStep(path, event.kind, title, fails=failure.message))
-            # An item is skipped for a failure inside it, which is shown already.
+            # A skipped item has a failed step inside it, which is in the plan already.
             case Skipped(why) if not is_item(path):
                 self.steps.append(PlannedStep(path, event.kind, title, skipped=why))
 
     def add_condition(self, since: int, condition: str) -> None:
-        """Say of all steps from a place on that they are done only if a condition holds."""
+        """Note that the steps from an index on are performed only if a condition holds."""
         self.steps[since:] = [
             replace(one, shown=f"if {condition}: {one.shown}") for one in self.steps[since:]
         ]
 
     def is_acting(self) -> bool:
-        """Is there a step that a run would have done by now?  It may have written files."""
+        """Would a run have performed a step by now?  The step may have written files."""
         return any(not one.remembered and not one.skipped for one in self.steps)
 
     def _why_again(self, ctx: StepContext) -> str:
@@ -100,7 +100,7 @@ class PlanLog:
 
 
 def _reasons(ctx: StepContext) -> Iterator[str]:
-    """Why a step is done that was started or done before."""
+    """Yield why a step is performed that was started before."""
     if ctx.run.replay.is_first_run:
         return
     journal, path = ctx.run.journal, ctx.path
@@ -119,7 +119,7 @@ def _reasons(ctx: StepContext) -> Iterator[str]:
 
 
 def _has_step_failed(ctx: StepContext, number: int) -> bool:
-    """Of an action that is a step of its own: has the step failed, though the action had not?"""
+    """Has the step around an action failed after the action succeeded?"""
     above, _, name = ctx.path.rpartition("/")
     end = ctx.run.journal.last_result(above) if name == "run" else None
     return end is not None and end.number > number and isinstance(end.outcome, Failed)

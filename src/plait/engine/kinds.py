@@ -1,4 +1,4 @@
-"""The kinds of steps and of failures, one table each."""
+"""The kinds of steps and of failures: one table each."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """What is the same for all steps of a kind; the name is what a journal records."""
+    """What all steps of a kind have in common; the journal records the name."""
 
     name: str
     events: Literal["step", "item", ""] = "step"
-    """The hook events that it causes: `step_started`, `item_failed`, …; none: nobody wrote it as a
-    step, and the steps inside it cause events.
+    """The hook events that it causes: `step_started`, `item_failed`, …; none: the author did not
+    write it as a step, and only the steps inside it cause events.
     """
     only_holds_steps: bool = False
-    """It performs other steps, or finds what they are done for; what it gives is made of theirs."""
+    """It performs other steps, or finds their items; its value is made of theirs."""
     asks_model: bool = False
-    """A model answers in it, and its value says which."""
+    """It asks a model, and its value names the model."""
     noun: str = "step"
-    """What a part of it is called."""
+    """The word for one of its parts."""
 
 
 _ROWS: Final = (
@@ -48,7 +48,7 @@ _ROWS: Final = (
     StepKind("agent",      asks_model=True),
 )  # fmt: skip
 STEP_KINDS: Final = {row.name: row for row in _ROWS}
-"""The kinds with something special; every other kind is one that an author wrote."""
+"""The kinds that differ from the defaults; authors write all other kinds as steps."""
 
 
 def step_kind(name: str) -> StepKind:
@@ -59,9 +59,9 @@ def step_kind(name: str) -> StepKind:
 class FailureKind:
     name: str
     retriable: bool = True
-    """`retry_on` may name it; anything else there is a pattern sought in the message."""
+    """`retry_on` may name it; any other word there is searched in the message."""
     transient: bool = False
-    """The same may succeed a moment later: `error.retryable` for hooks."""
+    """Another attempt may succeed: `error.retryable` for hooks."""
     answers: bool = False
     """A check that fails so has given its answer."""
     by_plait: bool = False

@@ -1,4 +1,4 @@
-"""Step paths: how items are written in them, and which path lies inside another."""
+"""Step paths: how items are named in them, and which path is below another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 ITEM: Final = "item:"
-"""The name of an item begins with it."""
+"""The prefix of an item's name."""
 
 
 def is_item(path: str) -> bool:
@@ -19,9 +19,7 @@ def is_item(path: str) -> bool:
 
 
 def generic_path(path: str) -> str:
-    """A path of a run as one of the flow: of any item, and of any time that a handler or check is
-    run.
-    """
+    """Turn a path of a run into one of the flow: `item:*` for each item, handlers without number."""
     return "/".join(
         f"{ITEM}*" if part.startswith(ITEM) else _HANDLED.sub(r"\1", part)
         for part in path.split("/")

@@ -1,9 +1,8 @@
-"""Run a step, unless this run has already finished it.
+"""Perform a step: replay its recorded outcome, or run it and record how it ends.
 
-`act` is the only caller of `run`, and `perform` of a step.  It replays, records, retries, keeps
-the time and turns whatever a step raises into an outcome.  There is no other
-resume code: a resumed run performs the whole flow again, and what is recorded
-is not done but remembered.
+`perform` is the only way to run a step.  It replays, retries, keeps time, turns exceptions into
+outcomes and records them.  Steps have no code for resume: a resumed run performs the whole flow
+again, and `perform` replays what is recorded.  `act` is the only caller of `run` and `execute`.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ if TYPE_CHECKING:
 
 
 def act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
-    """What a step, an action or a program gives: nothing else calls `run` or `execute`.
+    """Run a composite, or plan and execute an action; return its value.
 
-    A dry run goes through composites and plans actions.  Whatever is neither does not act in one:
-    it is shown as something that would run.
+    A dry run goes through composites and only plans actions.  An object that is neither is not run
+    in a dry run; the plan says that it would run.
     """
     if isinstance(what, LeafStep):
         what = what.action
@@ -66,33 +65,31 @@ def act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
 
 
 class Runnable(Protocol):
-    """Something that acts when it is run, and knows nothing of dry runs."""
+    """An object with only a `run`, which may act: a dry run does not call it."""
 
     def run(self, ctx: StepContext) -> Json: ...
 
 
 class StepTimer:
-    """The time of one attempt by its own `timeout`; it stands still while hooks are asked inside of
-    it.
-    """
+    """The time that the `timeout` of a step leaves for one attempt; it pauses while hooks run."""
 
     def __init__(self, seconds: float, around: StepTimer | None = None) -> None:
         self.around = around
-        """That of a step which this one is inside of."""
+        """The timer of the step around this one."""
         self._end = time.monotonic() + seconds
         self._asking = 0
         self._since = 0.0
         self._lock = Lock()
 
     def end(self) -> float:
-        """By the monotonic clock, if no hook is asked from now on."""
+        """Return when the time is over, by the monotonic clock, if no further hook runs."""
         with self._lock:
             own = self._end + (time.monotonic() - self._since if self._asking else 0.0)
         return own if self.around is None else min(own, self.around.end())
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While a hook is asked; of several side by side the time counts once."""
+        """Pause while a hook runs; the time of parallel hooks counts once."""
         with self._lock:
             self._asking += 1
             if self._asking == 1:
@@ -112,31 +109,30 @@ class StepTimer:
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """A step's place in a run: path, names, time left, and how to perform what is inside it."""
+    """What a step gets when it is performed: path, scope, time left, and how to perform children."""
 
     run: RunContext
     path: str
     scope: Scope
     deadline: float | None = None
-    """Of the flow, by the monotonic clock."""
+    """When the time of the flow is over, by the monotonic clock."""
     attempt: int = 1
     order: int = 0
     can_replay: bool = True
-    """Everything before this step was remembered, so that it may be remembered, too."""
+    """Every step before this one was replayed, so its recorded outcome may count, too."""
     directory: str = "."
     """Where its processes run and its files are."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What its processes find in their environment."""
+    """The environment of its processes."""
     replay_after: int = 0
-    """What is before this step ended with this event: an older record of it is one of another pass.
-    """
+    """The number of the event with which the step before it ended; older records do not count."""
     timer: StepTimer | None = None
-    """The time by the `timeout` of steps, beside that of the flow."""
+    """The time by the `timeout` of the steps around, beside the deadline of the flow."""
 
     def perform(
         self, step: Step, *, scope: Scope | None = None, name: str | None = None
     ) -> Outcome:
-        """Perform a step that is inside this one."""
+        """Perform a child of this step."""
         return perform(step, self.child(step, scope=scope, name=name))
 
     def perform_next(
@@ -148,18 +144,16 @@ class StepContext:
         name: str | None = None,
         is_last: bool = False,
     ) -> tuple[Outcome, StepContext]:
-        """Perform one of several steps that follow each other; the turn in which the next is
-        performed.
+        """Perform one of several steps in a row; return its outcome and the context for the next.
 
-        What is remembered is a beginning: once a step was really done, those behind
-        it are done, too, even if an earlier life of the run had done them.  `is_last`:
-        the end of this step is the end of the one that it is inside of.
+        Once one of them is not replayed, none of those after it is.  `is_last`: this step ends
+        together with the list that it is in.
         """
-        inner = self.child(step, scope=scope, name=name, order=order)
-        known = self.run.replay.find(step, inner)
+        ctx = self.child(step, scope=scope, name=name, order=order)
+        known = self.run.replay.find(step, ctx)
         if known is not None:
-            return known, self._behind(inner.path)
-        outcome = perform_new(step, inner, is_last=is_last)
+            return known, self._after_replay(ctx.path)
+        outcome = perform_new(step, ctx, is_last=is_last)
         return outcome, self if self.run.replay.is_first_run else replace(self, can_replay=False)
 
     def perform_many(
@@ -171,11 +165,11 @@ class StepContext:
         scope: Callable[[int], Scope | None] = lambda _: None,
         stops: Callable[[Outcome], bool] = lambda _: False,
     ) -> tuple[list[Outcome], StepContext]:
-        """Perform steps that need nothing of each other, `parallel` at a time.
+        """Perform steps that do not depend on each other, `parallel` at a time.
 
-        Returns the outcomes of those that were started, in order, and the context of what follows
-        them all.  No step starts after an outcome that `stops`.  `first` is the order of the first
-        step, `scope` gives the names of each.
+        Return the outcomes of the started ones in order, and the context for what follows them
+        all.  No step starts after an outcome that `stops`.  `first` is the order of the first
+        step; `scope` returns the scope of each.
         """
         ended: dict[int, Outcome] = {}
         contexts: list[StepContext] = []
@@ -201,8 +195,8 @@ class StepContext:
             self.run.stop.require_unset()
         return [ended[number] for number in sorted(ended)], join_contexts(self, contexts)
 
-    def _behind(self, path: str) -> StepContext:
-        """The turn of what follows a step that was remembered."""
+    def _after_replay(self, path: str) -> StepContext:
+        """Return the context for what follows a replayed step."""
         recorded = self.run.journal.step(path)
         number = 0 if recorded is None else recorded.number
         return self if number <= self.replay_after else replace(self, replay_after=number)
@@ -210,9 +204,9 @@ class StepContext:
     def child(
         self, step: Step, *, scope: Scope | None = None, name: str | None = None, order: int = 0
     ) -> StepContext:
-        """The turn of a step that is inside this one."""
+        """Return the context of a child of this step."""
         path = f"{self.path}/{name or step.name}" if self.path else name or step.name
-        # Not `replace`: this is done for each of a million items.
+        # Not `replace`, which is slower: a map calls this for each of a million items.
         return StepContext(
             self.run,
             path,
@@ -243,37 +237,35 @@ class StepContext:
         )
 
     def with_deadline(self, seconds: float) -> StepContext:
-        """The same with so much time, if there is not less already."""
+        """Return the same context with at most so many seconds left."""
         end = time.monotonic() + seconds
         return replace(self, deadline=end if self.deadline is None else min(end, self.deadline))
 
     def without_timeout(self) -> StepContext:
-        """The same, however long it takes."""
+        """Return the same context without deadline and timer."""
         return replace(self, deadline=None, timer=None)
 
     def ends_at(self) -> float | None:
-        """By the monotonic clock; None if nobody set a limit."""
+        """Return when the time is over, by the monotonic clock; None: there is no limit."""
         if self.timer is None:
             return self.deadline
         own = self.timer.end()
         return own if self.deadline is None else min(own, self.deadline)
 
     def time_left(self) -> float | None:
-        """Seconds; None if nobody set a limit."""
+        """Return the seconds left; None: there is no limit."""
         end = self.ends_at()
         return None if end is None else max(0.0, end - time.monotonic())
 
     def is_expired(self) -> bool:
-        """What this step is inside of has no time left."""
+        """Is the time of the flow, or of a step around this one, over?"""
         end = self.ends_at()
         return end is not None and time.monotonic() >= end
 
 
-def join_contexts(ctx: StepContext, turns: Iterable[StepContext]) -> StepContext:
-    """The turn of what follows several steps that were performed side by side, given those behind
-    each.
-    """
-    ended = (ctx, *turns)
+def join_contexts(ctx: StepContext, contexts: Iterable[StepContext]) -> StepContext:
+    """Return the context for what follows several parallel steps, given the one after each."""
+    ended = (ctx, *contexts)
     return replace(
         ctx,
         can_replay=all(one.can_replay for one in ended),
@@ -282,22 +274,22 @@ def join_contexts(ctx: StepContext, turns: Iterable[StepContext]) -> StepContext
 
 
 def perform(step: Step, ctx: StepContext) -> Outcome:
-    """Run a step, unless this run has already finished it."""
+    """Replay the recorded outcome of a step, or run the step and record its outcome."""
     known = ctx.run.replay.find(step, ctx)
     return perform_new(step, ctx) if known is None else known
 
 
 def perform_new(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outcome:
-    """Run a step of which no recorded outcome counts, and record how it ends.
+    """Run a step that has no recorded outcome that counts, and record how it ends.
 
-    `is_last`: its end is the end of the list that it is in.
+    `is_last`: it ends together with the list that it is in.
     """
     run = ctx.run
     try:
         if ctx.is_expired():
             raise DeadlineExceeded
         if ctx.path in run.replay.unfinished_once:
-            # It was cut in this attempt of the run, and is to be tried again with the step around.
+            # It was cut short in this attempt of the run, and the step around it is retried.
             run.replay.require_answer(step, ctx)
         attempts = Attempts(step, ctx)
         aborted: Aborted | None = None
@@ -306,13 +298,13 @@ def perform_new(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outco
             while outcome is None:
                 outcome = attempts.settle(_attempt(step, attempts.start(), ctx))
         except Aborted as error:
-            # A limit of what it is inside of, too: no end that counts, but for what was paid.
+            # This holds for a limit of a step around it, too: only the usage is recorded.
             if error.outcome is None or error.path != ctx.path:
                 raise
             outcome, aborted = error.outcome, error
         return _record(step, ctx, outcome, attempts, aborted, is_last=is_last)
     finally:
-        # Of a step without an end only what was paid is recorded: it is done, and counted, again.
+        # A step without an end is performed and counted again: only its usage is recorded.
         used = run.budgets.take_charges(ctx.path)
         if used is not None and "turns" in used:
             ended = Failed(Failure("was ended", "stopped", path=ctx.path))
@@ -322,7 +314,7 @@ def perform_new(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outco
 
 
 class Attempts:
-    """The attempts of one step: their contexts, the pauses between them, and how often it is tried."""
+    """The attempts of one step: their contexts, their number and the pauses between them."""
 
     __slots__ = ("_ctx", "_delays", "_own", "_since", "_step", "began", "number")
 
@@ -338,7 +330,7 @@ class Attempts:
         self.number = 1
 
     def start(self) -> StepContext:
-        """Record that an attempt starts; its context."""
+        """Record that an attempt starts; return its context."""
         step, ctx, run = self._step, self._ctx, self._ctx.run
         once = step.policy.at_most_once
         run.stop.require_unset()
@@ -353,7 +345,7 @@ class Attempts:
         return replace(self._own, attempt=self.number, timer=timer)
 
     def settle(self, outcome: Outcome) -> Outcome | None:
-        """How the step ends; None after a pause, if it is to be tried again."""
+        """Return the outcome of the step, or None, after the pause, if it is retried."""
         if not isinstance(outcome, Failed):
             return outcome
         step, ctx, run = self._step, self._ctx, self._ctx.run
@@ -372,13 +364,13 @@ class Attempts:
         self._own = replace(ctx, can_replay=False)
         scope = _retry_scope(step)
         if scope == "always" or (scope and can_continue_after(outcome.failure, ctx.path)):
-            # As in a resumed run: what was done inside of it, at any attempt, stays done.
+            # As in a resumed run, the children that any attempt has finished are replayed.
             self._own = replace(ctx, can_replay=True, replay_after=self._since)
             run.replay.continue_attempts()
         return None
 
     def _pause(self, failure: Failure) -> float | None:
-        """Seconds until the next attempt by the policy of the step; None if there is none."""
+        """Return the seconds until the next attempt by the step's policy; None: no further one."""
         retry = self._step.policy.retry
         delay = next(self._delays, None)
         if delay is None or not retry.applies_to(failure):
@@ -395,7 +387,7 @@ def _retry_scope(step: Step) -> RetryScope | None:
 
 
 def _attempt(step: Step, ctx: StepContext, around: StepContext) -> Outcome:
-    """One attempt; `around` is the context without the time of the attempt."""
+    """Run one attempt and return its outcome; `around` is the context without its timer."""
     limit = step.policy.timeout
     try:
         value = step.run(ctx) if isinstance(step, Composite) else act(step, ctx)
@@ -428,7 +420,7 @@ def _attempt(step: Step, ctx: StepContext, around: StepContext) -> Outcome:
 
 
 def _with_limit(failed: Failed, limit: float, ctx: StepContext, around: StepContext) -> Failed:
-    """What ended the step knew only how much time was left; people know the author's `timeout`."""
+    """Name the author's `timeout` in the message: a process knows only the time that was left."""
     failure = failed.failure
     if not (ctx.is_expired() and not around.is_expired()):
         return failed
@@ -446,15 +438,15 @@ def _record(
     *,
     is_last: bool,
 ) -> Outcome:
-    """Record the end of a step, then let hooks hear of it."""
+    """Record the end of a step, then notify hooks."""
     run, policy = ctx.run, step.policy
     is_timeout = isinstance(outcome, Failed) and outcome.failure.kind == "timeout"
     cut_short = is_timeout and ctx.is_expired()
     if policy.at_most_once and not cut_short:
         run.replay.unfinished_once.discard(ctx.path)
     if cut_short and (policy.keep_failure or policy.at_most_once):
-        # The step itself had time, so its failure must not count; and of one that is done once it is
-        # not known how far it came.
+        # The time of a step around it was over, so its failure does not count; and how far an
+        # at-most-once step came is unknown.
         raise DeadlineExceeded
     if cut_short and isinstance(outcome, Failed) and outcome.failure.path == ctx.path:
         outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
@@ -475,10 +467,10 @@ def _record(
         used=run.budgets.take_charges(ctx.path),
         owed=None if pending is None else pending.owed,
     )
-    # Before any hook hears of it: a hook that has not heard when the run ends hears of it later.
+    # Recorded before hooks run: if the run ends first, a resumed run notifies the pending ones.
     try:
         if is_limit and isinstance(outcome, Failed) and policy.keep_failure:
-            # A failure that is not the step's own must not count; what was paid for it is kept.
+            # A limit of a step around it is not its failure: only the usage counts.
             run.events.emit_discarded(end, "a limit cut it off")
         elif is_last and pending is None:
             run.events.emit_with_parent(end)
@@ -498,11 +490,11 @@ def _record(
 def _at_failure(
     error: JournalError, step: Step, ctx: StepContext, outcome: Outcome
 ) -> JournalError:
-    """With the failure at which the journal could not go on: the journal may not hold it."""
+    """Add the failure of the step to a journal error: the journal may not hold it."""
     if not isinstance(outcome, Failed):
         return error
     lines = outcome.failure.message.splitlines()
-    # What to do about the journal comes first.
+    # The fix for the journal comes first, so the step's fix is left out.
     why = "\n".join(line for line in lines if not line.startswith("fix: "))
     begins = "before that" if error.holds_last else "so it does not hold that"
     fix = error.fix

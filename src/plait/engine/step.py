@@ -1,4 +1,4 @@
-"""A step, the policy by which it is performed, and how often it is retried."""
+"""Steps: what they are made of, the policy by which `perform` treats them, and their retries."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ RETRIABLE_KINDS = tuple(failure_kinds("retriable"))
 @dataclass(frozen=True, slots=True)
 class Retry:
     attempts: int = 1
-    """In all, the first included."""
+    """The number of attempts, the first included."""
     backoff: Backoff = "exponential"
     initial_delay: float = 1.0
     max_delay: float = 30.0
     increment: float | None = None
-    """What `linear` adds each time; the initial delay if nothing is said."""
+    """Seconds that `linear` adds each time; None means the initial delay."""
     base: float = 2.0
     """What `exponential` multiplies by."""
     jitter: float = 0.0
     """The share of a delay by which it may be shorter or longer."""
     retry_on: tuple[str, ...] = ()
     budget: float | None = None
-    """Seconds for all attempts together, pauses included: no new one begins later."""
+    """Seconds for all attempts and pauses together; no attempt starts after that."""
 
     def delays(self, random: Random | None = None) -> Iterator[float]:
-        """The pause after each attempt that may be followed by another; `random` spreads them."""
+        """Yield the pause before each attempt after the first; `random` spreads them."""
         if random is None and self.jitter:
             from random import Random
 
@@ -61,7 +61,7 @@ class Retry:
 
     def applies_to(self, failure: Failure) -> bool:
         if failure.kind == LIMIT:
-            return False  # what is used up stays so
+            return False  # another attempt would reach the same limit
         if not self.retry_on:
             return True
         return any(
@@ -71,19 +71,19 @@ class Retry:
             for wanted in self.retry_on
         )
 
-    def exceeds_budget(self, spent: float) -> bool:
-        return self.budget is not None and spent > self.budget
+    def exceeds_budget(self, seconds: float) -> bool:
+        return self.budget is not None and seconds > self.budget
 
 
 NO_RETRY = Retry()
 
 
 class Step(Protocol):
-    """Anything with a name that can be run; its value is JSON, so that replay equals live."""
+    """The smallest recorded unit.  Its value is JSON, so a replay gives the same value."""
 
     @property
     def name(self) -> str:
-        """Its place in a path; one of its kind among its siblings."""
+        """The last part of its path; unique among its siblings."""
 
     @property
     def kind(self) -> str: ...
@@ -93,64 +93,63 @@ class Step(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what its author wrote, all that is inside included."""
+        """Digest of what its author wrote, with the text of its children."""
 
     @property
     def policy(self) -> Policy: ...
 
     @property
     def children(self) -> Sequence[Step]:
-        """The steps that it performs; their changes are theirs, not its own."""
+        """The steps that it performs.  A changed child does not make this step a changed one."""
 
 
 class Composite:
-    """A step, an action or a program that only performs others: a dry run goes through it.
+    """A step, an action or a program that only performs other steps.
 
-    It starts, writes and asks nothing itself.
+    It starts no process, writes no file and asks no model, so a dry run calls its `run`, too.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        # A class that is made of a composite may act: its author has to say that it does not.
+        # A dry run calls `run` of composites.  A subclass that overrides `run` names Composite
+        # again, to say that it still only performs steps.
         if "run" in cls.__dict__ and Composite not in cls.__bases__:
-            raise TypeError(f"{cls.__name__} has a `run` of its own: name Composite as a base")
+            raise TypeError(f"{cls.__name__} overrides `run`: name Composite as a base")
 
     def run(self, ctx: StepContext) -> Json:
-        """Its value; raises StepError if it failed, Skip if there was nothing to do."""
+        """Return its value; raise StepError if it failed, Skip if there was nothing to do."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an action is about to do.  It is made before the action acts; a dry run makes no more.
-
-    `data` is what the action needs to act.
-    """
+    """What an action is about to do.  A dry run shows it; a run executes it."""
 
     kind: str = ""
     shown: str = ""
-    """For people; secrets are masked when it is shown.  Empty: nothing is shown."""
+    """Text for people; `PlanLog` masks secrets.  Empty: a dry run shows nothing."""
     data: Any = None
+    """What `execute` needs."""
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
-        """Show it in the log of a dry run; what a dry run hands on as the result."""
+        """Add the plan to the log of a dry run; return the unknown result that later steps see."""
         return log.add(ctx, self.kind, self.shown) if self.shown else dict(UNKNOWN_RESULT)
 
 
 class Action(Protocol):
-    """What a step does.  `perform` alone calls `execute`, and never in a dry run."""
+    """What a step does.  Only `act` calls `execute`, and never in a dry run."""
 
     def plan(self, ctx: StepContext) -> Plan:
-        """Fill templates and check; nothing is started, written or asked."""
+        """Fill templates and check values.  Start, write and ask nothing."""
 
     def execute(self, plan: Any, ctx: StepContext) -> Json:
-        """Its value; raises StepError if it failed, Skip if there was nothing to do."""
+        """Return the step's value; raise StepError if it failed, Skip if there was nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionAction:
-    """An action that is one function.  A dry run shows what `shown` says, or nothing."""
+    """An action that is one function.  A dry run shows `shown`."""
 
     run: Callable[[StepContext], Json]
     kind: str = ""
@@ -164,8 +163,8 @@ class FunctionAction:
 
 
 RetryScope: TypeAlias = Literal["inner", "always"]
-"""Does another attempt go on where the last one ended, if something inside failed, or whatever
-failed? Without a word of the step all that is inside of it is done anew."""
+"""When another attempt of a step continues where the last one stopped: `inner` if a step inside it
+failed, `always` whatever failed.  By default an attempt performs all children again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +174,11 @@ class Policy:
     retry: Retry = NO_RETRY
     timeout: float | None = None
     at_most_once: bool = False
-    """Rather ask than do it a second time, when nobody knows whether the first was finished."""
+    """If the end of an attempt is unknown, ask the user before another one."""
     keep_failure: bool = False
-    """A recorded failure is remembered like a success: a dead letter, until somebody retries it."""
+    """A recorded failure is replayed like a success: a dead letter, until the user retries it."""
     skip_on_failure: bool = False
-    """A failure that is not tried again any more counts as if there had been nothing to do."""
+    """After the last attempt a failure counts as skipped."""
 
 
 DEFAULT_POLICY = Policy()
@@ -200,9 +199,7 @@ class LeafStep:
 
 
 def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
-    """Every step of a flow that is known before it runs, with its path; an item's name is
-    `item:*`.
-    """
+    """Yield every step that is known before a run, with its path; an item is `item:*`."""
     here = f"{path}/{step.name}" if path else step.name
     yield here, step
     for child in step.children:

@@ -1,4 +1,4 @@
-"""Results that only a run can know, as a dry run hands them on."""
+"""Unknown results: what a dry run uses for values that only a run can know."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ UNSEEN: Final[dict[str, Json]] = {
     "duration": 0.0,
     _UNSEEN: True,
 }
-"""The record of a step that is said to have done its work: nobody knows what it printed."""
+"""The value of a step that the user marked as done: its output is not known."""
 
 UNKNOWN_RESULT: Final[Mapping[str, Json]] = dict.fromkeys(
     ("output", "stderr", "exit_code", "duration"), NOT_KNOWN
 )
-"""How a step ends that a dry run did not do."""
+"""The value of a step in a dry run."""
 
 
-def is_unknown_result(ended: Mapping[str, Json]) -> bool:
-    """Will only a run know how the step ends?"""
-    return isinstance(ended.get("exit_code"), Unknown)
+def is_unknown_result(result: Mapping[str, Json]) -> bool:
+    return isinstance(result.get("exit_code"), Unknown)
