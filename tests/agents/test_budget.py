@@ -76,21 +76,21 @@ class Priced(Scripted):
 
 
 def asked(
-    spent: Budget, model: Any, question: ModelRequest = HI, **more: Any
+    budget: Budget, model: Any, question: ModelRequest = HI, **more: Any
 ) -> ModelResponse | Failure:
     given = {"timeout": 20.0, "stop": StopSignal(), "on_text": None, **more}
     try:
-        return TurnBudget(spent, no_record).ask(model, question, **given)
+        return TurnBudget(budget, no_record).ask(model, question, **given)
     except StepError as error:
         return error.failure
 
 
 def asked_by_threads(
-    spent: Budget, model: Any, questions: list[ModelRequest]
+    budget: Budget, model: Any, questions: list[ModelRequest]
 ) -> list[ModelResponse | Failure]:
     came: list[ModelResponse | Failure] = []
     threads = [
-        threading.Thread(target=lambda q=q: came.append(asked(spent, model, q))) for q in questions
+        threading.Thread(target=lambda q=q: came.append(asked(budget, model, q))) for q in questions
     ]
     for thread in threads:
         thread.start()
@@ -108,12 +108,12 @@ def test_questions_side_by_side_never_use_more_than_the_limit(
     rooms: list[int | None], tokens: int | None, spend: int | None
 ) -> None:
     outer = Budget(Limits(tokens=tokens, spend=None if spend is None else spend * PRICE))
-    spent = Budget(within=outer)
+    budget = Budget(within=outer)
     questions = [
         ModelRequest(HI.messages, options={} if room is None else {"max_tokens": room})
         for room in rooms
     ]
-    came = asked_by_threads(spent, Priced(), questions)
+    came = asked_by_threads(budget, Priced(), questions)
     assert len(came) == len(rooms)
     assert {one.kind for one in came if isinstance(one, Failure)} <= {"limit"}
     used = outer.used()
@@ -130,20 +130,20 @@ def test_questions_for_which_there_is_enough_are_asked_at_the_same_time() -> Non
         meeting.wait()
         return room
 
-    spent = Budget(Limits(tokens=3 * (TAKES + 10)))
+    budget = Budget(Limits(tokens=3 * (TAKES + 10)))
     came = asked_by_threads(
-        spent, Priced(uses), [ModelRequest(HI.messages, options={"max_tokens": 10})] * 3
+        budget, Priced(uses), [ModelRequest(HI.messages, options={"max_tokens": 10})] * 3
     )
     assert all(isinstance(one, ModelResponse) for one in came)
-    assert spent.used()["tokens"] == 3 * (TAKES + 10)
+    assert budget.used()["tokens"] == 3 * (TAKES + 10)
 
 
 def test_near_the_limit_they_are_asked_one_after_the_other_and_what_is_not_used_is_there_for_the_next() -> (
     None
 ):
     model = Priced(lambda _: 5)
-    spent = Budget(Limits(tokens=8 * (TAKES + 5) + TAKES))
-    came = asked_by_threads(spent, model, [HI] * 8)
+    budget = Budget(Limits(tokens=8 * (TAKES + 5) + TAKES))
+    came = asked_by_threads(budget, model, [HI] * 8)
     assert all(isinstance(one, ModelResponse) for one in came)
     assert model.together == 1, (
         "nobody says how long an answer may be, and far less than that is left"
@@ -166,8 +166,8 @@ def test_the_last_question_gets_the_room_that_is_left() -> None:
 
 
 def test_a_question_that_does_not_fit_any_more_is_not_asked() -> None:
-    model, spent = Priced(), Budget(Limits(tokens=TAKES))
-    assert asked(spent, model) == Failure(
+    model, budget = Priced(), Budget(Limits(tokens=TAKES))
+    assert asked(budget, model) == Failure(
         f"the run has reached its limit of {TAKES} tokens (0 used, the next call needs about {TAKES + 1})",
         "limit",
     )
@@ -203,15 +203,15 @@ def test_nobody_waits_for_others_longer_than_it_may(
     more: dict[str, Any],
     end: Any,
 ) -> None:
-    spent = Budget(Limits(tokens=100))
-    spent.reserve({"tokens": 90}, {"tokens": 1}, lambda: None)
+    budget = Budget(Limits(tokens=100))
+    budget.reserve({"tokens": 90}, {"tokens": 1}, lambda: None)
     stop = StopSignal()
     if end is Interrupted:
         stop.ask()
         with pytest.raises(Interrupted):
-            TurnBudget(spent, no_record).ask(Priced(), HI, timeout=None, stop=stop, on_text=None)
+            TurnBudget(budget, no_record).ask(Priced(), HI, timeout=None, stop=stop, on_text=None)
     else:
-        failed = asked(spent, Priced(), stop=stop, **more)
+        failed = asked(budget, Priced(), stop=stop, **more)
         assert isinstance(failed, Failure)
         assert failed.kind == end
 
@@ -222,23 +222,23 @@ def test_what_a_failed_question_had_set_aside_is_there_for_the_next() -> None:
             Failure("gone", "network", output={"usage": TokenUsage(3, 2, cost=0.5).record()})
         )
 
-    spent = Budget(Limits(tokens=TAKES + 10))
-    assert isinstance(asked(spent, Scripted(fail)), Failure)
+    budget = Budget(Limits(tokens=TAKES + 10))
+    assert isinstance(asked(budget, Scripted(fail)), Failure)
     assert (
-        spent.used()["tokens"],
-        isinstance(asked(spent, Priced(lambda _: 1)), ModelResponse),
+        budget.used()["tokens"],
+        isinstance(asked(budget, Priced(lambda _: 1)), ModelResponse),
     ) == (5, True)
 
 
 def test_a_question_that_is_asked_again_takes_a_turn_of_its_own() -> None:
-    spent, model = Budget(Limits(turns=2)), Priced()
-    bill = TurnBudget(spent, no_record)
-    assert spent.take("turns", turns=1) is None
+    budget, model = Budget(Limits(turns=2)), Priced()
+    bill = TurnBudget(budget, no_record)
+    assert budget.take("turns", turns=1) is None
     for _ in range(2):
         bill.ask(model, HI, timeout=None, stop=StopSignal(), on_text=None)
     with pytest.raises(StepError, match="limit of 2 turns"):
         bill.ask(model, HI, timeout=None, stop=StopSignal(), on_text=None)
-    assert (len(model.asks), spent.used()["turns"]) == (2, 2)
+    assert (len(model.asks), budget.used()["turns"]) == (2, 2)
 
 
 # ── whole flows ──────────────────────────────────────────────────────────

@@ -460,7 +460,7 @@ def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
 
 def test_what_is_spent_inside_is_spent_outside() -> None:
     hands = ToolHands(Scripted(for_ever), {"t/x": lambda _: 1})
-    run = new_run(hands, spent=Budget(Limits(turns=3)))
+    run = new_run(hands, budget=Budget(Limits(turns=3)))
     with pytest.raises(LimitExceeded) as caught:
         performed(agent(tools=("*",), limits=Limits(turns=9)), run)
     assert caught.value.failure.message == "the run has reached its limit of 3 turns (3 used)"

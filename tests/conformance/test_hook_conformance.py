@@ -66,6 +66,6 @@ def test_what_is_reached(row: dict[str, Any]) -> None:
     node = parse(json.dumps(row["limits"]), "limits")
     assert isinstance(node, Mapping)
     assert validate(node, Record("limits")) == []
-    spent = Budget(read_limits(Fields("limits", node, Scope())))
-    spent.add(**row["used"])
-    assert spent.limit_code() == row["reached"]
+    budget = Budget(read_limits(Fields("limits", node, Scope())))
+    budget.add(**row["used"])
+    assert budget.limit_code() == row["reached"]

@@ -443,10 +443,10 @@ def test_params_are_filled_with_what_the_event_knows() -> None:
         "limit": "${limits.steps}",
         "nothing": "${model}",
     }
-    spent = Budget(Limits(steps=9))
-    names: Json = {"run": {"id": "r"}, "limits": spent.limits.record()}
+    budget = Budget(Limits(steps=9))
+    names: Json = {"run": {"id": "r"}, "limits": budget.limits.record()}
     hooks = HookRunner(
-        [calling("t", "step_failed", params=params)], call=tools, names=names, spent=spent
+        [calling("t", "step_failed", params=params)], call=tools, names=names, budget=budget
     )
     run = new_run_context("r", MemoryJournal(), hooks=hooks)
     done(Fake([BROKEN]), run, item=[1, 2])
@@ -632,8 +632,8 @@ def _life(
 
 
 def limited(hooks: Sequence[Hook], limits: Limits, tools: Tools | None = None) -> RunContext:
-    spent = Budget(limits)
-    return new_run(hooks, tools, spent=spent)
+    budget = Budget(limits)
+    return new_run(hooks, tools, budget=budget)
 
 
 def test_what_is_reached_ends_the_run_before_the_next_step_with_what_was_made() -> None:

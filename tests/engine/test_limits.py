@@ -52,29 +52,29 @@ LIMITS = st.builds(Limits, turns=SOME, tokens=SOME, spend=SOME, steps=SOME)
 def test_whoever_is_inside_spends_the_outers_as_well(
     limits: list[Limits], spends: list[tuple[int, dict[str, int]]]
 ) -> None:
-    spents = chain(*limits)
-    expected = [dict.fromkeys(COUNTED, 0) for _ in spents]
+    budgets = chain(*limits)
+    expected = [dict.fromkeys(COUNTED, 0) for _ in budgets]
     for at, used in spends:
-        at = min(at, len(spents) - 1)
-        spents[at].add(**used)
+        at = min(at, len(budgets) - 1)
+        budgets[at].add(**used)
         for outer in range(at + 1):
             for name, amount in used.items():
                 expected[outer][name] += amount
-    for spent, wanted in zip(spents, expected, strict=True):
-        assert {name: spent.used()[name] for name in COUNTED} == wanted
+    for budget, wanted in zip(budgets, expected, strict=True):
+        assert {name: budget.used()[name] for name in COUNTED} == wanted
 
 
 @given(limits=st.lists(LIMITS, min_size=1, max_size=4), used=AMOUNTS, at=st.integers(0, 3))
 def test_what_is_left_is_the_least_of_all_around_and_reached_when_nothing_is(
     limits: list[Limits], used: dict[str, int], at: int
 ) -> None:
-    spents = chain(*limits)
-    spents[min(at, len(spents) - 1)].add(**used)
-    innermost = spents[-1]
+    budgets = chain(*limits)
+    budgets[min(at, len(budgets) - 1)].add(**used)
+    innermost = budgets[-1]
     for name in COUNTED:
         rests = [
             max(0, getattr(one.limits, name) - one.used()[name])
-            for one in spents
+            for one in budgets
             if getattr(one.limits, name) is not None
         ]
         assert innermost.available(name) == min(rests, default=None)
@@ -85,9 +85,9 @@ def test_what_is_left_is_the_least_of_all_around_and_reached_when_nothing_is(
 def test_threads_lose_nothing(amounts: list[list[int]]) -> None:
     outer, inner = chain(NO_LIMITS, NO_LIMITS)
 
-    def spend(mine: list[int], spent: Budget) -> None:
+    def spend(mine: list[int], budget: Budget) -> None:
         for amount in mine:
-            spent.add(tokens=amount, turns=1)
+            budget.add(tokens=amount, turns=1)
 
     threads = [
         threading.Thread(target=spend, args=(mine, (outer, inner)[at % 2]))
@@ -105,9 +105,9 @@ def test_no_two_threads_take_the_last_of_a_limit() -> None:
     outer, inner = chain(Limits(steps=50), NO_LIMITS)
     refused: list[str] = []
 
-    def take(spent: Budget) -> None:
+    def take(budget: Budget) -> None:
         for _ in range(20):
-            if (found := spent.take(steps=1)) is not None:
+            if (found := budget.take(steps=1)) is not None:
                 refused.append(found.code)
 
     threads = [threading.Thread(target=take, args=((outer, inner)[at % 2],)) for at in range(8)]
@@ -152,12 +152,16 @@ def test_a_depth_is_counted_from_whoever_limits_it(limits: list[int | None], rea
 
 def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> None:
     clock = Clock()
-    spent = Budget(Limits(seconds=10), clock=clock)
-    spent.add(seconds=4)
+    budget = Budget(Limits(seconds=10), clock=clock)
+    budget.add(seconds=4)
     clock.now += 5
-    assert (spent.used()["seconds"], spent.available("seconds"), spent.limit_code()) == (9, 1, None)
+    assert (budget.used()["seconds"], budget.available("seconds"), budget.limit_code()) == (
+        9,
+        1,
+        None,
+    )
     clock.now += 1
-    found = spent.reach()
+    found = budget.reach()
     assert found is not None
     assert found.record() == {"code": "seconds", "value": 10, "max": 10}
 

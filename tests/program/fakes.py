@@ -244,7 +244,7 @@ def new_run(
     folder: str = "",
     rehearsing: bool = False,
     loaded: LoadedFlow | None = None,
-    spent: Budget | None = None,
+    budget: Budget | None = None,
     watchers: Iterable[Watch] = (),
     mask: Mask | None = None,
     stop: StopSignal | None = None,
@@ -261,7 +261,7 @@ def new_run(
     replay = Replay("r1", journal, **replaying)
     budgets = Budgets(
         journal,
-        spent or hooks.budget,
+        budget or hooks.budget,
         first_event=replay.first_event,
         has_hooks=not hooks.is_empty,
     )

@@ -123,7 +123,7 @@ def test_a_call_that_was_stopped_has_a_result_for_the_model() -> None:
 
 def test_a_limit_of_a_chat_is_that_of_all_its_answers() -> None:
     model = Scripted(lambda _: says("here"))
-    run = new_run(ToolHands(model), spent=Budget(Limits(turns=2)))
+    run = new_run(ToolHands(model), budget=Budget(Limits(turns=2)))
     with pytest.raises(LimitExceeded, match="the run has reached its limit of 2 turns"):
         chatted(run, lines("two", "three", "four"))
     assert len(model.asks) == 2

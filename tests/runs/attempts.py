@@ -66,7 +66,7 @@ def life(
     text: str,
     hands: Hands,
     journal: MemoryJournal,
-    spent: Budget | None = None,
+    budget: Budget | None = None,
     watchers: Iterable[Watch] = (),
 ) -> Outcome:
     """One life of a run, to its end."""
@@ -78,8 +78,8 @@ def life(
         journal if is_first else journal.reopen(),
         folder=str(top),
         watchers=watchers,
-        loaded=loaded if spent is None else None,
-        spent=spent,
+        loaded=loaded if budget is None else None,
+        budget=budget,
     )
     run.events.notify(
         RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases)

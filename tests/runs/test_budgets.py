@@ -220,9 +220,9 @@ def test_the_agents_inside_count_what_was_recorded_inside_them(top: Path) -> Non
     with suppress(Crash):
         lived(top, "nested", journal, Effects(14))
     resumed, _ = watched(top, "nested", journal.reopen())
-    for path, spent in resumed.items():
+    for path, budget in resumed.items():
         names = ("turns", "tokens", "spend", "steps")
-        assert [spent.used()[name] for name in names] == [
+        assert [budget.used()[name] for name in names] == [
             whole[path].used()[name] for name in names
         ], path
     assert resumed, "somebody was inside"

@@ -609,13 +609,13 @@ def test_a_pause_before_an_attempt_takes_no_longer_than_a_limit_lets(top: Path) 
 
 
 def timed_life(
-    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, spent: Budget
+    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, budget: Budget
 ) -> Outcome:
     """One life with the hooks of its file, in which time passes as a clock says."""
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
     names: Json = {"run": {"id": "r"}}
-    hooks = HookRunner(loaded.hooks, call=make_tool_call, names=names, spent=spent)
+    hooks = HookRunner(loaded.hooks, call=make_tool_call, names=names, budget=budget)
     run = new_run(hands, journal.reopen(), folder=str(top), hooks=hooks)
     return performed(loaded, run)
 

@@ -83,8 +83,8 @@ class TurnBudget:
     afterwards.
     """
 
-    def __init__(self, spent: Budget, charge: Charge, *, is_taken: bool = True) -> None:
-        self.spent = spent
+    def __init__(self, budget: Budget, charge: Charge, *, is_taken: bool = True) -> None:
+        self.budget = budget
         self._charge = charge
         self.is_taken = is_taken
         """Is there a turn for it?  If not, one is taken when it is asked."""
@@ -124,7 +124,7 @@ class TurnBudget:
         """The turn that was taken, if nobody was asked."""
         if self.is_taken and not self.is_paid:
             self.is_taken = False
-            self.spent.add(turns=-1)
+            self.budget.add(turns=-1)
 
     def _settle(self, aside: Reservation, usage: TokenUsage | None) -> None:
         """What was taken from the budgets is what is recorded; of a question without an answer
@@ -138,13 +138,13 @@ class TurnBudget:
     def limit_reached(self, failure: Failure, ctx: StepContext) -> LimitReached | None:
         """The limit because of which there is no answer; None if that has another reason."""
         is_late = failure.kind == "timeout" and not ctx.is_expired()
-        return self.spent.reach("seconds") if is_late else self.reached
+        return self.budget.reach("seconds") if is_late else self.reached
 
     def _take_another_turn(self) -> None:
         """A question that is tried again needs a turn of its own."""
         if self.is_taken and not self.is_paid:
             return
-        if (reached := self.spent.take("turns", turns=1)) is not None:
+        if (reached := self.budget.take("turns", turns=1)) is not None:
             raise self._limit_error(reached)
         self.is_taken = True
 
@@ -152,9 +152,9 @@ class TurnBudget:
         self, provider: Provider, ask: ModelRequest, clock: _Clock
     ) -> tuple[ModelRequest, Reservation]:
         """The question with the room that its answer has."""
-        if not self.spent.is_limited(*MEASURED):
+        if not self.budget.is_limited(*MEASURED):
             return ask, self._aside({}, {}, clock)
-        costs = _costs(provider, ask, is_priced=self.spent.is_limited("spend"))
+        costs = _costs(provider, ask, is_priced=self.budget.is_limited("spend"))
         found = self._aside(costs.of(costs.room), costs.of(1), clock)
         room = costs.room_for(found.amounts)
         if room == costs.room:
@@ -164,7 +164,7 @@ class TurnBudget:
     def _aside(
         self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock
     ) -> Reservation:
-        found = self.spent.reserve(most, least, clock.require_time)
+        found = self.budget.reserve(most, least, clock.require_time)
         if isinstance(found, LimitReached):
             raise self._limit_error(found)
         return found

@@ -181,7 +181,7 @@ class AgentSession:
         self.ctx = ctx
         self.run = run
         self.permissions = Permissions(said.tools, None if above is None else above.permissions)
-        self.spent = Budget()
+        self.budget = Budget()
         self.messages: list[Message] = [
             *said.before,
             Message("user", run.secrets.mask(said.prompt)),
@@ -195,7 +195,7 @@ class AgentSession:
         goes_on = self.ctx.can_replay
         with self.run.budgets.scope(
             path, limits, f"'{self.said.title}'", goes_on=goes_on
-        ) as self.spent:
+        ) as self.budget:
             scopes = self.run.shared(AgentScopes)
             scopes[path] = AgentScope(self.permissions)
             try:
@@ -289,10 +289,12 @@ class AgentSession:
         number = len(self.answers) + 1
         path = f"{self.ctx.path}/turn:{number}"
         bill = TurnBudget(
-            self.spent, partial(self.run.budgets.charge, path), is_taken=not self._seems_known(path)
+            self.budget,
+            partial(self.run.budgets.charge, path),
+            is_taken=not self._seems_known(path),
         )
         # Taken before it is asked: of agents side by side no two have the last question.
-        if bill.is_taken and (reached := self.spent.take(*ASKING, turns=1)) is not None:
+        if bill.is_taken and (reached := self.budget.take(*ASKING, turns=1)) is not None:
             raise self._limit(reached)
         question = ModelTurn(
             name=f"turn:{number}",
@@ -316,7 +318,7 @@ class AgentSession:
             ),
             provider=provider,
             bill=bill,
-            timeout=self.spent.available("seconds"),
+            timeout=self.budget.available("seconds"),
             context=partial(self._context, number),
             judge=self._useless,
         )
@@ -441,7 +443,7 @@ class AgentSession:
             path = f"{self.ctx.path}/turn:{len(self.answers)}.call:{taken + 1}"
             if self._seems_known(path):
                 continue
-            if (reached := self.run.budgets.take_step(path, self.spent)) is not None:
+            if (reached := self.run.budgets.take_step(path, self.budget)) is not None:
                 return taken, reached
         return wanted, None
 
@@ -482,7 +484,7 @@ class AgentSession:
         """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes
         on.
         """
-        reached = self.spent.reach("depth")
+        reached = self.budget.reach("depth")
         if reached is None:
             return
         self.run.hooks.limit_reached(self.ctx, reached, self._context(1))
@@ -495,7 +497,7 @@ class AgentSession:
         """What hooks know of it."""
         if self.run.hooks.is_empty:
             return {}
-        used = self.spent.used()
+        used = self.budget.used()
         return {
             **step_names(self.said, self.ctx.attempt),
             "directive": self.said.title,

@@ -95,7 +95,7 @@ def build_hooks(
         # something.
         total.add_earlier(**budgets.earlier.inside(""))
     names = _names(loaded, run_id)
-    return HookRunner(loaded.hooks, call=make_tool_call, names=names, spent=total), budgets
+    return HookRunner(loaded.hooks, call=make_tool_call, names=names, budget=total), budgets
 
 
 def _limits_around(loaded: LoadedFlow) -> Limits:

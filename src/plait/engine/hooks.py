@@ -266,7 +266,7 @@ class HookRunner:
         *,
         call: MakeCall,
         names: Mapping[str, Json] = NOTHING,
-        spent: Budget | None = None,
+        budget: Budget | None = None,
         around: Hooks | None = None,
     ) -> None:
         """`around`: the hooks of the run, or of the flow, that has called this flow."""
@@ -279,7 +279,7 @@ class HookRunner:
             **names,
         }
         outer = around if isinstance(around, HookRunner) else None
-        self._spent: Budget | None = spent if outer is None else outer._spent
+        self._budget: Budget | None = budget if outer is None else outer._budget
         self._chain: tuple[HookRunner, ...] = (*(() if outer is None else outer._chain), self)
         """Those of the run, and of every flow around, from the outermost inwards; this is the last.
         """
@@ -313,7 +313,7 @@ class HookRunner:
     @property
     def budget(self) -> Budget | None:
         """That of the run."""
-        return self._spent
+        return self._budget
 
     def has(self, event: str) -> bool:
         """Is a hook asked about such an event?"""
@@ -401,8 +401,8 @@ class HookRunner:
         kind = hook_family(step)
         if kind is None or self._is_inside_hook(ctx):
             return None
-        if self._spent is not None:
-            self._require_within_limits(self._spent, step, ctx)
+        if self._budget is not None:
+            self._require_within_limits(self._budget, step, ctx)
         verdict = self.fire(f"{kind}_started", ctx, step_names(step, ctx.attempt))
         match verdict:
             case HookDecision("skip"):
@@ -511,10 +511,10 @@ class HookRunner:
 
     # ── limits ───────────────────────────────────────────────────────────
 
-    def _require_within_limits(self, spent: Budget, step: Step, ctx: StepContext) -> None:
+    def _require_within_limits(self, budget: Budget, step: Step, ctx: StepContext) -> None:
         # A step that was begun before is no next one: what its question needs is looked at there.
         is_begun = not ctx.run.replay.is_first_run and ctx.run.journal.was_ever_started(ctx.path)
-        reached = spent.reach("seconds") if is_begun else spent.reach(*_BESIDE_STEPS)
+        reached = budget.reach("seconds") if is_begun else budget.reach(*_BESIDE_STEPS)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
         if reached is None and hook_family(step) == "step" and not counts_own_steps(step):
             reached = ctx.run.budgets.take_step(ctx.path, ctx.run.budgets.at(ctx.path))
@@ -618,7 +618,7 @@ class HookRunner:
         self, event: str, ctx: StepContext, context: Mapping[str, Json]
     ) -> dict[str, Json]:
         """Those that are of this event, whoever hears of it."""
-        used: Json = {} if self._spent is None else self._spent.used()
+        used: Json = {} if self._budget is None else self._budget.used()
         return {"used": used, "cost": used, **context, "event": event, "path": ctx.path}
 
 

@@ -203,10 +203,10 @@ class Budget:
         """What a step took in an earlier life, for all that it is inside of but the run, which
         knows.
         """
-        spent = self
-        while spent.within is not None:
-            spent.add(seconds=seconds)
-            spent = spent.within
+        budget = self
+        while budget.within is not None:
+            budget.add(seconds=seconds)
+            budget = budget.within
 
     def is_limited(self, *names: str) -> bool:
         """Does anybody limit one of these (anything, if none is named), here or outside?"""
@@ -257,16 +257,16 @@ class Budget:
 
     def _holders(self, name: str) -> Iterator[tuple[Budget, float, float]]:
         """Whoever limits it, from here outwards: with the limit, and what counts against it."""
-        spent: Budget | None = self
-        while spent is not None:
-            limit = getattr(spent.limits, name)
+        budget: Budget | None = self
+        while budget is not None:
+            limit = getattr(budget.limits, name)
             if limit is not None:
                 yield (
-                    spent,
+                    budget,
                     limit,
-                    self.depth - spent.depth if name == "depth" else spent._amount(name),
+                    self.depth - budget.depth if name == "depth" else budget._amount(name),
                 )
-            spent = spent.within
+            budget = budget.within
 
     def _amount(self, name: str) -> float:
         with self._lock:
@@ -280,12 +280,12 @@ class Reservation:
     """What is set aside for a call while it is made."""
 
     def __init__(
-        self, spent: Budget, amounts: Mapping[str, float], short: LimitReached | None = None
+        self, budget: Budget, amounts: Mapping[str, float], short: LimitReached | None = None
     ) -> None:
         self.amounts = amounts
         self.short = short
         """The limit because of which it is less than was wanted."""
-        self._spent = spent
+        self._budget = budget
 
     def begin(self) -> None:
         """Only `Spent.set_aside` says this."""
@@ -293,19 +293,19 @@ class Reservation:
 
     def settle(self, **used: float) -> None:
         """The call is over, and this is what it took: nobody sees the one without the other."""
-        with self._spent._taking:
+        with self._budget._taking:
             self._move(-1)
-            self._spent.add(**used)
-            self._spent._taking.notify_all()
+            self._budget.add(**used)
+            self._budget._taking.notify_all()
 
     def _move(self, way: int) -> None:
-        spent: Budget | None = self._spent
-        while spent is not None:
-            spent._calls += way
+        budget: Budget | None = self._budget
+        while budget is not None:
+            budget._calls += way
             for name, amount in self.amounts.items():
                 # Sums of fractions leave crumbs: with the last call nothing is aside.
-                spent._aside[name] = spent._aside[name] + way * amount if spent._calls else 0
-            spent = spent.within
+                budget._aside[name] = budget._aside[name] + way * amount if budget._calls else 0
+            budget = budget.within
 
 
 def parse_limits(said: Mapping[str, Json]) -> Limits:

@@ -394,19 +394,19 @@ def test_limits_hold_although_nobody_counts() -> None:
     half = half[: half.rindex(b"\n\n", 0, half.index(b"${HOME}")) + 2]
     one = 5 + 8  # these servers do not keep to the room that they are given, but by one answer
     for answer in (uncounted({"content": SAID}), events(half)):
-        spent = Budget(Limits(tokens=1000, spend=0.05))
+        budget = Budget(Limits(tokens=1000, spend=0.05))
         with serving(answer) as server:
             model = provider("chat_completions", server.url, PRICED)
-            kinds = [asked_within(spent, model) for _ in range(200)]
+            kinds = [asked_within(budget, model) for _ in range(200)]
         assert kinds[-1] == "limit"
         assert len(server.bodies) < 120
-        assert spent.used()["tokens"] <= 1000 + one
-        assert 0.04 < spent.used()["spend"] <= 0.05 + one * 100 / 1_000_000
+        assert budget.used()["tokens"] <= 1000 + one
+        assert 0.04 < budget.used()["spend"] <= 0.05 + one * 100 / 1_000_000
 
 
-def asked_within(spent: Budget, model: Any) -> str:
+def asked_within(budget: Budget, model: Any) -> str:
     try:
-        TurnBudget(spent, lambda **_: None).ask(
+        TurnBudget(budget, lambda **_: None).ask(
             model, hi(options={"max_tokens": 200}), timeout=20, stop=StopSignal(), on_text=None
         )
     except StepError as error:

@@ -89,7 +89,7 @@ def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
 
 def test_a_budget_that_is_used_up_asks_nobody() -> None:
     model = FakeModel()
-    run = new_run(FakeHands(model=model), spent=Budget(Limits(spend=0.4)))
+    run = new_run(FakeHands(model=model), budget=Budget(Limits(spend=0.4)))
     performed(step("a", PromptAction(text_of("hi"))), run)
     with pytest.raises(LimitExceeded) as caught:
         performed(step("b", PromptAction(text_of("hi"))), run)
