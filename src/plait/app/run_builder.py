@@ -331,11 +331,7 @@ def require_backend(
 
     backend = make_backend(flow.options.backend or loaded.backend)
     map_step = loaded.program.map
-    if (
-        map_step is None
-        or map_step.isolation is not None
-        or not isinstance(backend, RemoteBackend)
-    ):
+    if map_step is None or map_step.isolation is not None or not isinstance(backend, RemoteBackend):
         return  # items with a worktree run in this process
     if journal is not None and isinstance(
         getattr(journal.step(map_step.name), "outcome", None), Succeeded

@@ -164,7 +164,7 @@ class Budgets:
         recorded = self._journal.step(path)
         if recorded is None or recorded.number >= self._first_event:
             return  # it was counted when it was done
-        to = () if recorded.owed is None else recorded.owed.to
+        to = () if recorded.pending is None else recorded.pending.to
         heard = (self._journal.last_result(f"{path}/hook:{name}") for name in to)
         budget.add_time(recorded.duration + sum(one.duration for one in heard if one is not None))
 

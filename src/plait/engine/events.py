@@ -90,7 +90,7 @@ class PendingHooks:
 
     to: tuple[str, ...]
     """The names of hooks."""
-    told: Mapping[str, Json] = field(repr=False)
+    variables: Mapping[str, Json] = field(repr=False)
     """What nobody could say later: beside the result, the item, and what is the same in all of the
     run.
     """
@@ -115,7 +115,7 @@ class StepFinished:
 
     It is what was taken from the budgets around it, so whoever adds these up knows what is left.
     """
-    owed: PendingHooks | None = None
+    pending: PendingHooks | None = None
     """The hooks that are to hear of it; who has no later end of its own has not heard."""
 
 

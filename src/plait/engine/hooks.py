@@ -1,4 +1,4 @@
-"""Hooks: what is asked or told when something happens in a run, and what the answer means.
+"""Hooks: what is asked or variables when something happens in a run, and what the answer means.
 
     event → hooks of that event, in the order of their layers → condition → actions → verdict
 
@@ -78,7 +78,7 @@ REFUSED_BY_HOOK: Final = "verdict"
 """The kind of the failure with which a hook ends that says fail or abort."""
 HOOK: Final = "hook:"
 """The name of what a hook does begins with it."""
-OWED: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
+PENDING_EVENTS: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
 """Events behind an end that is recorded first: who misses one of them hears of it later."""
 TRANSIENT: Final = frozenset(failure_kinds("transient"))
 
@@ -294,7 +294,7 @@ class HookRunner:
         self.active: set[str] = set() if outer is None else outer.active
         """The paths of hooks that run: what happens below them causes no events."""
         self._behind: dict[str, tuple[str, Mapping[str, Json]]] = {}
-        """By path: what a step wants to be told when its end is recorded."""
+        """By path: what a step wants to be variables when its end is recorded."""
         self._dropped: set[str] = set()
         self._given_up: set[tuple[str, str]] = set() if outer is None else outer._given_up
         """Hooks whose retries were in vain, and the step that failed: what it is inside of is not
@@ -459,17 +459,17 @@ class HookRunner:
         hooks = self._to_ask(event)
         if not hooks or self._is_inside_hook(ctx):
             return None
-        told = self._event_variables(event, ctx, context)
+        variables = self._event_variables(event, ctx, context)
         to: list[HookListener] = []
         for whose, name, hook in hooks:
-            names = {**whose._names, **_around(ctx), **told}
+            names = {**whose._names, **_around(ctx), **variables}
             with suppress(_NotConcernedError):
                 to.append(
                     HookListener(whose, name, hook, names, whose._wrong(name, hook, names, ctx))
                 )
         if not to:
             return None
-        return PendingNotifications(ctx, tuple(to), _owed(to, told, ctx, outcome))
+        return PendingNotifications(ctx, tuple(to), _pending_hooks(to, variables, ctx, outcome))
 
     def deliver_pending(self, ctx: StepContext, outcome: Outcome) -> None:
         """Tell those who had not heard of a step, when an earlier life ended, which is now
@@ -477,25 +477,31 @@ class HookRunner:
         """
         if not isinstance(outcome, Succeeded) or self._is_inside_hook(ctx):
             return
-        if not any(self.has(event) for event in OWED):
+        if not any(self.has(event) for event in PENDING_EVENTS):
             return
         journal = ctx.run.journal
         known = journal.step(ctx.path)
-        if known is None or known.owed is None:
+        if known is None or known.pending is None:
             return
-        told: dict[str, Json] = {**_around(ctx), "result": outcome.value, **known.owed.told}
+        variables: dict[str, Json] = {
+            **_around(ctx),
+            "result": outcome.value,
+            **known.pending.variables,
+        }
         to: list[HookListener] = []
-        for whose, name, hook in self._to_ask(str(told["event"])):
+        for whose, name, hook in self._to_ask(str(variables["event"])):
             end = journal.last_result(f"{ctx.path}/{HOOK}{name}")
-            if name not in known.owed.to or (
+            if name not in known.pending.to or (
                 record_number(end) > known.number and _is_answer(end, hook)
             ):
                 continue
-            names = {**whose._names, **told}
+            names = {**whose._names, **variables}
             with suppress(_NotConcernedError):
-                wrong = whose._wrong(name, hook, names, ctx) if name in known.owed.unjudged else ""
+                wrong = (
+                    whose._wrong(name, hook, names, ctx) if name in known.pending.unjudged else ""
+                )
                 to.append(HookListener(whose, name, hook, names, wrong))
-        PendingNotifications(ctx, tuple(to)).tell()
+        PendingNotifications(ctx, tuple(to)).deliver()
 
     def has_decided(self, event: str, ctx: StepContext, since: int) -> bool:
         """Has a hook of an earlier life decided what follows from something that happened at an
@@ -628,7 +634,7 @@ class _NotConcernedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HookListener:
-    """A hook that is to hear of something, and what it is told."""
+    """A hook that is to hear of something, and what it is variables."""
 
     whose: HookRunner = field(repr=False)
     name: str
@@ -640,14 +646,14 @@ class HookListener:
 
 @dataclass(frozen=True, slots=True)
 class PendingNotifications:
-    """What is to be told of a step when its end is recorded."""
+    """What is to be variables of a step when its end is recorded."""
 
     ctx: StepContext
     to: tuple[HookListener, ...]
-    owed: PendingHooks | None = None
+    pending: PendingHooks | None = None
     """What is recorded with the end."""
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         """Raises Aborted if all has to end behind the step."""
         verdicts = [one.whose._run_listener(one, self.ctx) for one in self.to]
         verdict = _strongest([one for one in verdicts if one is not None])
@@ -682,21 +688,21 @@ def _model_field(step: Step, value: Json) -> dict[str, Json]:
     return {"model": model} if isinstance(model, str) and model else {}
 
 
-def _owed(
-    to: Sequence[HookListener], told: Mapping[str, Json], ctx: StepContext, outcome: Outcome
+def _pending_hooks(
+    to: Sequence[HookListener], variables: Mapping[str, Json], ctx: StepContext, outcome: Outcome
 ) -> PendingHooks | None:
     """What has to be recorded so that they hear the same later, as far as the step is remembered
     then.
     """
     if not isinstance(outcome, Succeeded):
         return None
-    rest = {name: value for name, value in told.items() if name != "result"}
+    rest = {name: value for name, value in variables.items() if name != "result"}
     # Of a gate whose condition can be neither true nor false nobody knows yet whether it is to
     # hear.
-    owed = [one for one in to if one.hook.gate or not one.wrong]
-    unjudged = tuple(one.name for one in owed if one.wrong)
+    pending = [one for one in to if one.hook.gate or not one.wrong]
+    unjudged = tuple(one.name for one in pending if one.wrong)
     return PendingHooks(
-        tuple(one.name for one in owed), mask_value(rest, ctx.run.secrets.mask), unjudged
+        tuple(one.name for one in pending), mask_value(rest, ctx.run.secrets.mask), unjudged
     )
 
 

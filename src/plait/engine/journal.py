@@ -38,7 +38,7 @@ class StepRecord:
     title: str = ""
     used: Usage | None = None
     """What it has used up itself, when it ended."""
-    owed: PendingHooks | None = None
+    pending: PendingHooks | None = None
     """The hooks that were to hear of it."""
     number: int = field(default=0, compare=False)
     """The place of its end in the journal: what was done later has a larger one."""
@@ -302,7 +302,7 @@ def to_step_record(event: StepFinished, number: int = 0) -> StepRecord:
         event.duration,
         event.title,
         event.used,
-        event.owed,
+        event.pending,
         number,
     )
 

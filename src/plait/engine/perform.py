@@ -453,7 +453,7 @@ def _record(
     is_limit = isinstance(aborted, LimitExceeded)
     if isinstance(outcome, Failed) and policy.skip_on_failure and not is_limit:
         outcome = Skipped(outcome.failure.message)
-    pending = (
+    notifications = (
         run.hooks.pending_after(step, ctx, outcome, attempts.number) if aborted is None else None
     )
     end = StepFinished(
@@ -465,14 +465,14 @@ def _record(
         time.monotonic() - attempts.began,
         ctx.order,
         used=run.budgets.take_charges(ctx.path),
-        owed=None if pending is None else pending.owed,
+        pending=None if notifications is None else notifications.pending,
     )
     # Recorded before hooks run: if the run ends first, a resumed run notifies the pending ones.
     try:
         if is_limit and isinstance(outcome, Failed) and policy.keep_failure:
             # A limit of a step around it is not its failure: only the usage counts.
             run.events.emit_discarded(end, "a limit cut it off")
-        elif is_last and pending is None:
+        elif is_last and notifications is None:
             run.events.emit_with_parent(end)
         else:
             run.events.emit(end)
@@ -482,8 +482,8 @@ def _record(
         raise DeadlineExceeded
     if aborted is not None:
         raise aborted
-    if pending is not None:
-        pending.tell()
+    if notifications is not None:
+        notifications.deliver()
     return outcome
 
 

@@ -136,7 +136,7 @@ def test_names_that_plait_or_an_author_gave_are_as_they_were(secret: str) -> Non
         Failed(Failure("ended by signal 9", "signal", 9, value)),
         Skipped("exit code 127"),
     ):
-        event = StepFinished("p", "shell", "", "f", outcome, 0.5, used={"turns": 1.0}, owed=owed)
+        event = StepFinished("p", "shell", "", "f", outcome, 0.5, used={"turns": 1.0}, pending=owed)
         assert mask_reply(event, hidden) == event
 
 

@@ -487,7 +487,7 @@ def test_a_journal_of_version_0_is_that_of_a_run_that_was_never_made(runs: Runs)
 
 def test_usage_and_pending_hooks_come_back_as_they_were(runs: Runs) -> None:
     owed = PendingHooks(("h", "gate"), {"turn": 1, "long": "x" * LARGE}, unjudged=("gate",))
-    first = replace(finished(1), used={"steps": 1}, owed=owed)
+    first = replace(finished(1), used={"steps": 1}, pending=owed)
     with runs.create({}) as opened:
         opened.journal.append(first, finished(2))
         assert list(opened.journal.usage_before(99)) == [("map/1", {"steps": 1})]
@@ -501,7 +501,7 @@ def test_usage_and_pending_hooks_come_back_as_they_were(runs: Runs) -> None:
         ]
         record = again.journal.step("map/1")
         assert record is not None
-        assert (record.used, record.owed) == (first.used, owed)
+        assert (record.used, record.pending) == (first.used, owed)
 
 
 def test_people_can_look_into_the_file(runs: Runs) -> None:

@@ -76,7 +76,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         durations,
         orders,
         st.booleans(),
-        owed=st.none() | owed,
+        pending=st.none() | owed,
     ),
     st.builds(StepInvalidated, paths, texts, st.booleans()),
     st.builds(StepRetrying, paths, st.integers(1, 3), failures, durations, st.integers(0, 9)),

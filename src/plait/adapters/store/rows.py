@@ -162,8 +162,8 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
                 event.replayed or None,
                 None if event.used is None else _pack_usage(event.used, packing),
                 None
-                if event.owed is None
-                else _pack_value(_from_pending_hooks(event.owed), packing),
+                if event.pending is None
+                else _pack_value(_from_pending_hooks(event.pending), packing),
                 _pack_value(value, packing),
             )
         case StepStarted():
@@ -381,7 +381,7 @@ def to_usage(text: str | None, where: str) -> Usage | None:
 
 def _from_pending_hooks(hooks: PendingHooks) -> list[Json]:
     """The names of the hooks, then their event. A name in a list: its decision does not count."""
-    return [*([name] if name in hooks.unjudged else name for name in hooks.to), dict(hooks.told)]
+    return [*([name] if name in hooks.unjudged else name for name in hooks.to), dict(hooks.variables)]
 
 
 def _to_pending_hooks(body: str | bytes | None, unpacking: Unpacking) -> PendingHooks | None:
