@@ -25,7 +25,7 @@ from plait.engine.hooks import (
     HookCall,
     HookDecision,
     HookRunner,
-    verdict_in,
+    find_decision,
 )
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget, Limits
@@ -316,7 +316,7 @@ def test_a_hook_that_only_observes_and_fails_is_left_away_with_one_note() -> Non
         Succeeded(2),
     ]
     assert tools.names == ["tell"]
-    assert notes(run) == ["the hook 'tell' failed, and is left away from now on: no line"]
+    assert notes(run) == ["the hook 'tell' failed and is left out from now on: no line"]
 
 
 @pytest.mark.parametrize("event", ["step_started", "step_failed"])
@@ -355,12 +355,12 @@ MISUSED = [
     ("step_started", {"verb": "retry"},          "'retry' means nothing at step_started"),
     ("step_finished", {"action": "skip"},        "'skip' means nothing at step_finished"),
     ("limit",        {"action": "continue"},     "'continue' means nothing at limit"),
-    ("step_failed",  {"verb": "retyr"},          "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip (did you mean 'retry'?)"),
-    ("step_failed",  {"action": "escalate"},     "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip"),
-    ("step_failed",  {"action": "suspend"},      "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip"),
-    ("step_failed",  {"verb": ["retry"]},        "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip"),
-    ("step_failed",  {"verb": "retry", "max_retries": "3"}, "'max_retries' of its tool's verdict is not a whole number from 0"),
-    ("step_failed",  {"verb": "retry", "delay": -1}, "'delay' of its tool's verdict is not a number of seconds from 0"),
+    ("step_failed",  {"verb": "retyr"},          "its tool returned an unknown decision; there are retry, fail, abort, continue, skip (did you mean 'retry'?)"),
+    ("step_failed",  {"action": "escalate"},     "its tool returned an unknown decision; there are retry, fail, abort, continue, skip"),
+    ("step_failed",  {"action": "suspend"},      "its tool returned an unknown decision; there are retry, fail, abort, continue, skip"),
+    ("step_failed",  {"verb": ["retry"]},        "its tool returned an unknown decision; there are retry, fail, abort, continue, skip"),
+    ("step_failed",  {"verb": "retry", "max_retries": "3"}, "'max_retries' of its tool's decision is not a whole number from 0"),
+    ("step_failed",  {"verb": "retry", "delay": -1}, "'delay' of its tool's decision is not a number of seconds from 0"),
 ]  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def test_a_verdict_that_means_nothing_is_told_and_not_ignored(
     run = new_run([calling("odd", event)], Tools(odd=said))
     assert run.hooks is not None
     assert run.hooks.fire(event, StepContext(run, "a", Scope()), {}) is None
-    assert notes(run) == [f"the hook 'odd' failed, and is left away from now on: {why}"]
+    assert notes(run) == [f"the hook 'odd' failed and is left out from now on: {why}"]
 
 
 NO_VERDICT: list[Json] = [
@@ -389,7 +389,7 @@ NO_VERDICT: list[Json] = [
 
 @pytest.mark.parametrize("output", NO_VERDICT)
 def test_a_result_that_decides_nothing_is_no_verdict(output: Json) -> None:
-    assert verdict_in(output) == {}
+    assert find_decision(output) == {}
 
 
 # ── conditions and names ─────────────────────────────────────────────────

@@ -425,7 +425,7 @@ def test_an_observer_that_fails_is_told_once_and_the_run_goes_on(place: Place) -
     )
     assert noted(place) == [{"fail": True}]
     assert [note.split(":")[0] for note in ran.notes] == [
-        "the hook 't' failed, and is left away from now on"
+        "the hook 't' failed and is left out from now on"
     ]
 
 

@@ -1,4 +1,4 @@
-"""What steps ask of hooks, and the answers of a run that has none."""
+"""The port through which steps reach hooks, and its form for a run without hooks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Hooks(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """There are no hooks and no limits of the run: asking them changes nothing."""
+        """There are no hooks, and the run has no limits."""
 
     @property
     def depth(self) -> int:
-        """How many flows with hooks are around, the run itself included."""
+        """The number of flows with hooks around, the run included."""
 
     @property
     def budget(self) -> Budget | None: ...
@@ -73,7 +73,7 @@ class Hooks(Protocol):
 
 
 class NoHooks:
-    """The hooks of a run that has none: every question has its answer at once."""
+    """The hooks of a run that has none."""
 
     is_empty = True
     depth = 1
@@ -95,12 +95,12 @@ class NoHooks:
     require = fire
 
     def notify_after(self, ctx: StepContext, event: str, context: Mapping[str, Json]) -> None:
-        """Nobody listens."""
+        """There is no hook to notify."""
 
     def limit_reached(
         self, ctx: StepContext, reached: LimitReached, context: Mapping[str, Json] = NOTHING
     ) -> None:
-        """Nobody listens."""
+        """There is no hook to notify."""
 
     def before(self, step: Step, ctx: StepContext) -> Outcome | None:  # noqa: ARG002
         return None

@@ -1,25 +1,25 @@
-"""Hooks: what is asked or variables when something happens in a run, and what the answer means.
+"""Hooks: which ones run when something happens in a run, and what their decisions mean.
 
-    event → hooks of that event, in the order of their layers → condition → actions → verdict
+    event → hooks of that event, in the order of their layers → condition → actions → decision
 
-The actions of a hook are performed as a recorded step below the place where the event
-happened, so a resumed run asks nobody twice and decides as before.  Only a `fail` or an
-`abort` is asked for again: whoever resumes has changed something.  What a remembered step
-once caused is not caused again, and what happens inside a hook causes nothing.
+The calls of a hook are a recorded step below the path where the event happened, so a resumed run
+does not repeat them and decides as before.  Only after `fail` or `abort` the hook runs again: the
+user has probably changed something before the resume.  A replayed step causes no events, and
+neither does anything inside a hook.
 
-The end of a step is recorded before any hook hears of it, together with who is to hear and of what
-(`PendingHooks`).  However a life of the run ends meanwhile, the step is done, and who has not heard
-of it by then hears of it when the run goes on.  A gate that could not answer has not heard.
+The end of a step is recorded before its hooks run, together with the hooks that are pending
+(`PendingHooks`).  If the run ends before a hook was notified, a resumed run notifies it.  A gate
+that could not answer stays pending.
 
-Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A hook that
-only observes and fails is left away for the rest of this life of the run, with one note; a gate
-that fails blocks.  A limit that a hook meets is no answer of the hook, nor is the end of the flow's
-time: it ends whoever has the limit, and a resumed run asks again.
+Of several decisions an `abort` wins, then a gate that could not answer, then the first.  A failed
+hook that only observes is left out for the rest of this run attempt, with one note; a failed gate
+blocks.  If a limit or the time of the flow ends a hook, the hook has not answered: the flow or
+agent with the limit ends, and a resumed run asks the hook again.
 
-A flow that is called like a tool brings hooks of its own.  They are asked besides those of the
-run, about what happens inside that flow and nothing else.
+A subflow may have hooks, too.  They run besides those of the run, and only for events inside the
+subflow.
 
-The limits of a run are looked at in the same place: before each of its steps.
+Hooks also check the limits of a run, before each step.
 """
 
 from __future__ import annotations
@@ -67,19 +67,17 @@ if TYPE_CHECKING:
 
 Verb: TypeAlias = Literal["retry", "fail", "abort", "continue", "skip"]
 VERBS: Final[tuple[Verb, ...]] = ("retry", "fail", "abort", "continue", "skip")
-ELSEWHERE: Final = ("escalate", "suspend")
-"""Verbs of other systems: a tool that says one of them means something, and nothing would come of
-it here.
-"""
+FOREIGN_VERBS: Final = ("escalate", "suspend")
+"""Verbs of other systems: a tool that returns one of them gets an error, not silence."""
 MAX_RETRIES: Final = 3
 LAYERS: Final[dict[str, int]] = {"user": 0, "flow": 1, "project": 3}
 _BESIDE_STEPS: Final = tuple(name for name in LIMITS if name != "steps")
 REFUSED_BY_HOOK: Final = "verdict"
-"""The kind of the failure with which a hook ends that says fail or abort."""
+"""The failure kind of a hook step that decides fail or abort."""
 HOOK: Final = "hook:"
-"""The name of what a hook does begins with it."""
+"""The prefix of a hook step's name."""
 PENDING_EVENTS: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
-"""Events behind an end that is recorded first: who misses one of them hears of it later."""
+"""Events after an end that is recorded first: a resumed run delivers them if a crash did not."""
 TRANSIENT: Final = frozenset(failure_kinds("transient"))
 
 
@@ -88,7 +86,7 @@ TRANSIENT: Final = frozenset(failure_kinds("transient"))
 
 @dataclass(frozen=True, slots=True)
 class HookEvent:
-    """An event that hooks can be for: what may be decided there, and which names are known."""
+    """An event that hooks can name: the decisions it allows, and the variables it has."""
 
     name: str
     what: str
@@ -108,8 +106,8 @@ _TOOL: Final = ("turn", "tool", "params")
 _GRAPH: Final = ("graph", "state", "steps")
 
 HOOK_EVENTS: Final[dict[str, HookEvent]] = {
-    moment.name: moment
-    for moment in (
+    event.name: event
+    for event in (
         HookEvent("run_started", "a run begins", _BEGIN),
         HookEvent("run_finished", "all of a run is done", _AFTER, ("result",)),
         HookEvent("run_failed", "a run has failed", _AFTER, ("error",)),
@@ -181,14 +179,14 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def hook_family(step: Step) -> str | None:
-    """Whose events a step causes; None: it causes none, or whoever performs it does so instead."""
+    """Return `step` or `item`, the prefix of the events that a step causes; None: it causes none."""
     if is_model_step(step.name):
         return None
     return step_kind(step.kind).events or None
 
 
 def is_model_step(name: str) -> bool:
-    """The turns of an agent, and the calls of agents and nodes: they have events of their own."""
+    """Is it a turn of an agent, or a call by an agent or a node?  These have other events."""
     return name.startswith("turn:") or name.partition("@")[0] == "call"
 
 
@@ -197,7 +195,7 @@ def is_model_step(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A tool that a hook calls, and with what."""
+    """A tool that a hook calls, and its parameters."""
 
     tool: str
     params: Template | None = None
@@ -212,9 +210,9 @@ class Hook:
     condition: Expression | None = None
     layer: int = LAYERS["flow"]
     space: str = "flow"
-    """Whose word it is: user, flow or project."""
+    """Where it is defined: user, flow or project."""
     gate: bool = False
-    """If it cannot answer, that counts as a no."""
+    """If it cannot answer, it blocks."""
     verb: Verb | None = None
     why: str = ""
     max_retries: int = MAX_RETRIES
@@ -232,15 +230,15 @@ class HookDecision:
     max_retries: int | None = None
     delay: float = 0.0
     path: str = ""
-    """Where it was asked for."""
+    """The path of the hook step, or of the step that it ends."""
     blocks: bool = False
-    """It is that of a gate that could not answer."""
+    """It comes from a gate that could not answer."""
     is_all: bool = True
-    """Every gate that was asked has answered."""
+    """Every gate of the event has answered."""
 
     @property
     def message(self) -> str:
-        """For people: who says what, and why."""
+        """For people: the hook, its decision and the reason."""
         if self.blocks:
             return f"the gate '{self.by}' could not answer: {self.why}"
         return f"the hook '{self.by}' says {self.verb}" + (f": {self.why}" if self.why else "")
@@ -253,12 +251,11 @@ class HookDecision:
 
 
 MakeCall: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Action]"
-"""Makes the call of a tool, with its parameters filled: it gives how that ended, with its `output`.
-"""
+"""Makes the action that calls a tool with its parameters filled; its value has the `output`."""
 
 
 class HookRunner:
-    """The hooks of a run, or of a flow inside it, and the limits of the run; threads share it."""
+    """The hooks of a run or a subflow, and the limits of the run.  Safe to use from many threads."""
 
     def __init__(
         self,
@@ -269,7 +266,7 @@ class HookRunner:
         budget: Budget | None = None,
         around: Hooks | None = None,
     ) -> None:
-        """`around`: the hooks of the run, or of the flow, that has called this flow."""
+        """`around`: the hooks of the run, or of the flow, that calls this subflow."""
         self._call = call
         self._names: dict[str, Json] = {
             "inputs": {},
@@ -281,8 +278,7 @@ class HookRunner:
         outer = around if isinstance(around, HookRunner) else None
         self._budget: Budget | None = budget if outer is None else outer._budget
         self._chain: tuple[HookRunner, ...] = (*(() if outer is None else outer._chain), self)
-        """Those of the run, and of every flow around, from the outermost inwards; this is the last.
-        """
+        """The runners of the run and of every flow around, the outermost first; `self` is last."""
         depth = 0 if around is None else around.depth
         self._depth: int = depth + 1
         # The depth tells its hooks from those of the flows around, in every attempt of the run.
@@ -293,12 +289,12 @@ class HookRunner:
         self._lock = Lock()
         self.active: set[str] = set() if outer is None else outer.active
         """The paths of hooks that run: what happens below them causes no events."""
-        self._behind: dict[str, tuple[str, Mapping[str, Json]]] = {}
-        """By path: what a step wants to be variables when its end is recorded."""
+        self._after_events: dict[str, tuple[str, Mapping[str, Json]]] = {}
+        """By path: the event, and its variables, to fire when the end of a step is recorded."""
         self._dropped: set[str] = set()
         self._given_up: set[tuple[str, str]] = set() if outer is None else outer._given_up
-        """Hooks whose retries were in vain, and the step that failed: what it is inside of is not
-        retried.
+        """Hooks that have used all retries, and the path of the failed step.  The steps around it
+        are not retried by the same hook.
         """
 
     @property
@@ -307,19 +303,19 @@ class HookRunner:
 
     @property
     def depth(self) -> int:
-        """How many flows with hooks are around, the run and this one included."""
+        """The number of flows with hooks around, the run and this one included."""
         return self._depth
 
     @property
     def budget(self) -> Budget | None:
-        """That of the run."""
+        """The budget of the run."""
         return self._budget
 
     def has(self, event: str) -> bool:
-        """Is a hook asked about such an event?"""
+        """Is there a hook for an event?"""
         return any(event in hooks._by_event for hooks in self._chain)
 
-    # ── for whoever causes events ────────────────────────────────────────
+    # ── for steps that cause events ──────────────────────────────────────
 
     def fire(
         self,
@@ -329,12 +325,11 @@ class HookRunner:
         *,
         own_only: bool = False,
     ) -> HookDecision | None:
-        """Ask all hooks of an event that happened at a step; the verdict that counts, if there is
-        one.  `own_only`: not those of flows around.
+        """Run all hooks of an event at a step; return the decision that counts, if there is one.
 
-        An `abort` is for whoever fires to raise (`Verdict.aborted`): no handler goes on after it.
-        A path has an event once for each attempt (`turn.attempt`, or `attempt` of the context):
-        each visit of a place has a path of its own.
+        `own_only`: without the hooks of flows around.  The caller raises `abort_error` for an
+        `abort`, which no failure handler catches.  A path has each event once per attempt
+        (`ctx.attempt`, or `attempt` in `context`).
         """
         hooks = self._to_ask(event, own_only=own_only)
         if not hooks or self._is_inside_hook(ctx):
@@ -343,15 +338,15 @@ class HookRunner:
         if isinstance(attempt, int) and attempt != ctx.attempt:
             ctx = replace(ctx, attempt=attempt)
         found: list[HookDecision] = []
-        names = {whose: whose._hook_variables(event, ctx, context) for whose, _, _ in hooks}
-        for whose, name, hook in hooks:
-            verdict = whose._fire_hook(name, hook, ctx, names[whose])
-            if verdict is not None:
-                found.append(verdict)
+        names = {owner: owner._hook_variables(event, ctx, context) for owner, _, _ in hooks}
+        for owner, name, hook in hooks:
+            decision = owner._fire_hook(name, hook, ctx, names[owner])
+            if decision is not None:
+                found.append(decision)
         return _strongest(found)
 
     def _to_ask(self, event: str, *, own_only: bool = False) -> list[tuple[HookRunner, str, Hook]]:
-        """In order; in one layer those of the run come before those of the flows inside it."""
+        """Return the hooks of an event in order; in one layer those of the run come first."""
         chain = (self,) if own_only else self._chain
         found = [
             (hooks, name, hook) for hooks in chain for name, hook in hooks._by_event.get(event, ())
@@ -369,112 +364,108 @@ class HookRunner:
         *,
         own_only: bool = False,
     ) -> HookDecision | None:
-        """The same for an event before something: raises Skip, StepError or Aborted if it is not to
-        be.
-        """
-        verdict = self.fire(event, ctx, context, own_only=own_only)
-        match verdict:
+        """Do the same for an event before a step: raise Skip, StepError or Aborted as decided."""
+        decision = self.fire(event, ctx, context, own_only=own_only)
+        match decision:
             case HookDecision("skip"):
-                raise Skip(verdict.message)
+                raise Skip(decision.message)
             case HookDecision("fail"):
-                raise StepError(verdict.failure())
+                raise StepError(decision.failure())
             case HookDecision("abort"):
-                raise verdict.abort_error()
-        return verdict
+                raise decision.abort_error()
+        return decision
 
     def notify_after(self, ctx: StepContext, event: str, context: Mapping[str, Json]) -> None:
-        """Said by a step that knows what came of it: tell this when its end is recorded."""
-        self._behind[ctx.path] = event, context
+        """Fire an event when the end of the step at `ctx` is recorded."""
+        self._after_events[ctx.path] = event, context
 
     def limit_reached(
         self, ctx: StepContext, reached: LimitReached, context: Mapping[str, Json] = NOTHING
     ) -> None:
-        """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
-        verdict = self.fire("limit", ctx, {**context, "limit": reached.record()})
-        if verdict is not None and verdict.verb == "abort":
-            raise verdict.abort_error()
+        """Fire `limit` before the flow or agent with the limit ends; raise Aborted if a hook says so."""
+        decision = self.fire("limit", ctx, {**context, "limit": reached.record()})
+        if decision is not None and decision.verb == "abort":
+            raise decision.abort_error()
 
     # ── for `perform` ────────────────────────────────────────────────────
 
     def before(self, step: Step, ctx: StepContext) -> Outcome | None:
-        """What a step comes to without being done; None if it is to be done."""
+        """Return the outcome of a step that hooks do not let start; None: it may start."""
         kind = hook_family(step)
         if kind is None or self._is_inside_hook(ctx):
             return None
         if self._budget is not None:
             self._require_within_limits(self._budget, step, ctx)
-        verdict = self.fire(f"{kind}_started", ctx, step_names(step, ctx.attempt))
-        match verdict:
+        decision = self.fire(f"{kind}_started", ctx, step_names(step, ctx.attempt))
+        match decision:
             case HookDecision("skip"):
-                return Skipped(verdict.message)
+                return Skipped(decision.message)
             case HookDecision("fail"):
-                return Failed(verdict.failure())
+                return Failed(decision.failure())
             case HookDecision("abort"):
-                raise verdict.abort_error()
+                raise decision.abort_error()
         return None
 
     def after_failure(
         self, step: Step, ctx: StepContext, attempt: int, failed: Failed
     ) -> tuple[Outcome, float | None]:
-        """What a failure comes to, and the pause before another attempt, if there is to be one."""
+        """Return the outcome after a failure, and the pause before another attempt, if any."""
         kind, failure = hook_family(step), failed.failure
         if kind is None or failure.kind == LIMIT or not self.has(f"{kind}_failed"):
             return failed, None
         ctx = ctx if attempt == ctx.attempt else replace(ctx, attempt=attempt)
         context = {**step_names(step, ctx.attempt), "error": error_names(failure)}
         try:
-            verdict = self.fire(f"{kind}_failed", ctx, context)
+            decision = self.fire(f"{kind}_failed", ctx, context)
         except LimitExceeded as end:
             end.path, end.outcome = ctx.path, failed
             raise
-        match verdict:
-            case HookDecision("retry") if self._may_retry(verdict, failure, attempt, step):
-                return failed, verdict.delay
+        match decision:
+            case HookDecision("retry") if self._may_retry(decision, failure, attempt, step):
+                return failed, decision.delay
             case HookDecision("continue"):
                 value = _value_after_failure(step, failure)
                 if value is None:
                     return failed, None
                 ctx.run.events.note(
-                    ctx.path, f"'{step.title}' failed, and {verdict.message}: {failure.message}"
+                    ctx.path, f"'{step.title}' failed, and {decision.message}: {failure.message}"
                 )
                 return Succeeded(value), None
             case HookDecision("skip"):
-                return Skipped(verdict.message), None
+                return Skipped(decision.message), None
             case HookDecision("fail"):
                 return Failed(
-                    replace(failure, message=f"{failure.message}\n{verdict.message}")
+                    replace(failure, message=f"{failure.message}\n{decision.message}")
                 ), None
             case HookDecision("abort"):
-                raise replace(verdict, path=ctx.path).abort_error(failed)
+                raise replace(decision, path=ctx.path).abort_error(failed)
         return failed, None
 
     def pending_after(
         self, step: Step, ctx: StepContext, outcome: Outcome, attempt: int
     ) -> PendingNotifications | None:
-        """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of
-        it.
-        """
-        own = self._behind.pop(ctx.path) if ctx.path in self._behind else None
+        """Return the notifications for the end of a step; None: no hook is concerned."""
+        own = self._after_events.pop(ctx.path) if ctx.path in self._after_events else None
         event, context = own or _finish_event(step, outcome, attempt)
         hooks = self._to_ask(event)
         if not hooks or self._is_inside_hook(ctx):
             return None
         variables = self._event_variables(event, ctx, context)
         to: list[HookListener] = []
-        for whose, name, hook in hooks:
-            names = {**whose._names, **_around(ctx), **variables}
+        for owner, name, hook in hooks:
+            names = {**owner._names, **_place_variables(ctx), **variables}
             with suppress(_NotConcernedError):
                 to.append(
-                    HookListener(whose, name, hook, names, whose._wrong(name, hook, names, ctx))
+                    HookListener(
+                        owner, name, hook, names, owner._condition_problem(name, hook, names, ctx)
+                    )
                 )
         if not to:
             return None
         return PendingNotifications(ctx, tuple(to), _pending_hooks(to, variables, ctx, outcome))
 
     def deliver_pending(self, ctx: StepContext, outcome: Outcome) -> None:
-        """Tell those who had not heard of a step, when an earlier life ended, which is now
-        remembered.
-        """
+        """Notify the hooks of a replayed step that an earlier attempt of the run did not notify."""
         if not isinstance(outcome, Succeeded) or self._is_inside_hook(ctx):
             return
         if not any(self.has(event) for event in PENDING_EVENTS):
@@ -484,32 +475,32 @@ class HookRunner:
         if known is None or known.pending is None:
             return
         variables: dict[str, Json] = {
-            **_around(ctx),
+            **_place_variables(ctx),
             "result": outcome.value,
             **known.pending.variables,
         }
         to: list[HookListener] = []
-        for whose, name, hook in self._to_ask(str(variables["event"])):
+        for owner, name, hook in self._to_ask(str(variables["event"])):
             end = journal.last_result(f"{ctx.path}/{HOOK}{name}")
             if name not in known.pending.to or (
                 record_number(end) > known.number and _is_answer(end, hook)
             ):
                 continue
-            names = {**whose._names, **variables}
+            names = {**owner._names, **variables}
             with suppress(_NotConcernedError):
-                wrong = (
-                    whose._wrong(name, hook, names, ctx) if name in known.pending.unjudged else ""
+                problem = (
+                    owner._condition_problem(name, hook, names, ctx)
+                    if name in known.pending.unjudged
+                    else ""
                 )
-                to.append(HookListener(whose, name, hook, names, wrong))
+                to.append(HookListener(owner, name, hook, names, problem))
         PendingNotifications(ctx, tuple(to)).deliver()
 
     def has_decided(self, event: str, ctx: StepContext, since: int) -> bool:
-        """Has a hook of an earlier life decided what follows from something that happened at an
-        event?
-        """
+        """Has a hook decided about an event at this path, after event number `since`?"""
         journal = ctx.run.journal
-        for whose, name, hook in self._to_ask(event):
-            end = journal.last_result(f"{ctx.path}/{whose._reaction(name, hook, ctx, {}).name}")
+        for owner, name, hook in self._to_ask(event):
+            end = journal.last_result(f"{ctx.path}/{owner._hook_step(name, hook, ctx, {}).name}")
             match end:
                 case StepRecord(outcome=Succeeded({"verb": _}), number=number) if number > since:
                     return True
@@ -518,10 +509,10 @@ class HookRunner:
     # ── limits ───────────────────────────────────────────────────────────
 
     def _require_within_limits(self, budget: Budget, step: Step, ctx: StepContext) -> None:
-        # A step that was begun before is no next one: what its question needs is looked at there.
+        # A step that was started before uses nothing more here; its model turn checks the rest.
         is_begun = not ctx.run.replay.is_first_run and ctx.run.journal.was_ever_started(ctx.path)
         reached = budget.reach("seconds") if is_begun else budget.reach(*_BESIDE_STEPS)
-        # Who counts itself has taken what it needs of the steps: they may be used up by that.
+        # A step that counts itself has used its share already: that may have been the last one.
         if reached is None and hook_family(step) == "step" and not counts_own_steps(step):
             reached = ctx.run.budgets.take_step(ctx.path, ctx.run.budgets.at(ctx.path))
         if reached is None:
@@ -534,21 +525,23 @@ class HookRunner:
     def _fire_hook(
         self, name: str, hook: Hook, ctx: StepContext, names: Mapping[str, Json]
     ) -> HookDecision | None:
-        inner = _place(self._reaction(name, hook, ctx, names), ctx)
-        wrong = ""
-        known = _find_record(inner)
+        hook_ctx = _hook_context(self._hook_step(name, hook, ctx, names), ctx)
+        problem = ""
+        known = _find_record(hook_ctx)
         if known is not None and hook.event == "after_step" and _is_refusal(known):
-            return None  # it was asked again for another's sake: who said abort has heard
+            return None  # another hook is asked again; this one has decided abort before
         if known is None:
             try:
-                wrong = self._wrong(name, hook, names, ctx)
+                problem = self._condition_problem(name, hook, names, ctx)
             except _NotConcernedError:
                 return None
-        return self._run_listener(HookListener(self, name, hook, names, wrong), ctx)
+        return self._run_listener(HookListener(self, name, hook, names, problem), ctx)
 
-    def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], ctx: StepContext) -> str:
-        """Why nobody can say whether its condition holds; raises _NotConcernedError if it does not
-        hold.
+    def _condition_problem(
+        self, name: str, hook: Hook, names: Mapping[str, Json], ctx: StepContext
+    ) -> str:
+        """Return why the condition cannot be evaluated, or ""; raise _NotConcernedError if it is
+        false.
         """
         try:
             if name in self._dropped or not (
@@ -560,24 +553,24 @@ class HookRunner:
         return ""
 
     def _run_listener(self, one: HookListener, ctx: StepContext) -> HookDecision | None:
-        """The verdict of a hook that is to hear of something."""
+        """Run one hook and return its decision."""
         name, hook = one.name, one.hook
         if name in self._dropped:
             return None
-        step = self._reaction(name, hook, ctx, one.names)
-        inner = _place(step, ctx)
-        if one.wrong:
-            return self._handle_broken_hook(name, hook, inner, one.wrong)
-        match _perform_hook(step, inner, self.active):
+        step = self._hook_step(name, hook, ctx, one.names)
+        hook_ctx = _hook_context(step, ctx)
+        if one.problem:
+            return self._handle_broken_hook(name, hook, hook_ctx, one.problem)
+        match _perform_hook(step, hook_ctx, self.active):
             case Succeeded(dict() as value) | Failed(
                 Failure(kind="verdict", output=dict() as value)
             ):
-                return _verdict(hook, value, inner.path)
+                return _make_decision(hook, value, hook_ctx.path)
             case Failed(failure):
-                return self._handle_broken_hook(name, hook, inner, failure.message)
+                return self._handle_broken_hook(name, hook, hook_ctx, failure.message)
         return None
 
-    def _reaction(
+    def _hook_step(
         self, name: str, hook: Hook, ctx: StepContext, names: Mapping[str, Json]
     ) -> HookStep:
         called = name if ctx.attempt == 1 else f"{name}@{ctx.attempt}"
@@ -596,21 +589,23 @@ class HookRunner:
                 return None
             self._dropped.add(name)
         ctx.run.events.note(
-            ctx.path, f"the hook '{hook.id}' failed, and is left away from now on: {why}"
+            ctx.path, f"the hook '{hook.id}' failed and is left out from now on: {why}"
         )
         return None
 
-    def _may_retry(self, verdict: HookDecision, failure: Failure, attempt: int, step: Step) -> bool:
-        """Is a retry left?  What the policy of the step allows does not count against the hook."""
+    def _may_retry(
+        self, decision: HookDecision, failure: Failure, attempt: int, step: Step
+    ) -> bool:
+        """Is a retry left?  Attempts by the policy of the step do not count."""
         first = failure.path
-        most = MAX_RETRIES if verdict.max_retries is None else verdict.max_retries
+        most = MAX_RETRIES if decision.max_retries is None else decision.max_retries
         with self._lock:
             if (
                 attempt - step.policy.retry.attempts < most
-                and (verdict.by, first) not in self._given_up
+                and (decision.by, first) not in self._given_up
             ):
                 return True
-            self._given_up.add((verdict.by, first))
+            self._given_up.add((decision.by, first))
         return False
 
     # ── names ────────────────────────────────────────────────────────────
@@ -618,12 +613,16 @@ class HookRunner:
     def _hook_variables(
         self, event: str, ctx: StepContext, context: Mapping[str, Json]
     ) -> dict[str, Json]:
-        return {**self._names, **_around(ctx), **self._event_variables(event, ctx, context)}
+        return {
+            **self._names,
+            **_place_variables(ctx),
+            **self._event_variables(event, ctx, context),
+        }
 
     def _event_variables(
         self, event: str, ctx: StepContext, context: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Those that are of this event, whoever hears of it."""
+        """Return the variables of an event that are the same for all hooks."""
         used: Json = {} if self._budget is None else self._budget.used()
         return {"used": used, "cost": used, **context, "event": event, "path": ctx.path}
 
@@ -634,19 +633,19 @@ class _NotConcernedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HookListener:
-    """A hook that is to hear of something, and what it is variables."""
+    """A hook to notify, and its variables."""
 
-    whose: HookRunner = field(repr=False)
+    owner: HookRunner = field(repr=False)
     name: str
     hook: Hook
     names: Mapping[str, Json] = field(repr=False)
-    wrong: str = ""
-    """Why its condition can be neither true nor false: all that is to be said of it."""
+    problem: str = ""
+    """Why its condition cannot be evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingNotifications:
-    """What is to be variables of a step when its end is recorded."""
+    """The hooks to notify when the end of a step is recorded."""
 
     ctx: StepContext
     to: tuple[HookListener, ...]
@@ -654,23 +653,21 @@ class PendingNotifications:
     """What is recorded with the end."""
 
     def deliver(self) -> None:
-        """Raises Aborted if all has to end behind the step."""
-        verdicts = [one.whose._run_listener(one, self.ctx) for one in self.to]
-        verdict = _strongest([one for one in verdicts if one is not None])
-        if verdict is not None and verdict.verb == "abort":
-            raise verdict.abort_error()
+        """Run the hooks; raise Aborted if one of them ends the run after this step."""
+        decisions = [one.owner._run_listener(one, self.ctx) for one in self.to]
+        decision = _strongest([one for one in decisions if one is not None])
+        if decision is not None and decision.verb == "abort":
+            raise decision.abort_error()
 
 
 def _finish_event(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[str, Json]]:
-    """The event behind a step that says nothing of its own, and what it brings along; "": there is
-    none.
-    """
+    """Return the default event after a step, and its variables; "": there is none."""
     kind = hook_family(step)
     if kind is None or not isinstance(outcome, Succeeded):
         return "", {}
     value, attempt = outcome.value, max(attempt, getattr(step, "attempts_inside", 1))
     if kind == "step" and isinstance(value, Mapping) and "exit_code" in value:
-        # What is inside of it was tried again, or an earlier life had the answer.
+        # The action inside it was retried, or an earlier attempt of the run recorded it.
         attempt = max(attempt, value.get("attempt", 1))
     return f"{kind}_finished", {
         **step_names(step, attempt),
@@ -680,7 +677,7 @@ def _finish_event(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapp
 
 
 def _model_field(step: Step, value: Json) -> dict[str, Json]:
-    """The model that answered in a step which asks one."""
+    """Return the variable `model` for a step that asks one: the model that answered."""
     if not step_kind(step.kind).asks_model or not isinstance(value, Mapping):
         return {}
     facts = value.get("facts", value)
@@ -691,16 +688,13 @@ def _model_field(step: Step, value: Json) -> dict[str, Json]:
 def _pending_hooks(
     to: Sequence[HookListener], variables: Mapping[str, Json], ctx: StepContext, outcome: Outcome
 ) -> PendingHooks | None:
-    """What has to be recorded so that they hear the same later, as far as the step is remembered
-    then.
-    """
+    """Return what to record so that a resumed run can notify the same hooks."""
     if not isinstance(outcome, Succeeded):
         return None
     rest = {name: value for name, value in variables.items() if name != "result"}
-    # Of a gate whose condition can be neither true nor false nobody knows yet whether it is to
-    # hear.
-    pending = [one for one in to if one.hook.gate or not one.wrong]
-    unjudged = tuple(one.name for one in pending if one.wrong)
+    # A gate whose condition cannot be evaluated yet stays pending.
+    pending = [one for one in to if one.hook.gate or not one.problem]
+    unjudged = tuple(one.name for one in pending if one.problem)
     return PendingHooks(
         tuple(one.name for one in pending), mask_value(rest, ctx.run.secrets.mask), unjudged
     )
@@ -708,7 +702,7 @@ def _pending_hooks(
 
 @dataclass(frozen=True, slots=True)
 class HookStep(Composite):
-    """What a hook does about one event: the step that is recorded."""
+    """The recorded step in which a hook handles one event."""
 
     called: str
     hook: Hook
@@ -742,29 +736,27 @@ class HookStep(Composite):
             outputs = [self._output(ctx, number) for number in range(len(self.hook.calls))]
         except StepError as error:
             if error.failure.kind == "timeout" and ctx.is_expired():
-                # no answer of the hook, if it is the time of the flow
+                # The time of the flow is over: the hook has not answered.
                 raise DeadlineExceeded from None
             raise
-        said = self._find_decision(outputs)
-        if said and said["verb"] not in HOOK_EVENTS[self.hook.event].verbs:
+        fields = self._find_decision(outputs)
+        if fields and fields["verb"] not in HOOK_EVENTS[self.hook.event].verbs:
             raise StepError(
-                Failure(f"'{said['verb']}' means nothing at {self.hook.event}", "refused")
+                Failure(f"'{fields['verb']}' means nothing at {self.hook.event}", "refused")
             )
         value: dict[str, Json] = {
             "output": outputs[0] if len(outputs) == 1 else outputs or None,
-            **mask_mapping(said, ctx.run.secrets.mask),
+            **mask_mapping(fields, ctx.run.secrets.mask),
         }
-        if said.get("verb") in ("fail", "abort"):
-            # No end that counts: a resumed run asks again.
-            verdict = _verdict(self.hook, value, ctx.path)
-            assert verdict is not None
-            raise StepError(Failure(verdict.message, REFUSED_BY_HOOK, output=value))
+        if fields.get("verb") in ("fail", "abort"):
+            # A failure is not replayed: a resumed run asks again.
+            decision = _make_decision(self.hook, value, ctx.path)
+            assert decision is not None
+            raise StepError(Failure(decision.message, REFUSED_BY_HOOK, output=value))
         return value
 
     def _replay_context(self, ctx: StepContext) -> StepContext:
-        """If all of its calls were made and the answer did not count, none of them is
-        remembered.
-        """
+        """Return a context that replays no call if all were made and the decision did not count."""
         journal = ctx.run.journal
         if ctx.run.replay.is_first_run or not ctx.can_replay or len(self.hook.calls) < 2:
             return ctx
@@ -790,17 +782,15 @@ class HookStep(Composite):
         return ended.get("output") if isinstance(ended, Mapping) else None
 
     def _find_decision(self, outputs: Sequence[Json]) -> dict[str, Json]:
-        """The verdict of the hook itself, else the first of its tools that gives one; {} if there
-        is none.
-        """
+        """Return the decision of the hook, else the first of its tools; {}: there is none."""
         if self.hook.verb is not None:
             return {"verb": self.hook.verb, "why": self.hook.why}
-        return next((said for output in outputs if (said := verdict_in(output))), {})
+        return next((fields for output in outputs if (fields := find_decision(output))), {})
 
 
 @dataclass(frozen=True, slots=True)
 class _HookCall(Composite):
-    """One of the calls of a hook."""
+    """One call of a hook."""
 
     step: HookStep = field(repr=False)
     call: HookCall
@@ -827,28 +817,27 @@ def error_names(failure: Failure) -> dict[str, Json]:
     }
 
 
-def verdict_in(output: Json) -> dict[str, Json]:
-    """What the result of a tool decides; {} if it decides nothing.  StepError if it means to, and
-    cannot.
+def find_decision(output: Json) -> dict[str, Json]:
+    """Return the decision in the result of a tool; {}: there is none.
 
-    `verb` is ours alone, so an unknown one is a slip; `action` is a word that tools use for their
-    own.
+    An unknown `verb` raises StepError.  An unknown `action` does not: tools use that key for other
+    things, too.
     """
     if not isinstance(output, Mapping):
         return {}
     verb = output.get("verb", output.get("action"))
     if isinstance(verb, str) and verb in VERBS:
         return _parse_decision(verb, output)
-    if "verb" in output or verb in ELSEWHERE:
+    if "verb" in output or verb in FOREIGN_VERBS:
         guess = closest_name(verb, VERBS) if isinstance(verb, str) else None
-        what = f"its tool gives a verdict that does not exist here; there are {', '.join(VERBS)}"
+        what = f"its tool returned an unknown decision; there are {', '.join(VERBS)}"
         raise StepError(Failure(what + (f" (did you mean '{guess}'?)" if guess else ""), "refused"))
     return {}
 
 
 def _parse_decision(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
     words = (output.get(name) for name in ("why", "reason", "message"))
-    said: dict[str, Json] = {
+    decision: dict[str, Json] = {
         "verb": verb,
         "why": next((word for word in words if isinstance(word, str)), ""),
     }
@@ -859,29 +848,27 @@ def _parse_decision(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
         is_number = isinstance(value, int if name == "max_retries" else int | float) and value >= 0
         if isinstance(value, bool) or not is_number:
             raise StepError(
-                Failure(f"'{name}' of its tool's verdict is not {wanted} from 0", "refused")
+                Failure(f"'{name}' of its tool's decision is not {wanted} from 0", "refused")
             )
-        said[name] = value
-    return said
+        decision[name] = value
+    return decision
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
 
 
 def _scope(names: Mapping[str, Json], ctx: StepContext) -> Scope:
-    """What a condition and the params of a hook know."""
+    """Return the scope for the condition and the parameters of a hook."""
     return Scope(names, label="hook", sources=ctx.scope.sources)
 
 
 def counts_own_steps(step: Step) -> bool:
-    """Does whoever performs it count it, done or remembered?  Graphs do so with their nodes."""
+    """Does its parent count it, performed or replayed?  Graphs count their nodes."""
     return is_model_step(step.name) or getattr(step, "counts_itself", False)
 
 
 def _name_hooks(hooks: Iterable[Hook]) -> list[tuple[str, Hook]]:
-    """In the order in which they are asked; where two layers use one id, the later one tells whose
-    it is.
-    """
+    """Sort hooks by layer; an id that an earlier layer uses gets the name of its space."""
     seen: set[str] = set()
     named: list[tuple[str, Hook]] = []
     for hook in sorted(hooks, key=_rank):
@@ -895,15 +882,15 @@ def _rank(hook: Hook) -> tuple[int, int]:
     return hook.layer, LAYERS.get(hook.space, 0)
 
 
-def _strongest(verdicts: Sequence[HookDecision]) -> HookDecision | None:
-    aborts = [one for one in verdicts if one.verb == "abort"]
-    blocks = [one for one in verdicts if one.blocks]
-    first = next(iter([*aborts, *blocks, *verdicts]), None)
+def _strongest(decisions: Sequence[HookDecision]) -> HookDecision | None:
+    aborts = [one for one in decisions if one.verb == "abort"]
+    blocks = [one for one in decisions if one.blocks]
+    first = next(iter([*aborts, *blocks, *decisions]), None)
     return first if first is None or not blocks else replace(first, is_all=False)
 
 
 def _partial_result(ctx: StepContext) -> Json:
-    """What a flow had made when it reached a limit: its last output, and what it has captured."""
+    """Return what a flow has when it reaches a limit: its last output and its captures."""
     scope = ctx.scope
     last = scope.names.get("last")
     captures = {
@@ -916,49 +903,45 @@ def _partial_result(ctx: StepContext) -> Json:
     return mask_value(made, ctx.run.secrets.mask)
 
 
-def _around(ctx: StepContext) -> dict[str, Json]:
-    """Names that are known by the place of a step, in every life of the run."""
+def _place_variables(ctx: StepContext) -> dict[str, Json]:
+    """Return the variables that depend only on the place of a step, so a resume sees the same."""
     return {name: ctx.scope.names[name] for name in ("item", "state") if name in ctx.scope.names}
 
 
 def _perform_hook(step: HookStep, ctx: StepContext, active: set[str]) -> Outcome:
     active.add(ctx.path)
     try:
-        # Its time is that of the flow, and no time of the step that it is about.
+        # The time of a hook does not count for the step that it is about.
         with nullcontext() if ctx.timer is None else ctx.timer.paused():
             return perform(step, replace(ctx, timer=None))
     except LimitExceeded as end:
         if step.hook.event != "limit":
             raise
-        # All ends by that limit already, whatever the hook would have said.
+        # That limit ends the flow anyway, whatever the hook decides.
         return Failed(end.failure)
     finally:
         active.discard(ctx.path)
 
 
-def _place(step: HookStep, ctx: StepContext) -> StepContext:
-    """The turn of a hook; what an earlier life recorded there counts only if this is the same
-    event.
-    """
-    inner = ctx.child(step)
+def _hook_context(step: HookStep, ctx: StepContext) -> StepContext:
+    """Return the context of a hook step; an older record counts only for the same event."""
+    hook_ctx = ctx.child(step)
     run = ctx.run
-    if run.replay.is_first_run or not inner.can_replay:
-        return inner
+    if run.replay.is_first_run or not hook_ctx.can_replay:
+        return hook_ctx
     if step.hook.event == "limit":
-        return replace(inner, can_replay=False)  # it is reached anew in each life
-    known = run.journal.step(inner.path)
+        return replace(hook_ctx, can_replay=False)  # each attempt of the run reaches it again
+    known = run.journal.step(hook_ctx.path)
     is_edited = known is not None and known.fingerprint != step.fingerprint
     if is_edited:
-        return replace(inner, can_replay=False)
-    # A step that had ended and is done again begins, fails or ends another time.
+        return replace(hook_ctx, can_replay=False)
+    # A step that is performed again causes its events again.
     ended = record_number(run.journal.last_result(ctx.path)) if ctx.path else 0
-    return inner if ended <= inner.replay_after else replace(inner, replay_after=ended)
+    return hook_ctx if ended <= hook_ctx.replay_after else replace(hook_ctx, replay_after=ended)
 
 
 def _find_record(ctx: StepContext) -> StepRecord | None:
-    """How the hook ended, if it was asked already: then its condition held, whatever it would say
-    now.
-    """
+    """Return the record of a hook that ran already; then its condition is not evaluated again."""
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return None
     known = ctx.run.journal.step(ctx.path)
@@ -966,7 +949,7 @@ def _find_record(ctx: StepContext) -> StepRecord | None:
 
 
 def _is_answer(end: StepRecord | None, hook: Hook) -> bool:
-    """Has a hook heard that ended so?  A gate that could not answer is asked until it can."""
+    """Was a hook with this end notified?  A gate that could not answer is asked again."""
     if end is None:
         return False
     return not (hook.gate and isinstance(end.outcome, Failed)) or _is_refusal(end)
@@ -976,7 +959,7 @@ def _is_refusal(end: StepRecord) -> bool:
     return isinstance(end.outcome, Failed) and end.outcome.failure.kind == REFUSED_BY_HOOK
 
 
-def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> HookDecision | None:
+def _make_decision(hook: Hook, value: Mapping[str, Json], path: str) -> HookDecision | None:
     verb, why = value.get("verb"), value.get("why")
     if verb not in VERBS:
         return None
@@ -992,12 +975,13 @@ def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> HookDecision |
 
 
 def _value_after_failure(step: Step, failure: Failure) -> Json:
-    """What a step gives that counts as done although it failed; None: it cannot count as done."""
-    gone_on = getattr(step, "value_after_failure", None)
-    return dict(failure.as_result()) if gone_on is None else gone_on(failure)
+    """Return the value of a failed step that counts as done; None: it cannot count as done."""
+    make_value = getattr(step, "value_after_failure", None)
+    return dict(failure.as_result()) if make_value is None else make_value(failure)
 
 
-def mask_mapping(said: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:
+def mask_mapping(decision: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:
     return {
-        name: mask_value(value, mask) if name == "why" else value for name, value in said.items()
+        name: mask_value(value, mask) if name == "why" else value
+        for name, value in decision.items()
     }
