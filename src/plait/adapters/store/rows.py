@@ -381,7 +381,10 @@ def to_usage(text: str | None, where: str) -> Usage | None:
 
 def _from_pending_hooks(hooks: PendingHooks) -> list[Json]:
     """The names of the hooks, then their event. A name in a list: its decision does not count."""
-    return [*([name] if name in hooks.unjudged else name for name in hooks.to), dict(hooks.variables)]
+    return [
+        *([name] if name in hooks.unjudged else name for name in hooks.to),
+        dict(hooks.variables),
+    ]
 
 
 def _to_pending_hooks(body: str | bytes | None, unpacking: Unpacking) -> PendingHooks | None:
