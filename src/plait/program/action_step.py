@@ -1,11 +1,11 @@
-"""One step of a workflow: an action, and everything a flow may say around it.
+"""One step of a workflow: an action with condition, retry, capture, handlers and validation.
 
     when → action (retry, timeout) → capture → on_exit_code (0) → validate → on_success
-                     └ failed → on_exit_code, on_failure → again, or go on, or fail
+                     └ failed → on_exit_code, on_failure → retry, continue, or fail
 
-Its value is how the action ended: `{output, stderr, exit_code, duration}`, and
-`captures` if handlers captured something.  What the step itself captures is
-computed from that value, so a remembered step captures what it captured before.
+The value is the result of the action: `{output, stderr, exit_code, duration}`, plus `captures` if
+handlers captured something. The captures of the step itself are computed from that value, so a
+replayed step captures the same.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class ItemPlaceholder:
 
 
 def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
-    """The fields of an item for which these templates, or records of templates, ask without a
-    default.
-    """
+    """The fields of an item that templates, or records of templates, use without a default."""
     templates = (template for holder in holders for template in _templates(holder))
     return tuple(hole for template in templates for hole in _template_placeholders(template))
 
@@ -88,15 +86,15 @@ def note_missing_fields(holes: Iterable[ItemPlaceholder], ctx: StepContext) -> N
 
 
 def require_item_fields(holes: Iterable[ItemPlaceholder], scope: Scope) -> None:
-    """What a strict run will not find in the item, said before it; raises MissingNamesError."""
+    """Raise MissingNamesError for item fields that a strict run would not find."""
     missing = [(hole.source, hole.hole) for hole in holes if _is_surely_missing(hole.path, scope)]
     if missing:
         raise missing_names(missing, scope.names, {})
 
 
 def _is_surely_missing(path: Path, scope: Scope) -> bool:
-    """Is there a map without the key?  What is no map may be something that only the run will
-    know.
+    """Whether a mapping lacks the key. If a parent is not a mapping, only the run may know its
+    value.
     """
     if scope.lookup(path) is not UNDEFINED:
         return False
@@ -135,14 +133,14 @@ def _field_of_item(placeholder: ContextPlaceholder) -> Path | None:
         return None
     (only,) = placeholder.alternatives
     path = only.origin
-    # A format or filter may have an answer of its own for what is not there.
+    # A format or filter may define a result for missing fields.
     if only.formats or placeholder.filters or not isinstance(path, Path):
         return None
     return path if path.root == "item" and path.keys else None
 
 
 Action: TypeAlias = "step_module.Action | Composite | Runnable"
-"""What a step does; it gives how that ended: output, stderr, exit_code, duration, not known in a dry
+"""What a step does. It returns its result: output, stderr, exit_code, duration; unknown in a dry
 run.
 """
 
@@ -160,27 +158,26 @@ class Expression(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FailureHandler:
-    """`on_failure`: what to do when a step fails, and what that means for the flow."""
+    """`on_failure`: the steps to run after a failure, and whether the flow fails."""
 
     steps: Steps
     attempts: int = 0
-    """How often the step is tried again after the handler; 0: a handler that works is enough."""
+    """How often the step is retried after the handler; 0: a successful handler is enough."""
     fails_anyway: bool | None = None
-    """`fail_workflow`; None: only if the step still fails when it was tried again."""
+    """`fail_workflow`; None: the flow fails only if the retries fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionStep(Composite):
     name: str
-    """Its place in a path: the author's id or name, or its number."""
+    """The last part of its path: the id or name that the author wrote, or its number."""
     kind: str
     title: str
     fingerprint: str
     action: Action | None
     """None: the step only validates."""
     policy: Policy = DEFAULT_POLICY
-    """How `perform` treats it; of a step with handlers: how it treats the action alone, see
-    `attempts`.
+    """The policy of the step; if it has handlers, they apply to the action alone, see `attempts`.
     """
     when: Expression | None = None
     env: Mapping[str, Template] = field(default_factory=dict)
@@ -194,31 +191,31 @@ class ActionStep(Composite):
     continue_on_error: bool = False
     strict: bool = False
     strict_when_run: bool = False
-    """It is strict, and this is a dry run, which is not."""
+    """The flow is strict, but this is a dry run, which is lenient."""
     facts: Mapping[str, Json] = field(default_factory=dict)
     """`step.*`: name, id, index."""
     known_by_id: bool = False
-    """Something asks for what it gave by its id: `${test-step.exit_code}`."""
+    """A template reads its result by id: `${test-step.exit_code}`."""
     attempts: Policy | None = None
-    """Its own: the policy of an action that something may follow."""
+    """The policy of the action of a step with handlers."""
     action_fingerprint: str = ""
-    """That of what is said of the action, without what follows it; empty: that of the step."""
+    """The fingerprint of the action without handlers; empty: that of the step."""
     item_holes: tuple[ItemPlaceholder, ...] = ()
-    """What its templates want of an item, and may not find."""
+    """Item fields that its templates use without a default."""
 
     def __post_init__(self) -> None:
         if not self.strict:
             holes = item_holes(self.action, *self.env.values(), self.working_dir, self.output_file)
             object.__setattr__(self, "item_holes", holes)
         if self.attempts is None and not self.has_no_handlers:
-            # Were the whole tried again as well, three attempts would be nine, with handlers in
-            # between.
-            # Handlers follow from a failure, so it is an end that they, too, can be resumed behind.
+            # Retrying the whole step as well would turn three attempts into nine, with handlers in
+            # between. The failure is recorded, because a resumed run continues after it with the
+            # handlers.
             is_handled = bool(self.on_failure or self.on_exit_code)
             object.__setattr__(self, "attempts", replace(self.policy, keep_failure=is_handled))
             object.__setattr__(self, "policy", DEFAULT_POLICY)
         if self.continue_on_error and not self.policy.keep_failure:
-            # The flow has gone on from this failure, and so does a resumed run.
+            # The flow has continued after this failure, and so does a resumed run.
             object.__setattr__(self, "policy", replace(self.policy, keep_failure=True))
 
     @property
@@ -243,9 +240,7 @@ class ActionStep(Composite):
         return self._execute_step(ctx.with_scope(scope))
 
     def _plan_conditional(self, when: str, ctx: StepContext) -> Json:
-        """Only the run will know whether it is done: it is shown with its condition, and fails
-        nothing.
-        """
+        """Plan a step whose condition only the run knows: show it with the condition, never fail."""
         run, plan = ctx.run, ctx.run.plan
         assert plan is not None
         before = len(plan.steps)
@@ -259,14 +254,14 @@ class ActionStep(Composite):
                 if isinstance(error, StepError)
                 else Failure(run.secrets.mask(str(error)))
             )
-            if failure.path in ("", ctx.path):  # what fails inside of it has shown that itself
+            if failure.path in ("", ctx.path):  # a failure of an inner step is in the plan already
                 plan.add_failure(ctx, self.kind, self.title, failure.message)
             value = self._not_known()
         plan.add_condition(before, when)
         return value
 
     def _not_known(self) -> dict[str, Json]:
-        """How it ends, if only a run can know."""
+        """The result of a step that only a run knows."""
         return {**UNKNOWN_RESULT, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
 
     def _execute_step(self, ctx: StepContext) -> Json:
@@ -276,9 +271,7 @@ class ActionStep(Composite):
         return self._run_with_handlers(ctx)
 
     def _look_for_fields(self, ctx: StepContext) -> None:
-        """Of the item; a dry run fills what it can, and must not do so where a strict run would
-        fail.
-        """
+        """Report missing item fields. A dry run is lenient, but must fail where a strict run fails."""
         if self.strict_when_run:
             require_item_fields(self.item_holes, ctx.scope)
         else:
@@ -295,7 +288,7 @@ class ActionStep(Composite):
         return {**names, "step": {**names["step"], **own}}
 
     def output_variables(self, value: Json) -> dict[str, Json]:
-        """The names that the step gives to those after it."""
+        """The variables that the step sets for later steps."""
         if not isinstance(value, dict) or "exit_code" not in value:
             return {}
         inner = value.get("captures")
@@ -311,7 +304,7 @@ class ActionStep(Composite):
         return names
 
     def may_capture(self) -> Iterator[str]:
-        """All names that it may give, whatever becomes of it."""
+        """Yield all variables that the step may set, whatever its outcome."""
         if self.known_by_id:
             yield str(self.facts["id"])
         if self.capture is not None:
@@ -320,7 +313,7 @@ class ActionStep(Composite):
         yield from self._handlers_capture()
 
     def _handlers_capture(self) -> Iterator[str]:
-        """Of these nobody knows before whether they run."""
+        """Yield the captures of handlers, which may or may not run."""
         handler = () if self.on_failure is None else (self.on_failure.steps,)
         for steps in (*handler, self.on_success, *self.on_exit_code.values()):
             yield from (
@@ -332,7 +325,7 @@ class ActionStep(Composite):
     # ── the parts of `run` ───────────────────────────────────────────────
 
     def _prepare_context(self, ctx: StepContext) -> StepContext:
-        """The turn in the directory and environment that the step names."""
+        """Return the context with the directory and environment of the step."""
         if self.env:
             ctx = with_env(ctx, self.env, strict=self.strict)
         if self.working_dir is None:
@@ -346,7 +339,7 @@ class ActionStep(Composite):
         said = named.render_checked(ctx.scope, strict=self.strict)
         directory = normpath(join(ctx.directory, text(said)))
         if isinstance(said, Unknown):
-            return directory  # of a dry run, in which nothing happens there
+            return directory  # in a dry run nothing happens there
         if "\0" not in directory and ctx.run.services.get(FileReader).is_inside(directory):
             return directory
         written = next((leaf.source for leaf in named.leaves()), None)
@@ -364,7 +357,7 @@ class ActionStep(Composite):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
             if outcome.failure.kind == LIMIT:
-                break  # what is used up stays so
+                break  # a reached limit stays reached
             done, ctx = self._handle(ctx, outcome.failure, f"on_failure@{attempt}")
             handled = _add_captures(handled, done)
             before = _attempt_number(outcome.failure.as_result())
@@ -381,15 +374,16 @@ class ActionStep(Composite):
         return value
 
     def _attempt_action(self, ctx: StepContext, name: str) -> tuple[Outcome, StepContext]:
-        """The action, recorded as a step of its own if something may follow it, and the turn of
-        that.
+        """Perform the action and return its outcome and the context after it. It is recorded as its
+        own step if handlers may follow.
         """
         attempt = ActionAttempt(self, name)
         if self.has_no_handlers:
             return Succeeded(act(attempt, ctx)), ctx
         since = replay_unless_failed(ctx, name, self._is_in_vain)
         if ctx.can_replay and not since.can_replay and self._has_failed_inside(ctx, name):
-            # It failed, and so did its step: it is tried again, and goes on with what it had done.
+            # The action and its step failed: retry it, and continue with what it has recorded
+            # inside.
             return ctx.perform_next(replace(attempt, is_tried_again=True))
         return since.perform_next(attempt)
 
@@ -401,9 +395,9 @@ class ActionStep(Composite):
         return can_continue_after(known.outcome.failure, path)
 
     def _is_in_vain(self, known: StepRecord, failure: Failure) -> bool:
-        """Is the action, which was done, done again, since the step has failed behind it?
+        """Whether a recorded action must run again, because the step failed after it.
 
-        Not if only what follows it is to be done again; and never, if it may be done only once.
+        Not if only a handler or check must run again, and never for an at-most-once action.
         """
         if self.attempts is not None and self.attempts.at_most_once:
             return False
@@ -411,12 +405,12 @@ class ActionStep(Composite):
         return has_changed or (failure.kind == INCOMPLETE and self._has_no_remedy())
 
     def _has_no_remedy(self) -> bool:
-        """Is there nothing but the action that could make good what the check finds?"""
+        """Whether only the action itself can fix what the check finds."""
         return self.validation is not None and self.validation.on_incomplete is None
 
     @property
     def retry_scope(self) -> RetryScope | None:
-        """Another attempt repeats no call or question of an agent that was answered."""
+        """A retry repeats no answered tool call or model turn of an agent."""
         return getattr(self.action, "retry_scope", None)
 
     @property
@@ -430,7 +424,7 @@ class ActionStep(Composite):
         if self.validation is not None:
             checked, behind = self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))
             value, ctx = _add_captures(value, checked), behind.with_scope(ctx.scope)
-        # Whatever it publishes or tells, a check has looked at before.
+        # `on_success` may publish something, so the check runs first.
         return self._run_followup(ctx, value, "on_success", self.on_success)[0]
 
     def _run_followup(
@@ -442,7 +436,7 @@ class ActionStep(Composite):
         return _add_captures(value, require_success(outcome)), ctx
 
     def _recover(self, ctx: StepContext, failure: Failure) -> dict[str, Json]:
-        """What a failed action comes to, after its handlers."""
+        """Run the handlers of a failed action and return the result, or raise StepError."""
         by_code = (
             self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
         )
@@ -454,7 +448,7 @@ class ActionStep(Composite):
             )
         if handler is None:
             raise StepError(failure)
-        if handler.attempts:  # it was handled and tried again, in vain
+        if handler.attempts:  # it was handled and retried, and still fails
             if handler.fails_anyway is False:
                 return failure.as_result()
             raise StepError(failure)
@@ -492,9 +486,7 @@ class ActionStep(Composite):
         return scope_after(scope, self, value, self.output_variables(value))
 
     def write_output_file(self, ctx: StepContext, value: Mapping[str, Json]) -> None:
-        """What the action gave, as soon as it has ended: handlers and checks may look at the
-        file.
-        """
+        """Write the output right after the action: handlers and checks may read the file."""
         if self.output_file is not None:
             act(FunctionAction(partial(self._write_output, self.output_file, value)), ctx)
 
@@ -517,7 +509,7 @@ class ActionStep(Composite):
 
 
 def with_env(ctx: StepContext, env: Mapping[str, Template], *, strict: bool) -> StepContext:
-    """The turn in which processes find these variables, and templates their names."""
+    """Return a context whose processes and templates see these variables."""
     filled = as_sealed_envs(env, ctx.scope, strict=strict)
     given = {name: value for name, (value, _) in filled.items()}
     ctx.run.secrets.add_derived(secret for _, secrets in filled.values() for secret in secrets)
@@ -532,7 +524,7 @@ def with_env(ctx: StepContext, env: Mapping[str, Template], *, strict: bool) -> 
 
 
 def _frame_name(value: Template, scope: Scope) -> str:
-    """Which frame a variable belongs to, by what it is made of."""
+    """The frame of a variable, depending on the origin of its value."""
     if is_own_text(value, scope, of_author=True):
         return "step env"
     return GIVEN if is_own_text(value, scope) else DATA_ENV_FRAME
@@ -540,14 +532,14 @@ def _frame_name(value: Template, scope: Scope) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActionAttempt(Composite):
-    """The action of a step, as a step of its own: what happens after it may be repeated without
-    it.
-    """
+    """The action of a step as its own step, so handlers and checks can repeat without it."""
 
     work: ActionStep
     name: str
     is_tried_again: bool = False
-    """Its failure is no end: what an earlier life recorded inside of it stays done."""
+    """The failure does not count as an outcome: what earlier run attempts recorded inside stays
+    done.
+    """
 
     kind = "attempt"
 
@@ -590,13 +582,13 @@ class ActionAttempt(Composite):
         if value and self.work.capture is not None:
             capture_values(
                 self.work.capture, value
-            )  # what cannot be captured fails here, where it may be retried
+            )  # a failed capture fails here, so the action can be retried
         return value
 
     def _keep_output(self, ctx: StepContext, failure: Failure) -> None:
-        """What it printed before it failed; that it failed is said also if that cannot be kept."""
+        """Write what the action printed before it failed. An error here must not hide the failure."""
         if not isinstance(failure.output, Mapping) or "output" not in failure.output:
-            return  # it did not come to print anything
+            return  # it failed before it printed anything
         try:
             self.work.write_output_file(ctx, failure.output)
         except (StepError, PlaitError) as error:
@@ -623,9 +615,9 @@ def _require_record(value: Json) -> dict[str, Json]:
 
 
 FIRST: Final = "run"
-"""The name of the action of a step, where it is a step of its own."""
+"""The step name of an action that is recorded as its own step."""
 AGAIN: Final = "again@"
-"""The same when it is tried again after a handler, with the number of that."""
+"""The step name of its retries after a handler; the number follows."""
 
 
 def _inside(action: Action | None) -> Sequence[Step]:
@@ -635,7 +627,7 @@ def _inside(action: Action | None) -> Sequence[Step]:
 def scope_after(
     scope: Scope, step: ActionStep, value: Mapping[str, Json], captures: Mapping[str, Json]
 ) -> Scope:
-    """The names as they are behind a step that captured these."""
+    """Return the scope after a step with these captures."""
     if "exit_code" not in value:
         return scope
     facts = result_facts(value)
@@ -649,7 +641,7 @@ def scope_after(
 
 
 ATTEMPT: Final = "attempt"
-"""In the record of a step: at which attempt it ended so, if it was not the first."""
+"""In the record of a step: the number of its last attempt, if it was not the first."""
 
 
 def _attempt_number(ended: Mapping[str, Json]) -> int:
@@ -662,7 +654,7 @@ def _with_attempt(attempt: int, failure: Failure) -> Failure:
 
 
 def _after_attempts(before: int, outcome: Outcome) -> Outcome:
-    """Counted from the first one, those before a handler included."""
+    """Number the attempts from the first, those before a handler included."""
     match outcome:
         case Succeeded(dict() as value) if value:
             return Succeeded({**value, ATTEMPT: before + _attempt_number(value)})
@@ -672,14 +664,14 @@ def _after_attempts(before: int, outcome: Outcome) -> Outcome:
 
 
 def _knowing(failure: Failure, handled: Json) -> Failure:
-    """With what handlers captured: the flow may go on, and then it knows that."""
+    """Add the captures of handlers: the flow may continue and read them."""
     ended = failure.as_result()
     joined = _add_captures(ended, handled)
     return failure if joined is ended else replace(failure, output=joined)
 
 
 def _add_captures(value: dict[str, Json], inner: Json) -> dict[str, Json]:
-    """With what handlers captured."""
+    """Return the result with the captures of handlers."""
     captures = inner.get("captures") if isinstance(inner, dict) else None
     if not captures:
         return value

@@ -1,6 +1,4 @@
-"""A block: steps that stand elsewhere and are used here, under names that whoever uses them
-gives.
-"""
+"""The action of a `use:` step: the steps of a block that is defined elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BlockAction(Composite):
-    """The action of a `use:` step: the steps of a block, which know the names of `with`."""
+    """The steps of a block; they see the variables of `with`."""
 
     steps: Steps
     given: Template | None
@@ -34,7 +32,7 @@ class BlockAction(Composite):
 
     @property
     def captures(self) -> list[str]:
-        """Names that it may give to those after it."""
+        """The variables that the block may set for later steps."""
         return [name for step in self.steps.steps for name in step.may_capture()]
 
     def run(self, ctx: StepContext) -> dict[str, Json]:

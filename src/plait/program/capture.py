@@ -1,11 +1,10 @@
-"""What a step's output becomes when a flow keeps it under a name.
+"""Captures: turn the output of a step into variables.
 
-The value itself answers `${name}` and its own fields; `.stderr`, `.exit_code`,
-`.success` and `.duration` are facts beside it, which never hide a field of JSON.
+`${name}` and its fields are the value. `.stderr`, `.exit_code`, `.success` and `.duration` are
+facts beside it; a JSON field of the same name wins.
 
-Every text that comes from an output is without the newlines at its end, as `$(…)` gives
-it, under whatever name.  Of an output that is too long only the beginning is there:
-nobody gets it for the whole.
+Text loses its trailing newlines, like `$(…)`. An output that was truncated is never used as if it
+were complete.
 """
 
 from __future__ import annotations
@@ -32,13 +31,11 @@ Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
 
 UNPARSABLE: Final = "misread"
-"""In the record of a step that ended well, and whose output had not the format in which it is
-captured.
-"""
+"""In the record of a successful step: its output did not match the capture format."""
 TRUNCATED: Final = "cut"
-"""In the record of a process: how many bytes there are of each stream that had more."""
+"""In the record of a process: the stored number of bytes of each truncated stream."""
 LOST: Final = {"output": "output_lost", "stderr": "stderr_lost"}
-"""In the record of a process, for each stream: why the file with all of it has only a part, or is
+"""In the record of a process, for each stream: why the file with the full output is incomplete or
 missing.
 """
 STREAMS: Final = {"stdout": ("output",), "stderr": ("stderr",), "both": ("output", "stderr")}
@@ -53,15 +50,14 @@ class Capture:
     facts: frozenset[str] = frozenset(
         {"output", "stdout", "stderr", "exit_code", "success", "duration"}
     )
-    """Those that are kept beside the value."""
+    """The facts that are stored beside the value."""
 
 
 def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
-    """The name and its facts, as a frame takes them.
+    """Return the variable and its facts for a frame.
 
-    Raises StepError if the output has another format, or only its beginning is there. A step that
-    failed need not have come to that: what it printed is null then, for whoever handles it; and so
-    it is of one that nobody saw.
+    Raises StepError if the output of a successful step is truncated or has another format. For a
+    failed step and for a result marked UNSEEN the value is null then.
     """
     facts = result_facts(ended)
     if facts["success"]:
@@ -79,16 +75,12 @@ def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Jso
 
 
 def by_id(id: str, ended: Mapping[str, Json]) -> dict[str, Json]:
-    """What a step gave and how it ended, under its id; of an output that is too long there is
-    nothing.
-    """
+    """The output and facts of a step under its id; a truncated output is None."""
     return {id: complete_output(ended), id + FACTS: dict(result_facts(ended))}
 
 
 def result_facts(ended: Mapping[str, Json]) -> dict[str, Json]:
-    """The fields of `last`, `shell` and every capture; without those that are there in part
-    only.
-    """
+    """The fields of `last`, `shell` and every capture, without truncated streams."""
     output = strip_newlines(ended.get("output"))
     facts: dict[str, Json] = {
         "output": output,
@@ -105,7 +97,7 @@ def result_facts(ended: Mapping[str, Json]) -> dict[str, Json]:
 
 
 class _Cut(dict[str, Json]):
-    """Facts of a step that printed too much: whoever asks for an output of it has to know."""
+    """Facts of a step with a truncated output: reading that output is an error."""
 
     def __init__(self, facts: Mapping[str, Json], cut: Mapping[str, int]) -> None:
         parts = {**cut, "stdout": cut["output"]} if "output" in cut else cut
@@ -124,7 +116,7 @@ class _Cut(dict[str, Json]):
 
 
 def require_complete_output(ended: Mapping[str, Json], *fields: str, use: str) -> None:
-    """The beginning of an output looks like an output, so nobody may take it for one."""
+    """Raise StepError if an output is truncated: the beginning looks like a whole output."""
     kept = _bytes_kept(ended, fields)
     if kept is not None:
         why = _too_much(kept, use)
@@ -136,7 +128,7 @@ def _too_much(kept: int, use: str) -> str:
 
 
 def complete_output(ended: Mapping[str, Json]) -> Json:
-    """What a step printed; None if only the beginning of it is there."""
+    """The output of a step; None if it is truncated."""
     return (
         None if _bytes_kept(ended, ("output",)) is not None else strip_newlines(ended.get("output"))
     )
@@ -152,7 +144,7 @@ def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
 
 
 def strip_newlines(output: Json) -> Json:
-    """Without the newlines at its end, as `$(…)` gives it."""
+    """Remove trailing newlines, like `$(…)`."""
     return output.rstrip("\n") if isinstance(output, str) else output
 
 
@@ -161,7 +153,7 @@ def _parse_output(capture: Capture, ended: Mapping[str, Json]) -> Json:
         raise _Mismatch("whole")
     output = _stream(capture, ended)
     if not isinstance(output, str):
-        return output  # a tool's data is of its own type
+        return output  # the data of a tool already has a type
     text = output.rstrip("\n")
     match capture.format:
         case "string":
@@ -197,7 +189,9 @@ _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 def _number(text: str) -> Json:
     said = text.strip()
-    if not re.fullmatch(_NUMBER, said):  # Python reads more: 1_000, and the digits of other scripts
+    if not re.fullmatch(
+        _NUMBER, said
+    ):  # int() and float() accept more: 1_000, digits of other scripts
         raise _Mismatch("a number")
     for kind in (int, float):
         try:
@@ -210,7 +204,7 @@ def _number(text: str) -> Json:
 
 
 def _boolean(text: str, *, succeeded: bool) -> bool:
-    """What it says, in any case; a command that says nothing answers by its exit code."""
+    """Parse a boolean, ignoring case; an empty output means the exit code decides."""
     said = text.strip().lower()
     if not said:
         return succeeded
@@ -226,9 +220,7 @@ class _Mismatch(Exception):
 
 
 def _failure(capture: Capture, wanted: str, ended: Mapping[str, Json]) -> Failure:
-    """With all that the step printed, for handlers and logs; it ended well, so that is said beside
-    it.
-    """
+    """A failure that keeps the output for handlers and logs, marked because the exit code is 0."""
     what = f"the output captured as '{capture.name}' is not {wanted}"
     return Failure(what, "capture", output={**ended, UNPARSABLE: True})
 
@@ -263,7 +255,7 @@ class OutputPart:
         return self._lines(found) if isinstance(found, str) else found
 
     def of_failed(self, ended: Mapping[str, Json]) -> Json:
-        """The same of a step that failed: what is not there is the default, or null."""
+        """Like `of`, for a failed step: a missing value is the default or null."""
         try:
             return self.of(ended)
         except StepError:
@@ -290,7 +282,7 @@ class OutputPart:
 
 @dataclass(frozen=True, slots=True)
 class ExtractingAction(Composite):
-    """An action parts of whose output get names."""
+    """An action with `capture_outputs`: parts of its output become variables."""
 
     action: Action
     extracts: tuple[OutputPart, ...]
@@ -301,7 +293,7 @@ class ExtractingAction(Composite):
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """Names that it may give to those after it."""
+        """The variables that it may set for later steps."""
         return (*getattr(self.action, "captures", ()), *(extract.name for extract in self.extracts))
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
@@ -323,7 +315,7 @@ FACTS_KEPT: Final = ("stderr", "exit_code", "success", "duration")
 
 
 def _with(ended: dict[str, Json], found: dict[str, Json]) -> dict[str, Json]:
-    """How a step ended, with names for parts of its output, and its facts beside each."""
+    """Add the captured parts and their facts to a result."""
     all_facts = result_facts(ended)
     facts = {name: all_facts[name] for name in FACTS_KEPT if name in all_facts}
     known = ended.get("captures")
@@ -332,7 +324,7 @@ def _with(ended: dict[str, Json], found: dict[str, Json]) -> dict[str, Json]:
 
 
 def _group(pattern: str, text: str) -> Json:
-    """The first group that took part, or the whole match; UNDEFINED without one."""
+    """The first group that matched, or the whole match; UNDEFINED without a match."""
     import re2
 
     found = re2.search(pattern, text)

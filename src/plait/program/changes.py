@@ -1,14 +1,12 @@
-"""What steps change, as git sees it: `step.files_added`, `workflow.commits`, `git.branch` and their
-like.
+"""Change tracking with git: `step.files_added`, `workflow.commits`, `git.branch` and so on.
 
-A snapshot is the last commit and a tree of all files that are not ignored; two of
-them tell what came in between, committed or not.  The tree is built by an index,
-an object store and a configuration of our own, so the repository is only read;
-and nothing runs that it names: no hook, file-system monitor, filter, external
-diff or transport, whatever a step has written into its configuration.
+A snapshot is the last commit and a tree of all files that are not ignored. The difference of two
+snapshots is what changed in between, committed or not. The tree is built with our own index, object
+store and configuration, so the repository is only read. No program that its configuration names is
+run: no hook, file-system monitor, filter, external diff or transport.
 
-Paths are relative to the project, or to its place in the worktree of an item.
-Outside any repository nothing has changed, and there is no branch.
+Paths are relative to the project, or to its place in the worktree of an item. Outside a repository
+there are no changes and no branch.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ CHANGES: Final = (
     "files", "files_added", "files_modified", "files_deleted", "files_changed",
     "commits", "commit_count", "insertions", "deletions",
 )  # fmt: skip
-"""The fields that `step` and `workflow` have besides."""
+"""The change fields of `step` and `workflow`."""
 
 
 MERGED: Final = (
@@ -63,16 +61,14 @@ MERGED: Final = (
 
 
 class SharedTracker:
-    """The tracker of a run; shared by all of its steps."""
+    """The change tracker of a run. All steps share it."""
 
     def __init__(self) -> None:
         self.tracker: ChangeTracker | None = None
 
 
 def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
-    """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow
-    mentions.
-    """
+    """Start tracking; `wanted` are those of `step`, `workflow`, `git` that the flow uses."""
     run = ctx.run
     if not wanted:
         return
@@ -90,14 +86,14 @@ def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
 
 
 def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
-    """What a step that begins knows: the changes of the one before it, those of the run, the
+    """The variables of a starting step: changes of the previous step and of the run, and the
     repository.
     """
     tracker = ctx.run.shared(SharedTracker).tracker
     known, mask = ctx.scope.names, ctx.run.secrets.mask
     if tracker is None:
         return _not_known_yet(_fields(known.get("workflow")))
-    # The first step has none before it, so nothing has changed.
+    # Before the first step nothing has changed.
     before = {**changes_record([], (0, 0), []), **_fields(known.get("step"))}
     names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES}}
     if tracker.merges and "merge" in known:
@@ -111,9 +107,7 @@ def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
 
 
 def scope_outside_steps(ctx: StepContext) -> Scope:
-    """The names of what a flow does outside of its steps: with those of the run and of the
-    repository.
-    """
+    """The scope for templates outside of steps: with the variables of the run and the repository."""
     tracking = ctx.run.shared(Tracking)
     if not tracking.is_on and not tracking.unknown:
         return ctx.scope
@@ -124,14 +118,14 @@ def scope_outside_steps(ctx: StepContext) -> Scope:
 
 
 def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
-    """The same in a dry run."""
+    """The variables in a dry run: all unknown."""
     changes = dict.fromkeys(CHANGES, NOT_KNOWN)
     repository = dict.fromkeys(("branch", "commit", "root"), NOT_KNOWN)
     return {"step": changes, "workflow": {**workflow, **changes}, "git": repository}
 
 
 def track_changes(ctx: StepContext, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
-    """What an action gives, and what it changed, also if it fails."""
+    """Run an action and add its changes to the result, also if it fails."""
     tracker = ctx.run.shared(SharedTracker).tracker
     if tracker is None or "step" not in tracker.wanted:
         return act()
@@ -150,7 +144,7 @@ def track_changes(ctx: StepContext, act: Callable[[], dict[str, Json]]) -> dict[
 
 
 def merge_names_at_start(ctx: StepContext) -> dict[str, Json]:
-    """`merge.*` for the steps that merge; each of them knows what those before it have added."""
+    """`merge.*` at the start of the merge phase. From now on each step updates it."""
     tracker = ctx.run.shared(SharedTracker).tracker
     if tracker is not None:
         tracker.merges = True
@@ -158,7 +152,7 @@ def merge_names_at_start(ctx: StepContext) -> dict[str, Json]:
 
 
 def names_of_merge(ctx: StepContext) -> dict[str, Json]:
-    """`merge.*`: what the run has changed, and where that goes."""
+    """`merge.*`: the changes of the run and their target branch."""
     run = ctx.run
     from plait.program.worktrees.gather import GatherState
     from plait.program.worktrees.ports import Worktrees
@@ -189,7 +183,7 @@ def names_of_merge(ctx: StepContext) -> dict[str, Json]:
 def _merge_record(ctx: StepContext, known: Mapping[str, Json]) -> dict[str, Json]:
     commits, files = _texts(known["commits"]), _texts(known["files"])
     facts: Json = {
-        # Outside of a repository there are no branches, so that a default holds.
+        # Outside a repository the branches are undefined, so a default applies.
         **{
             name: known[name]
             for name in ("worktree", "source_branch", "target_branch")
@@ -215,7 +209,7 @@ def _fields(value: Json) -> dict[str, Json]:
 
 
 def _baseline_step() -> Step:
-    """The snapshot with which a run began, kept for its later attempts."""
+    """The step that records the first snapshot of a run, for resumed runs too."""
 
     def snapshot(ctx: StepContext) -> Json:
         tracker = ctx.run.shared(SharedTracker).tracker
@@ -245,7 +239,7 @@ class Snapshot:
 
 
 class ChangeTracker:
-    """Takes snapshots and compares them.  Safe to share between threads."""
+    """Takes and compares snapshots. Thread-safe."""
 
     def __init__(
         self, processes: Processes, folder: str, project: str, wanted: frozenset[str]
@@ -253,7 +247,7 @@ class ChangeTracker:
         self.wanted = wanted
         self.base: Snapshot | None = None
         self.merges = False
-        """The steps that merge have begun."""
+        """Whether the merge phase has started."""
         self._processes = processes
         self._folder = folder
         self._project = project
@@ -267,7 +261,7 @@ class ChangeTracker:
             return None if found is None else found.snapshot()
 
     def since(self, before: Snapshot | None, directory: str) -> dict[str, Json]:
-        """What has changed since a snapshot."""
+        """The changes since a snapshot."""
         with self._lock:
             found = self._repository(directory)
             if found is None or before is None:
@@ -279,14 +273,17 @@ class ChangeTracker:
         with self._lock:
             found = self._repository(directory)
             if found is None:
-                return {}  # undefined, so that a default holds
+                return {}  # undefined, so a default applies
             return {"branch": found.branch(), "commit": found.head(), "root": found.root}
 
     def _repository(self, directory: str) -> _Repository | None:
         root = find_git_root(directory)
         if root is None:
             return None
-        key = root, os.lstat(os.path.join(root, ".git")).st_ino  # it may have become another one
+        key = (
+            root,
+            os.lstat(os.path.join(root, ".git")).st_ino,
+        )  # the folder may have become another repository
         if key not in self._repositories:
             self._repositories[key] = self._open_repository(root)
         return self._repositories[key]
@@ -301,7 +298,7 @@ class ChangeTracker:
 
 
 class _Repository:
-    """A worktree, read by git with an index and an object store of our own."""
+    """A worktree that git reads with our own index and object store."""
 
     def __init__(self, processes: Processes, root: str, place: str, folder: str) -> None:
         self.root = root
@@ -318,12 +315,11 @@ class _Repository:
     def snapshot(self) -> Snapshot:
         head = self.head()
         if not os.path.exists(self._index) and head:
-            # What is ignored and yet tracked is known by the commit only.
+            # Files that are ignored but tracked are listed in the commit only.
             self._git("read-tree", head, own=True)
         listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", own=True)
-        # A name that ends in '/' is another repository inside this one.  Sorted, a file that has
-        # become
-        # a folder comes before what is in it, which is the order in which git can take it.
+        # A name that ends in '/' is a nested repository. git needs this order: a file that became a
+        # folder comes before its content.
         names = sorted(
             name for name in set(_split(listed)) - self._sparse_files() if not name.endswith(b"/")
         )
@@ -334,7 +330,7 @@ class _Repository:
         return Snapshot(head, self._line("write-tree", own=True))
 
     def _sparse_files(self) -> set[bytes]:
-        """Files that a sparse checkout has not put into the worktree: they are not deleted."""
+        """Files that a sparse checkout leaves out of the worktree: they are not deleted."""
         if not os.path.exists(self._cone):
             return set()
         tagged = _split(self._git("ls-files", "-z", "-t", "--cached"))
@@ -360,7 +356,7 @@ class _Repository:
         return self._if_any("symbolic-ref", "--quiet", "--short", "HEAD")
 
     def _commits(self, before: str, after: str) -> list[str]:
-        """Those that are new, oldest first."""
+        """The new commits, oldest first."""
         if not after or before == after:
             return []
         known = [f"^{before}"] if before else []
@@ -371,8 +367,8 @@ class _Repository:
         return self._git("diff-tree", *options, what, before.tree, after.tree, own=True)
 
     def _apart(self, folder: str, own: str) -> dict[str, str]:
-        """Variables by which git reads this repository, and writes and is told what to do
-        elsewhere.
+        """Environment variables: git reads this repository, but writes to our folder and uses our
+        configuration.
         """
         objects = os.path.join(os.path.abspath(folder), "objects")
         os.makedirs(objects, mode=0o700, exist_ok=True)
@@ -388,7 +384,7 @@ class _Repository:
         }
 
     def _if_any(self, *args: str) -> str:
-        """What git prints, or nothing if there is no such thing."""
+        """The output of git; empty if the object does not exist."""
         try:
             return self._line(*args)
         except ProcessError as error:
@@ -405,7 +401,7 @@ class _Repository:
 
 
 def _quote_path(path: str) -> str:
-    """A path in a list of paths that is separated by ':'."""
+    """Quote a path for a list separated by ':'."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
@@ -419,7 +415,7 @@ def _pairs(parts: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _lines_changed(rows: Sequence[bytes]) -> tuple[int, int]:
-    """Lines that came and went; those of a binary file are not counted."""
+    """Added and deleted lines; binary files are not counted."""
     counts = [row.split(b"\t", 2)[:2] for row in rows]
     added, deleted = (
         sum(int(row[column]) for row in counts if row[column] != b"-") for column in (0, 1)
@@ -430,7 +426,7 @@ def _lines_changed(rows: Sequence[bytes]) -> tuple[int, int]:
 def changes_record(
     files: Sequence[tuple[str, str]], lines: tuple[int, int], commits: Sequence[str]
 ) -> dict[str, Json]:
-    """The fields that `step` and `workflow` have; each file with its status, as git writes it."""
+    """The change fields of `step` and `workflow`; `files` are pairs of git status and name."""
     changed = [name for _, name in files]
     return {
         "files": changed,
@@ -447,7 +443,7 @@ def changes_record(
 
 @dataclass(frozen=True, slots=True)
 class ChangeCheckedAction(Composite):
-    """An action of which a commit is wanted, or whose new files get names."""
+    """An action that must make a commit, or whose new files become variables."""
 
     action: Action
     commit_required: bool = False
@@ -460,7 +456,7 @@ class ChangeCheckedAction(Composite):
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """Names that it may give to those after it."""
+        """The variables that it may set for later steps."""
         return (*getattr(self.action, "captures", ()), *((self.id,) if self.outputs else ()))
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
@@ -490,7 +486,7 @@ class ChangeCheckedAction(Composite):
         }
 
     def _files(self, changed: Mapping[str, Json]) -> dict[str, Json]:
-        """Each output: its file, or a list if there are several."""
+        """For each output: its file, or a list if there are several."""
         gone = set(changed["files_deleted"])
         files = [name for name in changed["files_changed"] if name not in gone]
         found = {

@@ -1,12 +1,12 @@
-"""A person and a model take turns: each thing that the person says is a conversation of its own.
+"""The program of a chat: a person and a model take turns; each answer is an agent session.
 
-    agent    the prompt of the directive, and what comes of it
-    say:2    what the person says then, with all that was said before
+    agent    the prompt of the directive and its answer
+    say:2    the next input of the person, with all messages before it
     say:3    …
 
-Each is a recorded step, so a chat is a run like every other.  An answer that fails or is stopped
-does not end it: what was said, called and heard until then is known to the next one.  It ends when
-the person has said all, or a limit of the whole is reached.
+Each is a recorded step, so a chat is a run like any other. If an answer fails or is stopped, the
+chat continues: the next session knows all messages and tool calls so far. The chat ends when the
+person has no more input or a limit of the run is reached.
 """
 
 from __future__ import annotations
@@ -27,15 +27,12 @@ if TYPE_CHECKING:
     from plait.program.map import Map
 
 ReadUserInput = Callable[[Failure | None], str | None]
-"""The next thing that the person says, told why there was no answer to the last; None: nothing
-more.
+"""Return the next input of the person; None: no more. The argument says why the last answer failed.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The program of a chat."""
-
     name: str
     first: AgentStep
     listen: ReadUserInput
@@ -63,7 +60,7 @@ class Chat:
                     value = answer
                 case Failed(why):
                     failure = why
-            # What was heard before is shown when this is.
+            # Views that buffer the text show it now.
             ctx.run.events.notify(ModelText(conversation.name, ""))
             line = self.listen(failure)
             if line is None:
@@ -78,7 +75,7 @@ class Chat:
     ) -> Succeeded | Failed:
         said.append(
             Message("user", ctx.run.secrets.mask(conversation.prompt))
-        )  # even if it is stopped at once
+        )  # also if it is stopped at once
         try:
             outcome = ctx.perform(ChatTurn(conversation, said))
         except Interrupted:
@@ -88,7 +85,7 @@ class Chat:
             return self._record_stop(conversation, ctx)
         stop = ctx.run.stop
         if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
-            # whoever wanted this answer to end came too late, and does not mean the next one
+            # the person wanted to stop this answer, not the next one
             stop.forget()
         return (
             outcome
@@ -97,9 +94,7 @@ class Chat:
         )
 
     def _record_stop(self, conversation: AgentStep, ctx: StepContext) -> Failed:
-        """The end of an answer that the person did not want: nobody does it again, so it is
-        recorded.
-        """
+        """Record an answer that the person stopped, so that resume does not repeat it."""
         path = ctx.child(conversation).path
         asked = {"asked": {"user": ctx.run.secrets.mask(conversation.prompt)}}
         outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))
@@ -111,7 +106,7 @@ class Chat:
 
 
 def _require_no_failure(value: Json, failure: Failure | None) -> Json:
-    """The last answer; without one the chat has failed, unless the person did not want it."""
+    """Return the last answer; raises StepError if it failed and was not stopped by the person."""
     if failure is not None and failure.kind != "stopped":
         raise StepError(failure)
     return value
@@ -119,7 +114,7 @@ def _require_no_failure(value: Json, failure: Failure | None) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """A conversation that remembers what was said in it, for the next one."""
+    """An agent session that passes its messages on to the next one."""
 
     counts_itself = True
     conversation: AgentStep

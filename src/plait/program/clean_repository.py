@@ -1,11 +1,10 @@
-"""A repository without its configuration, by which git reads and writes files.
+"""A stand-in for a git repository without its configuration, so git runs no program of it.
 
-git has a switch for hooks, monitors and transports, but none for filters and merge drivers; and a
-list of those to be switched off can be outrun: another branch, another folder or the step before
-may bring new ones.  So wherever git touches the content of files it works in a folder of our own
-that stands in for the repository's: objects, refs and, where they are wanted, ignored names lead
-there, but the configuration is ours.  It has the settings of the repository that are known to name
-no program, and nothing else.
+git can switch off hooks, monitors and transports, but not filters and merge drivers. A list of
+drivers to switch off is not safe: another branch, another folder or an earlier step may add new
+ones. So whenever git touches file content, it works in our own folder. Objects, refs and, where
+needed, ignored names are links to the repository, but the configuration is ours. It contains only
+those settings of the repository that are known not to name a program.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SAFE: Final = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
-    # What git says is read here and there.
+    # We parse some messages of git.
     "LANGUAGE": "C",
 }
 SETTINGS: Final = (
@@ -33,14 +32,14 @@ SETTINGS: Final = (
     ("core.untrackedCache", "false"),
     ("core.splitIndex", "false"),
     ("core.safecrlf", "false"),
-    # A file that has changed is seen, whatever somebody said for the sake of speed.
+    # Settings for speed must not hide a changed file.
     ("core.ignoreStat", "false"),
     ("core.trustCtime", "true"),
     ("core.checkStat", "default"),
 )
 LISTING: Final = ("config", "--includes", "--show-scope", "--list", "-z")
 OWN_SCOPES: Final = frozenset({"system", "global"})
-"""Where the user's own settings stand."""
+"""The scopes with the settings of the user."""
 HARMLESS: Final = re.compile(
     r"core\.(repositoryformatversion|sharedrepository|logallrefupdates|filemode|symlinks|ignorecase"
     r"|precomposeunicode|protecthfs|protectntfs|longpaths|autocrlf|eol|checkroundtripencoding"
@@ -51,20 +50,20 @@ HARMLESS: Final = re.compile(
     r"|(user|author|committer)\.(name|email)|i18n\.commitencoding"
     r"|merge\.(renames|renamelimit|directoryrenames|renormalize|default)"
     r"|diff\.(renames|renamelimit|algorithm)"
-    # Where the filter of the user that keeps large files elsewhere may find them.
+    # The user's large file filter needs these to find the files.
     r"|remote\..*\.url|lfs\.url",
     re.DOTALL,
 )
 LINKED: Final = ("objects", "refs", "reftable", "packed-refs", "shallow", "logs", "lfs")
 INFO: Final = "info"
 KEPT_INFO: Final = ("attributes", "grafts")
-"""What a repository says about its files besides what it excludes."""
+"""The files in `info` besides `exclude`."""
 ABSENT_IS_FINE: Final = frozenset({"packed-refs", "shallow"})
-"""git writes these where the link leads, also if there was none before."""
+"""git creates these files through the link, so the target need not exist."""
 DRIVER: Final = re.compile(r"merge\..*\.driver", re.DOTALL)
 FILTER: Final = re.compile(r"filter\..*\.(clean|smudge|process)", re.DOTALL)
 IN_VAIN: Final = "exit 1"
-"""A merge driver that always says: conflict.  Without one, git would merge line by line."""
+"""A merge driver that always reports a conflict. Without one, git would merge line by line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class GitSetting:
 
 
 def read_settings(listed: bytes) -> list[GitSetting]:
-    """What git prints for `LISTING`, in the order in which later ones win."""
+    """Parse the output of `LISTING`. Later settings win."""
     parts = [os.fsdecode(part) for part in listed.split(b"\0")[:-1]]
     return [_setting(scope, said) for scope, said in zip(parts[::2], parts[1::2], strict=False)]
 
@@ -92,14 +91,14 @@ def _setting(scope: str, said: str) -> GitSetting:
 def make_clean_repository(
     folder: str, common: str, settings: Sequence[GitSetting], *, alone: bool, excludes: bool = True
 ) -> None:
-    """Make a folder that stands in for a repository, or bring it up to date.
+    """Create or update the stand-in for a repository in a folder.
 
-    `alone`: with the settings of the user, too, for a git that does not read those itself.
-    `excludes`: with the names that only this repository ignores (`info/exclude`).
+    `alone`: include the settings of the user, for a git that does not read them itself. `excludes`:
+    include the names that only this repository ignores (`info/exclude`).
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if any(one.name.startswith("filter.lfs.") for one in settings if not one.is_of_repository):
-        # The user's filter puts large files there, and they have to outlive the run.
+        # The user's filter stores large files there, and they must outlive the run.
         os.makedirs(os.path.join(common, "lfs"), exist_ok=True)
     for name in LINKED:
         target = os.path.join(common, name)
@@ -117,12 +116,12 @@ def _lead_to_info(info: str, target: str, *, excludes: bool) -> None:
             _lead(info, target)
         return
     os.makedirs(info, mode=0o700, exist_ok=True)
-    for name in KEPT_INFO:  # also if there is none: a step may write it
+    for name in KEPT_INFO:  # even if the target does not exist: a step may create it
         _lead(os.path.join(info, name), os.path.join(target, name))
 
 
 def _lead(link: str, target: str) -> None:
-    """Let a link lead somewhere; what git itself has put in its place stays."""
+    """Create or update a link. A file that git has put there stays."""
     if os.path.islink(link) and os.readlink(link) != target:
         os.unlink(link)
     with suppress(FileExistsError):
@@ -130,7 +129,7 @@ def _lead(link: str, target: str) -> None:
 
 
 def _put(path: str, text: str) -> None:
-    """At once: another git may be reading it."""
+    """Write atomically: another git may be reading the file."""
     with open(f"{path}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
     os.rename(f"{path}.new", path)
@@ -152,7 +151,7 @@ def _quote(text: str) -> str:
 
 
 def settings_env(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Settings that win over those of the repository, whatever stands in their names."""
+    """Environment variables with settings that override those of the repository."""
     env = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings):
         env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
@@ -160,9 +159,9 @@ def settings_env(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def clean_repository_env(folder: str, administration: str, tree: str) -> Mapping[str, str]:
-    """The variables by which git works in a tree with a stand-in.
+    """Environment variables that let git work in a tree with a stand-in.
 
-    `administration` is where the repository keeps the index and the HEAD of that tree.
+    `administration` is the folder with the index and HEAD of that tree.
     """
     apart = {} if administration == folder else {"GIT_COMMON_DIR": folder}
     return {"GIT_DIR": administration, "GIT_WORK_TREE": tree, **apart}

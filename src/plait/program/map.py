@@ -1,9 +1,8 @@
-"""The same steps for many items, several at a time: `map`, and `foreach`.
+"""`map` and `foreach`: the same steps for many items, several at a time.
 
-Items come from a file that was written before the first one runs, so their
-number is known, a resumed run sees the very same items, and memory does not
-grow with them.  An item that fails is a dead letter: it is recorded, counted
-and left until somebody retries it.
+Items are written to a file before the first one runs. So their number is known, a resumed run sees
+the same items, and memory does not grow with their number. A failed item is a dead letter: it is
+recorded, counted and kept until somebody retries it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from plait.template.template import Template
 
 FEW: int = 10
-"""So many items must have ended before their share of failures means anything."""
+"""`failure_threshold` applies only after so many items have an outcome."""
 TITLE_FIELDS = ("id", "name", "path", "title", "file", "key")
 TITLE_LENGTH = 60
 
@@ -61,31 +60,31 @@ OnItemFailure: TypeAlias = Literal["dlq", "retry", "skip", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """Pause when one failure follows another: what all items need may be out of order."""
+    """Pause after several failures in a row: something that all items need may be down."""
 
     failures: int = 5
     pause: float = 30.0
     successes: int = 3
-    """Items that must succeed, one after the other, until it counts as closed again."""
+    """So many items must succeed in a row before the breaker closes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
     on_item_failure: OnItemFailure = "dlq"
-    """What a failure means when it is not tried again any more."""
+    """What a failure means after all retries."""
     retry: Retry = NO_RETRY
     max_failures: int | None = None
-    """Stop when so many have failed."""
+    """Stop after so many failures."""
     failure_threshold: float | None = None
-    """Stop when more than this share has failed, once ten items have ended."""
+    """Stop if a larger share fails, counted from the tenth outcome on."""
     circuit: CircuitBreaker | None = None
 
 
 class ItemsStep(Step, Protocol):
-    """The step that finds the items and writes them down; its value says where."""
+    """The step that finds the items and writes them to a file; its value says where."""
 
     def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
-        """The items that were written down, but for those for which `without` has a 1, by order."""
+        """Yield the items in order, except those with a 1 in `without`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +100,9 @@ class Map(Composite):
     policy: Policy = DEFAULT_POLICY
     kind: str = "map"
     isolation: Isolation | None = None
-    """None: all items work in the directory of the flow."""
+    """None: all items use the directory of the flow."""
     expects_all: bool = False
-    """One item that fails makes it fail, when all have ended; whoever goes on tries the failed ones
-    again.
-    """
+    """If any item fails, the map fails after all items. Resume then retries the failed ones."""
     item_policy: Policy = field(default=DEFAULT_POLICY, init=False)
 
     def __post_init__(self) -> None:
@@ -116,8 +113,7 @@ class Map(Composite):
         return Policy(
             retry=self.errors.retry,
             timeout=self.item_timeout,
-            # Where the first failure stops everything, it is no dead letter: resuming tries it
-            # again.
+            # With `stop`, a failed item is not a dead letter: resume retries it.
             keep_failure=failing != "stop" and not self.expects_all,
             skip_on_failure=failing == "skip",
         )
@@ -137,9 +133,7 @@ class Map(Composite):
         parallel = self._parallel(ctx)
         shelter = self._shelter(ctx, parallel)
         watch = _Watch(self, ctx, total, shelter)
-        if (
-            "/" not in ctx.path
-        ):  # those of a map inside an item would be too many, and nobody asks for them
+        if "/" not in ctx.path:  # nested maps would be too many, and no view shows their counts
             ctx.run.shared(ItemCounts)[ctx.path] = watch.counts
         watch.look_back()
         done = watch.remember_many()
@@ -147,7 +141,7 @@ class Map(Composite):
         backend: Backend = ctx.run.backend
         if shelter is not None:
             parallel = shelter.threads(parallel, total)
-        # Worktrees are on this machine, and so are the items that work in them.
+        # Worktrees exist only on this machine, so their items run here.
         backend.run(
             watch.while_wanted(work),
             watch.perform,
@@ -172,8 +166,8 @@ class Map(Composite):
         return open_item_worktrees(self.isolation, ctx, parallel)
 
     def _plan_items(self, ctx: StepContext) -> Json:
-        """In a dry run, of items that only a run can find: the steps once, with their holes."""
-        # Names of an item that this loop is inside of would look like those of its own.
+        """In a dry run with unknown items: plan the steps once, with unknown variables."""
+        # The variables of an outer item must not look like those of this item.
         unknown = ("item", "item_index", "item_total", "item_id", *_short_names(ctx.scope))
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
         scope = ctx.scope.frame("item", phase=names)
@@ -202,12 +196,12 @@ class Map(Composite):
 
 
 MANY = 10_000
-"""Items; of more than these, those that are done are remembered all at once."""
+"""For more items than this, replayed outcomes are read all at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapItem(Composite):
-    """The steps of a map for one of its items."""
+    """The steps of a map for one item."""
 
     map: Map
     key: str
@@ -238,20 +232,18 @@ class MapItem(Composite):
 
 
 def remote_map_run(map_step: Map, ctx: StepContext, total: int) -> MapRun:
-    """A map as it is where only single items of it are performed, and others count them."""
+    """A map on a worker: it performs single items and does not count them."""
     return _Watch(map_step, ctx, total, None)
 
 
 def _short_names(scope: Scope) -> frozenset[str]:
-    """Those that an item has, unless the author has given them to something else."""
+    """The short variables of an item that the author has not defined otherwise."""
     known = {name: scope.origin(name) for name in ("index", "total")}
     return frozenset(name for name, one in known.items() if one is None or one.frame == "item")
 
 
 def _aliases(scope: Scope) -> dict[str, str]:
-    """Deprecated names of the item that the head of the flow gives to something else: the item goes
-    first.
-    """
+    """Deprecated variables of an item that are also defined in the head of the flow: the item wins."""
     from plait.scope.frames import ALIASES
 
     origins = {alias: scope.origin(alias) for alias in ALIASES}
@@ -263,7 +255,7 @@ def _aliases(scope: Scope) -> dict[str, str]:
 
 
 class _Watch:
-    """Counts what becomes of items, and decides whether more are wanted."""
+    """Counts the outcomes of items and decides whether more items start."""
 
     def __init__(
         self, map_step: Map, ctx: StepContext, total: int, shelter: ItemWorktrees | None
@@ -272,7 +264,7 @@ class _Watch:
         self.shelter = shelter
         self.ctx = ctx
         self.shows_all = ctx.run.plan is not None
-        """A dry run shows every item, also those that a run would not come to."""
+        """A dry run shows every item, also those that a run would not reach."""
         self._short = _short_names(ctx.scope)
         self._aliases = _aliases(ctx.scope)
         self.total = total
@@ -282,12 +274,10 @@ class _Watch:
         self.paused_until = 0.0
         self.enough: Failure | None = None
         self._remembered: set[int] = set()
-        """Items whose ends are of an earlier life, until they are counted."""
+        """The order of items whose outcome was replayed and is not counted yet."""
 
     def look_back(self) -> None:
-        """Nothing begins where earlier lives have failed too often, before that is come to item by
-        item.
-        """
+        """Start nothing if earlier run attempts already reached `max_failures`."""
         run, most = self.ctx.run, self.map.errors.max_failures
         if most is None or run.replay.is_first_run or not self.ctx.can_replay or self.shows_all:
             return
@@ -305,8 +295,8 @@ class _Watch:
             self._stop(_too_many(stay_failed, most), TOO_MANY)
 
     def remember_many(self) -> bytes:
-        """By order: 1 for items that an earlier life has done, and that are not looked at one by
-        one.
+        """Return a bitmap by order: 1 for items that earlier run attempts completed, so they are
+        not visited.
         """
         run = self.ctx.run
         if self.total < MANY or run.replay.is_first_run or self.shows_all:
@@ -314,8 +304,8 @@ class _Watch:
         if not self.ctx.can_replay or self.shelter is not None:
             return b""
         if run.hooks.has("item_finished"):
-            return b""  # somebody may still have to hear of one
-        # Where some items are retried, all others stay done, also by a text that was another one.
+            return b""  # a hook may still have to see an item
+        # If some items are retried, all others stay done, even if the steps have changed.
         fingerprint = self.map.steps.fingerprint
         stay_done = run.replay.retried.keeps(f"{self.ctx.path}/item:*", fingerprint)
         text = None if stay_done else fingerprint
@@ -334,19 +324,19 @@ class _Watch:
                 line = self.shelter.line
                 if not line.enter(item.order, self.ctx.run):
                     return
-                if not self._is_wanted():  # one before it has failed while it waited
+                if not self._is_wanted():  # another item failed while this one waited
                     line.leave(item.order, ended=True)
                     return
             yield item
 
     def _is_wanted(self) -> bool:
-        """Is another item to begin?  If there is a pause, it is over then."""
+        """Wait until a pause is over, then say whether another item starts."""
         while (left := self._pause_left()) > 0:
             self.ctx.run.stop.pause(left)
         return (self.enough is None or self.shows_all) and not self.ctx.run.stop.is_set()
 
     def _pause_left(self) -> float:
-        """Seconds; no longer than there is time: then the next item is told that it has none."""
+        """Seconds, at most the time that is left: the next item then fails with a timeout."""
         rest = self.paused_until - time.monotonic()
         if rest <= 0:
             return 0.0
@@ -364,7 +354,7 @@ class _Watch:
         return known
 
     def item_step(self, work: WorkItem) -> tuple[MapItem, StepContext]:
-        """The step that an item is, and its turn."""
+        """The step of an item and its context."""
         title = self.ctx.run.secrets.mask(item_title(work.item))
         item = MapItem(self.map, work.key, title, self.map.steps.fingerprint, shelter=self.shelter)
         scope = self.ctx.scope.frame("item", phase=self._names(work))
@@ -391,7 +381,7 @@ class _Watch:
         return names
 
     def finish_item(self, work: WorkItem, outcome: Outcome) -> None:
-        if self.shelter is None:  # else it was counted before it left the line
+        if self.shelter is None:  # else it was counted before it left the queue
             self._count(work, outcome)
 
     def _count(self, work: WorkItem, outcome: Outcome) -> None:
@@ -455,7 +445,7 @@ class _Watch:
             raise StepError(replace(self.enough, output=self.counts()))
 
     def _count_remembered(self) -> None:
-        """Count what earlier lives of the run recorded of items that this one did not come to."""
+        """Count the recorded outcomes of items that this run attempt did not reach."""
         run = self.ctx.run
         if run.replay.is_first_run:
             return
@@ -498,7 +488,7 @@ def _count(value: Json) -> int:
 
 
 def item_title(item: Json) -> str:
-    """What a person recognises an item by."""
+    """A short text by which a person recognises an item."""
     if isinstance(item, dict):
         item = next(
             (item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item
@@ -507,7 +497,7 @@ def item_title(item: Json) -> str:
 
 
 def item_results(ctx: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[str, Json]]:
-    """What became of each item, in the order of the items, failed ones included."""
+    """Yield the result of each item in item order, failed ones included."""
     recorded = ctx.run.journal.steps_in(ctx.path)
     known = next(recorded, None)
     for work in items:
@@ -521,7 +511,7 @@ def item_results(ctx: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[s
 
 
 def _is_other(known: StepRecord, work: WorkItem, path: str) -> bool:
-    """The step that found the items stands beside them, and has an order, too."""
+    """Whether a record is the step that found the items: it has an order, too."""
     return known.order == work.order and known.path != path
 
 
@@ -559,12 +549,12 @@ def _plain(value: dict[str, Json]) -> dict[str, Json]:
 
 
 PARALLEL: Final = 10
-"""What `parallel: true` means."""
+"""The meaning of `parallel: true`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
-    """A list whose elements are templates, or one value that is a list; of a text, its lines."""
+    """A list of templates, or one template whose value is a list or text with one item per line."""
 
     template: Template
     strict: bool = False
@@ -572,7 +562,7 @@ class ValueSource:
 
 @dataclass(frozen=True, slots=True)
 class CommandSource:
-    """Shell text that prints one item a line."""
+    """Shell text that prints one item per line."""
 
     script: Template
     shell: Literal["sh", "dash", "bash"] = "sh"
@@ -595,7 +585,7 @@ def foreach(
     item_timeout: float | None = None,
     on_empty: OnEmpty = "warn",
 ) -> ForeachAction:
-    """The action of a `foreach:` step; `items_fingerprint` is that of what gives the items."""
+    """The action of a `foreach:` step; `items_fingerprint` covers the source of the items."""
     if isinstance(parallel, bool):
         parallel = PARALLEL if parallel else 1
     return ForeachAction(
@@ -658,7 +648,7 @@ def _some_failed(failed: int, total: int, ctx: StepContext) -> Failure:
 
 
 def _as_one(failure: Failure, found: Sequence[dict[str, Json]], record: dict[str, Json]) -> Failure:
-    """The failure of the whole: that of the item which failed first."""
+    """The failure of the foreach, with the error of the first failed item."""
     first = next((one for one in found if one["status"] == "failed"), None)
     message = failure.message if first is None else f"{failure.message}: {first['error']}"
     ended = {**record, "stderr": message, "exit_code": 1}
@@ -667,7 +657,7 @@ def _as_one(failure: Failure, found: Sequence[dict[str, Json]], record: dict[str
 
 @dataclass(frozen=True, slots=True)
 class ListItems(Composite):
-    """The step that finds the items; they are its value."""
+    """The step that finds the items of a foreach; they are its value."""
 
     source: Source
     fingerprint: str
@@ -683,7 +673,7 @@ class ListItems(Composite):
         match self.source:
             case ValueSource(template, strict):
                 found = template.render(ctx.scope, strict=strict)
-                # In a dry run: a text may still hold what only a run can fill.
+                # In a dry run, a text may contain placeholders that only a run can fill.
                 is_open = ctx.run.plan is not None and isinstance(found, str | Unknown)
                 if is_open and _is_open(template, ctx.scope):
                     return {"count": None}
@@ -712,7 +702,7 @@ class ListItems(Composite):
 
 
 def _is_open(template: Template, scope: Scope) -> bool:
-    """Is there something in a text that only a run can fill?"""
+    """Whether a text contains placeholders that only a run can fill."""
     try:
         return isinstance(template.render(scope, strict=True), Unknown)
     except PlaitError:

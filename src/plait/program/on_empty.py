@@ -1,7 +1,7 @@
-"""What it means that a map, or anything like it, has no items.
+"""`on_empty`: what to do if a map or a foreach has no items.
 
-Mostly it is a mistake in what names them, and a flow that did nothing would look like one that
-succeeded.  So it is said as a warning, unless the author has decided that it is right or wrong.
+Usually this is a mistake in the input, and a flow that did nothing would look like a success. So
+the default is a warning.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from plait.engine.perform import StepContext
 
 OnEmpty: TypeAlias = Literal["ok", "warn", "fail"]
 EMPTY: Final = "empty"
-"""The kind of failure of a map that has no items and must have some."""
+"""The failure kind of a map that has no items but needs some."""
 
 
 def check_not_empty(count: int, on_empty: OnEmpty, ctx: StepContext, what: str, why: str) -> None:
-    """Nothing, if there are items; else a warning, or StepError, or nothing, as the author says."""
+    """Warn or raise StepError if there are no items, as `on_empty` says."""
     if count or on_empty == "ok":
         return
     said = f"{what} has no items: {why}"
     if on_empty == "fail":
         raise StepError(Failure(f"{said}, and on_empty is fail", EMPTY, path=ctx.path))
-    owner = ctx.path.removesuffix("/items")  # nobody knows the step that finds them
+    owner = ctx.path.removesuffix("/items")  # the step that finds the items is not visible to users
     ctx.run.events.warn(
         owner, f"{said}; write on_empty: ok if that is right, on_empty: fail if it is not"
     )

@@ -1,4 +1,4 @@
-"""What steps need of the world outside: processes, files, requests, tools, results."""
+"""The ports of steps: processes, files, requests, tools, stored results."""
 
 from __future__ import annotations
 
@@ -39,46 +39,46 @@ class ProcessResult(Protocol):
     def stdout_truncated(self) -> bool: ...
     @property
     def stdout_file(self) -> str | None:
-        """What it printed, if it was too long and there is such a file."""
+        """The file with the full output; None if the output was short or was not stored."""
 
     @property
     def stderr_file(self) -> str | None: ...
     @property
     def stdout_lost(self) -> str:
-        """Why the file has not all of it, or is missing; empty if it has, or nobody wanted one."""
+        """Why the file is incomplete or missing; empty if it is complete or was not needed."""
 
     @property
     def stderr_lost(self) -> str: ...
 
 
 NO_ROOM: Final = "the run keeps no more long outputs"
+"""Why an output is lost. Reported once per run."""
 
 TIMEOUT_EXIT_CODE: Final = 124
-"""The exit code of what had to be ended, as timeout(1) gives it."""
-"""Why an output is lost, said once for the whole run."""
+"""The exit code of a process that timed out, as with timeout(1)."""
 
 
 class Tracking:
-    """Does a run watch what its steps change?  Shared by all of its steps."""
+    """Whether a run tracks the changes of its steps. All steps share it."""
 
     def __init__(self) -> None:
         self.is_on = False
         self.unknown: frozenset[str] = frozenset()
-        """In a dry run: the names of which only a run knows what has changed."""
+        """In a dry run: the variables whose changes only a run knows."""
 
 
 class ItemCounts(dict[str, "Callable[[], dict[str, Json]]"]):
-    """By the path of a map that runs: how its items have ended until now."""
+    """For each map that runs, by path: a function that returns its item counts so far."""
 
 
 class Subflow(Protocol):
-    """A flow that is called like a tool: its steps are performed where the call stands."""
+    """A flow that is called like a tool. Its steps are recorded below the call."""
 
     @property
     def name(self) -> str: ...
 
     def run(self, ctx: StepContext) -> Json:
-        """`{output, …}`; raises StepError when it fails."""
+        """Return `{output, …}`; raises StepError if the flow fails."""
 
 
 class Processes(Protocol):
@@ -95,8 +95,9 @@ class Processes(Protocol):
         timeout: float | None,
         stop: StopSignal,
     ) -> ProcessResult:
-        """Run a bound script to its end; a ProcessError if it took too long or the run is to
-        stop.
+        """Run a bound script to its end.
+
+        Raises ProcessError if it times out or the run stops.
         """
 
     def lines(
@@ -108,12 +109,12 @@ class Processes(Protocol):
         timeout: float | None,
         stop: StopSignal,
     ) -> Iterator[bytes]:
-        """What a command prints, piece by piece; a ProcessError at the end if it fails."""
+        """Yield the output of a command in chunks; raises ProcessError at the end if it fails."""
 
     def git(
         self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
     ) -> bytes:
-        """What `git ARGS` prints; a ProcessError if it fails or is not there.
+        """Return the output of `git ARGS`; raises ProcessError if git fails or is not installed.
 
         `env` is added to an environment without any `GIT_…` variable.
         """
@@ -123,10 +124,10 @@ class FileReader(Protocol):
     """Looks at files below the project; a dry run may do so, too."""
 
     def read(self, path: str, *, directory: str) -> bytes:
-        """A file below the project; an InputError if there is none."""
+        """Return the content; raises InputError if the file does not exist."""
 
     def is_inside(self, directory: str) -> bool:
-        """Is a folder the project, or below it, wherever links lead?"""
+        """Whether a folder is the project or below it. Links are resolved."""
 
 
 class Files(FileReader, Protocol):
@@ -135,11 +136,11 @@ class Files(FileReader, Protocol):
     def write(
         self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool
     ) -> str:
-        """Put a whole file in place, below the project, at once or not at all; its full path."""
+        """Write a whole file atomically and return its full path."""
 
     def copy(self, source: str, path: str, *, directory: str) -> str:
-        """Put a copy of a long output in place, as `write` does; a LimitError if there is not all
-        of it.
+        """Write a copy of a long output like `write`; raises LimitError if the output is
+        incomplete.
         """
 
 
@@ -150,12 +151,10 @@ class Http(Protocol):
 
 
 class Results(Protocol):
-    """Results of tools that a project keeps beyond a run."""
+    """Results of tools that a project stores across runs."""
 
     def recall(self, key: str) -> Json:
-        """What was kept in this project under a key; None if nothing was, or it had to make
-        room.
-        """
+        """Return the stored value; None if there is none or it was evicted."""
 
     def keep(self, key: str, value: Json) -> None: ...
 
@@ -183,21 +182,21 @@ class Tools(ToolChecks, Protocol):
     ) -> ToolResult: ...
 
     def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
-        """The flow that a tool is, with its parameters checked; None if it is no flow.
+        """Return the flow behind a tool, with checked parameters; None if the tool is not a flow.
 
-        Trust in its file is checked before anything in it is read.
+        Trust in the file is checked before the file is parsed.
         """
 
     def is_once(self, tool_id: str) -> bool:
-        """Does the header of a tool say that it is rather asked about than called twice?"""
+        """Whether the header of the tool says that it runs at most once."""
 
     def digest(self, tool_id: str) -> str | None:
-        """One digest for all files of a tool's chain; None if they do not decide what it does."""
+        """One digest for all files of the chain; None if the files do not determine the result."""
 
     def at(self, directory: str, env: Mapping[str, str]) -> Tools:
-        """The same tools for a step with a folder and an environment of its own."""
+        """The same tools for a step with this folder and environment."""
 
 
 def tools_at(ctx: StepContext) -> Tools:
-    """The tools of a step, in its folder and with its environment."""
+    """The tools for the folder and environment of a step."""
     return ctx.run.services.get(Tools).at(ctx.directory, ctx.env)

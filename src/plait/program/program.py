@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 STEP: Final = "agent"
-"""The path of the conversation in a run of the directive."""
+"""The path of the agent session in a run of a directive."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilledDirective:
-    """A directive with its inputs put in."""
+    """A directive whose inputs are filled in."""
 
     inputs: Mapping[str, Json]
     body: str
@@ -47,13 +47,13 @@ class FilledDirective:
 
 @dataclass(frozen=True, slots=True)
 class DirectiveProgram(Composite):
-    """The program of a directive: one conversation."""
+    """The program of a directive: one agent session."""
 
     name: str
     conversation: AgentStep
     prompt: FilledDirective
     limits: Limits
-    """As its author wrote them."""
+    """The limits that the author wrote."""
 
     @property
     def children(self) -> Sequence[Step]:
@@ -72,22 +72,22 @@ class DirectiveProgram(Composite):
 
 
 class Program(Protocol):
-    """The steps of a flow, and the order in which they are performed."""
+    """The steps of a flow and the order in which they are performed."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def children(self) -> Sequence[Step]:
-        """The steps that are known before it runs."""
+        """The steps that are known before the run."""
 
     @property
     def phases(self) -> tuple[tuple[str, int], ...]:
-        """Its parts, each with the number of its steps: what a view draws at the start."""
+        """Each phase with the number of its steps. Views draw them at the start."""
 
     @property
     def map(self) -> Map | None:
-        """The part whose items are counted, and retried when they failed."""
+        """The map whose items are counted and can be retried."""
 
     def run(self, ctx: StepContext) -> Json:
-        """Its value; raises StepError when it fails."""
+        """Perform the steps and return the value; raises StepError if one fails."""

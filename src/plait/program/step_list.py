@@ -1,7 +1,7 @@
-"""Steps one after the other; each knows what those before it captured.
+"""A list of steps that run one after the other; each sees the captures of those before it.
 
-Its value is `{output, captures}`: the last output, and every name that was
-captured inside, so that a remembered list of steps gives what it gave before.
+The value is `{output, captures}`: the last output, and all captures of the steps. So a replayed
+list gives the same captures.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class StepList(Composite):
                     captures |= names
                     if "output" in value:
                         output, cut = value["output"], value.get(TRUNCATED)
-                    if order != last:  # nobody asks for the names behind the last
+                    if order != last:  # no step reads the scope after the last one
                         ctx = _behind(step, ctx, value, names)
                 case Failed(failure):
                     if not step.continue_on_error:
                         would_fail = would_fail or StepError(self._knowing(failure, captures))
                         if ctx.run.plan is None:
                             raise would_fail
-                        # A dry run shows what stands behind it, too: as it is when this is mended.
+                        # A dry run also shows the steps after it, as if this step were fixed.
                         output, cut = NOT_KNOWN, None
                         names = dict.fromkeys(step.may_capture(), NOT_KNOWN)
                         captures |= names
@@ -79,9 +79,7 @@ class StepList(Composite):
         return whole if cut is None else {**whole, TRUNCATED: cut}
 
     def _knowing(self, failure: Failure, captures: dict[str, Json]) -> Failure:
-        """Of an item: with what its earlier steps captured, for those who list what became of
-        it.
-        """
+        """Add the captures of earlier steps to the failure of an item: the item results list them."""
         if self.kind != "item" or not captures:
             return failure
         return replace(failure, output={**failure.as_result(), "captures": captures})
@@ -103,9 +101,7 @@ def step_list(
     title: str = "",
     policy: Policy = DEFAULT_POLICY,
 ) -> StepList:
-    """A list of steps; its fingerprint is theirs, with their names: by these a run knows what is
-    done.
-    """
+    """Make a list of steps. Its fingerprint covers the names and fingerprints of the steps."""
     steps = tuple(steps)
     said = join_fingerprints(f"{step.name} {step.fingerprint}" for step in steps)
     return StepList(name, steps, said, kind, title or name, policy)

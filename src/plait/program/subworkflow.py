@@ -1,7 +1,7 @@
-"""`workflow`: a step that runs another workflow file, with its phases below the step that calls it.
+"""The action of a `workflow:` step: run another workflow file below the calling step.
 
-The names of the caller are known inside, behind those that the file declares and is given; what
-it captures ends with it.
+The called file sees the variables of the caller. Its declared variables and params take precedence.
+Its captures end with it.
 """
 
 from __future__ import annotations
@@ -31,33 +31,35 @@ NO_MAP: Final = "the params of a workflow are no map"
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What a called file has by what it declares and is given."""
+    """The variables and environment of a called file."""
 
     names: Mapping[str, Json] = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
-    """What its processes find in their environment besides."""
+    """Environment variables that are added for its processes."""
     secrets: Sequence[str] = field(default=(), repr=False)
     given: frozenset[str] = frozenset()
-    """Names of values that no author wrote as they are."""
+    """Variables whose value is not the literal text of an author."""
     data: frozenset[str] = frozenset()
-    """Those of them that are made of what a run found: a program may not read them as options."""
+    """Of these, the variables that contain data found by a run. A program must not read them as
+    options.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Subworkflow(Composite):
-    """The action of a `workflow:` step."""
-
     program: WorkflowProgram
     path: str
     params: Template | None
     each: Mapping[str, Template]
-    """The params by name, where they are written so."""
+    """The template of each param, if `params` is a literal map."""
     enter: Callable[[Mapping[str, Json], Scope, frozenset[str], frozenset[str]], Entered]
-    """By its params, what its caller knows, and which params no author wrote, or a run found."""
+    """Make the environment from the params, the scope of the caller, the names in `given` and those
+    in `data`.
+    """
     written: Mapping[str, Json] = field(repr=False)
-    """The names that it has by what is written out: all that a dry run may know."""
+    """The variables with literal values: all that a dry run knows."""
     fingerprint: str
-    """That of all that the file says."""
+    """Covers everything in the file."""
     timeout: float | None = None
     strict: bool = False
     retry_scope = "inner"
@@ -106,7 +108,7 @@ class Subworkflow(Composite):
         return self.enter(params, ctx.scope, given, data)
 
     def _not_own(self, scope: Scope, params: Json, *, of_author: bool) -> Iterator[str]:
-        """The params that are made of more than what authors wrote, or what a run was given."""
+        """Yield the params that contain more than text of authors or values given to the run."""
         for name in params if isinstance(params, Mapping) else ():
             template = self.each.get(name, self.params)
             if template is not None and not is_own_text(template, scope, of_author=of_author):

@@ -1,10 +1,9 @@
-"""Check what a step did, complete what is missing, and check again.
+"""`validate`: check what a step did, complete what is missing, and check again.
 
-The check prints, or writes into a file, JSON: `{completion_percentage, status,
-implemented, missing, gaps}`.  Below the threshold the steps of `on_incomplete`
-run with `validation.*`, and the check is repeated.  A result that cannot be
-read, or does not fit the schema that is expected, never counts as complete; nor
-does a file that an earlier check left behind, when this one failed without writing it.
+The check prints JSON, or writes it to a file: `{completion_percentage, status, implemented,
+missing, gaps}`. Below the threshold the steps of `on_incomplete` run with `validation.*`, and the
+check repeats. A result that is unreadable or does not match the expected schema never counts as
+complete. Neither does a file of an earlier check if this check failed without writing it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
 
 
 ANSWERS: Final = tuple(failure_kinds("answers"))
-"""The ways in which a check fails that mean no; any other means that nobody knows."""
+"""The failure kinds of a check that mean "incomplete"; any other means that the check itself broke.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Validation:
     result_file: Template | None = None
     on_incomplete: Steps | None = None
     attempts: int = 2
-    """How often `on_incomplete` runs at most, each time followed by another check."""
+    """The maximum number of times that `on_incomplete` runs, each followed by another check."""
     fails: bool = True
-    """What is still incomplete in the end fails the step."""
+    """Whether the step fails if it stays incomplete."""
     schema: Json = None
-    """JSON Schema that every result has to fit."""
+    """The JSON Schema of the result."""
 
     @property
     def children(self) -> Sequence[Step]:
@@ -62,12 +62,12 @@ class Validation:
 
     @property
     def captures(self) -> list[str]:
-        """Names that it may give to those after the step."""
+        """The variables that it may set for later steps."""
         steps = () if self.on_incomplete is None else self.on_incomplete.steps
         return ["validation", *(name for step in steps for name in step.may_capture())]
 
     def run(self, ctx: StepContext) -> tuple[Json, StepContext]:
-        """What handlers captured, and the turn of what follows; raises StepError if it stays
+        """Return the captures and the context after the check; raises StepError if the step stays
         incomplete.
         """
         captures: dict[str, Json] = {}
@@ -105,14 +105,14 @@ class Validation:
         )
         before = None if file is None else _file_state(file, ctx)
         fresh = ctx.run.replay.is_first_run
-        # What it says leads to something, also if it says it by failing: it is asked once.
+        # A failed check is an answer, too, so its failure is recorded.
         check = replace(self.check, policy=replace(self.check.policy, keep_failure=True))
         name = f"check@{number}"
-        # A check that has said no may say another thing now.
+        # A check that found the step incomplete may give another answer now.
         since = replay_unless_failed(ctx, name, lambda _, failure: failure.kind == INCOMPLETE)
         outcome, ctx = since.perform_next(check, scope=scope, name=name)
         if rehearsing and (fresh or not ctx.can_replay):
-            return NOT_CHECKED, ctx  # what it will say nobody knows before
+            return NOT_CHECKED, ctx  # only a run knows the result
         if rehearsing and self.result_file is not None:
             file = render_text(self.result_file, scope)
             if not _file_state(file, ctx):
@@ -139,7 +139,9 @@ class Validation:
 
     @property
     def _promises_result(self) -> bool:
-        """Has the check to say more than that it ended well?  Agents and models always end well."""
+        """Whether the check must print a result. An exit code is not enough for agents and models:
+        they always succeed.
+        """
         by = self.check.steps[-1].kind if self.check.steps else ""
         return self.result_file is not None or self.schema is not None or by in ("agent", "prompt")
 
@@ -154,9 +156,7 @@ def _output(outcome: Outcome) -> Json:
 
 
 def _file_state(file: str, ctx: StepContext) -> tuple[Json, ...]:
-    """What tells whether a file is written: what it holds, and when and as what it was put
-    there.
-    """
+    """The content, time and inode of a file, to see whether a check has written it."""
     try:
         data = ctx.run.services.get(FileReader).read(file, directory=ctx.directory)
     except PlaitError:
@@ -170,7 +170,7 @@ def _file_state(file: str, ctx: StepContext) -> tuple[Json, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What a check said."""
+    """The result of a check."""
 
     completion: float
     status: str = "complete"
@@ -200,7 +200,7 @@ class ValidationResult:
 
 
 NOT_CHECKED: Final = ValidationResult(completion=100.0)
-"""In a dry run, which checks nothing."""
+"""The result in a dry run, which checks nothing."""
 
 
 def parse_validation(
@@ -211,11 +211,10 @@ def parse_validation(
     promised: bool = False,
     schema: Json = None,
 ) -> ValidationResult:
-    """The result that a check printed; text that is no result says only whether the check
-    succeeded.
+    """Parse the output of a check; plain text only says whether the check succeeded.
 
-    A status that it does not name follows from the completion.  Where a result is promised, only a
-    check that failed may say no more than that.
+    Without a status, the completion decides. If a result is `promised`, only a failed check may
+    omit it.
     """
     data = output
     if isinstance(output, str):
@@ -240,7 +239,7 @@ def parse_validation(
             raise _unreadable()
         status = status or ("failed" if failed else "complete")
         completion = 0.0 if failed or status in ("incomplete", "failed") else 100.0
-    # NaN is below no threshold and above none: it is no share, like all that is not from 0 to 100.
+    # The comparison also rejects NaN, which would pass any threshold test in one direction.
     if (
         isinstance(completion, bool)
         or not isinstance(completion, int | float)

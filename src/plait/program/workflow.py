@@ -1,7 +1,7 @@
-"""A whole flow: setup, map, reduce and merge, or one list of steps.
+"""The program of a workflow: setup, map, reduce and merge, or one list of steps.
 
-What setup captured reaches every later phase; what an item captured ends with
-the item; reduce and merge see `map.*`.
+Captures of setup are visible in all later phases. Captures of an item end with the item. Reduce and
+merge see `map.*`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MAP_FACTS = ("total", "successful", "failed", "skipped", "success_rate", *MAP_LI
 class WorkflowProgram(Composite):
     name: str
     steps: Steps | None = None
-    """A flow without phases."""
+    """The steps of a workflow without phases."""
     setup: Steps | None = None
     map: Map | None = None
     reduce: Steps | None = None
     merge: Steps | None = None
     map_lists: frozenset[str] = frozenset(MAP_LISTS)
-    """Which of the lists of `map.*` the flow reads: they may be large."""
+    """The lists of `map.*` that the flow reads. They may be large, so the others are not built."""
     tracks: frozenset[str] = frozenset()
-    """Those of `step`, `workflow` and `git` whose changes or state any template of the flow
-    mentions.
+    """Which of `step`, `workflow` and `git` need change tracking, because a template reads their
+    changes or state.
     """
 
     @property
@@ -47,14 +47,14 @@ class WorkflowProgram(Composite):
 
     @property
     def phases(self) -> tuple[tuple[str, int], ...]:
-        """Each part with the number of its steps."""
+        """Each phase with the number of its steps."""
         return tuple(
             (part.name, len(part.steps.steps) if isinstance(part, Map) else len(part.children))
             for part in self.children
         )
 
     def run(self, ctx: StepContext) -> Json:
-        """The value of the last phase; raises StepError when one fails."""
+        """Return the value of the last phase; raises StepError if a phase fails."""
         if self.tracks:
             from plait.program.changes import begin_tracking
 
@@ -83,7 +83,7 @@ class WorkflowProgram(Composite):
         return value
 
     def _where_items_met(self, ctx: StepContext, map_step: Map, value: Json) -> StepContext:
-        """The turn of what follows a map whose items worked in worktrees."""
+        """Return the context of the phases after a map with worktrees."""
         from plait.program.worktrees.gather import context_after_map, require_target_branch
 
         if self.reduce is not None:
@@ -104,7 +104,7 @@ class WorkflowProgram(Composite):
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
         if ctx.run.plan is not None and (ctx.run.replay.is_first_run or not ctx.can_replay):
-            # A dry run knows at most how many items there are, and not what would become of them.
+            # A dry run knows at most the number of items, not their outcomes.
             known = {"total": facts["total"]} if "total" in facts else {}
             return ctx.scope.frame(
                 "map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}}
