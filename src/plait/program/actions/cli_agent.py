@@ -1,8 +1,7 @@
-"""A step that hands a prompt to a command-line agent, which is started as a tool.
+"""The `claude:` and `agent:` actions: pass a prompt to a command-line agent, which runs as a tool.
 
-Which agent that is, is the tool's business: it gets `prompt`, `directory` and
-whatever options the step names, and what it prints is the output, as text.  A
-slash command is a prompt like any other and is passed on as it is.
+The tool gets `prompt`, `directory` and the options of the step. Its output is text. A slash command
+is a prompt like any other.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ CLAUDE: Final = "core/agents/claude"
 
 @dataclass(frozen=True, slots=True)
 class CliAgentAction:
-    """The action of a `claude:` or `agent:` step."""
-
     prompt: Template
     tool: str = CLAUDE
     options: Template | None = None
-    """A map: model, permission_mode, allowed_tools and whatever else the tool takes."""
+    """A map: model, permission_mode, allowed_tools and other parameters of the tool."""
     strict: bool = False
     is_title: bool = False
-    """Nobody has named the step: people know it by what is asked."""
+    """The step has no name, so its prompt becomes its title."""
 
     def plan(self, ctx: StepContext) -> Plan:
         prompt = render_text(self.prompt, ctx.scope, strict=self.strict)

@@ -1,12 +1,11 @@
-"""A step that sends one HTTP request; its values are encoded for the place where they land.
+"""The `http:` action: send one request whose values are encoded for their sink.
 
-The output is what the server sent: data if it is JSON, else text.  An answer that
-is not wanted fails the step, with the status as its exit code, and the kind of
-failure says whether another attempt may help: `network`, `timeout`, `rate_limit`
-(429), `server_error` (5xx).
+The output is the response: data if it is JSON, else text. An unexpected status fails the step, with
+the status as exit code. The failure kind says whether a retry may help: `network`, `timeout`,
+`rate_limit` (429), `server_error` (5xx).
 
-Where a request goes is the author's word.  A value decides it only among the hosts
-that the step allows; if it allows all of them, no secret goes with the request.
+The author decides where a request goes. A value decides it only among the hosts in `allow_hosts`.
+If that allows all hosts, no secret is sent.
 """
 
 from __future__ import annotations
@@ -42,16 +41,14 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 TIMEOUT: Final = 60.0
-"""Seconds, unless the step says something else."""
+"""The default, in seconds."""
 ANY_HOST: Final = "*"
 CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-"""Headers that say who asks."""
+"""Headers that identify the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAction:
-    """The action of an `http:` step."""
-
     url: Template
     method: str | None = None
     """None: GET, or POST if there is a body."""
@@ -59,14 +56,14 @@ class HttpAction:
     body: Template | None = None
     """Text, or a tree that is sent as JSON."""
     expect: tuple[int, ...] = ()
-    """The statuses that are welcome; none: all from 200 to 299."""
+    """The expected statuses; empty: 200 to 299."""
     max_redirects: int = 0
     max_output: int = DEFAULT_MAX_OUTPUT
     strict: bool = False
     allow_hosts: tuple[str, ...] = ()
-    """Where a value may lead: `host` and `*.host` (by https), `http://host:port`, or `*`."""
+    """Hosts that a value may name: `host` and `*.host` (https), `http://host:port`, or `*`."""
     is_title: bool = False
-    """Nobody has named the step: people know it by where it goes."""
+    """The step has no name, so its URL becomes its title."""
 
     def plan(self, ctx: StepContext) -> Plan:
         call = self._call(ctx)
@@ -108,9 +105,9 @@ class HttpAction:
         )
 
     def _address(self, scope: Scope) -> tuple[str, bool]:
-        """Where it goes, and whether data alone says so."""
+        """Return the URL, and whether data alone decides its host."""
         from_data = is_host_from_data(self.url, scope)
-        # A hole that nobody fills must not become a part of an address.
+        # Always strict: an unfilled placeholder must not become part of a URL.
         url = render_url(
             self.url, scope, strict=True, host_from_value=not from_data or bool(self.allow_hosts)
         )
@@ -142,9 +139,7 @@ class HttpAction:
             yield self.body
 
     def _without_unanswered(self, part: Template, scope: Scope) -> Template | None:
-        """Without what is one placeholder that nothing answers; a strict step says which it is
-        instead.
-        """
+        """Drop a template that is a single unfilled placeholder; a strict step reports it instead."""
         return part if self.strict else drop_unanswered(part, scope)
 
     def _body(self, scope: Scope) -> tuple[bytes | None, str]:
@@ -189,7 +184,7 @@ JSON: Final = "application/json"
 
 
 def is_host_from_data(url: Template, scope: Scope) -> bool:
-    """Does the host come from outside, so that it must not lead to a private address?"""
+    """Whether the host comes from data, so that it must not lead to a private address."""
     first = next(iter(url.leaf.program.parts), Text(""))
     if isinstance(first, Text):
         return False
@@ -197,13 +192,13 @@ def is_host_from_data(url: Template, scope: Scope) -> bool:
     if roots is None:
         return True
     origins = [scope.origin(root) for root in roots]
-    if roots == ("env",) and origins == [None]:  # the environment of whoever started the run
+    if roots == ("env",) and origins == [None]:  # the environment of the person who started the run
         return False
     return not is_author_placeholder(first, scope)
 
 
 def origin_roots(url: Leaf) -> tuple[str, ...] | None:
-    """The names that say where a request goes; None: something else than names says it."""
+    """The variables that decide where a request goes; None: not only variables decide it."""
     first = next(iter(url.program.parts), Text(""))
     if not isinstance(first, ContextPlaceholder) or not all(
         isinstance(part, Text) for part in first.default or ()
@@ -214,15 +209,13 @@ def origin_roots(url: Leaf) -> tuple[str, ...] | None:
 
 
 def matching_host_rule(url: str, hosts: Sequence[str]) -> str | None:
-    """The entry that allows a URL to be made of data; one that names its host goes before a
-    pattern.
-    """
+    """The entry that allows a URL made of data. Exact hosts come before patterns."""
     from urllib.parse import urlsplit
 
     try:
         where = urlsplit(url)
         origin = (where.scheme, (where.hostname or "").removesuffix("."), where.port)
-    except ValueError:  # a port or an address that is none
+    except ValueError:  # an invalid port or address
         return None
     named_first = sorted(hosts, key=lambda host: (host == ANY_HOST, "*" in host))
     return next((host for host in named_first if _names(host, origin)), None)

@@ -1,8 +1,7 @@
-"""A step that asks a language model one question; the answer's text is its output.
+"""The `prompt:` action: ask a language model once; the text of the response is the output.
 
-Where hooks hear of answers, the question is a step of its own (`…/turn:1`), as the turns of an
-agent are: if the run ends behind the answer, the answer is kept, and what the step does with it is
-done when the run goes on.
+With hooks, the turn is its own step (`…/turn:1`), like the turns of an agent. If the run stops
+after the response, the response is recorded, and resume continues with it.
 """
 
 from __future__ import annotations
@@ -50,15 +49,13 @@ from plait.template.sinks import render_text
 from plait.template.template import Template
 
 ATTEMPT: Final = "attempt"
-"""In the record of an answer: at which attempt it came, if it was not the first."""
+"""In the record of a turn: the number of the attempt, if it was not the first."""
 MODEL: Final = "model"
-"""In the record of an answer of which hooks hear: who gave it."""
+"""In the record of a turn with hooks: the model that answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptAction:
-    """The action of a `prompt:` step."""
-
     text: Template
     system: Template | None = None
     provider: str | None = None
@@ -97,12 +94,12 @@ class PromptAction:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question as a step of its own, of which hooks hear."""
+    """The model turn as its own step, so hooks see it."""
 
     ask: ModelRequest
     provider: Provider
     attempt: int = 1
-    """Of the step that asks it."""
+    """The attempt of the prompt step."""
     name: str = FIRST
     title: str = "turn 1"
     kind: str = "turn"
@@ -139,14 +136,14 @@ class Question:
         return value
 
     def _context(self, ctx: StepContext) -> dict[str, Json]:
-        """What hooks know of it: the step is the one that somebody wrote."""
+        """The variables of hooks. `step` is the prompt step that the author wrote."""
         name = ctx.path.split("/")[-2]
         step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": self.attempt}
         return {"step": step, "model": self.ask.model, "turn": 1}
 
 
 def _was_asked(ctx: StepContext) -> bool:
-    """Has an earlier life an answer, in which hooks heard of it?"""
+    """Whether an earlier run attempt recorded a response to a turn with hooks."""
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
     known = ctx.run.journal.step(f"{ctx.path}/{FIRST}")
@@ -154,9 +151,7 @@ def _was_asked(ctx: StepContext) -> bool:
 
 
 def _after_misread(ctx: StepContext) -> StepContext:
-    """An answer that could not be captured is of no use: a run that goes on asks for another
-    one.
-    """
+    """Do not replay a response that could not be captured: resume asks again."""
     journal = ctx.run.journal
     if ctx.run.replay.is_first_run or (answer := journal.step(f"{ctx.path}/{FIRST}")) is None:
         return ctx
@@ -194,9 +189,7 @@ def _execute_turn(asked: ModelRequest, provider: Provider, ctx: StepContext) -> 
 
 
 def _turn_error(failure: Failure, bill: TurnBudget, ctx: StepContext) -> StepError | LimitExceeded:
-    """How a question without an answer ends: by itself, or by a limit, and then what was paid is
-    kept.
-    """
+    """The error of a turn without a response. If a limit caused it, the usage is kept."""
     over = bill.limit_reached(failure, ctx)
     if over is None:
         return StepError(failure)
@@ -208,7 +201,7 @@ def _turn_error(failure: Failure, bill: TurnBudget, ctx: StepContext) -> StepErr
 def _failure(
     failure: Failure, output: Mapping[str, Json], seconds: float, run: RunContext
 ) -> Failure:
-    """With what came until then in the form of an answer."""
+    """The failure with the partial response as its output."""
     text = output.get("text", output.get("said", ""))
     record = _value(run, text, seconds, output.get("model", ""), output.get("usage"))
     why = run.secrets.mask(failure.message)
@@ -234,12 +227,12 @@ ENDED_EARLY: Final = {
 
 
 STEP: Final = "agent"
-"""Its place below the step."""
+"""The step name of the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converse(Composite):
-    """The action of such a step."""
+    """The action of a `prompt:` step with tools or a schema: an agent session."""
 
     title: str
     text: Template
@@ -259,7 +252,7 @@ class Converse(Composite):
         began = time.monotonic()
         value = require_success(ctx.perform(self._conversation(ctx)))
         if not isinstance(value, dict) or not value:
-            return dict(UNKNOWN_RESULT)  # a dry run
+            return dict(UNKNOWN_RESULT)  # in a dry run
         return {
             "output": value["output"],
             "stderr": "",

@@ -1,4 +1,4 @@
-"""A step that runs shell text; its values are bound, never pasted."""
+"""The `shell:` action: run shell text whose values are bound, never pasted."""
 
 from __future__ import annotations
 
@@ -22,24 +22,22 @@ if TYPE_CHECKING:
 LAST_LINES = 5
 MOST_SAID = 2000
 MOST_IN_TITLE = 120
-"""Characters of a command that are its title."""
+"""The maximum length of a command as a title."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellAction:
-    """The action of a `shell:` step."""
-
     script: Template
     shell: Literal["sh", "dash", "bash"] = "sh"
     strict: bool = False
     is_title: bool = False
-    """Nobody has named the step: people know it by what it runs."""
+    """The step has no name, so its command becomes its title."""
     values: Values | None = field(default=None, repr=False)
-    """None: those of the scope."""
+    """None: the values of the scope."""
     _constant: list[BoundScript] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
-    """What a script without holes is bound to, once it was: a map runs it for each of its items."""
+    """The bound script, if it has no placeholders: a map runs it for each item."""
 
     def plan(self, ctx: StepContext) -> Plan:
         values = ctx.scope if self.values is None else self.values
@@ -86,8 +84,8 @@ class ShellAction:
 
 
 def _too_long(error: ProcessError, ctx: StepContext) -> Failure:
-    """With what it had printed until then, which tells where it hung."""
-    # Whatever it made of being ended, it did not come to its end.
+    """A timeout failure with the output so far, which shows where the command hung."""
+    # The exit code is that of a timeout, whatever the process returned when it was ended.
     failure = Failure(ctx.run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
     if error.ended is None:
         return failure
@@ -99,7 +97,7 @@ def _too_long(error: ProcessError, ctx: StepContext) -> Failure:
 
 
 def command_title(command: str) -> str:
-    """A command in one line: its first, as far as there is room."""
+    """The first line of a command, shortened."""
     first, _, more = command.strip().partition("\n")
     line = " ".join(first[: 2 * MOST_IN_TITLE].split())
     is_whole = len(line) <= MOST_IN_TITLE and not more
@@ -107,7 +105,7 @@ def command_title(command: str) -> str:
 
 
 def process_result_record(ended: ProcessResult, ctx: StepContext) -> dict[str, Json]:
-    """How a process ended, as a step gives it; secrets are masked before anybody sees it."""
+    """The result of a process as the value of a step, with secrets masked."""
     mask = ctx.run.secrets.mask
     record: dict[str, Json] = {
         "output": mask(ended.stdout.decode("utf-8", "surrogateescape")),
@@ -131,7 +129,7 @@ def process_result_record(ended: ProcessResult, ctx: StepContext) -> dict[str, J
 
 
 def _losses(ended: ProcessResult) -> list[tuple[str, str]]:
-    """Of each stream whose file is not whole: why."""
+    """For each stream whose file is incomplete: why."""
     lost = ((LOST["output"], ended.stdout_lost), (LOST["stderr"], ended.stderr_lost))
     return [(name, why) for name, why in lost if why]
 
@@ -143,9 +141,9 @@ def _note_losses(ended: ProcessResult, ctx: StepContext) -> None:
 
 
 def _cut(ended: ProcessResult) -> dict[str, Json]:
-    """How many bytes are there of each stream that had more."""
+    """The stored number of bytes of each truncated stream."""
     out = {"output": len(ended.stdout)} if ended.stdout_truncated else {}
-    # Both have the same limit, so a stream that was cut is as long as any.
+    # Both streams have the same limit, so a truncated stream is at least as long as the other.
     err = {} if out and len(ended.stderr) < len(ended.stdout) else {"stderr": len(ended.stderr)}
     return {**out, **err}
 

@@ -1,7 +1,7 @@
-"""A step that calls a tool: by the same road as everybody, with its trust and its limits.
+"""The `tool:` action: call a tool, with the same trust checks and limits as everywhere.
 
-A tool that may not run is no failed step but the end of the run: `TrustError`
-passes through, no handler sees it, and nothing of the tool has run.
+A tool that may not run ends the run instead of the step: `TrustError` passes through, no handler
+sees it, and nothing of the tool has run.
 """
 
 from __future__ import annotations
@@ -36,19 +36,17 @@ if TYPE_CHECKING:
 
 
 ONCE_CALL: Final = "call"
-"""The place of a call that may be made only once, below the step that makes it."""
+"""The step name of an at-most-once call, below the step that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAction:
-    """The action of a `tool:` step."""
-
     tool_id: str | Template
     params: Template | None = None
-    """A map of them."""
+    """A map of parameters."""
     strict: bool = False
     retry_scope = "inner"
-    """What is called may be a flow or an agent, which has recorded what it did."""
+    """The tool may be a flow or an agent, which records its own steps."""
 
     def plan(self, ctx: StepContext) -> ToolPlan:
         scope, strict = ctx.scope, self.strict
@@ -68,11 +66,11 @@ class ToolAction:
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan(Plan):
-    """Checks a call as far as that is possible without making it."""
+    """Checks a call as far as possible without making it."""
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         if self.data is None:
-            return log.add(ctx, self.kind, self.shown)  # only a run knows what is called
+            return log.add(ctx, self.kind, self.shown)  # only a run knows the call
         call: ToolCall = self.data
         checks = ctx.run.services.get(ToolChecks).at(ctx.directory, ctx.env)
         checks.require_valid_call(call.tool_id, call.params)
@@ -81,12 +79,12 @@ class ToolPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The call of a tool, with its parameters filled."""
+    """The call of a tool, with its parameters filled in."""
 
     tool_id: str
     params: Mapping[str, Json] = field(repr=False)
     as_text: bool = False
-    """What the tool printed is the output, also if that is data."""
+    """The output is the printed text, even if it is data."""
 
     def plan(self, ctx: StepContext) -> ToolPlan:  # noqa: ARG002 - the protocol's shape
         return ToolPlan("tool", self.tool_id, self)
@@ -98,9 +96,7 @@ class ToolCall:
 def fill_params(
     ctx: StepContext, tool_id: str, params: Template, values: Values, *, strict: bool
 ) -> Json:
-    """The parameters of a tool with their placeholders filled; those in code are bound or
-    refused.
-    """
+    """Fill the placeholders in parameters; placeholders in code are bound or refused."""
     return ctx.run.services.get(ToolChecks).code(tool_id).fill(params, values, strict=strict)
 
 
@@ -117,7 +113,7 @@ def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
 def make_tool_call(
     ctx: StepContext, tool_id: str, params: Template | None, values: Scope
 ) -> ToolCall:
-    """The call of a tool, with its parameters filled."""
+    """Make a call from a template of its parameters."""
     filled: Json = {} if params is None else fill_params(ctx, tool_id, params, values, strict=False)
     return ToolCall(tool_id, require_mapping(tool_id, filled))
 
@@ -125,7 +121,9 @@ def make_tool_call(
 def call_tool_step(
     ctx: StepContext, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False
 ) -> dict[str, Json]:
-    """How a call of a tool ended, as a step gives it; its data is the output, or what it printed."""
+    """Call a tool and return the result as the value of a step. Its data is the output, or the
+    printed text.
+    """
     return _require_record(act(ToolCall(tool_id, params, as_text), ctx))
 
 
@@ -137,7 +135,7 @@ def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
     direct = DirectCall(call.tool_id, call.params, call.as_text)
     if not tools.is_once(call.tool_id):
         return _require_record(act(direct, ctx))
-    # The fingerprint of whoever makes the call says all.
+    # Its parent has a fingerprint that covers the call.
     step = LeafStep(ONCE_CALL, "tool", call.tool_id, "", direct, Policy(at_most_once=True))
     return _require_record(require_success(ctx.perform(step)))
 
@@ -180,7 +178,7 @@ class DirectCall:
 
 
 def _from_inside(program: Subflow, ctx: StepContext) -> dict[str, Json]:
-    """How a flow ended that is called like a tool; its steps are below the step that calls it."""
+    """Run a flow that is called like a tool; its steps are recorded below the call."""
     began = time.monotonic()
     value = act(program, ctx)
     output = value.get("output") if isinstance(value, dict) else value
@@ -195,7 +193,7 @@ def _from_inside(program: Subflow, ctx: StepContext) -> dict[str, Json]:
 def _require_tool_success(result: ToolResult, ctx: StepContext) -> dict[str, Json]:
     mask, facts = ctx.run.secrets.mask, result.metadata
     code = facts.get("exit_code")
-    # A tool that is no process ends like one: 0 is success.
+    # A tool that is not a process gets an exit code, too: 0 means success.
     code = (
         code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
     )

@@ -1,7 +1,7 @@
-"""A step that writes one file below the project, whole or not at all.
+"""The `write_file:` action: write one file below the project atomically.
 
-With `format: json` or `yaml` the content is data and is written as such: a value
-can neither end a string nor add a key.  Secrets are written as `***`.
+With `format: json` or `yaml` the content is data: a value can neither end a string nor add a key.
+Secrets are written as `***`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ AS_MAP: Final = "write it as a map instead of a text"
 
 @dataclass(frozen=True, slots=True)
 class WriteFileAction:
-    """The action of a `write_file:` step; its output is the path."""
+    """The output is the path."""
 
     path: Template
     content: Template
     format: FileFormat = "text"
     mode: int | None = None
-    """None: as other new files, or as the file that it replaces."""
+    """None: the default of new files, or the mode of the file that it replaces."""
     create_dirs: bool = False
     strict: bool = False
 
@@ -64,7 +64,7 @@ class WriteFileAction:
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
 
     def render(self, ctx: StepContext) -> bytes:
-        """The content of the file, with secrets masked."""
+        """Return the content of the file, with secrets masked."""
         return utf8(ctx.run.secrets.mask(self._render_content(ctx.scope)))
 
     def _render_content(self, scope: Scope) -> str:
@@ -77,9 +77,7 @@ class WriteFileAction:
                 return _as_yaml(self._data(scope))
 
     def _data(self, scope: Scope) -> Json:
-        """The content as data: a tree, one whole value, or the text of a document with values in
-        it.
-        """
+        """The content as data: a tree, a single value, or a document text with values in it."""
         if isinstance(self.content.root, Leaf) and not _is_one_hole(self.content.root):
             if self.format == "json":
                 return _parse_json(self.content.pieces(scope, strict=self.strict))
@@ -89,7 +87,7 @@ class WriteFileAction:
 
 @dataclass(frozen=True, slots=True)
 class WritePlan(Plan):
-    """Shows how large the file will be, if that is known."""
+    """Shows the size of the file if it is known."""
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         action: WriteFileAction = self.data
@@ -99,7 +97,7 @@ class WritePlan(Plan):
 
 
 def _is_open(content: Template, scope: Scope) -> bool:
-    """Is there a value in it that only a run will know?"""
+    """Whether the content has a value that only a run knows."""
     return contains_unknown(content.render_checked(scope)) or any(
         isinstance(hole, ContextPlaceholder)
         and not hole.bare
@@ -133,7 +131,7 @@ def _is_one_hole(leaf: Leaf) -> bool:
 
 
 def content_problem(content: Template, format: FileFormat) -> Problem | None:
-    """Why a content can never be written in its format, whatever its values are."""
+    """Return the problem of a content that can never be written in its format, whatever its values."""
     if format == "text" or not isinstance(content.root, Leaf) or _is_one_hole(content.root):
         return None
     source = content.leaf.source
@@ -160,7 +158,7 @@ def content_problem(content: Template, format: FileFormat) -> Problem | None:
 
 
 def _parse_json(pieces: Iterable[Piece]) -> Json:
-    """JSON text of the author; a value in it is a whole value, or a part of the string around
+    """Parse JSON text of the author. A placeholder is a whole value, or part of the string around
     it.
     """
     written: list[str] = []
@@ -192,8 +190,8 @@ def _ends_in_string(piece: str, in_string: bool) -> bool:
 
 
 def _parse_yaml(content: Template) -> Json:
-    """YAML text of the author; where values are to stand in it, only a tree says what belongs
-    together.
+    """Parse YAML text of the author. It must not have placeholders: only a tree shows where a value
+    ends.
     """
     from plait.core.documents import parse
 
@@ -212,9 +210,7 @@ def _as_yaml(value: Json) -> str:
     import yaml
 
     class Writer(yaml.SafeDumper):
-        """Writes what YAML takes for a line break in double quotes, where it is escaped and comes
-        back.
-        """
+        """Uses double quotes for characters that YAML takes for line breaks, so they survive."""
 
         def represent_str(self, data: str) -> yaml.ScalarNode:
             breaks = any(char in data for char in "\x85\u2028\u2029")
@@ -223,7 +219,7 @@ def _as_yaml(value: Json) -> str:
             )
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the shape of the library
-            # data is written out wherever it stands: readers of other kinds know no `&id001`
+            # no aliases: many readers do not know `&id001`
             return True
 
     Writer.add_representer(str, Writer.represent_str)

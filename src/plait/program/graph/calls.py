@@ -1,8 +1,7 @@
-"""The action of a node: a tool or shell text, once or for each of some items.
+"""The action of a graph node: a tool or shell text, once or for each item of a list.
 
-What a tool gave is unwrapped for `result`: a map is taken as it is, with every field of the
-tool's own; anything else is `result.result`, and of text and numbers also `result.stdout`.
-A parameter that is null is left away.
+The output of a tool becomes `result`: a map is used as it is; anything else is `result.result`, and
+text and numbers are `result.stdout`, too. Null parameters are omitted.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
     from plait.program.graph.walk import NodeForeach, NodeSpec
 
 PREFIX = "tool:"
-"""What other systems write before the id of a tool."""
+"""An optional prefix of tool ids, as in other systems."""
 
 
 def whole_id(written: str, is_directive: bool) -> str:
-    """The id by which a tool, or a directive, is called."""
+    """The full id of a tool or directive."""
     return (
         f"{DIRECTIVE}{written.removeprefix(DIRECTIVE)}"
         if is_directive
@@ -46,18 +45,18 @@ def whole_id(written: str, is_directive: bool) -> str:
 class NodeCall:
     tool: str | Template
     params: Template | None = None
-    """A map of them."""
+    """A map of parameters."""
     cached: bool = False
-    """The same call of the same tool is made once in a project."""
+    """Cache the result in the project: an equal call of the same tool is not repeated."""
     key: str = ""
-    """What its author wrote: part of the key of what is cached."""
+    """The text of the author: part of the cache key."""
     fingerprint: str = ""
-    """Of the call alone: what follows it may change, and it is not made again for that."""
+    """Covers the call alone: a change of assign or edges does not repeat it."""
     is_directive: bool = False
-    """Whatever the id is filled in with, it is that of a directive."""
+    """The id is always that of a directive, whatever it is filled with."""
 
     def source_text(self) -> str:
-        """As its author wrote it."""
+        """The text of the author."""
         named = self.tool if isinstance(self.tool, str) else self.tool.leaf.source.text
         written = [leaf.source.text for leaf in self.params.leaves()] if self.params else []
         return " ".join([named, *written])
@@ -65,13 +64,13 @@ class NodeCall:
 
 @dataclass(frozen=True, slots=True)
 class ShellCall:
-    """Shell text instead of a tool: its values are bound, as in a step."""
+    """Shell text instead of a tool; its values are bound, like in a step."""
 
     action: ShellAction
     fingerprint: str = ""
 
     def source_text(self) -> str:
-        """As its author wrote it."""
+        """The text of the author."""
         return self.action.script.leaf.source.text
 
 
@@ -81,7 +80,7 @@ Action: TypeAlias = NodeCall | ShellCall
 def call_result(
     call: Action, ctx: StepContext, names: NodeScope, *, strict: bool
 ) -> dict[str, Json]:
-    """What the action gave, unwrapped; StepError if it failed."""
+    """Execute the call and return `result`; raises StepError if it fails."""
     if isinstance(call, ShellCall):
         return unwrap_result(act(replace(call.action, strict=strict, values=names), ctx))
     tool_id = _tool_id(call, names, strict=strict)
@@ -92,7 +91,7 @@ def call_result(
 
 
 def describe_call(call: Action, ctx: StepContext, names: NodeScope, *, strict: bool) -> str:
-    """What would be called, with its parameters put in."""
+    """The call with its parameters filled in, for a plan."""
     if isinstance(call, ShellCall):
         return replace(call.action, strict=strict).bind(names).shown
     tool_id = _tool_id(call, names, strict=strict)
@@ -118,7 +117,7 @@ def _params(
 
 
 def drop_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
-    """Without the entries that are null, at any depth of maps; lists stay as long as they are."""
+    """Remove null entries from nested maps; lists keep their length."""
     return {
         name: drop_nulls(inner) if isinstance(inner, dict) else inner
         for name, inner in value.items()
@@ -127,7 +126,7 @@ def drop_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
-    """`result`, of how a call ended."""
+    """The `result` of a call."""
     match ended.get("output"):
         case dict() as fields:
             return fields
@@ -146,7 +145,7 @@ def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
 def _once(
     call: NodeCall, ctx: StepContext, tool_id: str, params: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """The result of an equal call of the very same tool, if there was one in this project."""
+    """Return the cached result of an equal call of the same tool in this project, or make the call."""
     run = ctx.run
     digest = run.services.get(Tools).digest(tool_id)
     if digest is None:
@@ -175,9 +174,7 @@ def performed_items(
     *,
     strict: bool,
 ) -> dict[str, Json]:
-    """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from
-    that.
-    """
+    """Return `{results, total, failed}`; raises StepError if an item failed, unless `keeps_going`."""
     items = _items(loop, names, strict=strict)
     ctx.run.events.emit(ItemsCounted(ctx.path, len(items)))
     check_not_empty(
@@ -187,7 +184,7 @@ def performed_items(
         _item_step(order, item, loop, call, node, ctx, names, strict)
         for order, item in enumerate(items)
     ]
-    # What a call is given it has from its names; hooks ask the scope.
+    # Calls read `names`; hooks read the scope.
     has_hooks = not ctx.run.hooks.is_empty
     outcomes, _ = ctx.perform_many(
         steps,
@@ -210,7 +207,9 @@ def performed_items(
 
 
 def _items(loop: NodeForeach, names: NodeScope, *, strict: bool) -> list[Json]:
-    found = render_json_value(loop.over, names, strict=strict)  # what a secret is part of is one
+    found = render_json_value(
+        loop.over, names, strict=strict
+    )  # a value that contains a secret is a secret
     if isinstance(found, list):
         return list(copy_shared(found))
     raise StepError(
@@ -247,8 +246,8 @@ def _item_step(
     names: NodeScope,
     strict: bool,
 ) -> Step:
-    """The action of a foreach for one of its items; its value is the result."""
-    # By either name: other systems put the item into the state, and mean the item by that.
+    """The step of one item of a foreach; its value is the result."""
+    # The item is also in `state`, as in other systems.
     state = {**names.names["state"], loop.name: item}
     seen = names.with_names(**{loop.name: item, "state": state})
     return ItemStep(
@@ -263,10 +262,10 @@ def _item_step(
 
 
 class ItemStep(LeafStep):
-    """A leaf that knows what it gives when a hook swallows its failure."""
+    """A leaf with a result for the case that a hook ignores its failure."""
 
     __slots__ = ()
 
     def value_after_failure(self, failure: Failure) -> Json:
-        """The same as in a loop that keeps going."""
+        """The same entry as in a loop that keeps going."""
         return error_entry(failure, int(self.name.partition(":")[2]))

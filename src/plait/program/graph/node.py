@@ -1,4 +1,4 @@
-"""One visit of a node: its names, its action, and the edge that is chosen behind it."""
+"""One visit of a graph node: its variables, its action, and the choice of the next edge."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class NodeScope:
-    """What a visit knows by name; whatever it asks for in vain is noted, once in a run."""
+    """The variables of a visit. An undefined variable is reported once per run."""
 
     __slots__ = ("_path", "_way", "names")
 
@@ -73,7 +73,7 @@ class NodeScope:
 
 
 class NodeStep(Composite):
-    """One stay at a node, with the state as it is there."""
+    """One visit of a node, with the current state."""
 
     __slots__ = (
         "_way", "attempts_inside", "children", "fingerprint", "is_composed", "kind", "name", "node", "policy",
@@ -81,7 +81,7 @@ class NodeStep(Composite):
     )  # fmt: skip
     counts_itself = True
     retry_scope = "always"
-    """What it has called is not called again because of what follows it."""
+    """A completed call is not repeated because of something after it."""
 
     def __init__(self, way: _Way, node: NodeSpec, number: int) -> None:
         self._way = way
@@ -91,19 +91,17 @@ class NodeStep(Composite):
             node.call is not None
             and (way.listens("error") or way.listens("after_step") or _may_fail_behind(node))
         )
-        """Its call or its items are steps of their own."""
+        """Its call or its items are recorded as their own steps."""
         self.kind = node.kind
         self.fingerprint = node.fingerprint
         self.children: Sequence[Step] = ()
         self.attempts_inside = 0
-        """How often its call was tried, as a step of its own."""
-        # What is inside is tried again by itself, where something may come between two attempts.
+        """How often its call was attempted as its own step."""
+        # A composed node retries its inner steps, because hooks may act between two attempts.
         self.policy = _whole_policy(node) if self.is_composed else node.policy
 
     def value_after_failure(self, failure: Failure) -> Json:
-        """What the visit comes to where a hook swallows its failure; None: nobody can say where to
-        go on.
-        """
+        """The value of the visit if a hook ignores its failure; None: the next node is unknown."""
         error = error_record(self.node, failure)
         if self.node.on_error is not None:
             return {"error": error, "next": self.node.on_error}
@@ -120,7 +118,7 @@ class NodeStep(Composite):
         if not self._way.hooks.is_empty:
             after = {**self._way.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
-            steps = self._way.steps + 1  # this one is done
+            steps = self._way.steps + 1  # this visit included
             told = {
                 "node": node.name,
                 "next": record.get("next"),
@@ -130,8 +128,8 @@ class NodeStep(Composite):
             }
             verdict = self._way.hook_decision("after_step", ctx, told)
             if verdict is not None and verdict.verb == "abort":
-                # A gate that could not answer has not heard of the visit, which therefore has no
-                # end yet.
+                # If a gate hook failed, it has not judged the visit, so the visit has no outcome
+                # yet.
                 outcome = Succeeded(record) if verdict.is_all else None
                 raise replace(verdict, path=ctx.path).abort_error(outcome)
         return record
@@ -152,13 +150,13 @@ class NodeStep(Composite):
         return self._transition_record(names)
 
     def _transition_record(self, names: NodeScope) -> dict[str, Json]:
-        """What is recorded: what it assigns, and where it leads."""
+        """The record of the visit: its assignments and the next node."""
         node, record = self.node, dict[str, Json]()
         if node.assign is not None:
             assigned = record["assign"] = self._recordable(self._render(node.assign, names))
             if (
                 json_size(assigned) > _MANY
-            ):  # two nodes may double each other's texts, visit by visit
+            ):  # two nodes may double each other's texts at every visit
                 require_bounded({**names.names["state"], **assigned})
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]
@@ -174,9 +172,9 @@ class NodeStep(Composite):
         return self._call_with_hooks(call, ctx, names)
 
     def _call_with_hooks(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
-        """The call as a step of its own: hooks say what follows when it fails."""
+        """Perform the call as its own step; hooks decide what follows a failure."""
         attempt = 1
-        # What was done inside the call stays done, at whichever attempt: as of every other agent.
+        # What an attempt recorded inside the call counts for later attempts, as for every agent.
         first = f"{ctx.path}/{CALL}"
         since = ctx.replay_after if ctx.can_replay else ctx.run.journal.last()
         while True:
@@ -208,9 +206,9 @@ class NodeStep(Composite):
         attempt: int,
         ctx: StepContext,
     ) -> Json:
-        """Call the action; what the first attempt recorded counts at later ones, too.
+        """Call the action; what the first attempt recorded counts for later ones, too.
 
-        `goes_on_in`: the path of the first attempt, and the event after which its records count.
+        `first`: the path of the first attempt, and the event after which its records count.
         """
         self.attempts_inside += 1
         if attempt > 1:
@@ -219,8 +217,8 @@ class NodeStep(Composite):
         return call_result(call, ctx, names, strict=self._way.graph.strict)
 
     def _is_followed(self, ctx: StepContext, name: str, attempt: int) -> bool:
-        """Has a hook said what follows from a failure, in an earlier life that did not end the
-        visit?
+        """Whether a hook of an earlier run attempt decided about the failure, and the visit had no
+        outcome.
         """
         hooks, journal = self._way.hooks, ctx.run.journal
         if hooks.is_empty or ctx.run.replay.is_first_run or not ctx.can_replay:
@@ -261,8 +259,8 @@ class NodeStep(Composite):
         return kept
 
     def _tell_of_secrets(self) -> None:
-        """A resumed run has what is recorded, and no other state: so it is the same in this
-        life.
+        """Note that a secret is masked. A resumed run has only the recorded state, so this one uses
+        it, too.
         """
         why = "what it gives on holds a secret, and *** stands for that from here on"
         self._way.turn.run.events.note_once(
@@ -273,11 +271,11 @@ class NodeStep(Composite):
 
 
 _MANY: Final = 1 << 16
-"""Characters of what a node assigns, from which on the whole state is measured."""
+"""If the assignments have more characters than this, the whole state is measured."""
 
 
 class _WentOnError(Exception):
-    """A hook has said that the graph goes on from an error."""
+    """A hook decided that the graph continues after an error."""
 
     def __init__(self, error: dict[str, Json]) -> None:
         super().__init__("the graph goes on")
@@ -285,16 +283,16 @@ class _WentOnError(Exception):
 
 
 CALL: Final = "call"
-"""The place of a node's call, where it is a step of its own; `call@2` that of the next attempt."""
+"""The step name of a node's call, if it is its own step; `call@2` is the next attempt."""
 
 
 def _may_fail_behind(node: NodeSpec) -> bool:
-    """Is there something behind its call that could fail?  The call is not made again for that."""
+    """Whether something after the call can fail. Then the call is its own step and is not repeated."""
     return node.assign is not None or any(edge.when is not None for edge in node.edges)
 
 
 def _whole_policy(node: NodeSpec) -> Policy:
-    # The time of a call is that of each attempt; of a loop it is that of all its items.
+    # The timeout of a call applies to each attempt; that of a loop to all items together.
     timeout = None if node.loop is None else node.policy.timeout
     return Policy(timeout=timeout, keep_failure=node.policy.keep_failure)
 
@@ -302,9 +300,9 @@ def _whole_policy(node: NodeSpec) -> Policy:
 def next_node(
     node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None = None
 ) -> dict[str, Json]:
-    """Where the first edge that is open leads, as `next`; {}: the graph ends here.
+    """Return `{next}` for the first edge that is open; {}: the graph ends here.
 
-    `edge` is its number, where another one leads to the same node.
+    `edge` is its number, if several edges lead to the same node.
     """
     number = _first_open(node, names, assigned)
     if number is None:
@@ -331,7 +329,7 @@ def _first_open(
 
 
 def error_record(node: NodeSpec, failure: Failure) -> dict[str, Json]:
-    """A failure, as the state, hooks and edges know it."""
+    """A failure as the state, hooks and edges see it."""
     return {"node": node.name, "error": failure.message, "kind": failure.kind}
 
 

@@ -1,15 +1,14 @@
-"""A state graph: nodes that act, assign to the state and lead on, until one leads nowhere.
+"""The program of a state graph: visit nodes, change the state, follow edges, until no edge is open.
 
     visit   action → result → assign → the first edge that is open
                └ failed → on_error of the node, else that of the graph
 
-Each visit of a node is a performed step: `nodes/draft`, `nodes/draft@2`, …  Its value is what the
-visit added (`assign`, `next`), never the whole state, so that what is recorded grows with the
-visits and no faster; a resumed run puts the state together again from what it remembers.
+Each visit is a recorded step: `nodes/draft`, `nodes/draft@2`, … Its value is what the visit added
+(`assign`, `next`), not the whole state, so the journal grows only with the number of visits. A
+resumed run rebuilds the state from these values.
 
-All assignments of a node are filled with the state as it was before the node; edges see the
-state after it.  The clock (`_now`, `_timestamp`) is read inside a visit, and what was made of it is
-recorded with the visit.
+All assignments of a node use the state before the node; edges see the state after it. A visit reads
+the clock (`_now`, `_timestamp`), and what it computed from it is recorded.
 """
 
 from __future__ import annotations
@@ -69,14 +68,14 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class NodeForeach:
-    """What makes an action that of a foreach."""
+    """Makes an action run for each item of a list."""
 
     over: Template
     name: str = "item"
     collect: str | None = None
     parallel: int = 1
     keeps_going: bool = False
-    """One item that fails does not keep the others from being done."""
+    """The other items run even if one fails."""
     on_empty: OnEmpty = "warn"
 
 
@@ -92,9 +91,9 @@ class NodeSpec:
     edges: tuple[Edge, ...] = ()
     on_error: str | None = None
     policy: Policy = DEFAULT_POLICY
-    """How `perform` treats a visit, and that of a foreach each item."""
+    """The policy of a visit; for a foreach, the policy of each item."""
     clock: bool = False
-    """A template of it asks for the time."""
+    """One of its templates reads the clock."""
 
     @property
     def title(self) -> str:
@@ -112,9 +111,7 @@ def leads_to(node: NodeSpec) -> Iterator[str]:
 
 
 def describe_node(node: NodeSpec, does: str | None = None) -> str:
-    """What a node does, as its author wrote it, or in the words of whoever knows more; and its
-    edges.
-    """
+    """A node as text: its action (or `does`) and its edges."""
     if does is None:
         does = node.kind if node.call is None else node.call.source_text()
         does = does if node.loop is None else f"for each {node.loop.name}: {does}"
@@ -123,14 +120,14 @@ def describe_node(node: NodeSpec, does: str | None = None) -> str:
 
 
 def node_name(path: str) -> str:
-    """`nodes/draft@2` is a visit of `draft`."""
+    """The node of a path: `nodes/draft@2` is a visit of `draft`."""
     return path.rpartition("/")[2].partition("@")[0]
 
 
 NODES: Final = "nodes"
-"""The part of a run in which the visits are."""
+"""The phase that contains the visits."""
 MOST_DEPTH: Final = 16
-"""Flows inside one another, whatever their limits say."""
+"""The maximum depth of nested flows, whatever their limits say."""
 
 
 # ── what a graph is made of ──────────────────────────────────────────────
@@ -138,7 +135,7 @@ MOST_DEPTH: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class GraphProgram(Composite):
-    """A program, with what it was given."""
+    """A graph with its inputs."""
 
     name: str
     start: str
@@ -163,12 +160,12 @@ class GraphProgram(Composite):
 
     @property
     def phases(self) -> tuple[tuple[str, int], ...]:
-        # How many visits there will be nobody knows before: a view counts those that were made.
+        # The number of visits is unknown before the run: views count them.
         return ((NODES, 0),)
 
     def run(self, ctx: StepContext) -> Json:
-        """`{output, state, steps}`, and `errors` if it went on from some; StepError when it
-        fails.
+        """Return `{output, state, steps}`, and `errors` if it continued after some; raises
+        StepError if it fails.
         """
         with ctx.run.budgets.scope(
             ctx.path, self.limits, f"graph '{self.name}'", goes_on=ctx.can_replay
@@ -188,7 +185,7 @@ def _require_depth(spent: Budget) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GraphStep:
-    """All visits of a graph, as one step."""
+    """All visits of a graph as one step."""
 
     graph: GraphProgram
     name: str = NODES
@@ -220,7 +217,7 @@ class GraphStep:
 
 
 class _Way:
-    """One walk through a graph: where it is, the state there, and what it has used up."""
+    """One walk through a graph: the state, the number of visits, and the budget."""
 
     def __init__(self, graph: GraphProgram, ctx: StepContext) -> None:
         self.graph = graph
@@ -259,13 +256,13 @@ class _Way:
                     at = self._apply_visit(node, value)
                 case Failed(failure):
                     at = self._after_failure(node, failure)
-                case Skipped():  # a hook wanted it so
+                case Skipped():  # a hook skipped it
                     names = NodeScope(self, {"result": {"status": "skipped"}}, self.turn.path)
                     at = next_node(node, names).get("next")
         return self._complete(dict(self.state))
 
     def _with_state(self) -> StepContext:
-        """For hooks, which know the state at every step inside the graph."""
+        """The context with the state in its scope, for hooks of steps inside the graph."""
         if self.hooks.is_empty:
             return self.turn
         return self.turn.with_scope(self.around.child(state=dict(self.state)))
@@ -311,19 +308,19 @@ class _Way:
             raise StepError(own.failure({**self.partial(), "ended": "limit"}))
 
     def _take_a_step(self, visit: NodeStep) -> None:
-        """Taken before the node is visited: of graphs side by side no two have the last step."""
+        """Charge a step before the visit, so that parallel graphs cannot both take the last one."""
         if not self.limited and self.hooks.is_empty:
-            return  # nobody asks
+            return  # no limit and no hook
         run, path = self.turn.run, f"{self.turn.path}/{visit.name}"
         limited = self.limited
         if not run.replay.is_first_run and run.journal.was_ever_started(path):
-            # It is no next one: what its call needs is looked at there.
+            # A replayed visit is not a new step. The limits of its call are checked there.
             limited = tuple(name for name in limited if name in ("steps", "seconds"))
         if (reached := run.budgets.take_step(path, self.spent, *limited)) is not None:
             raise limit_error(reached, self.turn, self.facts())
 
     def partial(self) -> dict[str, Json]:
-        """What the graph has come to."""
+        """The result so far."""
         return {"output": None, "state": dict(self.state), "steps": self.steps, **self._errors()}
 
     def _complete(self, output: Json) -> dict[str, Json]:
@@ -343,7 +340,7 @@ class _Way:
     def hook_decision(
         self, event: str, ctx: StepContext, context: Mapping[str, Json]
     ) -> HookDecision | None:
-        """What hooks say, if there are any."""
+        """The decision of hooks, if there are any."""
         if self.hooks.is_empty:
             return None
         return self.hooks.fire(event, ctx, {**self.facts(), **context})
@@ -352,7 +349,7 @@ class _Way:
         return self.hooks.has(event)
 
     def facts(self) -> dict[str, Json]:
-        """What every hook of a graph may ask for."""
+        """The variables of every hook of a graph."""
         return {
             "graph": self.graph.name,
             "state": dict(self.state),
@@ -362,7 +359,7 @@ class _Way:
 
 
 def _limit_names(spent: Budget) -> tuple[str, ...]:
-    """The limits that somebody has set: to look at all of them takes longer than many a node."""
+    """The limits that are set. Checking all limits would take longer than many nodes."""
     found: dict[str, None] = {}
     around: Budget | None = spent
     while around is not None:
@@ -372,9 +369,7 @@ def _limit_names(spent: Budget) -> tuple[str, ...]:
 
 
 def _require_known_nodes(graph: GraphProgram, ctx: StepContext) -> None:
-    """A node that was visited and is no longer there was renamed or removed: the file has
-    changed.
-    """
+    """Raise an error if a visited node no longer exists: it was renamed or removed."""
     from plait.engine.replay import changed_steps_error
 
     recorded = [known.path.rpartition("/")[2] for known in ctx.run.journal.steps_in(ctx.path)]
@@ -393,9 +388,7 @@ _AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
 
 
 def _at_node(node: NodeSpec, message: str) -> str:
-    """With the node at which a graph has failed; of graphs that call one another each node is named
-    once.
-    """
+    """Add the node to a message. Nested graphs name each node once."""
     at = f"node '{node.name}': "
     named = _AT_NODES.match(message)
     return message if named is not None and at in named[0] else at + message
@@ -406,9 +399,9 @@ def _at_node(node: NodeSpec, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GraphPlan(Plan):
-    """Shows every node that can be reached, as it is written: only a run knows which way is taken.
+    """Shows every reachable node as it is written: only a run knows which edges are followed.
 
-    Of the first one more is known: what it would be called with.
+    For the first node it also shows the parameters of the call.
     """
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
@@ -436,13 +429,13 @@ def _show_nodes(graph: GraphProgram, ctx: StepContext, plan: PlanLog) -> None:
 
 
 def _first_visit(node: NodeSpec, ctx: StepContext) -> StepRecord | None:
-    """How the first visit of a node has ended, in a run that may remember it."""
+    """The recorded outcome of the first visit of a node, if the run may replay it."""
     remembers = ctx.can_replay and not ctx.run.replay.is_first_run
     return ctx.run.journal.step(ctx.child(node).path) if remembers else None
 
 
 def _first_done_again(graph: GraphProgram, ctx: StepContext) -> float:
-    """The number of the first end that counts no more: all that is behind it is done again."""
+    """The number of the first outcome that no longer counts: everything after it is done again."""
     ends = (
         (node, known) for node in reachable(graph) if (known := _first_visit(node, ctx)) is not None
     )
@@ -457,7 +450,7 @@ def _counts(node: NodeSpec, known: StepRecord) -> bool:
 
 
 def _keeps_call(node: NodeSpec, ctx: StepContext) -> bool:
-    """Was its call recorded as a step of its own, as it is now?"""
+    """Whether the recorded call is the same as now."""
     known = ctx.run.journal.step(f"{ctx.child(node).path}/call") if node.call else None
     return (
         known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
@@ -476,7 +469,7 @@ def _first_call(graph: GraphProgram, node: NodeSpec, ctx: StepContext) -> str | 
 
 
 def reachable(graph: GraphProgram) -> Iterator[NodeSpec]:
-    """The nodes to which a way leads, in the order in which they are found."""
+    """Yield the reachable nodes in breadth-first order."""
     found = dict.fromkeys([graph.start])
     waiting = [graph.start]
     while waiting:

@@ -1,21 +1,19 @@
-"""A map's items: where they come from, which of them, in which order, and what each is called.
+"""The items of a map: their source, format, selection, order and keys.
 
     spec          what a file says under `input:`
     sources       a spec → bytes, from a file below the project or from a command; paths of a glob
-    formats       bytes → items: JSON, JSON Lines, CSV, lines of text; which of them it is
-    json_stream   the elements of a list inside a JSON document, one after the other
+    formats       bytes → items: JSON, JSON Lines, CSV, lines of text; format detection
+    json_stream   the elements of a list inside a JSON document, streamed
     json_path     RFC 9535
     selection     json_path → filter → sort → distinct → offset → max_items
     sorting       `sort_by`, in bounded memory
     keys          the name of an item in the paths of a run
 
-Items are streamed: memory holds one item, and what `distinct`, `sort_by` and the numbering
-of equal keys have to remember.  What does not exist is an error, and no text is ever run as
-a command that was not given as one.
+Items are streamed: memory holds one item, and the data of `distinct`, `sort_by` and duplicate keys.
+A missing file is an error. Text runs as a command only if it is declared as one.
 
-A line of text and a path of a glob are items that are plain strings, so `${item}` prints
-them; `${item.value}` and `${item.path}` are facts about them (`item_facts`), which a scope
-holds beside the item under the name `item:facts`.
+A line of text and a path of a glob are plain strings, so `${item}` prints them; `${item.value}` and
+`${item.path}` are facts (`item_facts`), which a scope holds under the name `item:facts`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Text that is written like a command, where a file or a pattern is meant to stand.
+"""Detect text that looks like a command where a file or pattern is expected.
 
-A plain input never runs anything, so such text would be a pattern that matches no file.  It is
-refused with the form that runs it.  A file of that very name, or a pattern in a folder that
-exists, is what it is, whatever it looks like.
+A plain input never runs anything, so such text would be a pattern without matches. It is refused,
+with the form that runs it. If a file of that name exists, or the folder of a pattern, the text is
+accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAMS: Final = frozenset(
     xmllint xsltproc xzcat yarn yes yq zcat zsh
     """.split()  # noqa: SIM905 - a list of a hundred quoted words is harder to read
 )
-"""Programs that list, print or choose: what stands behind their name and a blank is for them."""
+"""Programs that list, print or filter. A known name followed by a blank is taken for a command."""
 
 _OPERATOR: Final = re.compile(r"[|;<>`\n]|&&|\$\(")
 _ARGUMENT: Final = re.compile(r"""\s(?:--?[A-Za-z]|["'])""")
@@ -36,9 +36,7 @@ _MAGIC: Final = re.compile(r"[*?\[]")
 
 
 def command_problem(template: Template, span: Span, directory: str | None) -> Problem | None:
-    """Why a plain input is refused: it is written like a command, and nothing there is called
-    so.
-    """
+    """Return the problem of a plain input that looks like a command and names no file."""
     written = template.leaf.source.text.strip()
     if not _is_like_command(_without_holes(template).strip()):
         return None
@@ -51,7 +49,7 @@ def command_problem(template: Template, span: Span, directory: str | None) -> Pr
 
 
 def _without_holes(template: Template) -> str:
-    """The author's own text; a value in it is some word."""
+    """The text of the author; a placeholder counts as some word."""
     return "".join(
         part.text if isinstance(part, Text) else "x" for part in template.leaf.program.parts
     )
@@ -69,7 +67,7 @@ def _is_like_command(text: str) -> bool:
 
 
 def _names_something(text: str, directory: str) -> bool:
-    """Is there a file of that name, or the folder in which a pattern is to match?"""
+    """Whether a file of that name exists, or the folder of a pattern."""
     fixed = _MAGIC.split(text, maxsplit=1)[0]
     if "\0" in text:
         return False

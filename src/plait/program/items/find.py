@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from plait.engine.dry_run import PlanLog
 
 COMMAND_TIMEOUT: Final = 300.0
-"""Seconds that a command may take to give the items of a map."""
+"""The timeout, in seconds, of a command that prints the items of a map."""
 MOST_REHEARSED: Final = 1000
-"""Items that a dry run shows."""
+"""The maximum number of items that a dry run shows."""
 UNKNOWN: Final[Mapping[str, Json]] = {"count": None, "items": []}
-"""What a dry run says of items that only a run can find: not even how many there are."""
+"""The value in a dry run if only a run can find the items: even their number is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemsPlan(Plan):
-    """Hands on the items that are known without running anything."""
+    """Returns the items that are known without running anything."""
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         finder: FindItems = self.data
@@ -57,9 +57,7 @@ class ItemsPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class FindItems:
-    """The step that finds the items of a map and writes them down, before the first of them is
-    worked on.
-    """
+    """Finds the items of a map and writes them to a file, before the first item runs."""
 
     input: InputSpec
     selection: Selection
@@ -68,7 +66,7 @@ class FindItems:
     allow_outside: bool = False
     strict: bool = False
     env: Mapping[str, Template] = field(default_factory=dict)
-    """What the command that gives the items finds in its environment."""
+    """Environment variables of the command that prints the items."""
     on_empty: OnEmpty = "warn"
     name: str = "items"
     kind: str = "items"
@@ -113,8 +111,7 @@ class FindItems:
 
     def _file(self, ctx: StepContext) -> str:
         owner = ctx.path.removesuffix(f"/{self.name}")
-        # That of the flow; or of a workflow that a step of it calls, perhaps for each of many
-        # items.
+        # One file per map: a called workflow has its own map, perhaps for each of many items.
         name = "items.jsonl" if "/" not in owner else f"items-{path_digest(owner)}.jsonl"
         return os.path.join(ctx.run.folder, name)
 
@@ -152,7 +149,7 @@ class FindItems:
         return with_env(ctx, self.env, strict=self.strict) if self.env else ctx
 
     def plan_items(self, ctx: StepContext, plan: PlanLog) -> Json:
-        """The items that are known without running anything."""
+        """Return the items that are known without running anything, else UNKNOWN."""
         run = ctx.run
         ctx = ctx.with_scope(scope_outside_steps(ctx))
         if isinstance(self.input, CommandInput):
@@ -168,7 +165,7 @@ class FindItems:
             ]
         except InputError as error:
             if not plan.is_acting():
-                raise  # nothing that could still make them
+                raise  # no planned step could still create them
             plan.add(ctx, "items", f"not known yet: {run.secrets.mask(error.what)}")
             return dict(UNKNOWN)
         if not found and plan.is_acting():
@@ -178,7 +175,7 @@ class FindItems:
         return {"count": len(found), "items": found}
 
     def _why_not_known(self, ctx: StepContext) -> str | None:
-        """What is asked of values that only a run will know, or is chosen by them."""
+        """Why only a run knows the items: the input or the selection depends on unknown values."""
         said = spec_template(self.input).render_checked(ctx.scope)
         if isinstance(said, Unknown):
             return said.shown

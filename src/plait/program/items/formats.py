@@ -1,13 +1,11 @@
-"""Bytes become items: JSON, JSON Lines, CSV, lines of text.
+"""Parse bytes into items: JSON, JSON Lines, CSV, lines of text.
 
-A format that is not said is told by the end of the file's name, then by the first
-character: `[` and `{` begin JSON, anything else is text.  JSON is JSON Lines if its first
-line is a value and another follows.  One line that is a map is one item of JSON Lines, as
-two lines would be two; it is a document if the file's name ends in `.json`, or if a
-`json_path` begins with a name in it.
+Without a `format`, the file name extension decides, then the first character: `[` and `{` start
+JSON, anything else is text. JSON is JSON Lines if its first line is a value and another line
+follows. A single line with a map is one item of JSON Lines. It is a document if the file name ends
+in `.json`, or if a `json_path` starts with one of its names.
 
-Lines of text that are blank are no items; a value is never guessed from text.  Fields of
-CSV are text.
+Blank lines of text are skipped. Text is never converted to another type; CSV fields are text.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ from plait.program.items.json_path import JsonPath
 from plait.program.items.json_stream import JsonReader, stream_elements
 
 MAX_LINE: Final = 16 << 20
-"""Bytes of one line."""
+"""The maximum length of a line in bytes."""
 MAX_LOADED: Final = 256 << 20
-"""Bytes of an input that has to be held as a whole."""
+"""The maximum size, in bytes, of an input that must be held in memory."""
 MAX_PEEKED: Final = 1 << 20
-"""Bytes that are looked at to tell the format."""
+"""The maximum number of bytes to read for format detection."""
 
 EXTENSIONS: Final = {
     ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv",
@@ -46,9 +44,7 @@ def parse_items(
     path: JsonPath | None,
     most: int = MAX_LOADED,
 ) -> Iterator[Json]:
-    """The items in these bytes; `name` is what messages call them, `file` the name that tells a
-    format.
-    """
+    """Yield the items in these bytes; messages use `name`, format detection uses `file`."""
     if form is None:
         form, chunks = _detect_format(chunks, os.path.splitext(file)[1].lower(), path)
     if form == "json":
@@ -90,9 +86,7 @@ def _detect_format(
 
 
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, bool]:
-    """The beginning: its first line with something on it, and the beginning of another, if there
-    are.
-    """
+    """Read until the first non-blank line and the start of another, if there are any."""
     head = b""
     for chunk in chunks:
         head += chunk
@@ -193,7 +187,7 @@ _BY_LINES: Final = {"jsonl": _of_json_lines, "text": _of_text, "csv": _of_csv}
 
 
 def _lines(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Each line with its number, without its end."""
+    """Yield each line with its number, without its line break."""
     number, rest = 1, b""
     for chunk in chunks:
         whole, newline, last = chunk.rpartition(b"\n")
@@ -231,7 +225,7 @@ def _decode_lines(data: bytes, name: str, number: int) -> str:
 
 
 def _texts(chunks: Iterator[bytes], name: str) -> Iterator[str]:
-    """Text of these bytes in pieces of about the same size."""
+    """Yield decoded text in chunks."""
     from codecs import getincrementaldecoder
 
     decoder, first, seen = getincrementaldecoder("utf-8")(), True, 0

@@ -1,11 +1,11 @@
-"""JSONPath, RFC 9535, read when the file is loaded; and what it means to choose items by it.
+"""JSONPath (RFC 9535), compiled when the file is loaded, and how it selects items.
 
-    $.a.b          names one thing, which must be a list: the items are its elements
-    $.a.b[*]…      the elements of that list (of a map its values; null has none), chosen further;
-    $.a.b[?…]…       something must be there, or a misspelt name would look like an empty list
-    anything else  the nodes that RFC 9535 says; there may be none
+    $.a.b          one value, which must be a list: the items are its elements
+    $.a.b[*]…      elements of that list (values of a map; null has none), filtered further;
+    $.a.b[?…]…       the list must exist, or a misspelt name would look like an empty list
+    anything else  the nodes as defined by RFC 9535; there may be none
 
-The first two need only one element at a time, and can be streamed.
+The first two need only one element at a time, so they are streamed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from plait.template.program import follow_path
 class JsonPath:
     text: str
     names: tuple[str, ...] | None
-    """Where the list is of which elements are chosen one by one; None: the whole document is
+    """The path to the list whose elements are selected one by one; None: the whole document is
     needed.
     """
     wants_list: bool
-    """The path names one thing, and that is the list of items."""
+    """The path names a single value, which must be the list of items."""
     _query: Query = field(repr=False, compare=False)
     _each: Query | None = field(repr=False, compare=False)
-    """What is chosen from a list of one element; None: the element itself."""
+    """The query for a list with one element; None: the element itself."""
 
     @property
     def streams_items(self) -> bool:
-        """Does it choose from a list item by item, when the document is that list?"""
+        """Whether it selects item by item if the document is the list itself."""
         return self.names == ()
 
     def of_document(self, document: Json, where: str) -> Iterator[Json]:
@@ -51,7 +51,7 @@ class JsonPath:
         yield from self.of_elements(path_elements(follow_path(document, self.names), self, where))
 
     def of_elements(self, elements: Iterable[Json]) -> Iterator[Json]:
-        """What is chosen from the elements of the list that `names` leads to."""
+        """Yield what is selected from the elements of the list at `names`."""
         if self._each is None:
             yield from elements
             return
@@ -61,7 +61,7 @@ class JsonPath:
 
 
 def path_elements(found: Json, path: JsonPath, where: str) -> list[Json]:
-    """The elements that a path can choose from, where its names have led to `found`."""
+    """The elements to select from, if `names` leads to `found`."""
     if path.wants_list:
         return require_list(found, path, where)
     match found:
@@ -99,7 +99,7 @@ def not_a_list(kind: str, keys: list[str], at: str, where: str) -> InputError:
 
 
 def compile_json_path(text: str, source: Source | None = None) -> JsonPath:
-    """A path of RFC 9535; InputError that points at what cannot be read."""
+    """Compile a path; raises InputError that points to the syntax error."""
     query = compile_query(text, source)
     names, rest = query.leading_names()
     if not rest:

@@ -1,8 +1,8 @@
-"""JSON text that arrives in pieces: the elements of one list in it, one after the other.
+"""Stream the elements of one list in a JSON text.
 
-Each element is decoded by Python's own reader, so numbers stay exact; what is wrong is
-said by `documents.parse_json`, with its place in the file.  Memory holds one element, and
-one member of the maps around the list.
+Python's own decoder reads each element, so numbers stay exact. `documents.parse_json` reports
+errors with their position in the file. Memory holds one element, and one member of the enclosing
+objects.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from plait.program.items.json_path import JsonPath, no_list, not_a_list, path_el
 from plait.template.operators import type_name
 
 NEAR_END: Final = 64
-"""So many characters before the end of what is there, a value may just not be complete."""
+"""An error so close to the end of the buffer may only mean that the value is incomplete."""
 
 
 class JsonReader:
-    """Decodes values of one input; what is doubtful is looked at again by `parse_json`."""
+    """Decodes the values of one input; `parse_json` checks doubtful ones again."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class JsonReader:
         self._whole, self.raw = decoder.decode, decoder.raw_decode
 
     def value(self, text: str, line: int = 1, column: int = 1) -> Json:
-        """The value that is this text, which stands at that line and column."""
+        """Decode a text that starts at this line and column."""
         self._doubt = False
         try:
             value = self._whole(text)
@@ -44,7 +44,7 @@ class JsonReader:
         return self.check_value(value, text, lambda: (line, column))
 
     def check_value(self, value: Json, text: str, place: Callable[[], tuple[int, int]]) -> Json:
-        """The value of this text, if nothing about it is doubtful."""
+        """Return the value, or check the text again if something is doubtful."""
         deep = len(text) > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH
         if self._doubt or deep or "\\ud" in text or "\\uD" in text:
             self._doubt = False
@@ -72,14 +72,14 @@ class JsonReader:
 
 
 def _pad_to_position(text: str, line: int, column: int) -> str:
-    # Blanks before a value mean nothing, and bring it to its line and column.
+    # Leading blanks are ignored, and put the text at its line and column.
     return "\n" * (line - 1) + " " * (column - 1) + text
 
 
 def stream_elements(
     texts: Iterator[str], path: JsonPath | None, name: str, *, most: int = MAX_JSON_TEXT
 ) -> Iterator[Json]:
-    """The elements of the list to which the names of the path lead; the rest must be JSON, too."""
+    """Yield the elements of the list that the path names; the rest must be valid JSON, too."""
     document = _Document(texts, JsonReader(name), most)
     names = path.names if path is not None and path.names is not None else ()
     yield from document.find_elements(names, path)
@@ -91,7 +91,7 @@ class _Document:
         self.texts = texts
         self.reader = reader
         self.most = most
-        """Characters of one value."""
+        """The maximum number of characters of one value."""
         self.buffer = ""
         self.at = 0
         self.ended = False
@@ -136,7 +136,7 @@ class _Document:
             raise no_list(UNDEFINED, path, self.reader.name)
 
     def keys(self) -> Iterator[str]:
-        """Each key of a map; whoever takes it reads its value before the next."""
+        """Yield each key of an object. The caller reads its value before the next key."""
         for _ in self.parts("{", "}"):
             if self.next_char() != '"':
                 self.wrong(
@@ -203,17 +203,17 @@ class _Document:
             self.grow()
 
     def is_complete(self, value: Json, end: int) -> bool:
-        """A number near the end of what is there may go on: 1 is also the beginning of 1e+5."""
+        """A number at the end of the buffer may continue: 1 may be the start of 1e+5."""
         return (
             self.ended or value.__class__ not in (int, float) or end + len("e+") < len(self.buffer)
         )
 
     def is_certain(self, error: json.JSONDecodeError) -> bool:
-        """Is this wrong whatever follows?"""
+        """Whether more text cannot fix the error."""
         return error.pos < len(self.buffer) - NEAR_END and not error.msg.startswith("Unterminated")
 
     def grow(self) -> None:
-        """Twice as much text as there is, so that a long value is not decoded too often."""
+        """Double the buffer, so that a long value is not decoded too often."""
         wanted = 2 * (len(self.buffer) - self.at)
         if wanted > 2 * self.most:
             line, column = self.place()
@@ -232,7 +232,7 @@ class _Document:
         self.at = 0
 
     def next_char(self) -> str:
-        """The next character that is no blank; empty at the end."""
+        """The next non-blank character; empty at the end."""
         while True:
             self.at = WHITESPACE.match(self.buffer, self.at).end()
             if self.at < len(self.buffer) or self.ended:
@@ -250,7 +250,7 @@ class _Document:
     # ── places ───────────────────────────────────────────────────────────
 
     def place(self) -> tuple[int, int]:
-        """Line and column of the next character."""
+        """The line and column of the next character."""
         breaks = self.buffer.count("\n", 0, self.at)
         if not breaks:
             return self.line, self.column + self.at

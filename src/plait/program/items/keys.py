@@ -1,8 +1,8 @@
-"""What an item is called in the paths of a run: by its `id:`, or by what it holds.
+"""The key of an item in the paths of a run: its `id:`, or a digest of its content.
 
-A key is one safe segment of a path.  Letters, digits and `._-` of an id stay, every other
-byte is written `%2F`; a long id is cut, with `~` and a digest after it.  The second item
-of the same key is `key#2`.  The same items in the same order get the same keys.
+A key is one safe path segment. Letters, digits and `._-` of an id are kept, every other byte is
+escaped like `%2F`. A long id is cut and gets `~` and a digest. The second item with the same key is
+`key#2`. The same items in the same order get the same keys.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from plait.template.program import FACTS
 from plait.template.template import Template
 
 MAX_KEY: Final = 64
-"""Characters of a key, its number not counted."""
+"""The maximum length of a key, without its number."""
 DIGITS: Final = 12
-"""Of a digest in a key."""
+"""The length of a digest in a key."""
 LISTS: Final = 0xFFF
-"""The bits that choose one of the lists in which the numbers of keys are."""
+"""The bits that select one of the sorted lists."""
 
 NO_NAMES: Final = Scope.of({})
 
@@ -35,13 +35,13 @@ _encode: Final = JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fa
 
 
 def canonical(item: Json) -> bytes:
-    """One text for equal data, whatever the order of its keys."""
+    """The same text for equal data, regardless of the order of keys."""
     try:
         return _encode(item).encode("ascii")
     except (TypeError, ValueError, RecursionError):
         return json_text(item).encode(
             "utf-8", "surrogatepass"
-        )  # which masks secrets, or says what is wrong
+        )  # masks secrets, or reports the problem
 
 
 def item_key(
@@ -51,7 +51,7 @@ def item_key(
     *,
     mask: Callable[[str], str] = str,
 ) -> str:
-    """The key of an item among items that differ; `keyed` tells equal ones apart."""
+    """The key of an item; `with_keys` numbers equal keys."""
     if id_template is None:
         return sha256_hex(canonical(item))[:DIGITS]
     scope = scope.frame("item", phase={"item": item, "item" + FACTS: item_facts(item)})
@@ -74,9 +74,9 @@ def with_keys(
     *,
     mask: Callable[[str], str] = str,
 ) -> Iterator[tuple[str, Json]]:
-    """Each item with a key of its own; `scope`: what an id knows beside the item."""
-    # A number for each key, as a million of texts would take ten times the memory.
-    # Two keys with one number only get a `#2` that is not needed.
+    """Yield each item with a unique key; an id may use the variables of `scope`."""
+    # Numbers instead of texts: a million texts would take ten times the memory. A collision only
+    # adds a needless `#2`.
     seen = CompactIntSet()
     again: dict[str, int] = {}
     for item in items:
@@ -89,16 +89,16 @@ def with_keys(
 
 
 class CompactIntSet:
-    """A set of numbers below 2⁶⁴ that takes some ten bytes for each, where `set` takes a hundred.
+    """A set of numbers below 2⁶⁴ that takes about ten bytes per number instead of a hundred.
 
-    They are digests, so their last bits spread them evenly over many short sorted lists.
+    The numbers are digests, so their last bits spread them evenly over many short sorted lists.
     """
 
     def __init__(self) -> None:
         self._lists: dict[int, array[int]] = {}
 
     def add(self, number: int) -> bool:
-        """Is it new?"""
+        """Add a number; False if it was in the set."""
         numbers = self._lists.get(number & LISTS)
         if numbers is None:
             numbers = self._lists[number & LISTS] = array("Q")

@@ -1,7 +1,7 @@
-"""Which items, and in which order: json_path → filter → sort → distinct → offset → max_items.
+"""Select and order items: json_path → filter → sort → distinct → offset → max_items.
 
-Of items that are not distinct the first stays: by the value of a field (what is missing is
-null), or as a whole.  Each of the six is optional.
+`distinct` keeps the first of equal items, compared as a whole or by a field (missing is null). Each
+of the six is optional.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Selection:
     filter: Expression | None = None
     sort_by: SortOrder | None = None
     distinct: tuple[str | int, ...] | None = None
-    """The path to the field that must differ; () is the whole item."""
+    """The path to the field that must differ; (): the whole item."""
     offset: int = 0
     max_items: int | None = None
 
 
 def select(items: Iterable[Json], selection: Selection) -> Iterator[Json]:
-    """The items that are chosen, in order.
+    """Yield the selected items in order.
 
-    For a `json_path` the items are a document that is a list.  Where `read_items` was given the
-    path, which can look into a document, it is left out here.
+    With a `json_path`, the items are a document that is a list. If `read_items` has already applied
+    the path, pass a selection without it.
     """
     chosen = iter(items)
     if (path := selection.json_path) is not None:
@@ -59,14 +59,14 @@ def select(items: Iterable[Json], selection: Selection) -> Iterator[Json]:
 
 
 def _sort_limit(selection: Selection) -> int | None:
-    """How many of the first items are enough; not known if equal ones will be dropped."""
+    """How many of the first items are enough; unknown if duplicates are removed later."""
     if selection.max_items is None or selection.distinct is not None:
         return None
     return selection.offset + selection.max_items
 
 
 def _distinct(items: Iterator[Json], keys: tuple[str | int, ...]) -> Iterator[Json]:
-    # 120 bits of a digest for each: values may be long, and there may be a million of them.
+    # 120 bits of a digest each: values may be long, and there may be a million of them.
     seen: set[int] = set()
     for item in items:
         value = find(item, keys)
@@ -81,7 +81,7 @@ def _distinct(items: Iterator[Json], keys: tuple[str | int, ...]) -> Iterator[Js
 
 
 def read_selection(node: Mapping) -> Selection:
-    """The selection that a map says; InputError with everything that is wrong in it."""
+    """Read a selection; raises InputError with all problems."""
     reader = _Reader(node)
     selection = Selection(
         json_path=reader.compile_field("json_path", compile_json_path),

@@ -1,12 +1,11 @@
 """`sort_by`: `a.b DESC NULLS FIRST, c`, stable, in bounded memory.
 
-Null, missing and an empty text (which is how CSV says that nothing is there) come last in both
-directions, unless said otherwise.  A text that spells a
-number is that number, as in conditions: the fields of CSV are text.  Values of unlike kinds
-are ordered by kind: true or false, number, text, list, map; lists and maps by length.
+Null, missing and empty text (CSV has no null) come last in both directions by default. A text that
+spells a number is compared as a number, as in conditions. Values of different kinds are ordered by
+kind: true or false, number, text, list, map; lists and maps by length.
 
-Many items are sorted in runs, which are written to temporary files and merged; the first
-few of many are kept in a heap.
+Many items are sorted in batches, which are written to temporary files and merged. A small
+`max_items` uses a heap.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from plait.scope.expressions import find, item_path, to_number
 from plait.template.operators import type_name
 
 RUN: Final = 20_000
-"""Items that are sorted in memory."""
+"""The number of items that are sorted in memory."""
 MOST_KEPT: Final = 20_000
-"""So many of the first items are kept in a heap; more are sorted in runs."""
+"""A heap is used up to this number of first items."""
 MAX_KEYS: Final = 16
 MOST_RUNS: Final = 200
-"""Files that are open at once."""
+"""The maximum number of open files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,11 @@ class SortOrder:
     by: tuple[OrderKey, ...]
 
     def key(self, item: Json) -> tuple[Any, ...]:
-        """What items are compared by."""
+        """The sort key of an item."""
         return tuple(_rank(find(item, one.keys), one) for one in self.by)
 
     def sort_items(self, items: Iterable[Json], *, first: int | None = None) -> Iterator[Json]:
-        """All items in order, or the first of them."""
+        """Yield all items in order, or the first of them."""
         if first is not None and first <= MOST_KEPT:
             return iter(heapq.nsmallest(first, items, key=self.key))
         return islice(_merge_sort(items, self.key, RUN), first)
@@ -113,7 +112,7 @@ def _merge_sort(items: Iterable[Json], key: Callable[[Json], Any], size: int) ->
 
 
 def _write_batch(items: Iterable[Json], files: ExitStack) -> IO[str]:
-    from tempfile import TemporaryFile  # slow to import, and only many items need it
+    from tempfile import TemporaryFile  # slow import, needed for many items only
 
     file = TemporaryFile("w+", encoding="utf-8", errors="surrogatepass")  # noqa: SIM115 - closed by `files`
     files.callback(file.close)
@@ -133,7 +132,7 @@ _WORDS: Final = ("ASC", "DESC", "NULLS", "FIRST", "LAST")
 
 
 def compile_order(text: str, source: Source | None = None) -> SortOrder:
-    """An order as a file writes it; InputError with everything that is wrong."""
+    """Compile a `sort_by` text; raises InputError with all problems."""
     source = source or Source("sort_by", text)
     problems: list[Problem] = []
     fields: list[list[re.Match[str]]] = [[]]

@@ -1,8 +1,8 @@
-"""Where items come from: a file below the project, the paths of a glob, a command, a list.
+"""Read items from their source: a file below the project, the paths of a glob, a command, a list.
 
-A file is asked where it is after it was opened, so no link and no race leads outside.  In
-a glob the values of holes are plain text and no patterns, unless the glob is one hole.
-`**` follows no link; the order is that of the names, folder by folder.
+A file is opened first and located then, so no link and no race leads outside. In a glob the value
+of a placeholder is plain text, unless the glob is a single placeholder. `**` does not follow links.
+Paths are sorted by name within each folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from plait.template.template import Template
 
 CHUNK: Final = 1 << 18
 RunCommand: TypeAlias = Callable[[Template], Iterator[bytes]]
-"""Runs shell text with the values in it bound; gives its output, and raises if it fails."""
+"""Runs shell text with bound values and yields its output; raises if it fails."""
 
 
 def read_items(
@@ -48,7 +48,7 @@ def read_items(
     json_path: JsonPath | None = None,
     allow_outside: bool = False,
 ) -> Iterator[Json]:
-    """The items of an input, one after the other; names in it are answered by `values`."""
+    """Yield the items of an input; `values` fills its placeholders."""
     names: Mapping[str, Json] | Lookup = {} if values is None else values
     match spec:
         case FileInput(path, span, form):
@@ -73,7 +73,7 @@ def _read_auto_input(
     json_path: JsonPath | None,
     allow_outside: bool,
 ) -> Iterator[Json]:
-    """A list that a hole holds, a file that exists, a glob; never a command."""
+    """Read a list in a placeholder, an existing file, or a glob; never a command."""
     if (wrong := command_problem(spec.text, spec.span, directory)) is not None:
         raise InputError.together([wrong])
     said = spec.text.render_checked(names, strict=True)
@@ -93,7 +93,7 @@ def _read_auto_input(
 
 
 def is_pattern(spec: InputSpec) -> bool:
-    """Does it name files by a pattern?  That may match none."""
+    """Whether it names files by a pattern, which may match none."""
     return isinstance(spec, GlobInput) or (isinstance(spec, AutoInput) and _is_glob(spec.text))
 
 
@@ -106,7 +106,7 @@ def _apply_path(items: Iterator[Json], path: JsonPath | None, span: Span) -> Ite
 
 
 def _name(template: Template) -> str:
-    """What messages call it: the author's text, as values may be secret."""
+    """The name in messages: the text of the author, because values may be secret."""
     return printable_name(template.leaf.source.text)
 
 
@@ -129,7 +129,7 @@ def _of_command(
 
 
 def _in_output(problem: Problem, spec: CommandInput) -> Problem:
-    """Two places: where the command stands, and where in its output the trouble is."""
+    """Point to the command in the flow, and say where in its output the problem is."""
     place = str(problem.where or "").removeprefix(OUTPUT).split(":")[1:]
     where = ", ".join(
         f"{name} {number}" for name, number in zip(("line", "column"), place, strict=False)
@@ -162,7 +162,7 @@ def _open_input(
     path: str, template: Template, span: Span, directory: str, allow_outside: bool
 ) -> IO[bytes]:
     try:
-        # Not blocking: a pipe that nobody writes to is refused below, not waited for.
+        # Non-blocking: a pipe without a writer is refused below instead of waiting for it.
         descriptor = os.open(
             os.path.join(directory, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         )
@@ -252,7 +252,7 @@ NO_FOLDER: Final = "correct the path; a command is written input: {command: …}
 
 
 def _is_glob(template: Template) -> bool:
-    """Has the author written a pattern?  What a value holds is none."""
+    """Whether the author wrote a pattern; characters in a value do not count."""
     parts = template.leaf.program.parts
     return any(isinstance(part, Text) and _MAGIC.search(part.text) for part in parts)
 
@@ -260,7 +260,7 @@ def _is_glob(template: Template) -> bool:
 def _pattern(template: Template, names: Mapping[str, Json] | Lookup) -> str:
     pieces = template.pieces(names, strict=True)
     if len(pieces) == 1 and not isinstance(pieces[0], str):
-        return text(pieces[0].value)  # the author says that this value is a pattern
+        return text(pieces[0].value)  # a single placeholder: the value is the pattern
     return "".join(
         piece if isinstance(piece, str) else _MAGIC.sub(r"[\g<0>]", text(piece.value))
         for piece in pieces
@@ -295,8 +295,8 @@ def _segment(segment: str) -> re.Pattern[str]:
 
 
 class _Walk:
-    """All paths that match, each once: a folder is walked with every place of the pattern it stands
-    at.
+    """Walks folders and yields each matching path once. It tracks all pattern positions that a
+    folder matches.
     """
 
     def __init__(
@@ -312,11 +312,11 @@ class _Walk:
         self.span = span
 
     def leaves(self, folder: str) -> bool:
-        """Does this folder stand outside the project?"""
+        """Whether a folder is outside the project."""
         return self.bound is not None and not _is_below(os.path.realpath(folder), self.bound)
 
     def expand_globstars(self, places: set[int]) -> set[int]:
-        """With the places behind `**`, which may stand for no folder at all."""
+        """Add the positions after `**`, which also matches no folder at all."""
         for place in sorted(places):
             while place < len(self.segments) and self.segments[place] is None:
                 place += 1
@@ -328,7 +328,7 @@ class _Walk:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError:
-            return  # a folder that may not be read, or is gone by now
+            return  # an unreadable or deleted folder
         for entry in entries:
             reached = self.match_entry(entry, places)
             if not reached:
@@ -351,7 +351,7 @@ class _Walk:
                     reached.add(place + 1)
             elif not entry.name.startswith("."):
                 last = place == len(self.segments) - 1
-                # `**` goes into folders, and follows no link: links may lead in a circle.
+                # `**` enters folders but does not follow links: they may form a cycle.
                 if entry.is_dir(follow_symlinks=False):
                     reached.add(place)
                 elif last:

@@ -1,5 +1,4 @@
-"""What a file says under `input:`: a file, a glob, a command, a list, or a string that tells by
-itself.
+"""Read `input:`: a file, a glob, a command, a list, or a plain string.
 
     input: items.json                       a file that exists, or a glob if it has * ? [
     input: [a, b]                           these items
@@ -8,7 +7,7 @@ itself.
     input: {command: git ls-files, format: text}
     input: {items: [{name: a}]}
 
-A plain string is never a command.  Its texts are templates, filled when the items are read.
+A plain string is never a command. Texts are templates, filled when the items are read.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class GlobInput:
 
 @dataclass(frozen=True, slots=True)
 class CommandInput:
-    """Shell text; whoever runs it binds the values in it."""
+    """Shell text; the code that runs it binds its values."""
 
     command: Template
     span: Span
@@ -56,7 +55,7 @@ class ItemsInput:
 
 @dataclass(frozen=True, slots=True)
 class AutoInput:
-    """A string: whether it names a file or a glob is seen when it is read."""
+    """A string: reading it decides whether it is a file or a glob."""
 
     text: Template
     span: Span
@@ -66,7 +65,7 @@ InputSpec: TypeAlias = FileInput | GlobInput | CommandInput | ItemsInput | AutoI
 
 
 def spec_template(spec: InputSpec) -> Template:
-    """The text, or the tree, in which values may stand."""
+    """The template of an input."""
     match spec:
         case FileInput(template) | GlobInput(template) | CommandInput(template):
             return template
@@ -75,7 +74,7 @@ def spec_template(spec: InputSpec) -> Template:
 
 
 def read_input(node: Node) -> InputSpec:
-    """What stands under `input:`; InputError with everything that is wrong there."""
+    """Read the value of `input:`; raises InputError with all problems."""
     match node:
         case Scalar(str(said)) if _is_json(said):
             what, fix = "these are items, written as text", "write them without quotes, as a list"

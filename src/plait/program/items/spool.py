@@ -1,10 +1,9 @@
-"""The items of a run, as they were chosen: written once, read again by every later life of the run.
+"""The spool: the selected items of a run, written once and read by every run attempt.
 
-A resumed run sees the very same items with the same keys, knows how many there are, and
-runs no command again to find out.  A spool is there completely or not at all: it is
-written beside its place, synced, and renamed.
+A resumed run sees the same items with the same keys, knows their number, and runs no command again.
+The spool is written atomically: to a temporary file that is synced and renamed.
 
-A line holds one item: `["key",item]`.  Secrets are masked, as everywhere on disk.
+A line holds one item: `["key",item]`. Secrets are masked, as everywhere on disk.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ BUFFER: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SpoolInfo:
-    """How many items there are, and the digest of all of them."""
+    """The number of items and the digest of the file."""
 
     count: int
     digest: str
 
 
 def write_spool(items: Iterable[tuple[str, Json]], file: str) -> SpoolInfo:
-    """Write keyed items; if the items fail half-way, there is no spool."""
+    """Write items with keys; if reading the items fails, no spool is left."""
     unfinished = f"{file}.{os.getpid()}.part"
     count, digest = 0, sha256()
     try:
@@ -60,7 +59,7 @@ def write_spool(items: Iterable[tuple[str, Json]], file: str) -> SpoolInfo:
 
 
 def read_spool(file: str, *, without: bytes = b"") -> Iterator[tuple[int, str, Json]]:
-    """Index, key and item of each, in order; but for those for which `without` has a 1."""
+    """Yield index, key and item in order, except those with a 1 in `without`."""
     with _open_spool(file) as spool:
         for index, line in enumerate(_lines(spool, file)):
             if in_bitmap(without, index):
@@ -73,7 +72,7 @@ def read_spool(file: str, *, without: bytes = b"") -> Iterator[tuple[int, str, J
 
 
 def inspect_spool(file: str) -> SpoolInfo:
-    """What a spool holds; to be compared with what was written."""
+    """Count and digest a spool, to compare them with what was written."""
     count, digest = 0, sha256()
     with _open_spool(file) as spool:
         while block := spool.read(BUFFER):
@@ -83,7 +82,7 @@ def inspect_spool(file: str) -> SpoolInfo:
 
 
 def require_spool(file: str, written: SpoolInfo) -> None:
-    """Is the spool the one that was written?"""
+    """Raise InputError unless the spool is the one that was written."""
     if inspect_spool(file) != written:
         raise _spool_error(file)
 

@@ -1,8 +1,8 @@
-"""Where reduce and merge steps work, behind a map whose items worked in worktrees.
+"""The directory of reduce and merge steps after a map with worktrees.
 
-With merge steps both work in a worktree of the run, with all that the items did.  Without them that
-is in the branch of the user, and reduce works in the project: it begins only if that is still at
-that branch.
+With merge steps, both phases use a gather worktree of the run that contains the work of all items.
+Without them, the work is already in the user's branch, and reduce runs in the project. It starts
+only if the project is still on that branch.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GatherWorktree:
-    """A worktree with all that the items did, and the branch that it is meant for."""
+    """A worktree with the work of all items, and its target branch."""
 
     spot: Worktree
     target: str
-    """A whole ref."""
+    """A full ref."""
     since: str = ""
-    """Where that was when the items had ended."""
+    """The commit of the target when the items had ended."""
     is_awaited: bool = False
-    """There are failed items, which may be brought together by hand with what the others did."""
+    """Some items failed, and a person may merge them by hand later."""
 
     def names(self, workspaces: Worktrees) -> dict[str, Json]:
-        """What `merge.*` says of it."""
+        """The git fields of `merge.*`."""
         return {
             "worktree": self.spot.path,
             "source_branch": self.spot.branch,
@@ -59,16 +59,14 @@ class GatherWorktree:
 
 
 class GatherState:
-    """Where the work of the items was brought together; shared by all steps of a run."""
+    """The gather worktree of a run. All steps share it."""
 
     def __init__(self) -> None:
         self.worktree: GatherWorktree | None = None
 
 
 def context_after_map(ctx: StepContext, map_step: Map, value: Json) -> StepContext:
-    """The turn of what follows the map: where its items met, if steps of the flow merge what they
-    did.
-    """
+    """Return the context after the map: in the gather worktree, if the flow has merge steps."""
     if "worktree" not in _facts(value):
         return ctx
     after = act(FunctionAction(partial(_enter_gather_worktree, map_step, value)), ctx)
@@ -77,9 +75,7 @@ def context_after_map(ctx: StepContext, map_step: Map, value: Json) -> StepConte
 
 def _enter_gather_worktree(map_step: Map, value: Json, ctx: StepContext) -> StepContext:
     run, facts = ctx.run, _facts(value)
-    if map_step.name not in run.shared(
-        WorktreesByMap
-    ):  # the map was done in an earlier life of the run
+    if map_step.name not in run.shared(WorktreesByMap):  # the map was replayed
         require_worktrees(ctx).open(
             RepositoryState(**result_mapping(run.journal.step(f"{map_step.name}/ground")))
         )
@@ -90,7 +86,7 @@ def _enter_gather_worktree(map_step: Map, value: Json, ctx: StepContext) -> Step
         and merge
         and isinstance(merge.outcome, Succeeded)
     ):
-        return ctx  # all is merged, and the branch is gone: nothing is done there any more
+        return ctx  # everything is merged and the branch is deleted
     spot = require_worktrees(ctx).gather(source)
     failed = value.get("failed") if isinstance(value, dict) else None
     since = str(facts.get("since", ""))
@@ -105,10 +101,9 @@ def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
 
 
 def _require_target_branch(value: Json, reduce: Step, ctx: StepContext) -> None:
-    """Raises if reduce is about to begin in a project that has left the branch the items were
-    merged into.
+    """Raise InputError if reduce would start in a project that has left the target branch.
 
-    One that had begun goes on, with a note: it may itself have left that branch.
+    If reduce had already started, it continues with a note: it may have left the branch itself.
     """
     target, path = str(_facts(value).get("target", "")), ctx.child(reduce).path
     if "merged" not in _facts(value) or _is_done(ctx, path):
@@ -130,7 +125,7 @@ def _require_target_branch(value: Json, reduce: Step, ctx: StepContext) -> None:
 
 
 def _is_done(ctx: StepContext, path: str) -> bool:
-    """Has an earlier life done it, behind all that is before it now?"""
+    """Whether an earlier run attempt completed it after everything before it."""
     known = (
         ctx.run.journal.step(path) if ctx.can_replay and not ctx.run.replay.is_first_run else None
     )
@@ -142,7 +137,7 @@ def _is_done(ctx: StepContext, path: str) -> bool:
 
 
 def _has_begun(ctx: StepContext, path: str) -> bool:
-    """Has an earlier life come to any of its steps, however that ended?"""
+    """Whether an earlier run attempt started any of its steps."""
     journal = ctx.run.journal
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
@@ -155,7 +150,7 @@ def close_gather_worktree(ctx: StepContext) -> None:
 
 
 def _close_gather_worktree(ctx: StepContext) -> None:
-    """After the merge steps: what they have merged needs no worktree any more."""
+    """Remove the gather worktree after the merge steps, unless something in it is not merged."""
     spaces = require_worktrees(ctx)
     meeting = ctx.run.shared(GatherState).worktree
     if meeting is None or not spaces.is_there(meeting.spot):
@@ -189,5 +184,5 @@ def _reasons_to_stay(look: WorktreeStatus, meeting: GatherWorktree, spaces: Work
 
 
 def _facts(value: Json) -> dict[str, Json]:
-    """What a map recorded about where its items met."""
+    """What a map recorded about its gather worktree."""
     return result_mapping(value.get("isolation")) if isinstance(value, dict) else {}

@@ -1,14 +1,11 @@
-"""Each item of a map in a place of its own: a git worktree, or a folder with copies of its inputs.
+"""Isolation: each item of a map runs in its own git worktree, or in a folder with copies.
 
-    ground → for each item: worktree → its steps → merge (in the order of the items) → for all:
-    merge
+    ground → for each item: worktree → its steps → merge (in the order of the items)
+    → for all items: merge
 
-Items begin at one commit.  What they commit is collected, in their order, on a branch of the run
-that nobody else writes to; at the end that branch goes into the one that was checked out.  Each
-merge is made beside all working trees, its intent {target, old, new} is recorded, and only then the
-branch is moved, by compare-and-swap: a resumed run sees by the branch whether that has happened.
-
-Nothing is dropped: what an item did is merged, or its branch stays, and its folder, too.
+Items start at the same commit. Their commits are merged in item order onto a branch of the run. At
+the end that branch is merged into the branch that was checked out. See `merge` for how a merge
+survives a crash. Nothing is lost: the work of an item is merged, or its branch and folder stay.
 """
 
 from __future__ import annotations
@@ -60,21 +57,21 @@ Kind: TypeAlias = Literal["directory", "worktree"]
 UncommittedPolicy: TypeAlias = Literal["commit", "keep", "fail"]
 
 WAITING: Final = 64
-"""Items that have done their work and wait for their turn to be merged, besides those that work."""
+"""The maximum number of completed items that wait for their merge, besides the running ones."""
 LOOK: Final = 0.05
-"""Seconds between two looks whether the run is to stop, while an item waits."""
+"""Seconds between two checks whether the run must stop, while an item waits."""
 REPOSITORY_VARIABLES: Final = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_CONFIG", "GIT_CONFIG_PARAMETERS",
     "GIT_CONFIG_COUNT", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE", "GIT_IMPLICIT_WORK_TREE",
     "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE",
 )  # fmt: skip
-"""Those by which git would work in another repository than the one around it."""
+"""Variables that would let git use another repository than the one of the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What a map says about the places of its items."""
+    """The `isolation` of a map."""
 
     kind: Kind
     base: str = "HEAD"
@@ -83,20 +80,20 @@ class Isolation:
     inputs: tuple[Template, ...] = ()
     fingerprint: str = ""
     ends_in_steps: bool = False
-    """The flow has merge steps, which bring what was collected where it belongs."""
+    """The flow has merge steps, which merge the collected work."""
 
     @property
     def collects(self) -> bool:
         return self.kind == "worktree" and self.merges
 
     def steps(self, each: str) -> tuple[Step, ...]:
-        """The steps that an item has besides its own."""
+        """The extra steps of each item."""
         own = _known_step("worktree", "the item's place", self.fingerprint)
         return (own, _known_step("merge", "merge what the item did", f"{self.fingerprint}{each}"))
 
     @property
     def around(self) -> tuple[Step, ...]:
-        """The steps that the map has besides its items."""
+        """The extra steps of the map."""
         return (
             (_known_step("merge", "merge what all items did", self.fingerprint),)
             if self.collects
@@ -108,9 +105,7 @@ class Isolation:
 
 
 class MergeQueue:
-    """Items in their order: so many work at a time, each waits at its end until those before it
-    left.
-    """
+    """Limits how many items run at a time, and lets them merge in item order."""
 
     def __init__(self, parallel: int) -> None:
         self._free = threading.Semaphore(parallel)
@@ -120,7 +115,7 @@ class MergeQueue:
         self._broken = False
 
     def enter(self, order: int, run: RunContext) -> bool:
-        """Wait until there is room to work; False if the run is to stop."""
+        """Wait for a free slot; False if the run must stop."""
         while not self._free.acquire(timeout=LOOK):
             if run.stop.is_set() or self._broken:
                 return False
@@ -130,7 +125,7 @@ class MergeQueue:
         return True
 
     def work_again(self, order: int, run: RunContext) -> None:
-        """One that had done its work has to do it once more."""
+        """Take a slot again for an item that must run once more."""
         with self._changed:
             if order in self._working or order not in self._inside:
                 return
@@ -149,7 +144,7 @@ class MergeQueue:
         with self._changed:
             while order in self._inside and min(self._inside) != order:
                 if self._broken:
-                    raise Interrupted  # one before it has no end, so this one has no turn
+                    raise Interrupted  # an earlier item has no outcome, so this one cannot merge
                 self._changed.wait(LOOK)
                 run.stop.require_unset()
 
@@ -169,7 +164,7 @@ class MergeQueue:
 
 
 class ItemWorktrees:
-    """The places of the items of one map, while it runs."""
+    """The worktrees of the items of one map while it runs."""
 
     def __init__(
         self, isolation: Isolation, ctx: StepContext, site: RepositoryState | None, parallel: int
@@ -180,9 +175,11 @@ class ItemWorktrees:
         self._turn = ctx
         self._counting = threading.Lock()
         self._tidied = False
-        """Attempts have left their places to others in this life."""
+        """Whether worktrees of earlier attempts were removed in this run attempt."""
         self._spots: dict[str, tuple[Worktree, str | None]] = {}
-        """By path of an item: its place, if it is to be removed when the item's end is recorded."""
+        """By item path: the worktree to remove once the outcome of the item is recorded, and its
+        merged head.
+        """
 
     @property
     def _workspaces(self) -> Worktrees:
@@ -194,7 +191,7 @@ class ItemWorktrees:
 
     @property
     def branch(self) -> str:
-        """On which the work of the items is collected."""
+        """The branch on which the work of the items is collected."""
         return f"plait/{self.run_id}/merged"
 
     @property
@@ -203,18 +200,15 @@ class ItemWorktrees:
         return self.site.branch
 
     def threads(self, parallel: int, total: int) -> int:
-        """So many items are in hand: those that work, and those that wait for their turn to be
-        merged.
-        """
+        """The number of threads: for running items, and for those that wait for their merge."""
         return min(parallel + WAITING, max(total, 1)) if self.isolation.collects else parallel
 
     # ── one item ─────────────────────────────────────────────────────────
 
     def perform(self, item: Step, ctx: StepContext, count: Callable[[Outcome], None]) -> Outcome:
-        """Perform an item; it leaves the line when its end is recorded and counted, and its place
-        goes.
+        """Perform an item. It leaves the queue when its outcome is recorded and counted.
 
-        Whoever comes behind it in the line may not be wanted any more, if it is a failure too many.
+        So the next item sees the count before it merges: the failure may have stopped the map.
         """
         ended = False
         try:
@@ -230,7 +224,9 @@ class ItemWorktrees:
         return outcome
 
     def run_item(self, each: Steps, ctx: StepContext, title: str, key: str) -> Json:
-        """The steps of an item in its own place; its value, and what became of the place."""
+        """Run the steps of an item in its worktree and return their value, with facts about the
+        worktree.
+        """
         spot, ctx = self._place(ctx, title, key)
         try:
             value = act(each, in_worktree(ctx, spot))
@@ -276,7 +272,7 @@ class ItemWorktrees:
         return spot, replace(ctx, can_replay=False)
 
     def _forget(self, ctx: StepContext) -> None:
-        """What was done in another place was not done in the new one."""
+        """Invalidate what was done in an earlier worktree."""
         journal, path = ctx.run.journal, ctx.path
         recorded = journal.last_result(f"{path}/worktree")
         if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
@@ -291,9 +287,7 @@ class ItemWorktrees:
         return self._workspaces.add(ctx.order, title, key, self._base(again=again))
 
     def _base(self, *, again: bool) -> str:
-        """The first attempt of every item begins at one commit, a later one with what was merged
-        since.
-        """
+        """The commit at which a worktree starts. A retry starts with what was merged since."""
         assert self.site is not None
         if again and self.isolation.collects and self.isolation.base == "HEAD":
             return self._workspaces.tip(BRANCHES + self.branch) or self.site.commit
@@ -332,7 +326,9 @@ class ItemWorktrees:
     def _require_committed(
         self, ctx: StepContext, spot: Worktree, look: WorktreeStatus
     ) -> WorktreeStatus:
-        """What the place holds, once its branch names all of it, as far as that is wanted."""
+        """Return the status of a worktree after its branch contains everything that `uncommitted`
+        wants.
+        """
         if not look.on_branch and not self._workspaces.point(spot, look.head):
             raise _branch_error(spot)
         if not look.files and not look.repositories:
@@ -372,10 +368,9 @@ class ItemWorktrees:
         return replace(look, head=head, files=())
 
     def tidy(self, spot: Worktree, *, just_left: bool = False) -> None:
-        """The place of an attempt that nobody goes on with: its branch keeps what it has, the
-        folder goes.
+        """Remove the worktree of an abandoned attempt; its branch keeps the work.
 
-        `just_left`: by an attempt of this life, so that nobody can have begun to remove it.
+        `just_left`: by an attempt of this process, so the worktree is certainly complete.
         """
         if self.isolation.kind == "directory" or not os.path.isdir(spot.path):
             return
@@ -385,7 +380,7 @@ class ItemWorktrees:
                 self._workspaces.require_intact(spot)
             self._tidy(spot)
         except (InputError, ProcessError) as error:
-            # One place must not keep a run from its end.
+            # A problem with one worktree must not fail the run.
             self._turn.run.events.note(self._turn.path, f"{error.what}: {spot.path}")
 
     def _tidy(self, spot: Worktree) -> None:
@@ -403,7 +398,7 @@ class ItemWorktrees:
     # ── all items ────────────────────────────────────────────────────────
 
     def collect(self) -> None:
-        """Let there be the branch on which everything is collected."""
+        """Create the branch on which the work is collected, if it does not exist."""
         if self.isolation.kind == "worktree" and not self._turn.run.replay.is_first_run:
             self._workspaces.break_locks()
             self._leave_meeting()
@@ -417,9 +412,7 @@ class ItemWorktrees:
         self._workspaces.move(BRANCHES + self.branch, target, "")
 
     def _leave_meeting(self) -> None:
-        """Reduce and merge steps of an earlier life worked in a place that does not see what comes
-        now.
-        """
+        """Remove the gather worktree of an earlier run attempt: it lacks the work that follows."""
         if self.isolation.collects and (side := self._workspaces.remove_gather(self.branch)):
             what = "what nobody had committed in the worktree of reduce and merge"
             self._turn.run.events.note(
@@ -427,7 +420,7 @@ class ItemWorktrees:
             )
 
     def _last_merged(self) -> str:
-        """Where the branch was, if this run had one that somebody has removed."""
+        """The last commit of the branch of the run, if somebody has deleted the branch."""
         if self._turn.run.replay.is_first_run:
             return ""
         journal, last = self._turn.run.journal, ""
@@ -437,9 +430,7 @@ class ItemWorktrees:
         return last
 
     def conclude(self, failed: int) -> dict[str, Json]:
-        """After the last item: all that was collected goes where it belongs; what nobody needs is
-        removed.
-        """
+        """After the last item: merge the collected work and remove what is no longer needed."""
         self._tidy_leftovers()
         self._workspaces.settle()
         if not self.isolation.collects:
@@ -469,8 +460,8 @@ class ItemWorktrees:
         return {"isolation": {**facts, "merged": merged}}
 
     def _tell_of_attempts(self, merged: str) -> None:
-        """What they committed that others followed is in no other branch, so that it is not ours to
-        drop.
+        """Note unmerged branches of earlier attempts. They are kept: no other branch has their
+        commits.
         """
         if self._turn.run.replay.is_first_run and not self._tidied:
             return
@@ -486,7 +477,7 @@ class ItemWorktrees:
             )
 
     def _tidy_leftovers(self) -> None:
-        """Places of which a crash kept us from taking leave; those of dead letters stay."""
+        """Remove worktrees that a crash left behind; those of dead letters stay."""
         if self._turn.run.replay.is_first_run:
             return
         if self.isolation.kind == "directory":
@@ -520,13 +511,13 @@ class ItemWorktrees:
 
 
 class WorktreesByMap(dict[str, ItemWorktrees]):
-    """By the path of a map: the worktrees of its items; shared by all steps of a run."""
+    """By path of a map: the worktrees of its items. All steps of a run share it."""
 
 
 def open_item_worktrees(
     isolation: Isolation | None, ctx: StepContext, parallel: int
 ) -> ItemWorktrees | None:
-    """Before the first item: look at the repository, once for all attempts of the run."""
+    """Inspect the repository before the first item, once for all run attempts."""
     if isolation is None:
         return None
 
@@ -557,7 +548,7 @@ def _describe_isolation(isolation: Isolation) -> str:
 
 
 def _known_step(name: str, title: str, fingerprint: str) -> Step:
-    """A step as `plait show` and `--repeat` know it; it is not performed by this."""
+    """A description of a step for `plait show` and `--repeat`; it cannot be performed."""
 
     def refuse(ctx: StepContext) -> Json:
         raise InternalError(f"{ctx.path} is not performed by this")
@@ -566,7 +557,7 @@ def _known_step(name: str, title: str, fingerprint: str) -> Step:
 
 
 def _ground_step(isolation: Isolation) -> Step:
-    """Where all items begin, and where their work goes."""
+    """The step that records where all items start and where their work goes."""
 
     def inspect(ctx: StepContext) -> Json:
         found = require_worktrees(ctx).inspect(isolation.base, needs_branch=isolation.merges)
@@ -581,7 +572,7 @@ def _ground_step(isolation: Isolation) -> Step:
 
 
 def in_worktree(ctx: StepContext, spot: Worktree) -> StepContext:
-    """The turn of steps that work in a place."""
+    """Return the context of steps in a worktree."""
     env = {name: value for name, value in ctx.env.items() if name not in REPOSITORY_VARIABLES}
     return replace(ctx, directory=spot.directory, scope=ctx.scope.at(spot.directory), env=env)
 

@@ -1,9 +1,9 @@
-"""Merges of what items did: onto the branch of the run, and from there into the branch of the user.
+"""Merge the work of items: onto the branch of the run, and from there into the user's branch.
 
-A merge is made beside all working trees.  Its intent {target, old, new} is recorded, and only then
-the branch is moved, by compare-and-swap: a resumed run sees by the branch whether that has
-happened.  The working tree in which the user's branch is checked out is locked from before the
-branch moves until it has gone along, so that nobody commits in between what would undo the merge.
+A merge is computed outside of all working trees. First its intent {target, old, new} is recorded,
+then the branch moves by compare-and-swap. So a resumed run can see whether the merge has happened.
+The working tree of the user's branch stays locked from before the branch moves until the tree is
+updated, so that nobody commits a state that would undo the merge.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_NAMED: Final = 20
 MOST_MOVES: Final = 20
-"""How often a merge is made anew because somebody else was quicker."""
+"""How often a merge is repeated because the branch has moved."""
 BRANCHES: Final = "refs/heads/"
 ISOLATION: Final = "isolation"
 """The kind of the steps around an item with a worktree."""
@@ -45,7 +45,7 @@ INTENT: Final = "intent"
 
 
 def _intent_step(value: dict[str, Json]) -> Step:
-    """What a merge is about to do, recorded before it does it."""
+    """Records what a merge is about to do."""
     return LeafStep(
         INTENT, ISOLATION, "what the merge will do", INTENT, FunctionAction(lambda _: value)
     )
@@ -54,7 +54,7 @@ def _intent_step(value: dict[str, Json]) -> Step:
 def merge_item_step(
     shelter: ItemWorktrees, spot: Worktree, head: str, order: int, fingerprint: str
 ) -> Step:
-    """Merge what one item did onto the branch of the run, after the items before it."""
+    """Merge the work of one item onto the branch of the run, after the items before it."""
 
     def merge(ctx: StepContext) -> Json:
         shelter.line.wait_for_turn(order, ctx.run)
@@ -76,7 +76,7 @@ def merge_item_step(
 
 
 def merge_all_step(shelter: ItemWorktrees, head: str) -> Step:
-    """Merge what all items did into the branch that was checked out when the map began."""
+    """Merge the work of all items into the branch that was checked out when the map started."""
 
     def merge(ctx: StepContext) -> Json:
         message = f"Merge branch '{shelter.branch}'\n"
@@ -122,11 +122,11 @@ def _merge_commit(
     *,
     in_the_way: Callable[[LocalChangesConflict], Failure] | None = None,
 ) -> Json:
-    """Bring a commit into a branch.
+    """Merge a commit into a branch.
 
-    `in_the_way`: the branch is one that people work on.  It is only moved forward where that is
-    enough, and a working tree in which it is checked out goes with it; what is said if that cannot
-    be done.
+    `in_the_way`: makes the failure if the working tree of the user's branch cannot be updated. With
+    it, the branch is fast-forwarded if possible, and its working tree is updated. Without it, the
+    branch belongs to the run.
     """
     spaces, of_people = require_worktrees(ctx), in_the_way is not None
     begun = result_mapping(ctx.run.journal.step(f"{ctx.path}/intent"))
@@ -163,7 +163,7 @@ def _merge_commit(
 def _is_moved_with_tree(
     ctx: StepContext, intent: dict[str, Json], in_the_way: Callable[[LocalChangesConflict], Failure]
 ) -> bool:
-    """Move a branch and the working tree in which it is checked out, or neither."""
+    """Move a branch and update its working tree, or do neither."""
     with require_worktrees(ctx).lock_tree(str(intent["target"]), mark=ctx.run.id) as tree:
         try:
             if tree is not None:
@@ -177,7 +177,7 @@ def _is_moved_with_tree(
 
 
 def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
-    """Record an intent and move the branch; what surely was not done is no intent any more."""
+    """Record an intent and move the branch. The intent is invalidated if the branch did not move."""
     spaces, target, new = require_worktrees(ctx), str(intent["target"]), str(intent["new"])
     step = _intent_step(intent)
     require_success(perform(step, replace(ctx.child(step), can_replay=False)))
@@ -197,7 +197,7 @@ def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
 
 
 def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
-    """Did an earlier life of the run do what it recorded as its intent?"""
+    """Whether an earlier run attempt completed a recorded intent."""
     spaces, target = require_worktrees(ctx), str(intent["target"])
     tip = spaces.tip(target)
     if spaces.is_ancestor(str(intent["new"]), tip):
@@ -216,9 +216,7 @@ def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
 
 
 def _tell_of_undone(ctx: StepContext, intent: Mapping[str, Json]) -> None:
-    """Somebody has committed in a tree that had not gone along: that may have taken out what was
-    merged.
-    """
+    """Warn if a commit in a tree that was not updated may have reverted the merge."""
     spaces, target = require_worktrees(ctx), str(intent["target"])
     new = str(intent["new"])
     if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
@@ -232,7 +230,7 @@ def _tell_of_undone(ctx: StepContext, intent: Mapping[str, Json]) -> None:
 
 
 def _go_along(tree: WorkingTree | None, intent: Mapping[str, Json], *, again: bool) -> None:
-    """Bring the working tree of a branch to where the branch has gone."""
+    """Update the working tree of a branch that has moved."""
     if tree is None:
         return
     old, new = str(intent["old"]), str(intent["new"])
@@ -283,7 +281,7 @@ def short(ref: str) -> str:
 
 
 def result_mapping(known: StepRecord | Json) -> dict[str, Json]:
-    """The map that a step gave, or none."""
+    """The map that a step returned; empty if there is none."""
     if isinstance(known, StepRecord):
         known = known.outcome.value if isinstance(known.outcome, Succeeded) else None
     return dict(known) if isinstance(known, dict) else {}

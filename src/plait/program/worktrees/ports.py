@@ -1,4 +1,4 @@
-"""What steps need of worktrees; `adapters.git` implements it."""
+"""The port for worktrees, which `adapters.git` implements."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryState:
-    """A repository, and where in it items begin."""
+    """A repository and the commit at which items start."""
 
     root: str
     common: str
-    """The folder of its refs and objects."""
+    """The folder with its refs and objects."""
     prefix: str
-    """The project, as seen from the root."""
+    """The path of the project below the root."""
     commit: str
     branch: str
-    """The ref that is checked out; empty if none is."""
+    """The ref that is checked out; empty if HEAD is detached."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -35,16 +35,16 @@ class RepositoryState:
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """The place of one item."""
+    """The private checkout of an item."""
 
     path: str
     directory: str
-    """Where the project is, in it."""
+    """The project folder in it."""
     branch: str
     base: str
-    """The commit with which it began."""
+    """The commit at which it started."""
     stamps: str = ""
-    """Of a folder of copies: what tells whether anything in it has changed."""
+    """For a folder of copies: a fingerprint that shows whether anything has changed."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -54,30 +54,30 @@ class Worktree:
 
 @dataclass(frozen=True, slots=True)
 class WorktreeStatus:
-    """What a worktree holds."""
+    """The state of a worktree."""
 
     head: str
     on_branch: bool
-    """Its own branch is still checked out."""
+    """Whether its own branch is still checked out."""
     files: tuple[str, ...] = ()
-    """Those with changes that are not committed."""
+    """Files with uncommitted changes."""
     unmerged: bool = False
     repositories: tuple[str, ...] = ()
-    """Folders that are repositories of their own, and that no commit can hold."""
+    """Nested repositories, which no commit can contain."""
 
 
 LONGEST_PATH: Final = 400
-"""Characters of a path that people are told."""
+"""The maximum length of a path in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What stays of a place that was to be removed, and why."""
+    """A worktree that could not be removed, and why."""
 
     path: str
     cause: Literal["repositories", "closed", "cannot-move", "aside"]
     said: str = ""
-    """By the system."""
+    """The message of the system."""
 
     @property
     def message(self) -> str:
@@ -110,7 +110,7 @@ class Leftover:
 
 
 def short_path(path: str) -> str:
-    """A path for people: of one that is nested without end, how it begins and how it ends."""
+    """A path for messages; the middle of a very long one is cut."""
     return (
         path
         if len(path) <= LONGEST_PATH
@@ -124,112 +124,108 @@ class Conflict:
 
 
 class LocalChangesConflict(Exception):
-    """A working tree cannot go along, because of what is in it; in git's words."""
+    """Local changes keep a working tree from being updated; the message is git's."""
 
 
 class CheckoutFailed(LocalChangesConflict):
-    """Files of a working tree cannot be written; in git's words, and how much room there is."""
+    """Files of a working tree cannot be written; the message is git's, with the free space."""
 
 
 class WorkingTree(Protocol):
-    """A working tree of the user's."""
+    """A working tree of the user."""
 
     @property
     def path(self) -> str: ...
 
     def require_can_update(self, old: str, new: str) -> None:
-        """Raises InTheWay if the tree could not go from one commit to the other."""
+        """Raise LocalChangesConflict if the tree cannot be updated from one commit to the other."""
 
     def update(self, old: str, new: str, *, again: bool) -> None:
-        """Go from one commit to another; `again`: that was perhaps begun before.
+        """Update from one commit to another; `again`: an earlier update may have been interrupted.
 
-        Local changes stay, or InTheWay; NotWritten if there is no room for it.
+        Local changes stay. Raises LocalChangesConflict, or CheckoutFailed if there is no space.
         """
 
 
 class Worktrees(Protocol):
-    """Worktrees, branches and merges of one run.  Commits are object ids, refs whole names."""
+    """Worktrees, branches and merges of one run. Commits are object ids, refs are full names."""
 
     def inspect(self, base: str, *, needs_branch: bool) -> RepositoryState:
-        """An InputError that says why, if items cannot have worktrees here."""
+        """Return the repository; raises InputError if items cannot have worktrees here."""
 
     def open(self, site: RepositoryState) -> None:
-        """Work with a repository that was looked at before."""
+        """Use a repository that was inspected before."""
 
     def project_branch(self) -> str:
-        """The branch that is checked out where the project is, a whole ref; empty if there is
-        none.
-        """
+        """The full ref that is checked out in the project; empty if HEAD is detached."""
 
     def add(self, order: int, title: str, key: str, commit: str) -> Worktree: ...
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Worktree: ...
     def publish(self, spot: Worktree) -> None:
-        """A place was recorded, and steps are about to work there; until then nobody keeps a
-        copy.
-        """
+        """Keep a worktree that is now recorded. Before this call, a copy may be deleted."""
 
     def gather(self, branch: str) -> Worktree:
-        """The worktree of the branch on which everything is collected."""
+        """The gather worktree of a branch."""
 
     def remove_gather(self, branch: str) -> str:
-        """Remove it, since its branch moves on without it; the branch that keeps what is not
-        committed.
+        """Remove the gather worktree because its branch will move. Return the branch that keeps
+        uncommitted changes.
         """
 
     def is_there(self, spot: Worktree) -> bool: ...
     def is_unfinished(self, path: str) -> bool:
-        """A folder that was being made for an item when an earlier life of the run ended."""
+        """Whether a folder was being created for an item when an earlier run attempt ended."""
 
     def break_locks(self, spot: Worktree | None = None) -> None:
-        """Remove what git processes that died with an earlier life left locked: branches, or a
-        place.
+        """Remove git locks that processes of an earlier run attempt left: of branches, or of a
+        worktree.
         """
 
     def is_unchanged(self, spot: Worktree) -> bool: ...
     def look(self, spot: Worktree) -> WorktreeStatus: ...
     def commit(self, spot: Worktree, files: Sequence[str], message: str) -> str: ...
     def point(self, spot: Worktree, head: str) -> bool:
-        """Let its branch name what a worktree has, unless commits would lose their name by that."""
+        """Set its branch to the head of the worktree, unless that would lose commits."""
 
     def require_intact(self, spot: Worktree) -> None:
-        """Raises if a worktree may be half removed: what is missing there is nobody's deletion."""
+        """Raise an error if a worktree may be half removed: its missing files are not deletions of
+        an item.
+        """
 
     def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
-        """Remove a place, and its branch if that is still at `merged`; what stays of it, if
-        anything.
+        """Remove a worktree, and its branch if that is still at `merged`. Return what could not be
+        removed.
 
-        The branch is removed at the latest when it is said to `settle`.
+        The branch is removed by `settle` at the latest.
         """
 
     def settle(self) -> None: ...
     def prune(self) -> None:
-        """Remove what is left of places that nobody needs; when no item is at work."""
+        """Remove leftovers that are no longer needed. Call it when no item is running."""
 
     def tip(self, ref: str) -> str: ...
     def move(self, ref: str, new: str, old: str) -> bool:
-        """Compare and swap; False if the ref was somewhere else."""
+        """Compare and swap; False if the ref had another value."""
 
     def forget_branch(self, branch: str, at: str) -> bool:
-        """Remove a branch that is still there; False if somebody has it checked out."""
+        """Delete a branch; False if it is checked out somewhere."""
 
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
-        """Remove the branches of places that add nothing to a commit, but for these."""
+        """Delete branches of worktrees that are merged into a commit, except `spare`."""
 
     def find_unmerged(self, into: str) -> list[str]:
-        """The branches of places that are gone, and that have commits which this one has not."""
+        """Branches of removed worktrees with commits that are not in `into`."""
 
     def undone(self, old: str, new: str, tip: str) -> list[str]:
-        """The files that one commit changes, and that are at a later one as they were before it."""
+        """The files that a commit changes and that a later commit restores."""
 
     def is_ancestor(self, one: str, other: str) -> bool: ...
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
     def lock_tree(self, ref: str, *, mark: str) -> AbstractContextManager[WorkingTree | None]:
-        """The working tree in which a branch is checked out; nobody else changes its index
-        meanwhile.
-        """
+        """Lock the working tree in which a branch is checked out, so that its index cannot change."""
 
     def facts(self, target: str, source: str) -> dict[str, Json]:
-        """`commits` that one ref has and another has not, and the `files` that they change."""
+        """The `commits` that are in `source` but not in `target`, and the `files` that they change."""
 
     def leftovers(self) -> list[str]: ...
     def spot_at(self, path: str) -> Worktree: ...
