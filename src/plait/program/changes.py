@@ -57,7 +57,7 @@ MERGED: Final = (
 """The fields of `merge`."""
 
 
-# ── how a flow uses it ───────────────────────────────────────────────────
+# ── variables of a flow ──────────────────────────────────────────────────
 
 
 class SharedTracker:

@@ -139,7 +139,7 @@ def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
             return {"result": other}
 
 
-# ── calls that are made once ─────────────────────────────────────────────
+# ── cached calls ─────────────────────────────────────────────────────────
 
 
 def _once(

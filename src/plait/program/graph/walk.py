@@ -130,7 +130,7 @@ MOST_DEPTH: Final = 16
 """The maximum depth of nested flows, whatever their limits say."""
 
 
-# ── what a graph is made of ──────────────────────────────────────────────
+# ── the program ──────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _require_depth(spent: Budget) -> None:
         raise StepError(Failure(f"more than {MOST_DEPTH} flows are inside one another", "limit"))
 
 
-# ── the way through it ───────────────────────────────────────────────────
+# ── the walk ─────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ class _Way:
             self.turn.path, f"node '{node.name}' failed, and the graph goes on"
         )
 
-    # ── limits, hooks, the end ───────────────────────────────────────────
+    # ── limits, hooks, result ────────────────────────────────────────────
 
     def _require_steps_left(self) -> None:
         if self.steps >= self.graph.max_steps:
@@ -381,7 +381,7 @@ def _require_known_nodes(graph: GraphProgram, ctx: StepContext) -> None:
         )
 
 
-# ── one visit ────────────────────────────────────────────────────────────
+# ── messages ─────────────────────────────────────────────────────────────
 
 
 _AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
@@ -394,7 +394,7 @@ def _at_node(node: NodeSpec, message: str) -> str:
     return message if named is not None and at in named[0] else at + message
 
 
-# ── a dry run ────────────────────────────────────────────────────────────
+# ── dry run ──────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

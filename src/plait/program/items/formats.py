@@ -72,7 +72,7 @@ def _of_json(
         yield from path.of_document(JsonReader(name).value(text), name)
 
 
-# ── which format ─────────────────────────────────────────────────────────
+# ── format detection ─────────────────────────────────────────────────────
 
 
 def _detect_format(

@@ -247,7 +247,7 @@ class _Document:
         self.line, self.column = self.place()
         self.buffer, self.at = text, 0
 
-    # ── places ───────────────────────────────────────────────────────────
+    # ── positions ────────────────────────────────────────────────────────
 
     def place(self) -> tuple[int, int]:
         """The line and column of the next character."""

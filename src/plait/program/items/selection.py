@@ -77,7 +77,7 @@ def _distinct(items: Iterator[Json], keys: tuple[str | int, ...]) -> Iterator[Js
             yield item
 
 
-# ── what a file says ─────────────────────────────────────────────────────
+# ── reading a selection ──────────────────────────────────────────────────
 
 
 def read_selection(node: Mapping) -> Selection:

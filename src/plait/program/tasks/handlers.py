@@ -1,16 +1,13 @@
-"""Which function of Python it is: what tells one handler from another, in this process and the
-next.
+"""Fingerprints of Python functions: what tells one handler from another, also in another process.
 
-    a function, a lambda     its qualified name, its code, its defaults, what it holds of those
-    around it
-    functools.partial        the function, and the arguments that are bound
-    a bound method           the method, and the object
-    an object to call        its class, the code of `__call__`, and the object
+    a function, a lambda     its qualified name, code, defaults and closure
+    functools.partial        the function and the bound arguments
+    a bound method           the method and the object
+    a callable object        its class, the code of `__call__`, and the object
 
-Data counts by value, functions by this very rule, classes and modules by name.  An object counts by
-its fields if it is frozen.  Any other object may be something else tomorrow: it is known for as
-long as this process lives, and a run that goes on in another one asks.  What a function finds by
-name in its module when it runs is not looked at.
+Data counts by value, functions by these rules, classes and modules by name. An object counts by its
+fields if it is frozen. Any other object may change, so it is known only in this process, and a run
+that is resumed in another one asks. Globals that a function uses are not compared.
 """
 
 from __future__ import annotations
@@ -30,23 +27,23 @@ from plait.core.hints import Any, Final
 from plait.core.values import Secret
 
 DEEPEST: Final = 20
-"""Things in things: whoever builds more of them is asked."""
+"""The maximum nesting of values; deeper ones are known only in this process."""
 MOST_TOLD: Final = 100_000
-"""So much is compared of what a function holds."""
+"""The maximum number of compared parts of a function."""
 
 
 def function_fingerprint(function: Callable[..., object]) -> str:
-    """The same for the same function, also in another process if everything in it can be
+    """The same text for the same function; in another process too, if all its parts can be
     compared.
     """
     try:
         return _known(function)
-    except TypeError:  # of an object that cannot be a key
+    except TypeError:  # an object that is not hashable
         return _fingerprint(function)
 
 
 def is_process_local(function: Callable[..., object]) -> bool:
-    """Can no other process tell whether it is this one?"""
+    """Whether another process cannot recognise the function."""
     return any(part.startswith(_HERE) for part in _all_told(function))
 
 
@@ -70,13 +67,13 @@ def _all_told(function: Callable[..., object]) -> list[str]:
 _known: Final = lru_cache(maxsize=1024)(_fingerprint)
 
 
-# ── what is told of a value ──────────────────────────────────────────────
+# ── parts of a value ─────────────────────────────────────────────────────
 
 
 def _fingerprint_parts(value: object, way: tuple[int, ...] = ()) -> Iterator[str]:
-    """Texts that are the same if, and as far as can be seen only if, the value is.
+    """Yield texts that are equal if, as far as we can see, the values are equal.
 
-    `way`: those that it is inside of, by identity.
+    `parents`: the ids of the values that contain it.
     """
     if id(value) in way:
         yield "again"
@@ -90,7 +87,7 @@ def _fingerprint_parts(value: object, way: tuple[int, ...] = ()) -> Iterator[str
     elif kind in (list, tuple, dict, set, frozenset):
         yield from _of_collection(value, way)
     elif isinstance(value, Secret):
-        yield "secret"  # whatever it is: nobody shall find it out by trying
+        yield "secret"  # no digest of a secret, so that it cannot be guessed
     else:
         yield from _of_thing(value, way)
 
@@ -131,7 +128,7 @@ def _of_collection(value: Any, way: tuple[int, ...]) -> Iterator[str]:
     yield f"{type(value).__name__} {len(value)}"
     if isinstance(value, dict):
         yield from _of_all((one for pair in value.items() for one in pair), way)
-    elif isinstance(value, set | frozenset):  # in no order
+    elif isinstance(value, set | frozenset):  # unordered
         yield from sorted("\1".join(_fingerprint_parts(inner, way)) for inner in value)
     else:
         yield from _of_all(value, way)
@@ -142,12 +139,12 @@ def _of_function(function: types.FunctionType, way: tuple[int, ...]) -> Iterator
     yield from _of_code(function.__code__, way)
     yield from _of_all((function.__defaults__, function.__kwdefaults__), way)
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # empty: nothing was assigned yet
+        with suppress(ValueError):  # empty: not assigned yet
             yield from _fingerprint_parts(cell.cell_contents, way)
 
 
 def _of_code(code: types.CodeType, way: tuple[int, ...]) -> Iterator[str]:
-    """What it does, wherever it stands: no file, no line."""
+    """The code without its file and lines."""
     yield f"code {code.co_code.hex()} {code.co_flags}"
     yield f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount}"
     yield from _of_all((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars), way)
@@ -165,7 +162,7 @@ def _of_object(value: object, way: tuple[int, ...]) -> Iterator[str]:
 
 
 def _constant_fields(value: object) -> dict[str, object] | None:
-    """What a record holds that cannot change; None of anything else."""
+    """The fields of an immutable record; None for anything else."""
     if isinstance(value, tuple):
         return {str(place): inner for place, inner in enumerate(value)}
     if isinstance(value, enum.Enum):
@@ -177,12 +174,11 @@ def _constant_fields(value: object) -> dict[str, object] | None:
     return {name: getattr(value, name, None) for name in names}
 
 
-# ── what is known in this process only ───────────────────────────────────
+# ── values known in this process only ────────────────────────────────────
 
 _HERE: Final = "only here "
 _TOKENS: Final[dict[int, tuple[object, str]]] = {}
-"""By identity: a reference, so that no other object is taken for one that is gone, and its token.
-"""
+"""By id: a reference, so that the id is not reused unnoticed, and the token."""
 _LOCK: Final = threading.Lock()
 
 
@@ -197,7 +193,7 @@ def _token(value: object) -> str:
 def _reference(value: object, key: int) -> object:
     try:
         return weakref.ref(value, lambda _: _TOKENS.pop(key, None))
-    except TypeError:  # nobody would hear that it is gone, so it stays
+    except TypeError:  # no weak reference is possible, so the object stays alive
         return value
 
 

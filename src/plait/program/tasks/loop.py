@@ -1,4 +1,4 @@
-"""Tasks of an ensemble that are done in rounds, until a condition holds."""
+"""`loop` of an ensemble: repeat tasks until a condition holds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LoopUnit:
 
 @dataclass(frozen=True, slots=True)
 class LoopStep(Composite):
-    """Rounds, until the condition holds or there are no more."""
+    """Rounds, until the condition holds or the maximum is reached."""
 
     program: EnsembleProgram
     loop: Loop
@@ -111,7 +111,7 @@ class LoopStep(Composite):
 
     def _at_most(self, last: Mapping[str, Json]) -> Json:
         most = self.loop.max_iterations
-        # Without a condition so many rounds are what was wanted.
+        # Without a condition, all rounds are wanted.
         if self.loop.until is None or self.loop.on_max == "return_last":
             return {**last, "iterations": most}
         if self.loop.on_max == "fail":
@@ -124,7 +124,7 @@ class LoopStep(Composite):
 
 @dataclass(frozen=True, slots=True)
 class LoopRound(Composite):
-    """The tasks of a loop, once."""
+    """One round: the tasks of a loop, once."""
 
     of: LoopStep
     number: int
@@ -195,7 +195,7 @@ class LoopRound(Composite):
 
 
 def compile_until(until: Json) -> Expression:
-    """A condition as data, or a line of text; one that is neither is an InputError."""
+    """Compile a condition given as data or text; raises InputError for anything else."""
     from plait.scope.expressions import Expression, parse_when
 
     return until if isinstance(until, Expression) else parse_when(until)

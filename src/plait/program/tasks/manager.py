@@ -1,11 +1,10 @@
-"""A manager: an agent that has other agents do the work, by a tool of its own.
+"""A manager: an agent that delegates the tasks of an ensemble to other agents with a tool.
 
     delegate(worker, task)
 
-Each delegation is a call of the manager's conversation, and the work is performed below it.
-Whether one is allowed follows from the calls before it alone, as they were recorded, so that a
-resumed run and calls that run at the same time come to the same.  A refusal goes back to the
-manager as text.
+Each delegation is a tool call of the manager's session, and the work is recorded below it. Whether
+it is allowed depends only on the recorded calls before it. So a resumed run and parallel calls come
+to the same decision. The manager gets a refusal as text.
 """
 
 from __future__ import annotations
@@ -68,12 +67,11 @@ if TYPE_CHECKING:
 MANAGER: Final = "manager"
 DELEGATE: Final = "delegate"
 PATIENCE: Final = 60.0
-"""Seconds for hooks that are asked about a delegation, while another one waits for what they say.
-"""
+"""Seconds to wait for the hook decision about an earlier delegation."""
 DELEGATION: Final = "delegation-"
-"""What the output of a delegation is called, with its number."""
+"""The prefix of the output id of a delegation; its number follows."""
 WORK: Final = "work"
-"""The step below a call in which the work is done."""
+"""The name of the step below a call that does the work."""
 SCHEMA: Final[dict[str, Json]] = {
     "type": "object",
     "properties": {
@@ -87,7 +85,7 @@ SCHEMA: Final[dict[str, Json]] = {
 
 @dataclass(frozen=True, slots=True)
 class ManagerPlan(Plan):
-    """Hands on that nothing is known of its delegations."""
+    """Shows the prompt; the delegations are unknown."""
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         log.add(ctx, self.kind, self.shown)
@@ -96,18 +94,16 @@ class ManagerPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class ManagerStep:
-    """A conversation with a manager, in which the tasks get done."""
+    """An agent session with a manager that gets the tasks done."""
 
     cast: EnsembleSpec
     tasks: tuple[Task, ...]
-    """Their texts are filled."""
+    """With filled texts."""
     manager: Manager
     workers: Mapping[str, Agent]
-    """By their roles, filled: so the manager knows them."""
+    """By filled role, which is how the manager names them."""
     roles: Mapping[str, str]
-    """By a role as it is written, as `workers` and `required` of a manager name it: the same,
-    filled.
-    """
+    """From the role as written, as in `workers` and `required` of a manager, to the filled role."""
     fingerprint: str
     name: str = MANAGER
     kind: str = "agent"
@@ -146,7 +142,7 @@ class ManagerStep:
         return mask_value(record, ctx.run.secrets.mask)
 
     def outputs(self, outcome: Outcome) -> list[TaskOutput]:
-        """Of each delegation in its order, and at the end that of the manager."""
+        """The outputs of the delegations in order, then that of the manager."""
         match outcome:
             case Succeeded(dict() as value) | Failed(Failure(output=dict() as value)):
                 made = value.get("delegations") or []
@@ -163,7 +159,7 @@ class ManagerStep:
         plain = Task(None, None, name=self.manager.role)
         return [*works, make_task_output(MANAGER, plain, outcome)]
 
-    # ── the conversation ─────────────────────────────────────────────────
+    # ── the session ──────────────────────────────────────────────────────
 
     def _conversation(self, rulings: _Rulings) -> AgentStep:
         manager = self.manager
@@ -225,7 +221,7 @@ class ManagerStep:
         worker = self.workers[str(params["worker"])]
         scopes = run.shared(AgentScopes)
         above = scopes[top].permissions.within
-        # A worker may do what its author allows it, not what the manager may do.
+        # The worker has its own permissions, not those of the manager.
         scopes[ctx.path] = AgentScope(Permissions(tuple(worker.tools), above))
         try:
             value = require_success(ctx.perform(self._work(worker, str(params["task"]))))
@@ -246,9 +242,7 @@ class ManagerStep:
         )
 
     def _find_refusal(self, ctx: StepContext, rulings: _Rulings) -> str | None:
-        """Why the delegation at a turn is not to be: those that were asked for before it come
-        first.
-        """
+        """Why the delegation is refused, given those that were requested before it."""
         path, _, own = ctx.path.rpartition("/")
         accepted: Counter[str] = Counter()
         for call, use in _uses(ctx.run.journal, path):
@@ -278,7 +272,7 @@ class ManagerStep:
         return None
 
     def _delegations(self, journal: Journal, path: str) -> list[Json]:
-        """What came of those that were made."""
+        """The records of completed delegations."""
         made: list[Json] = []
         for call, use in _uses(journal, path):
             known = journal.step(f"{path}/{call}/{WORK}")
@@ -296,9 +290,7 @@ class ManagerStep:
 
 
 def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
-    """The delegations that a manager has asked for, in its own order, each with the name of its
-    call.
-    """
+    """Yield the requested delegations in order, each with the name of its call."""
     number = 1
     while (known := journal.step(f"{path}/turn:{number}")) is not None:
         uses = (
@@ -313,9 +305,7 @@ def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
 
 
 def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, rulings: _Rulings) -> bool:
-    """Does a delegation count?  Not one that its schema or a hook kept from being made, and that
-    was told.
-    """
+    """Whether a delegation counts. One that was refused by its schema or a hook does not."""
     if schema_errors(use.arguments, SCHEMA):
         return False
     journal = ctx.run.journal
@@ -328,9 +318,7 @@ def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, rulings: _Ruling
 
 
 class _Rulings:
-    """Which delegations may be made, by what hooks say: those of one turn are asked about at
-    once.
-    """
+    """Whether hooks allow delegations; those of one turn are decided at the same time."""
 
     def __init__(self) -> None:
         self._told = Condition()
@@ -342,7 +330,7 @@ class _Rulings:
             self._told.notify_all()
 
     def of(self, path: str, ctx: StepContext) -> bool:
-        """Waits until it is known; one of which nothing is heard for long counts as made."""
+        """Wait for the decision; after a timeout the delegation counts as allowed."""
         end = time.monotonic() + PATIENCE
         with self._told:
             while path not in self._allowed and time.monotonic() < end:
@@ -359,7 +347,7 @@ def _describe_worker(agent: Agent) -> str:
 
 
 def manager_step(cast: EnsembleSpec, tasks: Sequence[Task], manager: Agent | None) -> ManagerStep:
-    """The manager of an ensemble, with those who work for it: the agents of its tasks."""
+    """Make the manager of an ensemble. Its workers are the agents of the tasks."""
     leads = manager if isinstance(manager, Manager) else PLAIN_MANAGER
     written = [(task.agent or PLAIN_AGENT).role for task in cast.tasks]
     agents = [task.agent or PLAIN_AGENT for task in tasks]
@@ -376,7 +364,7 @@ def manager_step(cast: EnsembleSpec, tasks: Sequence[Task], manager: Agent | Non
 
 
 def _require_unique_roles(roles: Mapping[str, str]) -> None:
-    """Roles that differ as they are written may be the same with their values put in."""
+    """Raise InputError if two different roles are equal after filling."""
     seen: dict[str, str] = {}
     for written, filled in roles.items():
         other = seen.setdefault(filled.casefold(), written)

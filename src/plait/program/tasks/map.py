@@ -1,4 +1,4 @@
-"""A task of an ensemble for each of many items, and what puts together what they gave."""
+"""`map` of an ensemble: one task per item, then reduce the outputs."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ class MapUnit:
 
 @dataclass(frozen=True, slots=True)
 class TaskMap(Composite):
-    """A task for each item, several at a time; then what they gave is put together, level by
-    level.
-    """
+    """A task for each item, several at a time; then their outputs are reduced level by level."""
 
     program: EnsembleProgram
     map: MapReduce
@@ -105,7 +103,7 @@ class TaskMap(Composite):
         ]
 
     def _static_items(self) -> list[TaskStep]:
-        """The items; where a task makes them, the one that stands for all of them."""
+        """The items; if a task makes them, one step that stands for all."""
         if self.map.source is None:
             return self._items(self.program.filled.items[id(self.map.task)])
         return [self._any_item()]
@@ -138,8 +136,8 @@ class TaskMap(Composite):
         program = self.program
         items = items_from_output(self.map, self.outputs[program.cast.task_id(source)])
         steps = self._items(program.texts.fill_items(self.map, program.filled, items))
-        # With other items whoever makes them was done anew, and so is this; else only what is
-        # written counts.
+        # If the items change, their source was done again, and so is this. So only the written text
+        # counts.
         written = self._any_item().fingerprint
         return [replace(step, fingerprint=written) for step in steps]
 
@@ -191,7 +189,7 @@ class TaskMap(Composite):
     def _reduce_outputs(
         self, ctx: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]
     ) -> Json:
-        """The one output that is left when no two are."""
+        """Reduce until one output is left."""
         if not outputs:
             return {"raw": "", "data": None, "usage": TokenUsage(calls=0).record(), "duration": 0.0}
         level = 0
@@ -199,7 +197,7 @@ class TaskMap(Composite):
         while True:
             level += 1
             chunks = list(self._chunks(ctx, outputs, level))
-            # One that is left over is put together with others at the next level.
+            # A single leftover joins others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
             steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
             outcomes, ctx = perform_tasks(ctx, steps, self.program.cast)
@@ -207,7 +205,7 @@ class TaskMap(Composite):
             if failed is not None:
                 raise StepError(with_task_outputs(failed, {"tasks": values}))
             skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
-            if skipped is not None:  # without its part the whole would look like one
+            if skipped is not None:  # a result without its part would look complete
                 return task_record_or_skip(skipped)
             asked += [task_record(one) for one in outcomes]
             if len(chunks) == 1:
@@ -221,7 +219,7 @@ class TaskMap(Composite):
     def _chunks(
         self, ctx: StepContext, outputs: Sequence[TaskOutput], level: int
     ) -> Iterator[Sequence[TaskOutput]]:
-        """Those that are put together at this level."""
+        """The outputs that are reduced together at this level."""
         one = self.map
         most, budget = one.chunk_size or len(outputs), one.target_tokens
         if budget is not None and level >= one.max_levels:
@@ -248,9 +246,7 @@ class TaskMap(Composite):
 def _split(
     outputs: Sequence[TaskOutput], most: int, budget: int | None
 ) -> Iterator[list[TaskOutput]]:
-    """In order, at most so many and so many tokens at a time; two go together however long they
-    are.
-    """
+    """Split in order, by number and by tokens; a chunk has at least two outputs, however long."""
     chunk: list[TaskOutput] = []
     used = 0
     for output in outputs:
@@ -263,22 +259,20 @@ def _split(
 
 
 def output_tokens(output: TaskOutput) -> int:
-    """As its model counted them; of several answers, or where nobody counts, a quarter of the
-    characters.
-    """
+    """The tokens as counted by the model; a quarter of the characters if there is no single count."""
     counted = output.usage.output if output.usage.calls == 1 else 0
     return counted or -(-len(output.raw) // CHARACTERS_A_TOKEN)
 
 
 def _usage_fields(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """What several tasks took, as one."""
+    """The sum of the usage of several tasks."""
     turns = [value["turns"] for value in values if isinstance(value.get("turns"), int)]
     usage: dict[str, Json] = {"usage": sum_usage([task_usage(value) for value in values]).record()}
     return {**usage, "turns": sum(turns)} if turns else usage
 
 
 def _together(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """What the items gave, as one output."""
+    """The outputs of all items as one record."""
     return {
         "raw": "\n\n".join(str(value.get("raw", "")) for value in values),
         "data": [one.get("raw") if one.get("data") is None else one["data"] for one in values],

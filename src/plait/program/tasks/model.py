@@ -1,9 +1,8 @@
-"""What an ensemble is made of: agents, tasks, loops, maps, a manager.
+"""The parts of an ensemble: agents, tasks, loops, maps, a manager.
 
-All of it is frozen, and none of it knows a run.  A task is itself and no other: two tasks that say
-the same are two tasks, and `context` means the very objects that it holds.  The texts of tasks and
-agents are templates of the profile `prompt` until an ensemble runs: then each is filled once,
-into a copy, and what was filled in is never looked at again.
+They are frozen and independent of a run. Tasks have identity: two equal tasks are two tasks, and
+`context` refers to the objects themselves. Texts of tasks and agents are templates of the profile
+`prompt`. A run fills each once, into a copy; filled values are never parsed again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ OnMax: TypeAlias = Literal["return_last", "fail", "return_with_flag"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agent:
-    """A model in a role; what it may call and use up."""
+    """A model in a role, with its tools and limits."""
 
     role: str
     goal: str = ""
@@ -38,10 +37,10 @@ class Agent:
     provider: str | Provider | Callable[..., Any] | Sequence[Any] | None = field(
         default=None, kw_only=True
     )
-    """The name of a provider; in Python also a function of the question, or a list of answers."""
+    """The name of a provider; in Python also a function of the request, or a list of answers."""
     model: str | None = field(default=None, kw_only=True)
     tools: Sequence[str] = field(default=(), kw_only=True)
-    """Patterns over the ids of tools that it may call; none: no tools."""
+    """Patterns of tool ids that it may call; empty: no tools."""
     once: Sequence[str] = field(default=(), kw_only=True)
     options: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
     limits: Limits | Mapping[str, float] = field(default=Limits(turns=MOST_TURNS), kw_only=True)
@@ -58,7 +57,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskOutput:
-    """What came of a task; as text it is its `raw`."""
+    """The outcome of a task; `str()` gives its `raw`."""
 
     id: str
     name: str
@@ -66,18 +65,18 @@ class TaskOutput:
     expected_output: str | None
     raw: str
     data: Json = None
-    """What it gave, if that was no text: of a schema, a handler or a tool."""
+    """The output if it is not text: from a schema, a handler or a tool."""
     agent: str = ""
-    """The role of whoever did it; empty if that was no model."""
+    """The role of the agent; empty if no model was used."""
     usage: TokenUsage = TokenUsage(calls=0)
     duration: float = 0.0
     status: Literal["done", "failed", "skipped"] = "done"
     why: str = ""
-    """Of one that is not done: what happened."""
+    """Why it failed or was skipped."""
     iteration: int = 1
-    """Of a task in a loop: the round that this comes from."""
+    """In a loop: the round that made it."""
     reached_max: bool = False
-    """Its loop had no more rounds, and was not at its end."""
+    """The loop ended because of its maximum."""
 
     def __str__(self) -> str:
         return self.raw
@@ -93,33 +92,31 @@ class TaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to be done: by an agent, by a function of Python, or by a tool."""
+    """Work for an agent, a Python function or a tool."""
 
     description: str | None
     expected_output: str | None = ""
     agent: Agent | None = field(default=None, kw_only=True)
     context: Sequence[Task] = field(default=(), kw_only=True)
-    """The tasks whose outputs it is given, in this order."""
+    """The tasks whose outputs it gets, in this order."""
     handler: Handler | None = field(default=None, kw_only=True)
-    """`handler(task, context)`: the task with its text filled, and the outputs of those in its
-    context.
-    """
+    """`handler(task, context)` gets the task with filled texts, and the outputs of its context."""
     tool: str | None = field(default=None, kw_only=True)
     params: Json = field(default=None, kw_only=True)
-    """Of a tool: a map of templates (`${inputs.x}`, `${context.research.raw}`) of the profile
-    `graph`.
+    """Parameters of the tool: a map of templates (`${inputs.x}`, `${context.research.raw}`) of the
+    profile `graph`.
     """
     name: str | None = field(default=None, kw_only=True)
     output_schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
     max_output_retries: int = field(default=2, kw_only=True)
     attempts: int = field(default=1, kw_only=True)
-    """How often it is tried in all."""
+    """The maximum number of attempts."""
     timeout: float | None = field(default=None, kw_only=True)
-    # What a handler finds in its copy, and nobody writes.
+    # Set in the copy that a handler gets, not by the author.
     inputs: Mapping[str, Json] = field(default_factory=dict, kw_only=True, repr=False)
-    """What its text was filled with: the inputs, and in a map the item."""
+    """The values of its placeholders: the inputs, and in a map the item."""
     feedback: str | None = field(default=None, kw_only=True)
-    """In a loop, from the second round on: what the round before came to."""
+    """In a loop, from the second round on: the output of the round before."""
     iteration: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -140,8 +137,7 @@ class Task:
         return hash((self.description, self.expected_output, self.name))
 
     def _essence(self) -> tuple[Any, ...]:
-        # Those in the context by identity: to compare them in turn takes ever longer, layer by
-        # layer.
+        # The context is compared by identity: a deep comparison would grow with every layer.
         return (
             self.description, self.expected_output, self.name, self.agent, self.handler, self.tool,
             self.params, self.output_schema, [id(one) for one in self.context],
@@ -155,7 +151,7 @@ class Task:
         agent: Agent | None,
         inputs: Mapping[str, Json],
     ) -> Task:
-        """A copy with its texts filled: what was checked of this one is not checked again."""
+        """A copy with filled texts, without checking it again."""
         made = object.__new__(Task)
         for read, write in _SLOTS:
             write(made, read(self))
@@ -186,17 +182,15 @@ Handler: TypeAlias = Callable[[Task, Sequence[TaskOutput]], Json]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """Tasks that are done again until something holds of the last one's output."""
+    """Tasks that repeat until a condition holds for the last output."""
 
     tasks: Sequence[Task]
     until: Json | Callable[[TaskOutput], bool] = None
-    """A condition over `output`, `data` and `iteration`, as data or as a line of text; or a
-    function.
-    """
+    """A condition over `output`, `data` and `iteration`, as data or text; or a function."""
     max_iterations: int = field(default=MAX_ITERATIONS, kw_only=True)
     on_max: OnMax = field(default="return_last", kw_only=True)
     feedback: bool = field(default=True, kw_only=True)
-    """From the second round on its first task hears what the round before came to."""
+    """From the second round on, the first task gets the output of the round before."""
     name: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -205,21 +199,21 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapReduce:
-    """A task for each of some items, and one that puts together what they gave."""
+    """A task for each item, and one that reduces their outputs."""
 
     items: str | Sequence[Json] | Task
-    """The items, the name of the input that has them, or the task that makes the list."""
+    """The items, the name of the input with the items, or the task that makes the list."""
     task: Task
     reduce: Task | None = None
     item: str = field(default="item", kw_only=True)
     """The name of the item in the text of the task."""
     chunk_size: int | None = field(default=None, kw_only=True)
-    """So many outputs are put together at a time, level by level; None: all at once."""
+    """The number of outputs that are reduced together, level by level; None: all at once."""
     target_tokens: int | None = field(default=None, kw_only=True)
-    """As many outputs at a time as have so many tokens together, and never less than two."""
+    """Reduce as many outputs together as have this number of tokens, but at least two."""
     max_levels: int = field(default=MAX_LEVELS, kw_only=True)
     path: str | None = field(default=None, kw_only=True)
-    """Of items that a task makes: where in its data the list is; None: the data is the list."""
+    """If a task makes the items: the path of the list in its data; None: the data is the list."""
     on_empty: OnEmpty = field(default="warn", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -234,16 +228,16 @@ class MapReduce:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Manager(Agent):
-    """An agent that has others do the tasks."""
+    """An agent that delegates the tasks to other agents."""
 
     role: str = MANAGER_ROLE
     max_delegations: int | None = field(default=None, kw_only=True)
-    """How often it may delegate in all."""
+    """The maximum number of delegations."""
     max_per_worker: int | None = field(default=None, kw_only=True)
     workers: Sequence[str] = field(default=(), kw_only=True)
-    """Roles that it may delegate to, as they are written; none: all."""
+    """The roles that it may delegate to, as written; empty: all."""
     required: Sequence[str] = field(default=(), kw_only=True)
-    """Roles without whose work it is not done."""
+    """The roles that must have done work."""
 
     def __post_init__(self) -> None:
         Agent.__post_init__(self)
@@ -253,7 +247,7 @@ class Manager(Agent):
 
 @dataclass(frozen=True, slots=True)
 class EnsembleSpec:
-    """All that an author says of an ensemble."""
+    """An ensemble as its author defined it."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -267,7 +261,7 @@ class EnsembleSpec:
     provider: str | Provider | None = None
     model: str | None = None
     ids: Mapping[int, str] = field(default_factory=dict)
-    """By the identity of a task: what it is called in paths and messages."""
+    """By identity of a task: its id in paths and messages."""
 
     @property
     def strategy(self) -> Strategy:
@@ -276,7 +270,7 @@ class EnsembleSpec:
         return "parallel" if any(self.needs(task) for task in self.tasks) else "sequential"
 
     def needs(self, task: Task) -> Sequence[Task]:
-        """What has to be done before it: its context, and whoever makes the items of its map."""
+        """The tasks that must be done before it: its context, and the source of its map items."""
         sources = [one.source for one in self.maps if one.task is task and one.source is not None]
         return (*task.context, *sources) if sources else task.context
 
@@ -284,7 +278,7 @@ class EnsembleSpec:
         return self.ids[id(task)]
 
 
-# ── what does not fit at all ─────────────────────────────────────────────
+# ── type checks ──────────────────────────────────────────────────────────
 
 
 def _fix(record: object, name: str, value: object) -> None:
@@ -308,7 +302,7 @@ def _tasks(value: object, what: str) -> tuple[Task, ...]:
 
 
 def to_limits(value: object, **unless_said: int) -> Limits:
-    """Limits, also of a map; InputError if it names one that there is not."""
+    """Make limits of a map; raises InputError for an unknown name."""
     if isinstance(value, Limits):
         return value
     if isinstance(value, Mapping):
@@ -326,7 +320,7 @@ def _require_text(value: object, what: str) -> None:
 
 
 def require_type(value: object, kind: type, what: str, *, optional: bool = False) -> None:
-    """InputError if it is of another type; `optional`: None is fine."""
+    """Raise InputError if the value has another type; `optional`: None is allowed."""
     if isinstance(value, kind) or (optional and value is None):
         return
     noun, fix = _TOLD[kind.__name__]
@@ -341,11 +335,11 @@ _TOLD: Final = {
     "Manager": ("a Manager", "pass Manager(role)"),
     "Task": ("a Task", "pass the Task itself"),
 }
-"""What is expected, in words, and what to do."""
+"""The expected type in words, and the fix."""
 
 
-# ── whoever is not named ─────────────────────────────────────────────────
+# ── defaults ─────────────────────────────────────────────────────────────
 
 PLAIN_AGENT: Final = Agent("a careful assistant", "do the task well")
-"""Whoever does a task for which nobody is named."""
+"""The agent of a task that names none."""
 PLAIN_MANAGER: Final = Manager(MANAGER_ROLE, "have the tasks done well by those who can do them")

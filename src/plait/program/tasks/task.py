@@ -1,8 +1,7 @@
-"""One task of an ensemble as a step: a model is asked, a function of its author or a tool is
-called.
+"""One task of an ensemble as a step: a model, a Python function or a tool.
 
-Its value is `{raw, data, usage, duration, …}`, masked; the next task is given that, and so is a
-resumed run.  Whatever an author's function raises ends the task and not the run.
+The value is `{raw, data, usage, duration, …}`, masked. Later tasks and resumed runs get this value.
+An exception in a function of the author fails the task, not the run.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 UNUSED: Final = TokenUsage(calls=0)
 TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")
-"""What parameters of a tool know of their own task: `${task.description}`."""
+"""The fields of `task` in tool parameters: `${task.description}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class TaskStep:
     name: str
     id: str
     task: Task
-    """Its texts are filled."""
+    """With filled texts."""
     context: tuple[TaskOutput, ...]
     fingerprint: str
     conversation: AgentStep | None = None
@@ -121,25 +120,25 @@ class TaskStep:
             "context": outputs,
             "task": self._facts(),
         }
-        # Strict: a tool is not called with something else than its author meant.
+        # Strict: a tool must not be called with something that its author did not mean.
         return require_mapping(tool, fill_params(ctx, tool, self.params, Scope(names), strict=True))
 
     def _facts(self) -> dict[str, Json]:
         return {name: getattr(self.task, name) for name in TASK_FACTS}
 
     def params_in_reach(self, ctx: StepContext) -> str:
-        """The parameters of a tool; as they are written, where they need what only a run knows."""
+        """The parameters of a tool; unfilled if they need something that only a run knows."""
         if self.params is None:
             return ""
         if not any("context" in leaf.source.text for leaf in self.params.leaves()):
-            with suppress(MissingNamesError):  # a field of an item that nobody has made yet
+            with suppress(MissingNamesError):  # a field of an item that does not exist yet
                 return f" {json_text(dict(self._params(str(self.task.tool), ctx)))}"
         return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan(Plan):
-    """Shows what a task would do, and hands on a placeholder for what it would give."""
+    """Shows what a task would do, and returns a text that stands for its output."""
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         step: TaskStep = self.data
@@ -167,7 +166,7 @@ def task_step(
     model: str | None = None,
     kind: str | None = None,
 ) -> TaskStep:
-    """The step of a task whose texts are filled."""
+    """Make the step of a task with filled texts."""
     essence: Json = [
         task.description,
         task.expected_output,
@@ -235,7 +234,7 @@ def task_provider(agent: Agent, default: str | Provider | None) -> str | Provide
 
 
 def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) -> Json:
-    """What tells one agent from another, in a fingerprint."""
+    """What a fingerprint says about an agent."""
     return [
         system_text(agent),
         provider_fingerprint(task_provider(agent, provider)),
@@ -246,14 +245,12 @@ def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) 
 
 
 def _own(task: Task, context: Sequence[TaskOutput]) -> tuple[Task, tuple[TaskOutput, ...]]:
-    """For a function of the author's: whatever it changes, others are given what they would have
-    been.
-    """
+    """Copies for a function of the author, so that it cannot change the values of other tasks."""
     outputs = tuple(replace(one, data=copy_shared(one.data)) for one in context)
     return replace(task, inputs=copy_shared(dict(task.inputs))), outputs
 
 
-# ── what a task gave ─────────────────────────────────────────────────────
+# ── outputs ──────────────────────────────────────────────────────────────
 
 
 def _output_record(value: Json) -> dict[str, Json]:
@@ -262,7 +259,7 @@ def _output_record(value: Json) -> dict[str, Json]:
 
 
 def make_task_output(id: str, task: Task, outcome: Outcome) -> TaskOutput:
-    """What came of a task, for those that have it in their context, and for people."""
+    """The output of a task, for dependent tasks and for people."""
     plain = TaskOutput(id, task.name or id, task.description, task.expected_output, "")
     match outcome:
         case Succeeded():
@@ -287,7 +284,7 @@ def make_task_output(id: str, task: Task, outcome: Outcome) -> TaskOutput:
 
 
 def task_record(outcome: Outcome) -> dict[str, Json]:
-    """The value of a task; of one that a hook swallowed, what there was."""
+    """The value of a task; if a hook ignored its failure, the partial value."""
     value = outcome.value if isinstance(outcome, Succeeded) else None
     if not isinstance(value, Mapping):
         return {"raw": "", "data": None, "usage": UNUSED.record(), "duration": 0.0}

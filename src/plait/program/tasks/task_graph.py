@@ -1,14 +1,14 @@
-"""An ensemble as a program: tasks that are performed when those in their context are done.
+"""The program of an ensemble: perform tasks when those in their context are done.
 
     tasks/task:research                  a task
     tasks/loop:refine/round:2/task:edit  a task in a loop
-    tasks/map:summary/item:3             a task of a map, and `reduce:1.2` what puts them together
-    tasks/manager                        a manager; below its calls the work of others
+    tasks/map:summary/item:3             a task of a map; `reduce:1.2` reduces the outputs
+    tasks/manager                        a manager; the work of others is below its calls
 
-A unit is a task, a loop or a map.  One strategy does all: a unit begins when those that it needs
-are done; `sequential` does them one at a time in the order of the list, `parallel` several at a
-time. What a task gave is its recorded value, so a resumed run knows every output that was there,
-and does again only what depends on something new.
+A unit is a task, a loop or a map. It starts when the units that it needs are done: with
+`sequential` one at a time in list order, with `parallel` several at a time. The output of a task is
+its recorded value, so a resumed run knows all outputs and repeats only what depends on something
+new.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Until: TypeAlias = Callable[[TaskOutput], bool]
 
 @dataclass(frozen=True, slots=True)
 class EnsembleProgram(Composite):
-    """The program of an ensemble, with what it was given."""
+    """An ensemble with its inputs."""
 
     cast: EnsembleSpec
     texts: TaskTemplates = field(repr=False)
@@ -85,12 +85,12 @@ class EnsembleProgram(Composite):
         return None
 
     def run(self, ctx: StepContext) -> Json:
-        """`{output, tasks, usage}`: what the last task gave, and what each did.
+        """Return `{output, tasks, usage}`: the output of the last task, and the record of each.
 
-        A StepError has the same in its output, as far as it came.
+        A StepError has the same in its output, as far as the run came.
         """
         run = ctx.run
-        # Whoever calls it as a tool does not know which of its inputs nobody may see.
+        # The caller of a subflow does not know which of its inputs are secret.
         run.secrets.add(
             value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret)
         )
@@ -110,13 +110,13 @@ def compile_ensemble(
     hooks: tuple[Hook, ...] = (),
     providers: Mapping[int, Provider] | None = None,
 ) -> EnsembleProgram:
-    """Fill all texts; PromptTemplateError with everything that is missing."""
+    """Fill all texts; raises PromptTemplateError with everything that is missing."""
     return EnsembleProgram(cast, texts, texts.fill_all(inputs, providers), limits, hooks)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph(Composite):
-    """All units of an ensemble, as one step."""
+    """All units of an ensemble as one step."""
 
     program: EnsembleProgram
     name: str = TASKS
@@ -143,9 +143,7 @@ class TaskGraph(Composite):
 
 
 def _require_known_units(names: set[str], ctx: StepContext) -> None:
-    """What was done is still there: a task with another name is another task, and would be done
-    again.
-    """
+    """Raise an error if a completed unit no longer exists: under another name it would run again."""
     done = [
         known
         for known in ctx.run.journal.steps_in(ctx.path)
@@ -229,11 +227,11 @@ class _Managed:
         return {one.id: one for one in self._step().outputs(outcome)}
 
 
-# ── the play ─────────────────────────────────────────────────────────────
+# ── running the units ────────────────────────────────────────────────────
 
 
 class _Play:
-    """One performance: what is done, what has failed, what can begin."""
+    """One run of the units: which are done, which have failed, which can start."""
 
     def __init__(self, program: EnsembleProgram, ctx: StepContext) -> None:
         self.cast = program.cast
@@ -250,9 +248,9 @@ class _Play:
             frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed
         ]
         self._state: dict[int, str] = {}
-        """By the order of a unit: begun, done, failed, skipped."""
+        """By order of a unit: begun, done, failed, skipped."""
         self._behind: dict[int, StepContext] = {}
-        """By the order of a unit that has ended: the turn of what needs it."""
+        """By order of an ended unit: the context of the units that need it."""
         self._changed = threading.Condition()
         self._is_broken = False
 
@@ -273,11 +271,11 @@ class _Play:
         return value
 
     def _unit_dependencies(self, order: int) -> list[Task]:
-        """Of other units."""
+        """The tasks of other units that a unit needs."""
         needs = [one for task in self.units[order].tasks for one in self.cast.needs(task)]
         return [one for one in needs if self._of_task[id(one)] != order]
 
-    # ── which can begin ──────────────────────────────────────────────────
+    # ── which unit can start ─────────────────────────────────────────────
 
     def _ready(self) -> Iterator[WorkItem]:
         while True:
@@ -294,7 +292,7 @@ class _Play:
             yield WorkItem(order, str(order), None)
 
     def _next(self) -> int | None:
-        """The first unit all of whose needs are done."""
+        """The first unit whose needs are all done."""
         if self.turn.run.stop.is_set() or self._is_broken:
             return None
         if self.failures and self.cast.on_error == "fail_fast":
@@ -310,9 +308,7 @@ class _Play:
         return not self._is_broken and "begun" in self._state.values()
 
     def _skip_hopeless(self) -> None:
-        """Units that need what was skipped, or failed without being the end: they will never
-        begin.
-        """
+        """Skip units that need a skipped or failed one: they can never start."""
         while (found := next(self._hopeless(), None)) is not None:
             order, why = found
             self._state[order] = "skipped"
@@ -328,7 +324,7 @@ class _Play:
                     yield order, why_skipped(self.cast.task_id(task), ended)
 
     def _block_reason(self, task: Task) -> str | None:
-        """How a task ended that others need in vain."""
+        """How a task ended that blocks others; None: it does not block."""
         state = self._state.get(self._of_task[id(task)])
         output = self.outputs.get(self.cast.task_id(task))
         if state == "skipped" or (
@@ -340,7 +336,7 @@ class _Play:
     def _unit_id(self, order: int) -> str:
         return self.cast.task_id(self.units[order].tasks[-1])
 
-    # ── doing ────────────────────────────────────────────────────────────
+    # ── performing ───────────────────────────────────────────────────────
 
     def _perform(self, work: WorkItem) -> Outcome:
         order = work.order
@@ -350,9 +346,9 @@ class _Play:
         try:
             outcome, behind = turn.perform_next(self.units[order].step(dict(self.outputs)), order)
         except BaseException as error:
-            if isinstance(error, LimitExceeded):  # for whoever reads what there was until then
+            if isinstance(error, LimitExceeded):  # keep the partial outputs
                 self.outputs |= self.units[order].outputs(Failed(error.failure))
-            with self._changed:  # whoever waits for this one waits in vain
+            with self._changed:  # wake the thread that waits for this unit
                 self._is_broken = True
                 self._changed.notify_all()
             raise
@@ -368,10 +364,10 @@ class _Play:
             self._state[work.order] = _STATES[type(outcome)]
             self._changed.notify_all()
 
-    # ── how it ended ─────────────────────────────────────────────────────
+    # ── result ───────────────────────────────────────────────────────────
 
     def _value(self) -> dict[str, Json]:
-        """What there is, in the order of the tasks; of a manager in that of its delegations."""
+        """The value so far, in task order; with a manager in the order of its delegations."""
         ids = [self.cast.task_id(task) for task in self.cast.tasks]
         places = {one: place for place, one in enumerate(ids)}
         ordered = sorted(self.outputs.values(), key=lambda one: places.get(one.id, len(places)))
@@ -401,7 +397,7 @@ _STATES: Final[dict[type, str]] = {Succeeded: "done", Failed: "failed", Skipped:
 
 
 def _public(output: TaskOutput) -> dict[str, Json]:
-    """What a run says of a task, to those who read its value."""
+    """The record of a task in the value of the run."""
     return {
         "name": output.name,
         **({"description": output.description} if output.id.startswith(DELEGATION) else {}),
@@ -417,11 +413,13 @@ def _public(output: TaskOutput) -> dict[str, Json]:
     }
 
 
-# ── who is asked ─────────────────────────────────────────────────────────
+# ── model providers ──────────────────────────────────────────────────────
 
 
 def _require_providers(cast: EnsembleSpec, ctx: StepContext) -> None:
-    """Whoever is to be asked is there: all that are not, before the first task."""
+    """Raise InputError before the first task if a model provider is missing. Names all missing
+    ones.
+    """
     models = ctx.run.services.get(Models)
     problems: dict[str, Problem] = {}
     for called, provider in model_users(cast):
@@ -440,7 +438,7 @@ def _require_providers(cast: EnsembleSpec, ctx: StepContext) -> None:
 
 
 def model_users(cast: EnsembleSpec) -> Iterator[tuple[str, Json]]:
-    """Who needs a model, and the provider that was named for it."""
+    """Yield what needs a model, and the provider that it names."""
     for task in cast.tasks:
         if task.is_done_by_model:
             yield (

@@ -1,8 +1,8 @@
-"""The texts of an ensemble: filled all at once before anything runs, and put together for models.
+"""The texts of an ensemble: fill all templates before the run, and build prompts.
 
-What is missing is gathered over every task, loop, map and agent, so that one error names all of it.
-A prompt is the system text of an agent, and below it what came before, the task, what is expected
-and the form of the answer.  Outputs are put there as they are: nothing in them is a template.
+One error names everything that is missing in any task, loop, map or agent. A prompt consists of the
+system text of an agent, the outputs of the context, the task, the expected output and the format of
+the answer. Outputs are inserted as they are: they are not templates.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from plait.agents.messages import Provider
 
 LONGEST_SHOWN: Final = 100
-"""Characters of a template that a message shows."""
+"""The maximum length of a template in messages."""
 TASK_TEXTS: Final = ("description", "expected_output")
 AGENT_TEXTS: Final = ("role", "goal", "background")
 
 Place: TypeAlias = tuple[int, str]
-"""The identity of a task or an agent, and one of its fields."""
+"""The identity of a task or agent, and one of its fields."""
 Filler: TypeAlias = Callable[[Mapping[str, Json]], str]
 _Missing: TypeAlias = tuple[list[str], str, Span | None]
-"""Names, the text that asks for them, and where it stands in a file."""
+"""The variables, the text that uses them, and its position in a file."""
 
 
 # ── filling ──────────────────────────────────────────────────────────────
@@ -49,14 +49,12 @@ _Missing: TypeAlias = tuple[list[str], str, Span | None]
 
 @dataclass(frozen=True, slots=True)
 class FilledTasks:
-    """The tasks of an ensemble with their texts filled; those that their authors wrote stay as they
-    are.
-    """
+    """Copies of the tasks of an ensemble with filled texts."""
 
     tasks: Mapping[int, Task]
-    """By the identity of the task."""
+    """By identity of the task."""
     items: Mapping[int, tuple[Task, ...]]
-    """By the identity of a map's task: one for each item, unless another task makes the items."""
+    """By identity of the task of a map: one task per item, unless another task makes the items."""
     agents: Mapping[int, Agent]
     inputs: Mapping[str, Json]
 
@@ -65,10 +63,10 @@ class FilledTasks:
 
 
 class TaskTemplates:
-    """The templates of an ensemble, read once and filled as often as it runs."""
+    """The templates of an ensemble, compiled once and filled at every run."""
 
     def __init__(self, cast: EnsembleSpec, written: Mapping[Place, Template] | None = None) -> None:
-        """`written`: those that were read from a file, whose problems point into it."""
+        """`written`: templates read from a file, so that problems point into it."""
         self._cast = cast
         self._maps = {id(one.task): one for one in cast.maps}
         self._agents = list({id(one): one for one in _agents(cast)}.values())
@@ -92,20 +90,20 @@ class TaskTemplates:
         self._asking = {
             key: found for key, one in self._params.items() if (found := required_placeholders(one))
         }
-        """Holes in parameters of tools that inputs or items have to answer."""
+        """Placeholders in tool parameters that need an input or an item."""
         self._is_plain = not (self._asking or cast.maps)
 
     def params(self, task: Task) -> Template | None:
-        """The parameters of a tool: templates of the profile `graph`."""
+        """The parameters of a tool: a template of the profile `graph`."""
         return self._params.get(id(task))
 
     def fill_all(
         self, inputs: Mapping[str, Json], providers: Mapping[int, Provider] | None = None
     ) -> FilledTasks:
-        """PromptTemplateError with every variable that is missing anywhere, in order of appearance.
+        """Fill all texts; raises PromptTemplateError with every missing variable, in order of
+        appearance.
 
-        `providers`: by the identity of an agent, who answers if its author gave a function or a
-        list.
+        `providers`: by identity of an agent whose author gave a function or a list.
         """
         asked = providers or {}
         try:
@@ -134,7 +132,7 @@ class TaskTemplates:
     def fill_items(
         self, one: MapReduce, filled: FilledTasks, items: Sequence[Json]
     ) -> tuple[Task, ...]:
-        """The task of a map for each of the items that another task has made."""
+        """The task of a map for each of the items that another task made."""
         task = one.task
         texts = [self._fillers.get((id(task), name)) for name in TASK_TEXTS]
         agent = None if task.agent is None else filled.agents[id(task.agent)]
@@ -158,9 +156,7 @@ class TaskTemplates:
         return tuple(made)
 
     def any_item(self, one: MapReduce, filled: FilledTasks) -> Task:
-        """The task of a map whose items nobody knows yet: what asks for an item stays as it is
-        written.
-        """
+        """The task of a map with unknown items: placeholders of the item stay unfilled."""
         task = one.task
         texts = [
             template for name in TASK_TEXTS if (template := self._templates.get((id(task), name)))
@@ -176,7 +172,7 @@ class TaskTemplates:
         )
 
     def variables(self) -> tuple[str, ...]:
-        """Every variable that has to be given, in order of appearance."""
+        """Every variable that must be given, in order of appearance."""
         found: dict[str, None] = {}
         for owner, field, own in self._spots():
             if field == "items":
@@ -214,10 +210,10 @@ class TaskTemplates:
         }
         return replace(agent, provider=providers.get(id(agent), agent.provider), **texts)
 
-    # ── what is missing ──────────────────────────────────────────────────
+    # ── missing variables ────────────────────────────────────────────────
 
     def _spots(self) -> Iterator[tuple[Task | Agent | MapReduce, str, str | None]]:
-        """Every text in order of appearance; of a map's task with the name of the item."""
+        """Yield every text in order of appearance; for the task of a map with the name of the item."""
         seen: set[int] = set()
         for task in self._cast.tasks:
             one = self._maps.get(id(task))
@@ -242,7 +238,7 @@ class TaskTemplates:
             )
 
     def missing(self, inputs: Mapping[str, Json]) -> PromptTemplateError | None:
-        """Everything that is missing anywhere; None if nothing is."""
+        """The error with everything that is missing; None if nothing is."""
         problems: list[Problem] = []
         missing: dict[str, None] = {}
         template = ""
@@ -268,7 +264,7 @@ class TaskTemplates:
         item: str | None,
         inputs: Mapping[str, Json],
     ) -> Iterator[_Missing]:
-        """What is missing in one text, or in each of the parameters of a tool."""
+        """Yield what is missing in one text, or in each parameter of a tool."""
         if isinstance(owner, MapReduce):
             name = str(owner.items)
             if name not in inputs:
@@ -289,9 +285,7 @@ class TaskTemplates:
     def _items_known(
         self, owner: Task | Agent, item: str | None, inputs: Mapping[str, Json]
     ) -> list[dict[str, Json]]:
-        """What the items of a map's task are called and hold, as far as that is known before it
-        runs.
-        """
+        """The variables of each item of a map, if they are known before the run."""
         one = self._maps.get(id(owner))
         if item is None or one is None or one.source is not None:
             return []
@@ -327,9 +321,7 @@ def _fill_task(
 
 
 def _filler(template: Template) -> Filler:
-    """What fills a text: its pieces are joined, which needs no function of its own to be fast at
-    once.
-    """
+    """A function that fills a text by joining its pieces: fast without compiling."""
     parts = template.leaf.program.parts
     if template.counted or not all(isinstance(part, Text | PromptPlaceholder) for part in parts):
         return template.render
@@ -345,15 +337,15 @@ def _filler(template: Template) -> Filler:
                 value = values[name]
                 pieces[at] = value if value.__class__ is str else text(value)
         except KeyError:
-            return str(template.render(values))  # which says everything that is missing
+            return str(template.render(values))  # raises an error with everything that is missing
         return "".join(pieces)
 
     return fill
 
 
 def _log_texts(templates: Iterable[Template], count: int) -> None:
-    """Tell the log how long each text is and how much is filled in, if somebody listens to it."""
-    logging = sys.modules.get("logging")  # nobody listens who has not loaded it
+    """Log the length of each text at debug level."""
+    logging = sys.modules.get("logging")  # without this module there is no listener
     if logging is None or not (log := logging.getLogger("plait.template")).isEnabledFor(
         logging.DEBUG
     ):
@@ -389,7 +381,7 @@ def _place(leaf: Leaf, placeholder: Placeholder) -> Span | None:
 
 
 def required_placeholders(template: Template) -> list[tuple[Leaf, Placeholder]]:
-    """The holes that somebody has to answer before a task of the context has run."""
+    """The placeholders that need a value before a task of the context has run."""
     return [
         (leaf, part)
         for leaf in template.leaves()
@@ -421,7 +413,7 @@ def _missing_params(
     knowing = [{**given, **names, "inputs": {**inputs, **names}} for names in each] or [given]
     for leaf, hole in asking:
         if not each and is_item_name(placeholder_input(hole), item):
-            continue  # nobody knows the items yet
+            continue  # the items are unknown
         if any(_lacks(hole, names) for names in knowing):
             yield [_input_path(hole)], leaf.source.text, _place(leaf, hole)
 
@@ -440,7 +432,7 @@ def _paths(placeholder: Placeholder) -> list[Path]:
 
 
 def _input_path(placeholder: Placeholder) -> str:
-    """What of the inputs a hole asks for: `topic`, `plan.points`."""
+    """The path in the inputs that a placeholder uses: `topic`, `plan.points`."""
     if isinstance(placeholder, InputPlaceholder):
         return placeholder.key
     path = _paths(placeholder)[0]
@@ -450,7 +442,7 @@ def _input_path(placeholder: Placeholder) -> str:
 
 
 def placeholder_input(placeholder: Placeholder) -> str:
-    """The name of the input."""
+    """The input that a placeholder uses."""
     if isinstance(placeholder, InputPlaceholder):
         return placeholder.key
     path = _paths(placeholder)[0]
@@ -476,7 +468,7 @@ def _fix(
     *,
     is_in_file: bool,
 ) -> str | None:
-    """What to give: inputs, and of items that have no such field which ones those are."""
+    """The fix: which inputs to give, and which items lack a field."""
     of_items = [name for name in names if each and is_item_name(name.partition(".")[0], item)]
     of_inputs = [name for name in names if name not in of_items]
     guesses = [guess for name in of_inputs if (guess := closest_name(name, inputs)) is not None]
@@ -489,7 +481,7 @@ def _fix(
 
 
 def _item_without(name: str, each: Sequence[Mapping[str, Json]], item: str | None) -> str:
-    """The first of the items that have no such field, by its place among all."""
+    """The first item without the field, by its index."""
     at = next(
         at
         for at, names in enumerate(each)
@@ -514,7 +506,7 @@ def map_items(one: MapReduce, inputs: Mapping[str, Json]) -> list[Json]:
 
 
 def items_from_output(one: MapReduce, output: TaskOutput) -> list[Json]:
-    """The list that a task has made; InputError if it made none."""
+    """The list that a task made; raises InputError if there is none."""
     found = output.data
     if one.path is not None:
         path = parse_path(one.path)
@@ -530,7 +522,7 @@ def items_from_output(one: MapReduce, output: TaskOutput) -> list[Json]:
 
 
 def item_names(name: str, items: Sequence[Json]) -> Iterator[dict[str, Json]]:
-    """What the text of the task knows for each item: `{item}`, `{item_field}`, `{item_index}`, …"""
+    """Yield the variables of each item: `{item}`, `{item_field}`, `{item_index}`, …"""
     for index, item in enumerate(items):
         fields = (
             {f"{name}_{key}": value for key, value in item.items()}
@@ -569,7 +561,7 @@ def system_text(agent: Agent) -> str:
 def task_prompt(
     task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Json] | None = None
 ) -> str:
-    """What came before, then the task: whoever reads it ends with what is to be done."""
+    """Build the prompt: the context first, so that it ends with the task."""
     parts = [f"## Output of {_output_label(one)}\n\n{one.raw}" for one in context]
     if task.feedback is not None:
         parts.append(f"## Outcome of the round before\n\n{task.feedback}")

@@ -1,4 +1,4 @@
-"""What the tasks, loops and maps of an ensemble have in common."""
+"""The common parts of tasks, loops and maps of an ensemble."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 
 Outputs: TypeAlias = dict[str, TaskOutput]
-"""By id, in the order in which they were there."""
+"""By id, in the order in which they were made."""
 
 
 class Unit(Protocol):
-    """What begins and ends as one."""
+    """A task, a loop or a map: it starts and ends as one step."""
 
     @property
     def tasks(self) -> Sequence[Task]:
-        """Those that it does, its last one last."""
+        """Its tasks; the last one gives its output."""
 
     def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        """The step that does it, with the outputs that it needs."""
+        """Make its step with the outputs that it needs."""
 
     def outputs(self, outcome: Outcome) -> Outputs:
-        """What came of its tasks."""
+        """The outputs of its tasks."""
 
 
 def make_task_step(
@@ -75,9 +75,9 @@ def make_task_step(
 def perform_tasks(
     ctx: StepContext, steps: Sequence[TaskStep], cast: EnsembleSpec
 ) -> tuple[list[Outcome], StepContext]:
-    """Perform tasks that need nothing of each other.
+    """Perform independent tasks.
 
-    Under `fail_fast` none starts after one that failed: there are as many outcomes as were started.
+    With `fail_fast` no task starts after a failure, so there may be fewer outcomes than steps.
     """
     is_strict = cast.on_error == "fail_fast"
     return ctx.perform_many(
@@ -88,16 +88,14 @@ def perform_tasks(
 
 
 def task_record_or_skip(outcome: Outcome) -> dict[str, Json]:
-    """What is recorded of a task in a loop or a map; one that was skipped gave nothing, and says
-    so.
-    """
+    """The record of a task in a loop or map; a skipped task has a status instead of an output."""
     if isinstance(outcome, Skipped):
         return {"status": "skipped", "why": outcome.why, "usage": TokenUsage(calls=0).record()}
     return task_record(outcome)
 
 
 def skip_if_needed_skipped(needed: Iterable[TaskOutput]) -> Outcome | None:
-    """How a task ends that needs one which was skipped."""
+    """Skip a task if one that it needs was skipped."""
     return next((needs_skipped(one.id) for one in needed if one.status == "skipped"), None)
 
 
@@ -112,7 +110,7 @@ def why_skipped(id: str, ended: str) -> str:
 def outputs_from_record(
     program: EnsembleProgram, tasks: Sequence[Task], outcome: Outcome
 ) -> Outputs:
-    """The outputs of several tasks, as a loop or a map has recorded them."""
+    """The outputs of several tasks from the record of a loop or map."""
     match outcome:
         case Succeeded(dict() as value) | Failed(Failure(output=dict() as value)):
             values = value.get("tasks") or {}
@@ -138,7 +136,7 @@ def outputs_from_record(
 
 
 def with_task_outputs(failure: Failure, last: Mapping[str, Json]) -> Failure:
-    """A failure inside a loop or a map, with what its tasks had given."""
+    """Add the outputs of the tasks to a failure inside a loop or map."""
     own = failure.output.get("tasks") if isinstance(failure.output, Mapping) else None
     tasks = {**(last.get("tasks") or {}), **(own or {})}
     usage = failure.output.get("usage") if isinstance(failure.output, Mapping) else None
@@ -151,7 +149,7 @@ def last_value(value: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _outcome(value: Mapping[str, Json]) -> Outcome:
-    """What `told` has told, as an outcome."""
+    """The outcome of a record from `task_record_or_skip`."""
     return (
         Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Succeeded(value)
     )
@@ -161,4 +159,4 @@ _ENDED: Final = {"failed": "failed", "skipped": "was skipped"}
 
 
 TASKS: Final = "tasks"
-"""The part of a run in which the tasks are."""
+"""The phase that contains the tasks."""

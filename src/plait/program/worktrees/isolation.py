@@ -101,7 +101,7 @@ class Isolation:
         )
 
 
-# ── what is waited for ───────────────────────────────────────────────────
+# ── the merge queue ──────────────────────────────────────────────────────
 
 
 class MergeQueue:
@@ -160,7 +160,7 @@ class MergeQueue:
             self._changed.notify_all()
 
 
-# ── the places of one map ────────────────────────────────────────────────
+# ── the worktrees of one map ─────────────────────────────────────────────
 
 
 class ItemWorktrees:
@@ -293,7 +293,7 @@ class ItemWorktrees:
             return self._workspaces.tip(BRANCHES + self.branch) or self.site.commit
         return self.site.commit
 
-    # ── its end ──────────────────────────────────────────────────────────
+    # ── after the steps ──────────────────────────────────────────────────
 
     def _finish_item(self, each: Steps, ctx: StepContext, spot: Worktree) -> dict[str, Json]:
         if self.isolation.kind == "directory":
@@ -568,7 +568,7 @@ def _ground_step(isolation: Isolation) -> Step:
     )
 
 
-# ── small parts ──────────────────────────────────────────────────────────
+# ── helpers ──────────────────────────────────────────────────────────────
 
 
 def in_worktree(ctx: StepContext, spot: Worktree) -> StepContext:

@@ -261,7 +261,7 @@ def _stale_tree_error(branch: str, tree: WorkingTree, error: Exception, fix: str
     return StepError(Failure(f"{what}\n{fix}", "refused", exit_code=1))
 
 
-# ── small parts ──────────────────────────────────────────────────────────
+# ── helpers ──────────────────────────────────────────────────────────────
 
 
 def require_worktrees(ctx: StepContext) -> Worktrees:
