@@ -120,8 +120,8 @@ class Map(Composite):
 
     @property
     def children(self) -> Sequence[Step]:
-        around = () if self.isolation is None else self.isolation.around
-        return [self.items, MapItem(self, "*", "each item", self.steps.fingerprint), *around]
+        map_steps = () if self.isolation is None else self.isolation.map_steps
+        return [self.items, MapItem(self, "*", "each item", self.steps.fingerprint), *map_steps]
 
     def run(self, ctx: StepContext) -> Json:
         found, ctx = ctx.perform_next(self.items, 0)
@@ -131,34 +131,36 @@ class Map(Composite):
         total = _count(value)
         ctx.run.events.emit(ItemsCounted(ctx.path, total))
         parallel = self._parallel(ctx)
-        shelter = self._shelter(ctx, parallel)
-        watch = _Watch(self, ctx, total, shelter)
+        worktrees = self._open_worktrees(ctx, parallel)
+        progress = _MapProgress(self, ctx, total, worktrees)
         if "/" not in ctx.path:  # nested maps would be too many, and no view shows their counts
-            ctx.run.shared(ItemCounts)[ctx.path] = watch.counts
-        watch.look_back()
-        done = watch.remember_many()
+            ctx.run.shared(ItemCounts)[ctx.path] = progress.counts
+        progress.stop_if_failed_before()
+        done = progress.replay_many()
         work = self.items.read(value, ctx, without=done) if total else iter(())
         backend: Backend = ctx.run.backend
-        if shelter is not None:
-            parallel = shelter.threads(parallel, total)
+        if worktrees is not None:
+            parallel = worktrees.threads(parallel, total)
         # Worktrees exist only on this machine, so their items run here.
         backend.run(
-            watch.while_wanted(work),
-            watch.perform,
-            watch.finish_item,
+            progress.wanted_items(work),
+            progress.perform,
+            progress.finish_item,
             parallel=parallel,
-            map_run=watch if shelter is None else None,
+            map_run=progress if worktrees is None else None,
         )
         ctx.run.stop.require_unset()
-        watch.require_enough_successes()
-        if self.expects_all and watch.failed and not watch.shows_all:
-            what = f"{watch.failed} of {total} items failed"
-            raise StepError(Failure(what, path=ctx.path, output=watch.counts()))
+        progress.require_not_stopped()
+        if self.expects_all and progress.failed and not progress.shows_all:
+            what = f"{progress.failed} of {total} items failed"
+            raise StepError(Failure(what, path=ctx.path, output=progress.counts()))
         return (
-            watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
+            progress.counts()
+            if worktrees is None
+            else progress.counts() | worktrees.conclude(progress.failed)
         )
 
-    def _shelter(self, ctx: StepContext, parallel: int) -> ItemWorktrees | None:
+    def _open_worktrees(self, ctx: StepContext, parallel: int) -> ItemWorktrees | None:
         if self.isolation is None:
             return None
         from plait.program.worktrees.isolation import open_item_worktrees
@@ -184,9 +186,9 @@ class Map(Composite):
         rendered = self.parallel.render(scope_outside_steps(ctx))
         if isinstance(rendered, Unknown):
             return 1
-        said = text(rendered).strip()
-        if said.isdecimal() and 0 < int(said) <= MOST_PARALLEL:
-            return int(said)
+        number = text(rendered).strip()
+        if number.isdecimal() and 0 < int(number) <= MOST_PARALLEL:
+            return int(number)
         raise InputError(
             f"max_parallel is a number from 1 to {MOST_PARALLEL}",
             self.parallel.leaf.source.outer_span(0, len(self.parallel.leaf.source.text)),
@@ -208,7 +210,7 @@ class MapItem(Composite):
     title: str
     fingerprint: str
     kind: str = "item"
-    shelter: ItemWorktrees | None = None
+    worktrees: ItemWorktrees | None = None
 
     @property
     def name(self) -> str:
@@ -222,18 +224,20 @@ class MapItem(Composite):
     def children(self) -> Sequence[Step]:
         each, isolation = self.map.steps, self.map.isolation
         return (
-            each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
+            each.steps
+            if isolation is None
+            else (*each.steps, *isolation.item_steps(each.fingerprint))
         )
 
     def run(self, ctx: StepContext) -> Json:
-        if self.shelter is None:
+        if self.worktrees is None:
             return act(self.map.steps, ctx)
-        return self.shelter.run_item(self.map.steps, ctx, self.title, self.key)
+        return self.worktrees.run_item(self.map.steps, ctx, self.title, self.key)
 
 
 def remote_map_run(map_step: Map, ctx: StepContext, total: int) -> MapRun:
     """A map on a worker: it performs single items and does not count them."""
-    return _Watch(map_step, ctx, total, None)
+    return _MapProgress(map_step, ctx, total, None)
 
 
 def _short_names(scope: Scope) -> frozenset[str]:
@@ -254,14 +258,14 @@ def _aliases(scope: Scope) -> dict[str, str]:
     }
 
 
-class _Watch:
+class _MapProgress:
     """Counts the outcomes of items and decides whether more items start."""
 
     def __init__(
-        self, map_step: Map, ctx: StepContext, total: int, shelter: ItemWorktrees | None
+        self, map_step: Map, ctx: StepContext, total: int, worktrees: ItemWorktrees | None
     ) -> None:
         self.map = map_step
-        self.shelter = shelter
+        self.worktrees = worktrees
         self.ctx = ctx
         self.shows_all = ctx.run.plan is not None
         """A dry run shows every item, also those that a run would not reach."""
@@ -269,14 +273,14 @@ class _Watch:
         self._aliases = _aliases(ctx.scope)
         self.total = total
         self.successful = self.failed = self.skipped = 0
-        self.in_a_row = 0
-        self.closing = 0
+        self.failures_in_a_row = 0
+        self.successes_to_close = 0
         self.paused_until = 0.0
-        self.enough: Failure | None = None
-        self._remembered: set[int] = set()
+        self.stop_failure: Failure | None = None
+        self._replayed: set[int] = set()
         """The order of items whose outcome was replayed and is not counted yet."""
 
-    def look_back(self) -> None:
+    def stop_if_failed_before(self) -> None:
         """Start nothing if earlier run attempts already reached `max_failures`."""
         run, most = self.ctx.run, self.map.errors.max_failures
         if most is None or run.replay.is_first_run or not self.ctx.can_replay or self.shows_all:
@@ -294,14 +298,14 @@ class _Watch:
         if stay_failed >= most:
             self._stop(_too_many(stay_failed, most), TOO_MANY)
 
-    def remember_many(self) -> bytes:
+    def replay_many(self) -> bytes:
         """Return a bitmap by order: 1 for items that earlier run attempts completed, so they are
         not visited.
         """
         run = self.ctx.run
         if self.total < MANY or run.replay.is_first_run or self.shows_all:
             return b""
-        if not self.ctx.can_replay or self.shelter is not None:
+        if not self.ctx.can_replay or self.worktrees is not None:
             return b""
         if run.hooks.has("item_finished"):
             return b""  # a hook may still have to see an item
@@ -316,16 +320,16 @@ class _Watch:
         run.events.notify(ItemsReplayed(self.ctx.path, done))
         return done
 
-    def while_wanted(self, work: Iterator[WorkItem]) -> Iterator[WorkItem]:
+    def wanted_items(self, work: Iterator[WorkItem]) -> Iterator[WorkItem]:
         for item in work:
             if not self._is_wanted():
                 return
-            if self.shelter is not None:
-                line = self.shelter.line
-                if not line.enter(item.order, self.ctx.run):
+            if self.worktrees is not None:
+                queue = self.worktrees.queue
+                if not queue.enter(item.order, self.ctx.run):
                     return
                 if not self._is_wanted():  # another item failed while this one waited
-                    line.leave(item.order, ended=True)
+                    queue.leave(item.order, ended=True)
                     return
             yield item
 
@@ -333,7 +337,7 @@ class _Watch:
         """Wait until a pause is over, then say whether another item starts."""
         while (left := self._pause_left()) > 0:
             self.ctx.run.stop.pause(left)
-        return (self.enough is None or self.shows_all) and not self.ctx.run.stop.is_set()
+        return (self.stop_failure is None or self.shows_all) and not self.ctx.run.stop.is_set()
 
     def _pause_left(self) -> float:
         """Seconds, at most the time that is left: the next item then fails with a timeout."""
@@ -344,19 +348,21 @@ class _Watch:
         return rest if left is None else min(rest, left)
 
     def perform(self, work: WorkItem) -> Outcome:
-        item, turn = self.item_step(work)
-        if self.shelter is not None:
-            return self.shelter.perform(item, turn, partial(self._count, work))
-        known = turn.run.replay.find(item, turn)
+        item, ctx = self.item_step(work)
+        if self.worktrees is not None:
+            return self.worktrees.perform(item, ctx, partial(self._count, work))
+        known = ctx.run.replay.find(item, ctx)
         if known is None:
-            return perform(item, turn)
-        self._remembered.add(work.order)
+            return perform(item, ctx)
+        self._replayed.add(work.order)
         return known
 
     def item_step(self, work: WorkItem) -> tuple[MapItem, StepContext]:
         """The step of an item and its context."""
         title = self.ctx.run.secrets.mask(item_title(work.item))
-        item = MapItem(self.map, work.key, title, self.map.steps.fingerprint, shelter=self.shelter)
+        item = MapItem(
+            self.map, work.key, title, self.map.steps.fingerprint, worktrees=self.worktrees
+        )
         scope = self.ctx.scope.frame("item", phase=self._names(work))
         return item, self.ctx.child(item, scope=scope, order=work.order)
 
@@ -381,31 +387,31 @@ class _Watch:
         return names
 
     def finish_item(self, work: WorkItem, outcome: Outcome) -> None:
-        if self.shelter is None:  # else it was counted before it left the queue
+        if self.worktrees is None:  # else it was counted before it left the queue
             self._count(work, outcome)
 
     def _count(self, work: WorkItem, outcome: Outcome) -> None:
-        is_new = work.order not in self._remembered
+        is_new = work.order not in self._replayed
         match outcome:
             case Succeeded():
                 self.successful += 1
                 if is_new:
-                    self.in_a_row = 0
-                    self.closing = max(0, self.closing - 1)
+                    self.failures_in_a_row = 0
+                    self.successes_to_close = max(0, self.successes_to_close - 1)
             case Skipped():
                 self.skipped += 1
             case Failed():
                 self.failed += 1
-                self._consider(work)
+                self._check_failure(work)
                 if is_new:
-                    self.in_a_row += 1
-                    self._consider_pausing()
-        self._remembered.discard(work.order)
-        if self._too_large_a_share():
+                    self.failures_in_a_row += 1
+                    self._check_circuit()
+        self._replayed.discard(work.order)
+        if self._is_above_threshold():
             share = f"{self.failed} of {self.outcome_count} items failed"
             self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
 
-    def _consider(self, work: WorkItem) -> None:
+    def _check_failure(self, work: WorkItem) -> None:
         errors = self.map.errors
         if errors.on_item_failure == "stop":
             self._stop(
@@ -414,19 +420,21 @@ class _Watch:
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
             self._stop(_too_many(self.failed, errors.max_failures), TOO_MANY)
 
-    def _consider_pausing(self) -> None:
+    def _check_circuit(self) -> None:
         circuit = self.map.errors.circuit
-        if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
+        if circuit is not None and self.failures_in_a_row >= (
+            1 if self.successes_to_close else circuit.failures
+        ):
             self.paused_until = time.monotonic() + circuit.pause
-            why = _why_pause(circuit.failures, again=self.closing > 0)
-            self.closing, self.in_a_row = circuit.successes, 0
+            why = _why_pause(circuit.failures, again=self.successes_to_close > 0)
+            self.successes_to_close, self.failures_in_a_row = circuit.successes, 0
             self.ctx.run.events.note(self.ctx.path, f"{why}: no new items for {circuit.pause:g} s")
 
     @property
     def outcome_count(self) -> int:
         return self.successful + self.failed + self.skipped
 
-    def _too_large_a_share(self) -> bool:
+    def _is_above_threshold(self) -> bool:
         threshold = self.map.errors.failure_threshold
         return (
             threshold is not None
@@ -435,16 +443,16 @@ class _Watch:
         )
 
     def _stop(self, why: str, kind: str = "stopped") -> None:
-        self.enough = self.enough or Failure(
+        self.stop_failure = self.stop_failure or Failure(
             self.ctx.run.secrets.mask(why), kind, path=self.ctx.path
         )
 
-    def require_enough_successes(self) -> None:
-        if self.enough is not None:
-            self._count_remembered()
-            raise StepError(replace(self.enough, output=self.counts()))
+    def require_not_stopped(self) -> None:
+        if self.stop_failure is not None:
+            self._count_recorded()
+            raise StepError(replace(self.stop_failure, output=self.counts()))
 
-    def _count_remembered(self) -> None:
+    def _count_recorded(self) -> None:
         """Count the recorded outcomes of items that this run attempt did not reach."""
         run = self.ctx.run
         if run.replay.is_first_run:

@@ -146,11 +146,11 @@ def test_a_place_is_not_removed_with_a_repository_that_others_exclude(
     place = Place(tmp_path)
     exclude(place, "cache/\n")
     worktrees = GitWorktrees(start_git, str(place.repository), str(tmp_path / "run"), "r1")
-    spot = worktrees.add(0, "a", "a", worktrees.inspect("HEAD", needs_branch=True).commit)
-    (Path(spot.path) / "cache").mkdir()
-    git(Path(spot.path) / "cache", "init", "-q")
-    assert worktrees.remove(spot, merged=None) is not None
-    assert (Path(spot.path) / "cache" / ".git").is_dir()
+    worktree = worktrees.add(0, "a", "a", worktrees.inspect("HEAD", needs_branch=True).commit)
+    (Path(worktree.path) / "cache").mkdir()
+    git(Path(worktree.path) / "cache", "init", "-q")
+    assert worktrees.remove(worktree, merged=None) is not None
+    assert (Path(worktree.path) / "cache" / ".git").is_dir()
 
 
 @pytest.mark.usefixtures("_own_home")

@@ -123,21 +123,21 @@ def _try_remove(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
     if remains is None:
         return None
     if remains.cause == "aside":
-        return Leftover(left.run, remains.path, "", why=_rest_message(remains.path, remains.said))
+        return Leftover(left.run, remains.path, "", why=_rest_message(remains.path, remains.detail))
     return replace(left, why=remains.message)
 
 
 def _is_committed(worktrees: GitWorktrees, worktree: Worktree) -> bool:
     """Commit all changes; False if the worktree has something that a branch cannot hold."""
     worktrees.require_intact(worktree)
-    look = worktrees.look(worktree)
-    if look.unmerged or (not look.on_branch and not worktrees.point(worktree, look.head)):
+    status = worktrees.status(worktree)
+    if status.unmerged or (not status.on_branch and not worktrees.point(worktree, status.head)):
         return False
-    if look.files:
+    if status.files:
         worktrees.commit(
-            worktree, look.files, f"{os.path.basename(worktree.path)}: what was left behind\n"
+            worktree, status.files, f"{os.path.basename(worktree.path)}: what was left behind\n"
         )
-    return not look.repositories
+    return not status.repositories
 
 
 def _remove_branch(git: Git, worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
@@ -177,11 +177,11 @@ def _folders(
 def _folder(git: Git, worktrees: GitWorktrees, run: str, path: str, *, running: bool) -> Leftover:
     if not worktrees.is_open() or not worktrees.is_worktree(path):
         return Leftover(run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running)
-    worktree, files, why = worktrees.spot_at(path), 0, ""
+    worktree, files, why = worktrees.worktree_at(path), 0, ""
     try:
         worktrees.require_intact(worktree)
-        look = worktrees.look(worktree)
-        files = len(look.files) + len(look.repositories)
+        status = worktrees.status(worktree)
+        files = len(status.files) + len(status.repositories)
         unread = None if running else worktrees.unread(worktree)
         why = "" if unread is None else unread.message
     except (InputError, ProcessError) as error:

@@ -84,8 +84,8 @@ class GitWorktrees:
             raise self._worktree_error(
                 "the repository has no working tree: it is bare", "work in a clone of it"
             )
-        site = self._site(base)
-        if not site.commit:
+        repository = self._inspect_repository(base)
+        if not repository.commit:
             if base == "HEAD":
                 raise self._worktree_error(
                     "the repository has no commit yet", "make a first commit"
@@ -93,7 +93,7 @@ class GitWorktrees:
             raise self._worktree_error(
                 f"there is no commit '{base}' in the repository", "name another base"
             )
-        if needs_branch and not site.branch:
+        if needs_branch and not repository.branch:
             raise self._worktree_error(
                 "no branch is checked out (detached HEAD), so there is nothing to merge into",
                 "git switch BRANCH; or write isolation: {kind: worktree, merge: none}",
@@ -106,10 +106,10 @@ class GitWorktrees:
                 "a branch is called 'plait', and git has no room for branches 'plait/…' beside it",
                 "git branch -m plait NEW-NAME",
             )
-        self.open(site)
-        return site
+        self.open(repository)
+        return repository
 
-    def _site(self, base: str) -> RepositoryState:
+    def _inspect_repository(self, base: str) -> RepositoryState:
         command = ("rev-parse", "--path-format=absolute")
         root, common = (
             self._git.line(*command, option) for option in ("--show-toplevel", "--git-common-dir")
@@ -118,11 +118,11 @@ class GitWorktrees:
         commit = self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
         return RepositoryState(root, common, prefix, commit, self.project_branch())
 
-    def open(self, site: RepositoryState) -> None:
-        self._root = site.root
-        self._common = site.common
-        self._prefix = site.prefix
-        self._git = Git(self._start, site.root, site.common, self._own)
+    def open(self, repository: RepositoryState) -> None:
+        self._root = repository.root
+        self._common = repository.common
+        self._prefix = repository.prefix
+        self._git = Git(self._start, repository.root, repository.common, self._own)
 
     def project_branch(self) -> str:
         return Git(self._start, self._project).line_if_any("symbolic-ref", "--quiet", "HEAD")
@@ -133,7 +133,7 @@ class GitWorktrees:
             not self._common
             and self._git.line_if_any("rev-parse", "--is-inside-work-tree") == "true"
         ):
-            self.open(self._site("HEAD"))
+            self.open(self._inspect_repository("HEAD"))
         return bool(self._common)
 
     def _worktree_error(self, what: str, fix: str) -> InputError:
@@ -234,23 +234,23 @@ class GitWorktrees:
         is_aside = ref.startswith(f"{BRANCHES}{worktree.branch}-left-")
         if is_aside:
             worktree = replace(worktree, branch=ref.removeprefix(BRANCHES))
-        look = self.look(worktree)
-        if look.unmerged or look.repositories or not look.on_branch:
+        status = self.status(worktree)
+        if status.unmerged or status.repositories or not status.on_branch:
             raise InputError(
                 "in the worktree of reduce and merge is something that no branch can keep",
                 worktree.path,
                 "finish there what was begun, commit it or take it away; then plait retry",
                 code="no-worktrees",
             )
-        if not look.files:
+        if not status.files:
             return worktree
         if not is_aside:
             names = (f"{worktree.branch}-left-{number}" for number in itertools.count(1))
             side = next(name for name in names if not self.tip(BRANCHES + name))
-            self.move(BRANCHES + side, look.head, "")
+            self.move(BRANCHES + side, status.head, "")
             self._git.run("symbolic-ref", "HEAD", BRANCHES + side, inside=inside)
             worktree = replace(worktree, branch=side)
-        self.commit(worktree, look.files, "merged: what was left behind\n")
+        self.commit(worktree, status.files, "merged: what was left behind\n")
         return worktree
 
     @property
@@ -261,7 +261,7 @@ class GitWorktrees:
         """The gather worktree, of a branch that exists."""
         path = self._gather_path
         if os.path.lexists(path) and self.is_unfinished(path):
-            self.remove(self.spot_at(path), merged=None)
+            self.remove(self.worktree_at(path), merged=None)
         if not os.path.lexists(path):
             self._make_folder()
             new = ("--quiet", "--no-checkout", "--lock", "--reason", MAKING, path, branch)
@@ -307,7 +307,7 @@ class GitWorktrees:
             if name.endswith(".lock"):
                 os.unlink(os.path.join(folder, name))
 
-    def look(self, worktree: Worktree) -> WorktreeStatus:
+    def status(self, worktree: Worktree) -> WorktreeStatus:
         inside = self._inside(worktree.path)
         if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(worktree.path):
             # A step wrote the index, perhaps with flags that hide changed files from git.
@@ -702,7 +702,7 @@ class GitWorktrees:
         found = (os.path.join(self._folder, name) for name in sorted(os.listdir(self._folder)))
         return [path for path in found if os.path.isdir(path) and not os.path.islink(path)]
 
-    def spot_at(self, path: str) -> Worktree:
+    def worktree_at(self, path: str) -> Worktree:
         return Worktree(path, path, f"plait/{self._run}/{os.path.basename(path)}", "")
 
 

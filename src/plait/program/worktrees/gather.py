@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class GatherWorktree:
     """A worktree with the work of all items, and its target branch."""
 
-    spot: Worktree
+    worktree: Worktree
     target: str
     """A full ref."""
     since: str = ""
@@ -48,13 +48,13 @@ class GatherWorktree:
     is_awaited: bool = False
     """Some items failed, and a person may merge them by hand later."""
 
-    def names(self, workspaces: Worktrees) -> dict[str, Json]:
+    def names(self, git: Worktrees) -> dict[str, Json]:
         """The git fields of `merge.*`."""
         return {
-            "worktree": self.spot.path,
-            "source_branch": self.spot.branch,
+            "worktree": self.worktree.path,
+            "source_branch": self.worktree.branch,
             "target_branch": short(self.target),
-            **workspaces.facts(self.since or self.target, BRANCHES + self.spot.branch),
+            **git.facts(self.since or self.target, BRANCHES + self.worktree.branch),
         }
 
 
@@ -87,13 +87,13 @@ def _enter_gather_worktree(map_step: Map, value: Json, ctx: StepContext) -> Step
         and isinstance(merge.outcome, Succeeded)
     ):
         return ctx  # everything is merged and the branch is deleted
-    spot = require_worktrees(ctx).gather(source)
+    worktree = require_worktrees(ctx).gather(source)
     failed = value.get("failed") if isinstance(value, dict) else None
     since = str(facts.get("since", ""))
     run.shared(GatherState).worktree = GatherWorktree(
-        spot, str(facts["target"]), since, is_awaited=bool(failed)
+        worktree, str(facts["target"]), since, is_awaited=bool(failed)
     )
-    return in_worktree(ctx, spot)
+    return in_worktree(ctx, worktree)
 
 
 def require_target_branch(ctx: StepContext, value: Json, reduce: Step) -> None:
@@ -151,34 +151,34 @@ def close_gather_worktree(ctx: StepContext) -> None:
 
 def _close_gather_worktree(ctx: StepContext) -> None:
     """Remove the gather worktree after the merge steps, unless something in it is not merged."""
-    spaces = require_worktrees(ctx)
-    meeting = ctx.run.shared(GatherState).worktree
-    if meeting is None or not spaces.is_there(meeting.spot):
+    git = require_worktrees(ctx)
+    gather = ctx.run.shared(GatherState).worktree
+    if gather is None or not git.is_there(gather.worktree):
         return
-    spot = meeting.spot
+    worktree = gather.worktree
     try:
-        look = spaces.look(spot)
+        status = git.status(worktree)
     except (InputError, ProcessError) as error:
-        ctx.run.events.note("merge", f"{error.what}: {spot.path}")
+        ctx.run.events.note("merge", f"{error.what}: {worktree.path}")
         return
-    if reasons := _reasons_to_stay(look, meeting, spaces):
-        said = f"the branch {spot.branch} stays, and its worktree {spot.path}"
-        ctx.run.events.note("merge", f"{', and '.join(reasons)}: {said}")
+    if reasons := _reasons_to_stay(status, gather, git):
+        kept = f"the branch {worktree.branch} stays, and its worktree {worktree.path}"
+        ctx.run.events.note("merge", f"{', and '.join(reasons)}: {kept}")
         return
-    remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
-    if remains is not None:
-        ctx.run.events.note("merge", remains.message)
-    spaces.settle()
+    leftover = git.remove(worktree, merged=None if gather.is_awaited else status.head)
+    if leftover is not None:
+        ctx.run.events.note("merge", leftover.message)
+    git.settle()
 
 
-def _reasons_to_stay(look: WorktreeStatus, meeting: GatherWorktree, spaces: Worktrees) -> list[str]:
+def _reasons_to_stay(status: WorktreeStatus, gather: GatherWorktree, git: Worktrees) -> list[str]:
     reasons = []
-    if not spaces.is_ancestor(look.head, meeting.target):
+    if not git.is_ancestor(status.head, gather.target):
         reasons.append(
-            f"the merge steps have not merged all of {meeting.spot.branch} into "
-            f"{short(meeting.target)}"
+            f"the merge steps have not merged all of {gather.worktree.branch} into "
+            f"{short(gather.target)}"
         )
-    if left := (*look.files, *look.repositories):
+    if left := (*status.files, *status.repositories):
         reasons.append(f"nobody has committed {format_files(left)}")
     return reasons
 

@@ -58,7 +58,7 @@ UncommittedPolicy: TypeAlias = Literal["commit", "keep", "fail"]
 
 WAITING: Final = 64
 """The maximum number of completed items that wait for their merge, besides the running ones."""
-LOOK: Final = 0.05
+POLL_SECONDS: Final = 0.05
 """Seconds between two checks whether the run must stop, while an item waits."""
 REPOSITORY_VARIABLES: Final = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX",
@@ -86,16 +86,19 @@ class Isolation:
     def collects(self) -> bool:
         return self.kind == "worktree" and self.merges
 
-    def steps(self, each: str) -> tuple[Step, ...]:
+    def item_steps(self, each: str) -> tuple[Step, ...]:
         """The extra steps of each item."""
-        own = _known_step("worktree", "the item's place", self.fingerprint)
-        return (own, _known_step("merge", "merge what the item did", f"{self.fingerprint}{each}"))
+        own = _described_step("worktree", "the item's place", self.fingerprint)
+        return (
+            own,
+            _described_step("merge", "merge what the item did", f"{self.fingerprint}{each}"),
+        )
 
     @property
-    def around(self) -> tuple[Step, ...]:
+    def map_steps(self) -> tuple[Step, ...]:
         """The extra steps of the map."""
         return (
-            (_known_step("merge", "merge what all items did", self.fingerprint),)
+            (_described_step("merge", "merge what all items did", self.fingerprint),)
             if self.collects
             else ()
         )
@@ -116,7 +119,7 @@ class MergeQueue:
 
     def enter(self, order: int, run: RunContext) -> bool:
         """Wait for a free slot; False if the run must stop."""
-        while not self._free.acquire(timeout=LOOK):
+        while not self._free.acquire(timeout=POLL_SECONDS):
             if run.stop.is_set() or self._broken:
                 return False
         with self._changed:
@@ -129,23 +132,23 @@ class MergeQueue:
         with self._changed:
             if order in self._working or order not in self._inside:
                 return
-        while not self._free.acquire(timeout=LOOK):
+        while not self._free.acquire(timeout=POLL_SECONDS):
             run.stop.require_unset()
         with self._changed:
             self._working.add(order)
 
-    def has_worked(self, order: int) -> None:
+    def finish_work(self, order: int) -> None:
         with self._changed:
             if order in self._working:
                 self._working.discard(order)
                 self._free.release()
 
-    def wait_for_turn(self, order: int, run: RunContext) -> None:
+    def wait_until_first(self, order: int, run: RunContext) -> None:
         with self._changed:
             while order in self._inside and min(self._inside) != order:
                 if self._broken:
                     raise Interrupted  # an earlier item has no outcome, so this one cannot merge
-                self._changed.wait(LOOK)
+                self._changed.wait(POLL_SECONDS)
                 run.stop.require_unset()
 
     def is_empty(self) -> bool:
@@ -153,7 +156,7 @@ class MergeQueue:
             return not self._inside
 
     def leave(self, order: int, *, ended: bool) -> None:
-        self.has_worked(order)
+        self.finish_work(order)
         with self._changed:
             self._broken = self._broken or not ended
             self._inside.discard(order)
@@ -167,27 +170,31 @@ class ItemWorktrees:
     """The worktrees of the items of one map while it runs."""
 
     def __init__(
-        self, isolation: Isolation, ctx: StepContext, site: RepositoryState | None, parallel: int
+        self,
+        isolation: Isolation,
+        ctx: StepContext,
+        repository: RepositoryState | None,
+        parallel: int,
     ) -> None:
         self.isolation = isolation
-        self.line = MergeQueue(parallel)
-        self.site = site
-        self._turn = ctx
+        self.queue = MergeQueue(parallel)
+        self.repository = repository
+        self._ctx = ctx
         self._counting = threading.Lock()
         self._tidied = False
         """Whether worktrees of earlier attempts were removed in this run attempt."""
-        self._spots: dict[str, tuple[Worktree, str | None]] = {}
+        self._to_remove: dict[str, tuple[Worktree, str | None]] = {}
         """By item path: the worktree to remove once the outcome of the item is recorded, and its
         merged head.
         """
 
     @property
-    def _workspaces(self) -> Worktrees:
-        return require_worktrees(self._turn)
+    def _git(self) -> Worktrees:
+        return require_worktrees(self._ctx)
 
     @property
     def run_id(self) -> str:
-        return self._turn.run.id
+        return self._ctx.run.id
 
     @property
     def branch(self) -> str:
@@ -196,8 +203,8 @@ class ItemWorktrees:
 
     @property
     def target(self) -> str:
-        assert self.site is not None
-        return self.site.branch
+        assert self.repository is not None
+        return self.repository.branch
 
     def threads(self, parallel: int, total: int) -> int:
         """The number of threads: for running items, and for those that wait for their merge."""
@@ -217,39 +224,41 @@ class ItemWorktrees:
                 count(outcome)
             ended = True
         finally:
-            self.line.leave(ctx.order, ended=ended)
-        self._leave(ctx.path)
-        if self.line.is_empty():
-            self._workspaces.settle()
+            self.queue.leave(ctx.order, ended=ended)
+        self._remove_if_done(ctx.path)
+        if self.queue.is_empty():
+            self._git.settle()
         return outcome
 
     def run_item(self, each: Steps, ctx: StepContext, title: str, key: str) -> Json:
         """Run the steps of an item in its worktree and return their value, with facts about the
         worktree.
         """
-        spot, ctx = self._place(ctx, title, key)
+        worktree, ctx = self._enter_worktree(ctx, title, key)
         try:
-            value = act(each, in_worktree(ctx, spot))
+            value = act(each, in_worktree(ctx, worktree))
         except StepError as error:
-            raise StepError(_with_place(error.failure, spot)) from None
+            raise StepError(_with_worktree_path(error.failure, worktree)) from None
         ctx.run.events.flush_end(ctx.path)
-        self.line.has_worked(ctx.order)
-        facts = self._finish_item(each, ctx.without_timeout(), spot)
+        self.queue.finish_work(ctx.order)
+        facts = self._finish_item(each, ctx.without_timeout(), worktree)
         return {**value, "isolation": facts} if isinstance(value, dict) else value
 
-    def _leave(self, path: str) -> None:
-        spot, merged = self._spots.pop(path, (None, None))
-        if spot is None:
+    def _remove_if_done(self, path: str) -> None:
+        worktree, merged = self._to_remove.pop(path, (None, None))
+        if worktree is None:
             return
-        self._remove(path, spot, merged)
+        self._remove(path, worktree, merged)
 
-    def _remove(self, path: str, spot: Worktree, merged: str | None) -> None:
-        remains = self._workspaces.remove(spot, merged=merged)
-        if remains is not None:
-            self._turn.run.events.note(path, remains.message)
+    def _remove(self, path: str, worktree: Worktree, merged: str | None) -> None:
+        leftover = self._git.remove(worktree, merged=merged)
+        if leftover is not None:
+            self._ctx.run.events.note(path, leftover.message)
 
-    def _place(self, ctx: StepContext, title: str, key: str) -> tuple[Worktree, StepContext]:
-        self.line.work_again(ctx.order, ctx.run)
+    def _enter_worktree(
+        self, ctx: StepContext, title: str, key: str
+    ) -> tuple[Worktree, StepContext]:
+        self.queue.work_again(ctx.order, ctx.run)
         again = ctx.attempt > 1 or ctx.run.replay.is_retried(ctx.path)
         step = LeafStep(
             "worktree",
@@ -260,22 +269,25 @@ class ItemWorktrees:
         )
         inner = ctx.child(step, order=ctx.order)
         known = ctx.run.replay.find(step, inner) if ctx.attempt == 1 else None
-        before = _spot(known)
-        if before is not None and self._workspaces.is_there(before):
-            self._workspaces.break_locks(before)
+        before = _worktree_from_outcome(known)
+        if before is not None and self._git.is_there(before):
+            self._git.break_locks(before)
             return before, ctx
         if not ctx.run.replay.is_first_run or ctx.attempt > 1:
-            self._forget(ctx)
+            self._invalidate_earlier(ctx)
         placed = result_mapping(require_success(perform(step, replace(inner, can_replay=False))))
-        spot = Worktree(**placed)
-        self._workspaces.publish(spot)
-        return spot, replace(ctx, can_replay=False)
+        worktree = Worktree(**placed)
+        self._git.publish(worktree)
+        return worktree, replace(ctx, can_replay=False)
 
-    def _forget(self, ctx: StepContext) -> None:
+    def _invalidate_earlier(self, ctx: StepContext) -> None:
         """Invalidate what was done in an earlier worktree."""
         journal, path = ctx.run.journal, ctx.path
         recorded = journal.last_result(f"{path}/worktree")
-        if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
+        if (
+            recorded is not None
+            and (earlier := _worktree_from_outcome(recorded.outcome)) is not None
+        ):
             self.tidy(earlier, just_left=ctx.attempt > 1)
         if next(iter(journal.steps_in(path)), None) is not None:
             ctx.run.events.emit(StepInvalidated(path, "it begins anew in a new place"))
@@ -283,148 +295,156 @@ class ItemWorktrees:
     def add(self, ctx: StepContext, title: str, key: str, *, again: bool) -> Worktree:
         if self.isolation.kind == "directory":
             inputs = [render_text(one, ctx.scope, strict=True) for one in self.isolation.inputs]
-            return self._workspaces.copy(ctx.order, title, key, inputs)
-        return self._workspaces.add(ctx.order, title, key, self._base(again=again))
+            return self._git.copy(ctx.order, title, key, inputs)
+        return self._git.add(ctx.order, title, key, self._base(again=again))
 
     def _base(self, *, again: bool) -> str:
         """The commit at which a worktree starts. A retry starts with what was merged since."""
-        assert self.site is not None
+        assert self.repository is not None
         if again and self.isolation.collects and self.isolation.base == "HEAD":
-            return self._workspaces.tip(BRANCHES + self.branch) or self.site.commit
-        return self.site.commit
+            return self._git.tip(BRANCHES + self.branch) or self.repository.commit
+        return self.repository.commit
 
     # ── after the steps ──────────────────────────────────────────────────
 
-    def _finish_item(self, each: Steps, ctx: StepContext, spot: Worktree) -> dict[str, Json]:
+    def _finish_item(self, each: Steps, ctx: StepContext, worktree: Worktree) -> dict[str, Json]:
         if self.isolation.kind == "directory":
-            if self._workspaces.is_unchanged(spot):
-                self._spots[ctx.path] = spot, None
+            if self._git.is_unchanged(worktree):
+                self._to_remove[ctx.path] = worktree, None
                 return {"directory": "", "kept": False}
-            return {"directory": spot.path, "kept": True}
-        look = self._require_committed(ctx, spot, self._workspaces.look(spot))
-        facts: dict[str, Json] = {"branch": spot.branch, "base": spot.base, "head": look.head}
-        keeps = bool(look.files or look.repositories)
-        if look.head == spot.base:
+            return {"directory": worktree.path, "kept": True}
+        status = self._require_committed(ctx, worktree, self._git.status(worktree))
+        facts: dict[str, Json] = {
+            "branch": worktree.branch,
+            "base": worktree.base,
+            "head": status.head,
+        }
+        keeps = bool(status.files or status.repositories)
+        if status.head == worktree.base:
             if not keeps:
-                self._spots[ctx.path] = spot, look.head
-            return {**facts, "branch": spot.branch if keeps else "", "kept": keeps}
+                self._to_remove[ctx.path] = worktree, status.head
+            return {**facts, "branch": worktree.branch if keeps else "", "kept": keeps}
         if self.isolation.merges:
             step = merge_item_step(
-                self, spot, look.head, ctx.order, f"{self.isolation.fingerprint}{each.fingerprint}"
+                self,
+                worktree,
+                status.head,
+                ctx.order,
+                f"{self.isolation.fingerprint}{each.fingerprint}",
             )
             outcome, _ = ctx.perform_next(step, len(each.steps), is_last=True)
             if isinstance(outcome, Failed):
                 raise StepError(outcome.failure)
         if not keeps:
-            self._spots[ctx.path] = spot, look.head if self.isolation.merges else None
+            self._to_remove[ctx.path] = worktree, status.head if self.isolation.merges else None
         return {
             **facts,
-            "branch": spot.branch if keeps or not self.isolation.merges else "",
+            "branch": worktree.branch if keeps or not self.isolation.merges else "",
             "kept": keeps,
         }
 
     def _require_committed(
-        self, ctx: StepContext, spot: Worktree, look: WorktreeStatus
+        self, ctx: StepContext, worktree: Worktree, status: WorktreeStatus
     ) -> WorktreeStatus:
         """Return the status of a worktree after its branch contains everything that `uncommitted`
         wants.
         """
-        if not look.on_branch and not self._workspaces.point(spot, look.head):
-            raise _branch_error(spot)
-        if not look.files and not look.repositories:
-            return look
-        if look.unmerged:
+        if not status.on_branch and not self._git.point(worktree, status.head):
+            raise _branch_error(worktree)
+        if not status.files and not status.repositories:
+            return status
+        if status.unmerged:
             raise StepError(
-                _with_place(
-                    Failure(f"a merge was begun there and not ended: {format_files(look.files)}"),
-                    spot,
+                _with_worktree_path(
+                    Failure(f"a merge was begun there and not ended: {format_files(status.files)}"),
+                    worktree,
                 )
             )
         match self.isolation.uncommitted:
             case "commit":
-                if look.repositories:
+                if status.repositories:
                     what = (
                         "what cannot be committed, being a repository of its own, stays in "
-                        f"{spot.path}"
+                        f"{worktree.path}"
                     )
-                    ctx.run.events.note(ctx.path, f"{what}: {format_files(look.repositories)}")
-                return self._with_all_committed(spot, look) if look.files else look
+                    ctx.run.events.note(ctx.path, f"{what}: {format_files(status.repositories)}")
+                return self._with_all_committed(worktree, status) if status.files else status
             case "fail":
-                what = (
-                    f"changes were not committed: {format_files((*look.files, *look.repositories))}"
+                what = f"changes were not committed: {format_files((*status.files, *status.repositories))}"
+                raise StepError(
+                    _with_worktree_path(Failure(what, "incomplete", exit_code=1), worktree)
                 )
-                raise StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
             case "keep":
                 ctx.run.events.note(
-                    ctx.path, f"changes that were not committed stay in {spot.path}"
+                    ctx.path, f"changes that were not committed stay in {worktree.path}"
                 )
-                return look
+                return status
 
-    def _with_all_committed(self, spot: Worktree, look: WorktreeStatus) -> WorktreeStatus:
-        message = f"{os.path.basename(spot.path)}: what was not committed\n"
-        head = self._workspaces.commit(spot, look.files, message)
-        if not look.on_branch and not self._workspaces.point(spot, head):
-            raise _branch_error(spot)
-        return replace(look, head=head, files=())
+    def _with_all_committed(self, worktree: Worktree, status: WorktreeStatus) -> WorktreeStatus:
+        message = f"{os.path.basename(worktree.path)}: what was not committed\n"
+        head = self._git.commit(worktree, status.files, message)
+        if not status.on_branch and not self._git.point(worktree, head):
+            raise _branch_error(worktree)
+        return replace(status, head=head, files=())
 
-    def tidy(self, spot: Worktree, *, just_left: bool = False) -> None:
+    def tidy(self, worktree: Worktree, *, just_left: bool = False) -> None:
         """Remove the worktree of an abandoned attempt; its branch keeps the work.
 
         `just_left`: by an attempt of this process, so the worktree is certainly complete.
         """
-        if self.isolation.kind == "directory" or not os.path.isdir(spot.path):
+        if self.isolation.kind == "directory" or not os.path.isdir(worktree.path):
             return
         self._tidied = True
         try:
             if not just_left:
-                self._workspaces.require_intact(spot)
-            self._tidy(spot)
+                self._git.require_intact(worktree)
+            self._tidy(worktree)
         except (InputError, ProcessError) as error:
             # A problem with one worktree must not fail the run.
-            self._turn.run.events.note(self._turn.path, f"{error.what}: {spot.path}")
+            self._ctx.run.events.note(self._ctx.path, f"{error.what}: {worktree.path}")
 
-    def _tidy(self, spot: Worktree) -> None:
-        look = self._workspaces.look(spot)
-        if look.unmerged or (not look.on_branch and not self._workspaces.point(spot, look.head)):
+    def _tidy(self, worktree: Worktree) -> None:
+        status = self._git.status(worktree)
+        if status.unmerged or (not status.on_branch and not self._git.point(worktree, status.head)):
             return
-        if look.files:
-            message = f"{os.path.basename(spot.path)}: what an attempt left behind\n"
-            self._workspaces.commit(spot, look.files, message)
-        if look.repositories:
+        if status.files:
+            message = f"{os.path.basename(worktree.path)}: what an attempt left behind\n"
+            self._git.commit(worktree, status.files, message)
+        if status.repositories:
             return
-        is_at_base = not look.files and look.head == spot.base
-        self._remove(self._turn.path, spot, look.head if is_at_base else None)
+        is_at_base = not status.files and status.head == worktree.base
+        self._remove(self._ctx.path, worktree, status.head if is_at_base else None)
 
     # ── all items ────────────────────────────────────────────────────────
 
-    def collect(self) -> None:
+    def create_branch(self) -> None:
         """Create the branch on which the work is collected, if it does not exist."""
-        if self.isolation.kind == "worktree" and not self._turn.run.replay.is_first_run:
-            self._workspaces.break_locks()
-            self._leave_meeting()
-        if not self.isolation.collects or self._workspaces.tip(BRANCHES + self.branch):
+        if self.isolation.kind == "worktree" and not self._ctx.run.replay.is_first_run:
+            self._git.break_locks()
+            self._remove_gather_worktree()
+        if not self.isolation.collects or self._git.tip(BRANCHES + self.branch):
             return
-        assert self.site is not None
-        begin = self._last_merged() or self.site.commit
-        target = self._workspaces.tip(self.target)
-        if self._turn.run.replay.is_first_run or not self._workspaces.is_ancestor(begin, target):
+        assert self.repository is not None
+        begin = self._last_merged() or self.repository.commit
+        target = self._git.tip(self.target)
+        if self._ctx.run.replay.is_first_run or not self._git.is_ancestor(begin, target):
             target = begin
-        self._workspaces.move(BRANCHES + self.branch, target, "")
+        self._git.move(BRANCHES + self.branch, target, "")
 
-    def _leave_meeting(self) -> None:
+    def _remove_gather_worktree(self) -> None:
         """Remove the gather worktree of an earlier run attempt: it lacks the work that follows."""
-        if self.isolation.collects and (side := self._workspaces.remove_gather(self.branch)):
+        if self.isolation.collects and (side := self._git.remove_gather(self.branch)):
             what = "what nobody had committed in the worktree of reduce and merge"
-            self._turn.run.events.note(
-                self._turn.path, f"{what} is on the branch {side} now: they begin anew"
+            self._ctx.run.events.note(
+                self._ctx.path, f"{what} is on the branch {side} now: they begin anew"
             )
 
     def _last_merged(self) -> str:
         """The last commit of the branch of the run, if somebody has deleted the branch."""
-        if self._turn.run.replay.is_first_run:
+        if self._ctx.run.replay.is_first_run:
             return ""
-        journal, last = self._turn.run.journal, ""
-        for item in journal.steps_in(self._turn.path):
+        journal, last = self._ctx.run.journal, ""
+        for item in journal.steps_in(self._ctx.path):
             merged = result_mapping(journal.step(f"{item.path}/merge"))
             last = str(merged["new"]) if "new" in merged else last
         return last
@@ -432,82 +452,82 @@ class ItemWorktrees:
     def conclude(self, failed: int) -> dict[str, Json]:
         """After the last item: merge the collected work and remove what is no longer needed."""
         self._tidy_leftovers()
-        self._workspaces.settle()
+        self._git.settle()
         if not self.isolation.collects:
             return {}
-        tip = self._workspaces.tip(BRANCHES + self.branch)
+        tip = self._git.tip(BRANCHES + self.branch)
         facts: dict[str, Json] = {"source": self.branch, "target": self.target}
         if self.isolation.ends_in_steps:
-            spot = self._workspaces.gather(self.branch)
-            since = self._workspaces.tip(self.target)
-            self._tell_of_attempts(tip)
+            worktree = self._git.gather(self.branch)
+            since = self._git.tip(self.target)
+            self._note_unmerged_branches(tip)
             return {
                 "isolation": {
                     **facts,
                     "since": since,
-                    "worktree": spot.path,
-                    "directory": spot.directory,
+                    "worktree": worktree.path,
+                    "directory": worktree.directory,
                 }
             }
         step = merge_all_step(self, tip)
-        path = f"{self._turn.path}/{step.name}"
-        if result_mapping(self._turn.run.journal.step(path)).get("head") not in (None, tip):
-            self._turn.run.events.emit(StepInvalidated(path, "more was merged since"))
-        merged = require_success(self._turn.perform(step))
-        self._tell_of_attempts(tip)
+        path = f"{self._ctx.path}/{step.name}"
+        if result_mapping(self._ctx.run.journal.step(path)).get("head") not in (None, tip):
+            self._ctx.run.events.emit(StepInvalidated(path, "more was merged since"))
+        merged = require_success(self._ctx.perform(step))
+        self._note_unmerged_branches(tip)
         if not failed:
-            self._workspaces.forget_branch(self.branch, tip)
+            self._git.forget_branch(self.branch, tip)
         return {"isolation": {**facts, "merged": merged}}
 
-    def _tell_of_attempts(self, merged: str) -> None:
+    def _note_unmerged_branches(self, merged: str) -> None:
         """Note unmerged branches of earlier attempts. They are kept: no other branch has their
         commits.
         """
-        if self._turn.run.replay.is_first_run and not self._tidied:
+        if self._ctx.run.replay.is_first_run and not self._tidied:
             return
         if branches := [
-            one for one in self._workspaces.find_unmerged(merged) if not one.startswith(self.branch)
+            one for one in self._git.find_unmerged(merged) if not one.startswith(self.branch)
         ]:
             what = (
                 "commits of attempts that came to nothing stay on their branches: "
                 f"{format_files(branches)}"
             )
-            self._turn.run.events.note(
-                self._turn.path, f"{what}; git branch -D drops one that you do not need"
+            self._ctx.run.events.note(
+                self._ctx.path, f"{what}; git branch -D drops one that you do not need"
             )
 
     def _tidy_leftovers(self) -> None:
         """Remove worktrees that a crash left behind; those of dead letters stay."""
-        if self._turn.run.replay.is_first_run:
+        if self._ctx.run.replay.is_first_run:
             return
         if self.isolation.kind == "directory":
-            self._workspaces.prune()
+            self._git.prune()
             return
-        journal = self._turn.run.journal
+        journal = self._ctx.run.journal
         needed = set()
-        for item in journal.steps_in(self._turn.path):
-            spot = _worktree_from_record(journal.last_result(f"{item.path}/worktree"))
+        for item in journal.steps_in(self._ctx.path):
+            worktree = _worktree_from_record(journal.last_result(f"{item.path}/worktree"))
             facts = result_mapping(item).get("isolation")
             kept = not isinstance(facts, dict) or facts.get("kept")
-            if spot is not None and kept:
-                needed.add(os.path.realpath(spot.path))
-        for path in self._workspaces.leftovers():
+            if worktree is not None and kept:
+                needed.add(os.path.realpath(worktree.path))
+        for path in self._git.leftovers():
             if os.path.realpath(path) not in needed and os.path.basename(path) != "merged":
                 self._tidy_path(path)
-        if self.site is not None:
-            tip = self._workspaces.tip(BRANCHES + self.branch) or self.site.commit
-            self._workspaces.forget_merged(tip, {self.branch, *map(os.path.basename, needed)})
+        if self.repository is not None:
+            tip = self._git.tip(BRANCHES + self.branch) or self.repository.commit
+            self._git.forget_merged(tip, {self.branch, *map(os.path.basename, needed)})
 
     def _tidy_path(self, path: str) -> None:
-        spot = self._workspaces.spot_at(path)
-        if self._workspaces.is_unfinished(path):
-            self._remove(self._turn.path, spot, None)
+        worktree = self._git.worktree_at(path)
+        if self._git.is_unfinished(path):
+            self._remove(self._ctx.path, worktree, None)
             return
-        self._workspaces.break_locks(spot)
-        tip = self._workspaces.tip(BRANCHES + spot.branch)
-        merged = self._workspaces.is_ancestor(tip, self._workspaces.tip(BRANCHES + self.branch))
-        base = tip if (merged or (self.site and tip == self.site.commit)) else ""
-        self.tidy(replace(spot, base=base))
+        self._git.break_locks(worktree)
+        tip = self._git.tip(BRANCHES + worktree.branch)
+        merged = self._git.is_ancestor(tip, self._git.tip(BRANCHES + self.branch))
+        base = tip if (merged or (self.repository and tip == self.repository.commit)) else ""
+        self.tidy(replace(worktree, base=base))
 
 
 class WorktreesByMap(dict[str, ItemWorktrees]):
@@ -522,15 +542,15 @@ def open_item_worktrees(
         return None
 
     def open_them(ctx: StepContext) -> ItemWorktrees:
-        site = None
+        repository = None
         if isolation.kind == "worktree":
             ground = require_success(ctx.perform(_ground_step(isolation)))
-            site = RepositoryState(**result_mapping(ground))
-            require_worktrees(ctx).open(site)
-        shelter = ItemWorktrees(isolation, ctx, site, parallel)
-        ctx.run.shared(WorktreesByMap)[ctx.path] = shelter
-        shelter.collect()
-        return shelter
+            repository = RepositoryState(**result_mapping(ground))
+            require_worktrees(ctx).open(repository)
+        worktrees = ItemWorktrees(isolation, ctx, repository, parallel)
+        ctx.run.shared(WorktreesByMap)[ctx.path] = worktrees
+        worktrees.create_branch()
+        return worktrees
 
     shown = _describe_isolation(isolation)
     opened = act(FunctionAction(open_them, isolation.kind, shown), ctx)
@@ -547,7 +567,7 @@ def _describe_isolation(isolation: Isolation) -> str:
 # ── steps ────────────────────────────────────────────────────────────────
 
 
-def _known_step(name: str, title: str, fingerprint: str) -> Step:
+def _described_step(name: str, title: str, fingerprint: str) -> Step:
     """A description of a step for `plait show` and `--repeat`; it cannot be performed."""
 
     def refuse(ctx: StepContext) -> Json:
@@ -571,33 +591,35 @@ def _ground_step(isolation: Isolation) -> Step:
 # ── helpers ──────────────────────────────────────────────────────────────
 
 
-def in_worktree(ctx: StepContext, spot: Worktree) -> StepContext:
+def in_worktree(ctx: StepContext, worktree: Worktree) -> StepContext:
     """Return the context of steps in a worktree."""
     env = {name: value for name, value in ctx.env.items() if name not in REPOSITORY_VARIABLES}
-    return replace(ctx, directory=spot.directory, scope=ctx.scope.at(spot.directory), env=env)
+    return replace(
+        ctx, directory=worktree.directory, scope=ctx.scope.at(worktree.directory), env=env
+    )
 
 
-def _with_place(failure: Failure, spot: Worktree) -> Failure:
+def _with_worktree_path(failure: Failure, worktree: Worktree) -> Failure:
     place = (
-        f"its worktree stays: {spot.path}, branch {spot.branch}"
-        if spot.branch
-        else f"its folder stays: {spot.path}"
+        f"its worktree stays: {worktree.path}, branch {worktree.branch}"
+        if worktree.branch
+        else f"its folder stays: {worktree.path}"
     )
     return replace(failure, message=f"{failure.message}\n{place}")
 
 
-def _branch_error(spot: Worktree) -> StepError:
+def _branch_error(worktree: Worktree) -> StepError:
     what = (
         "its worktree has left its branch, and the two have gone apart: bring the branch to what "
         "is meant"
     )
-    return StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
+    return StepError(_with_worktree_path(Failure(what, "incomplete", exit_code=1), worktree))
 
 
-def _spot(outcome: Outcome | None) -> Worktree | None:
+def _worktree_from_outcome(outcome: Outcome | None) -> Worktree | None:
     value = outcome.value if isinstance(outcome, Succeeded) else None
     return Worktree(**value) if isinstance(value, dict) and "path" in value else None
 
 
 def _worktree_from_record(known: StepRecord | None) -> Worktree | None:
-    return None if known is None else _spot(known.outcome)
+    return None if known is None else _worktree_from_outcome(known.outcome)

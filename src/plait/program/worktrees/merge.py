@@ -52,22 +52,22 @@ def _intent_step(value: dict[str, Json]) -> Step:
 
 
 def merge_item_step(
-    shelter: ItemWorktrees, spot: Worktree, head: str, order: int, fingerprint: str
+    worktrees: ItemWorktrees, worktree: Worktree, head: str, order: int, fingerprint: str
 ) -> Step:
     """Merge the work of one item onto the branch of the run, after the items before it."""
 
     def merge(ctx: StepContext) -> Json:
-        shelter.line.wait_for_turn(order, ctx.run)
-        message = f"Merge {os.path.basename(spot.path)}\n"
-        return _merge_commit(ctx, BRANCHES + shelter.branch, head, message, conflict)
+        worktrees.queue.wait_until_first(order, ctx.run)
+        message = f"Merge {os.path.basename(worktree.path)}\n"
+        return _merge_commit(ctx, BRANCHES + worktrees.branch, head, message, conflict)
 
     def conflict(files: Sequence[str]) -> Failure:
-        path, branch = shlex.quote(spot.path), shelter.branch
+        path, branch = shlex.quote(worktree.path), worktrees.branch
         return Failure(
             f"what it did conflicts with what items before it did: {format_files(files)}\n"
-            f"its branch is {spot.branch}, its worktree {spot.path}\n"
+            f"its branch is {worktree.branch}, its worktree {worktree.path}\n"
             f"continue by hand: cd {path} && git merge {branch}, resolve, git commit; "
-            f"then plait retry {shelter.run_id} --failed",
+            f"then plait retry {worktrees.run_id} --failed",
             "conflict",
             exit_code=1,
         )
@@ -75,23 +75,23 @@ def merge_item_step(
     return _merge_step("merge what the item did", fingerprint, merge)
 
 
-def merge_all_step(shelter: ItemWorktrees, head: str) -> Step:
+def merge_all_step(worktrees: ItemWorktrees, head: str) -> Step:
     """Merge the work of all items into the branch that was checked out when the map started."""
 
     def merge(ctx: StepContext) -> Json:
-        message = f"Merge branch '{shelter.branch}'\n"
-        return _merge_commit(ctx, shelter.target, head, message, conflict, in_the_way=in_the_way)
+        message = f"Merge branch '{worktrees.branch}'\n"
+        return _merge_commit(ctx, worktrees.target, head, message, conflict, in_the_way=in_the_way)
 
     def conflict(files: Sequence[str]) -> Failure:
-        what = f"what the items did conflicts with what came to {short(shelter.target)} since"
-        message = f"{what}: {format_files(files)}\n{_by_hand(shelter)}"
+        what = f"what the items did conflicts with what came to {short(worktrees.target)} since"
+        message = f"{what}: {format_files(files)}\n{_by_hand(worktrees)}"
         return Failure(message, "conflict", exit_code=1)
 
     def in_the_way(error: LocalChangesConflict) -> Failure:
-        what = f"what the items did is not merged into {short(shelter.target)} yet: {error}\n"
-        return Failure(f"{what}{_by_hand(shelter)}", "refused", exit_code=1)
+        what = f"what the items did is not merged into {short(worktrees.target)} yet: {error}\n"
+        return Failure(f"{what}{_by_hand(worktrees)}", "refused", exit_code=1)
 
-    return _merge_step("merge what all items did", shelter.isolation.fingerprint, merge)
+    return _merge_step("merge what all items did", worktrees.isolation.fingerprint, merge)
 
 
 def _merge_step(title: str, fingerprint: str, merge: Callable[[StepContext], Json]) -> Step:
@@ -105,9 +105,9 @@ def _merge_step(title: str, fingerprint: str, merge: Callable[[StepContext], Jso
     )
 
 
-def _by_hand(shelter: ItemWorktrees) -> str:
-    merge = f"git merge {shelter.branch}; then plait resume {shelter.run_id}"
-    return f"all of it is on the branch {shelter.branch}: {merge}"
+def _by_hand(worktrees: ItemWorktrees) -> str:
+    merge = f"git merge {worktrees.branch}; then plait resume {worktrees.run_id}"
+    return f"all of it is on the branch {worktrees.branch}: {merge}"
 
 
 # ── one merge ────────────────────────────────────────────────────────────
@@ -128,24 +128,24 @@ def _merge_commit(
     it, the branch is fast-forwarded if possible, and its working tree is updated. Without it, the
     branch belongs to the run.
     """
-    spaces, of_people = require_worktrees(ctx), in_the_way is not None
-    begun = result_mapping(ctx.run.journal.step(f"{ctx.path}/intent"))
-    if begun.get("head") == head and _has_happened(ctx, begun):
-        if of_people and spaces.tip(target) == begun["new"]:
-            with spaces.lock_tree(target, mark=ctx.run.id) as tree:
-                _go_along(tree, begun, again=True)
-        elif of_people:
-            _tell_of_undone(ctx, begun)
-        return begun
+    git, is_users = require_worktrees(ctx), in_the_way is not None
+    recorded = result_mapping(ctx.run.journal.step(f"{ctx.path}/intent"))
+    if recorded.get("head") == head and _has_happened(ctx, recorded):
+        if is_users and git.tip(target) == recorded["new"]:
+            with git.lock_tree(target, mark=ctx.run.id) as tree:
+                _update_tree(tree, recorded, again=True)
+        elif is_users:
+            _note_reverted_files(ctx, recorded)
+        return recorded
     for _ in range(MOST_MOVES):
-        old = spaces.tip(target)
+        old = git.tip(target)
         if not old:
             gone = f"the branch {short(target)} is no longer there"
             raise StepError(Failure(f"{gone}: make it, then plait resume {ctx.run.id}"))
-        if spaces.is_ancestor(head, old):
+        if git.is_ancestor(head, old):
             return {"target": target, "old": old, "new": old, "head": head}
-        is_ahead = of_people and spaces.is_ancestor(old, head)
-        new = head if is_ahead else spaces.merge(old, head, message)
+        is_ahead = is_users and git.is_ancestor(old, head)
+        new = head if is_ahead else git.merge(old, head, message)
         if isinstance(new, Conflict):
             raise StepError(conflict(new.files))
         intent: dict[str, Json] = {"target": target, "old": old, "new": new, "head": head}
@@ -172,21 +172,21 @@ def _is_moved_with_tree(
             raise StepError(in_the_way(error)) from None
         if not _is_moved(ctx, intent):
             return False
-        _go_along(tree, intent, again=False)
+        _update_tree(tree, intent, again=False)
         return True
 
 
 def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
     """Record an intent and move the branch. The intent is invalidated if the branch did not move."""
-    spaces, target, new = require_worktrees(ctx), str(intent["target"]), str(intent["new"])
+    git, target, new = require_worktrees(ctx), str(intent["target"]), str(intent["new"])
     step = _intent_step(intent)
     require_success(perform(step, replace(ctx.child(step), can_replay=False)))
     ctx.run.journal.sync()
     try:
-        if spaces.move(target, new, str(intent["old"])):
+        if git.move(target, new, str(intent["old"])):
             return True
     except PlaitError:
-        if spaces.tip(target) == new:
+        if git.tip(target) == new:
             return True
         ctx.run.events.emit(StepInvalidated(f"{ctx.path}/intent", "the branch could not be moved"))
         raise
@@ -198,9 +198,9 @@ def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
 
 def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
     """Whether an earlier run attempt completed a recorded intent."""
-    spaces, target = require_worktrees(ctx), str(intent["target"])
-    tip = spaces.tip(target)
-    if spaces.is_ancestor(str(intent["new"]), tip):
+    git, target = require_worktrees(ctx), str(intent["target"])
+    tip = git.tip(target)
+    if git.is_ancestor(str(intent["new"]), tip):
         return True
     if tip == intent["old"] or ctx.run.replay.is_repeated(ctx.path):
         return False
@@ -215,11 +215,11 @@ def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
     )
 
 
-def _tell_of_undone(ctx: StepContext, intent: Mapping[str, Json]) -> None:
+def _note_reverted_files(ctx: StepContext, intent: Mapping[str, Json]) -> None:
     """Warn if a commit in a tree that was not updated may have reverted the merge."""
-    spaces, target = require_worktrees(ctx), str(intent["target"])
+    git, target = require_worktrees(ctx), str(intent["target"])
     new = str(intent["new"])
-    if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
+    if files := git.undone(str(intent["old"]), new, git.tip(target)):
         ctx.run.events.note(
             ctx.path,
             f"{short(target)} has commits behind the merge of the items, in which these files are "
@@ -229,7 +229,7 @@ def _tell_of_undone(ctx: StepContext, intent: Mapping[str, Json]) -> None:
         )
 
 
-def _go_along(tree: WorkingTree | None, intent: Mapping[str, Json], *, again: bool) -> None:
+def _update_tree(tree: WorkingTree | None, intent: Mapping[str, Json], *, again: bool) -> None:
     """Update the working tree of a branch that has moved."""
     if tree is None:
         return

@@ -76,7 +76,7 @@ class Leftover:
 
     path: str
     cause: Literal["repositories", "closed", "cannot-move", "aside"]
-    said: str = ""
+    detail: str = ""
     """The message of the system."""
 
     @property
@@ -91,19 +91,19 @@ class Leftover:
                 return (
                     "the folder of an item stays, since a part of it cannot be read, and so may "
                     "hold what is "
-                    f"not committed: {path} ({self.said}); "
+                    f"not committed: {path} ({self.detail}); "
                     "make it readable, then plait worktrees --clean"
                 )
             case "cannot-move":
                 return (
-                    f"the folder of an item stays, since it cannot be moved: {path} ({self.said}); "
+                    f"the folder of an item stays, since it cannot be moved: {path} ({self.detail}); "
                     "plait worktrees --clean tries again"
                 )
             case "aside":
                 return (
                     "all that an item did is on its branch or merged, but its folder could not be "
                     "wholly "
-                    f"removed: {path} ({self.said}); plait worktrees --clean tries again, or "
+                    f"removed: {path} ({self.detail}); plait worktrees --clean tries again, or "
                     "remove it "
                     "yourself"
                 )
@@ -153,7 +153,7 @@ class Worktrees(Protocol):
     def inspect(self, base: str, *, needs_branch: bool) -> RepositoryState:
         """Return the repository; raises InputError if items cannot have worktrees here."""
 
-    def open(self, site: RepositoryState) -> None:
+    def open(self, repository: RepositoryState) -> None:
         """Use a repository that was inspected before."""
 
     def project_branch(self) -> str:
@@ -161,7 +161,7 @@ class Worktrees(Protocol):
 
     def add(self, order: int, title: str, key: str, commit: str) -> Worktree: ...
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Worktree: ...
-    def publish(self, spot: Worktree) -> None:
+    def publish(self, worktree: Worktree) -> None:
         """Keep a worktree that is now recorded. Before this call, a copy may be deleted."""
 
     def gather(self, branch: str) -> Worktree:
@@ -172,27 +172,27 @@ class Worktrees(Protocol):
         uncommitted changes.
         """
 
-    def is_there(self, spot: Worktree) -> bool: ...
+    def is_there(self, worktree: Worktree) -> bool: ...
     def is_unfinished(self, path: str) -> bool:
         """Whether a folder was being created for an item when an earlier run attempt ended."""
 
-    def break_locks(self, spot: Worktree | None = None) -> None:
+    def break_locks(self, worktree: Worktree | None = None) -> None:
         """Remove git locks that processes of an earlier run attempt left: of branches, or of a
         worktree.
         """
 
-    def is_unchanged(self, spot: Worktree) -> bool: ...
-    def look(self, spot: Worktree) -> WorktreeStatus: ...
-    def commit(self, spot: Worktree, files: Sequence[str], message: str) -> str: ...
-    def point(self, spot: Worktree, head: str) -> bool:
+    def is_unchanged(self, worktree: Worktree) -> bool: ...
+    def status(self, worktree: Worktree) -> WorktreeStatus: ...
+    def commit(self, worktree: Worktree, files: Sequence[str], message: str) -> str: ...
+    def point(self, worktree: Worktree, head: str) -> bool:
         """Set its branch to the head of the worktree, unless that would lose commits."""
 
-    def require_intact(self, spot: Worktree) -> None:
+    def require_intact(self, worktree: Worktree) -> None:
         """Raise an error if a worktree may be half removed: its missing files are not deletions of
         an item.
         """
 
-    def remove(self, spot: Worktree, *, merged: str | None) -> Leftover | None:
+    def remove(self, worktree: Worktree, *, merged: str | None) -> Leftover | None:
         """Remove a worktree, and its branch if that is still at `merged`. Return what could not be
         removed.
 
@@ -228,4 +228,4 @@ class Worktrees(Protocol):
         """The `commits` that are in `source` but not in `target`, and the `files` that they change."""
 
     def leftovers(self) -> list[str]: ...
-    def spot_at(self, path: str) -> Worktree: ...
+    def worktree_at(self, path: str) -> Worktree: ...
