@@ -121,7 +121,7 @@ class Processes(Protocol):
 
 
 class FileReader(Protocol):
-    """Looks at files below the project; a dry run may do so, too."""
+    """Reads files below the project. A dry run may use it, too."""
 
     def read(self, path: str, *, directory: str) -> bytes:
         """Return the content; raises InputError if the file does not exist."""
@@ -160,18 +160,16 @@ class Results(Protocol):
 
 
 class ToolChecks(ToolCatalog, Protocol):
-    """Looks at tools without calling them; a dry run may do so, too."""
+    """Describes and checks tools without calling them. A dry run may use it, too."""
 
     def code(self, tool_id: str) -> CodeParams:
-        """Which parameters of a tool are read as code; none of one that cannot be found."""
+        """The parameters that the tool reads as code; empty if the tool is not found."""
 
     def require_valid_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
-        """Raises what is wrong with a call, as far as that is known before it; nothing is
-        called.
-        """
+        """Raise the problem of a call as far as it is known before the call. Calls nothing."""
 
     def at(self, directory: str, env: Mapping[str, str]) -> ToolChecks:
-        """The same tools for a step with a folder and an environment of its own."""
+        """The same tools for a step with this folder and environment."""
 
 
 class Tools(ToolChecks, Protocol):
