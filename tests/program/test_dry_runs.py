@@ -106,8 +106,8 @@ def in_ensemble(new: Forgetful) -> Callable[[RunContext], Any]:
         return "done"
 
     tasks = (Task("do it", handler=handler), Task("and this", tool="team/new"))
-    cast = EnsembleSpec("e", tasks, ids={id(task): f"t{at}" for at, task in enumerate(tasks)})
-    program = compile_ensemble(cast, TaskTemplates(cast, {}), {})
+    spec = EnsembleSpec("e", tasks, ids={id(task): f"t{at}" for at, task in enumerate(tasks)})
+    program = compile_ensemble(spec, TaskTemplates(spec, {}), {})
 
     def performs(run: RunContext) -> Any:
         run = replace(

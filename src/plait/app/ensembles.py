@@ -123,7 +123,7 @@ class Ensemble:
     inputs: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
     """What a run is given if it is not given something else."""
     project: str | os.PathLike[str] | None = field(default=None, kw_only=True)
-    _cast: EnsembleSpec = field(init=False, repr=False)
+    _spec: EnsembleSpec = field(init=False, repr=False)
     _texts: TaskTemplates = field(init=False, repr=False)
     _hooks: tuple[Hook, ...] = field(init=False, repr=False)
 
@@ -134,12 +134,12 @@ class Ensemble:
         _set(self, "map", _to_tuple(self.map, MapReduce, "the map of an ensemble"))
         _set(self, "limits", to_limits(self.limits))
         require_type(self.manager, Manager, "the manager of an ensemble", optional=True)
-        cast = _cast(self)
-        problems = check_ensemble_spec(cast)
+        spec = _make_spec(self)
+        problems = check_ensemble_spec(spec)
         if problems:
             raise InputError.together(problems)
-        _set(self, "_cast", cast)
-        _set(self, "_texts", TaskTemplates(cast))
+        _set(self, "_spec", spec)
+        _set(self, "_texts", TaskTemplates(spec))
         _set(self, "_hooks", _read_hooks(self.hooks))
 
     @property
@@ -150,7 +150,7 @@ class Ensemble:
     def resolve(self, inputs: Mapping[str, Json] | None = None) -> tuple[Task, ...]:
         """Its tasks with their texts filled, as a run has them; PromptTemplateError as in a run."""
         filled = self._texts.fill_all(self._merge_inputs(inputs)).tasks
-        return tuple(filled[id(task)] for task in self._cast.tasks)
+        return tuple(filled[id(task)] for task in self._spec.tasks)
 
     def run(
         self,
@@ -187,7 +187,7 @@ class Ensemble:
                 observers=RunObservers(watchers=() if watch is None else (watch,)),
             )
         except InputError as error:
-            raise _in_python(error, program.cast) from None
+            raise _in_python(error, program.spec) from None
         output = _output(program, result, events, kept=where is not None)
         if result.status == "done":
             return output
@@ -218,18 +218,18 @@ class Ensemble:
         next.
         """
         made: dict[int, Provider] = {}
-        cast = self._cast
-        agents = [task.agent for task in cast.tasks if task.agent is not None]
+        spec = self._spec
+        agents = [task.agent for task in spec.tasks if task.agent is not None]
         asked = {
             id(agent): provider
-            for agent in (*agents, *([cast.manager] if cast.manager else []))
+            for agent in (*agents, *([spec.manager] if spec.manager else []))
             if (provider := _provider(agent.provider, made)) is not None
         }
         own = _provider(self.provider, made)
         if own is not None:
-            cast = replace(cast, provider=own)
+            spec = replace(spec, provider=own)
         return compile_ensemble(
-            cast,
+            spec,
             self._texts,
             given,
             limits=to_limits(self.limits),
@@ -238,12 +238,12 @@ class Ensemble:
         )
 
 
-def _in_python(error: InputError, cast: EnsembleSpec) -> PlaitError:
+def _in_python(error: InputError, spec: EnsembleSpec) -> PlaitError:
     """What is asked before a run goes on, for somebody who answers in Python."""
     if error.code != "changed":
         return error
     fix = "run(resume=…, accept_changes=True) does them again, and all that follows them"
-    handlers = {cast.task_id(task): task.handler for task in cast.tasks if task.handler is not None}
+    handlers = {spec.task_id(task): task.handler for task in spec.tasks if task.handler is not None}
     doubtful = [name for name, handler in handlers.items() if is_process_local(handler)]
     if doubtful:
         named = ", ".join(f"'{name}'" for name in doubtful)
@@ -286,7 +286,7 @@ def _to_tuple(value: object, kind: type, what: str) -> tuple[Any, ...]:
     )
 
 
-def _cast(ensemble: Ensemble) -> EnsembleSpec:
+def _make_spec(ensemble: Ensemble) -> EnsembleSpec:
     tasks = _all_tasks(ensemble)
     return EnsembleSpec(
         ensemble.name,
@@ -375,8 +375,8 @@ def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str
         given,
         FlowEnvironment({}, {}, {}),
         {},
-        tool_uses={**hook_tools(program.hooks), **dict(_uses(program.cast))},
-        calls=tuple(_calls(program.cast)),
+        tool_uses={**hook_tools(program.hooks), **dict(_uses(program.spec))},
+        calls=tuple(_calls(program.spec)),
         kind="ensemble",
         limits=program.limits,
         hooks=program.hooks,
@@ -385,29 +385,29 @@ def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str
     return add_space_hooks(loaded, project, None, running=True)
 
 
-def _calls(cast: EnsembleSpec) -> Iterator[ToolCall]:
+def _calls(spec: EnsembleSpec) -> Iterator[ToolCall]:
     from plait.lang.analysis.tool_calls import ToolCall
     from plait.template.template import compile_template
 
-    for task in cast.tasks:
+    for task in spec.tasks:
         if task.tool is not None and task.params is not None:
             yield ToolCall(task.tool, compile_template(task.params, "graph"))
 
 
-def _uses(cast: EnsembleSpec) -> Iterator[tuple[str, Span]]:
+def _uses(spec: EnsembleSpec) -> Iterator[tuple[str, Span]]:
     """The tools that tasks and agents name one by one: each is there and may run, before anything
     does.
     """
-    agents = [task.agent for task in cast.tasks if task.agent is not None]
+    agents = [task.agent for task in spec.tasks if task.agent is not None]
     patterns = [
         pattern
-        for agent in (*agents, *([cast.manager] if cast.manager else []))
+        for agent in (*agents, *([spec.manager] if spec.manager else []))
         for pattern in agent.tools
     ]
-    named = [task.tool for task in cast.tasks if task.tool is not None]
+    named = [task.tool for task in spec.tasks if task.tool is not None]
     for tool in (*named, *patterns):
         if "*" not in tool and ":" not in tool:
-            yield tool, Span(Source(cast.name, tool), 0, len(tool))
+            yield tool, Span(Source(spec.name, tool), 0, len(tool))
 
 
 def _script() -> str:
@@ -437,7 +437,7 @@ def _output(
         result.run if kept else None,
         result.status,
         make_trace(program, result, events),
-        program.cast.ids,
+        program.spec.ids,
     )
 
 
@@ -447,8 +447,8 @@ def _outputs(
     value = result.value if result.failure is None else result.failure.output
     told = value.get("tasks") if isinstance(value, Mapping) else None
     values: Mapping[str, Json] = told if isinstance(told, Mapping) else _outputs_from_events(events)
-    tasks = {program.cast.task_id(task): program.filled.task(task) for task in program.cast.tasks}
-    order = [*tasks] if program.cast.strategy != "hierarchical" else [*values]
+    tasks = {program.spec.task_id(task): program.filled.task(task) for task in program.spec.tasks}
+    order = [*tasks] if program.spec.strategy != "hierarchical" else [*values]
     for name in order:
         if name in values:
             said = values[name].get("name"), values[name].get("description")
@@ -532,7 +532,7 @@ def make_trace(
     return {
         "run": result.run,
         "ensemble": program.name,
-        "workflow": program.cast.strategy,
+        "workflow": program.spec.strategy,
         "status": result.status,
         "started": lives[0].at if lives else None,
         "ended": events[-1].at if events else None,

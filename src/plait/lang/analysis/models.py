@@ -59,8 +59,8 @@ def _of_ensemble(document: Node, path: str) -> Iterator[AskedModel]:
     from plait.lang.ensemble.compile import read_ensemble
     from plait.program.tasks.task_graph import model_users
 
-    cast = read_ensemble(document, path).cast
-    for who, named in model_users(cast):
-        provider = cast.provider if named is None else named
+    spec = read_ensemble(document, path).spec
+    for who, named in model_users(spec):
+        provider = spec.provider if named is None else named
         if isinstance(provider, str | None):
             yield AskedModel(provider, path, who)

@@ -59,49 +59,49 @@ def no_location(owner: object, field: str) -> Span | None:  # noqa: ARG001 - a W
     return None
 
 
-def check_ensemble_spec(cast: EnsembleSpec, where: Where = no_location) -> list[Problem]:
+def check_ensemble_spec(spec: EnsembleSpec, where: Where = no_location) -> list[Problem]:
     """All problems, those of the whole first, then by task, loop and map."""
-    found = [*_of_whole(cast, where)]
-    known = {id(task) for task in cast.tasks}
-    for task in cast.tasks:
-        found += _of_task(cast, task, where, known)
+    found = [*_of_whole(spec, where)]
+    known = {id(task) for task in spec.tasks}
+    for task in spec.tasks:
+        found += _of_task(spec, task, where, known)
     for agent in {
-        id(task.agent): task.agent for task in cast.tasks if task.agent is not None
+        id(task.agent): task.agent for task in spec.tasks if task.agent is not None
     }.values():
         found += _of_agent(agent, where)
-    found += _of_groups(cast, where)
-    for loop in cast.loops:
-        found += _of_loop(cast, loop, where)
-    for one in cast.maps:
-        found += _of_map(cast, one, where)
-    found += _of_manager(cast, where)
+    found += _of_groups(spec, where)
+    for loop in spec.loops:
+        found += _of_loop(spec, loop, where)
+    for one in spec.maps:
+        found += _of_map(spec, one, where)
+    found += _of_manager(spec, where)
     if not found:  # what leads in a circle may do so because of something else
-        found += _order_problems(cast, where)
+        found += _order_problems(spec, where)
     return found
 
 
 # ── the whole ────────────────────────────────────────────────────────────
 
 
-def _of_whole(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
-    if not cast.tasks:
+def _of_whole(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
+    if not spec.tasks:
         yield Problem(
-            "an ensemble has at least one task", where(cast, "tasks"), "write one", code="no-tasks"
+            "an ensemble has at least one task", where(spec, "tasks"), "write one", code="no-tasks"
         )
     for name, value, words in (
-        ("workflow", cast.workflow, STRATEGIES),
-        ("on_error", cast.on_error, ON_ERROR),
+        ("workflow", spec.workflow, STRATEGIES),
+        ("on_error", spec.on_error, ON_ERROR),
     ):
         if value is not None and value not in words:
-            yield _no_word(name, str(value), words, where(cast, name))
-    if cast.max_parallel < 1:
+            yield _no_word(name, str(value), words, where(spec, name))
+    if spec.max_parallel < 1:
         what = "max_parallel is at least 1"
         yield Problem(
-            what, where(cast, "max_parallel"), "leave it away, or raise it", code="wrong-type"
+            what, where(spec, "max_parallel"), "leave it away, or raise it", code="wrong-type"
         )
-    for task, times in _times(cast.tasks):
+    for task, times in _times(spec.tasks):
         if times > 1:
-            what = f"task '{cast.task_id(task)}' stands {times} times in the list"
+            what = f"task '{spec.task_id(task)}' stands {times} times in the list"
             fix = "make a second Task: two tasks may say the same"
             yield Problem(what, None, fix, code="duplicate-task")
 
@@ -121,8 +121,8 @@ def _no_word(field: str, value: str, words: Sequence[str], where: Span | None) -
 # ── tasks and agents ─────────────────────────────────────────────────────
 
 
-def _of_task(cast: EnsembleSpec, task: Task, where: Where, known: set[int]) -> Iterator[Problem]:
-    called = f"task '{cast.task_id(task)}'"
+def _of_task(spec: EnsembleSpec, task: Task, where: Where, known: set[int]) -> Iterator[Problem]:
+    called = f"task '{spec.task_id(task)}'"
     by_handler, by_tool = task.handler is not None, task.tool is not None
     for one, other, is_odd in (
         ("handler", "agent", by_handler and task.agent is not None),
@@ -185,26 +185,26 @@ def _of_agent(agent: Agent, where: Where) -> Iterator[Problem]:
 # ── loops and maps ───────────────────────────────────────────────────────
 
 
-def _of_groups(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
+def _of_groups(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
     """A task stands in one loop or map at most."""
     taken: dict[int, str] = {}
-    for owner, tasks in _groups(cast):
+    for owner, tasks in _groups(spec):
         for task in tasks:
             if id(task) in taken:
-                what = f"task '{cast.task_id(task)}' stands in two loops or maps"
+                what = f"task '{spec.task_id(task)}' stands in two loops or maps"
                 yield Problem(
                     what, where(owner, "tasks"), "let it stand in one", code="contradiction"
                 )
-            taken[id(task)] = cast.task_id(task)
+            taken[id(task)] = spec.task_id(task)
 
 
-def _groups(cast: EnsembleSpec) -> Iterator[tuple[Loop | MapReduce, Sequence[Task]]]:
-    yield from ((loop, loop.tasks) for loop in cast.loops)
-    for one in cast.maps:
+def _groups(spec: EnsembleSpec) -> Iterator[tuple[Loop | MapReduce, Sequence[Task]]]:
+    yield from ((loop, loop.tasks) for loop in spec.loops)
+    for one in spec.maps:
         yield one, [one.task] if one.reduce is None else [one.task, one.reduce]
 
 
-def _of_loop(cast: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
+def _of_loop(spec: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
     from plait.program.tasks.loop import compile_until
 
     called = f"loop '{loop.name}'" if loop.name else "a loop"
@@ -233,7 +233,7 @@ def _of_loop(cast: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
                 and one is not task
             ):
                 what = (
-                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later "
+                    f"task '{spec.task_id(task)}' needs '{spec.task_id(one)}', which comes later "
                     f"in {called}"
                 )
                 fix = "put it before, or rely on the feedback of the round before"
@@ -241,8 +241,8 @@ def _of_loop(cast: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
         seen.add(id(task))
 
 
-def _of_map(cast: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Problem]:
-    called = f"the map of task '{cast.task_id(one.task)}'"
+def _of_map(spec: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Problem]:
+    called = f"the map of task '{spec.task_id(one.task)}'"
     if one.on_empty not in ON_EMPTY:
         yield _no_word("on_empty", one.on_empty, ON_EMPTY, where(one, "on_empty"))
     if one.chunk_size is not None and one.chunk_size < 2:
@@ -259,14 +259,14 @@ def _of_map(cast: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Proble
         if getattr(one, field) is not None and one.reduce is None:
             what = f"{called} has {field}, and nothing puts its outputs together"
             yield Problem(what, where(one, field), "name a task for reduce", code="contradiction")
-    yield from _of_items(cast, one, called, where)
+    yield from _of_items(spec, one, called, where)
     if one.reduce is not None and any(task is one.reduce for task in one.task.context):
-        task, reduce = cast.task_id(one.task), cast.task_id(one.reduce)
+        task, reduce = spec.task_id(one.task), spec.task_id(one.reduce)
         what = f"task '{task}' needs '{reduce}', which puts its outputs together"
         yield Problem(what, where(one.task, "context"), "take it out of the context", code="cycle")
 
 
-def _of_items(cast: EnsembleSpec, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
+def _of_items(spec: EnsembleSpec, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
     if one.path is not None and one.source is None:
         what = f"{called} has a path, and no task makes its items"
         yield Problem(
@@ -278,12 +278,12 @@ def _of_items(cast: EnsembleSpec, one: MapReduce, called: str, where: Where) -> 
         except InputError as error:
             yield replace(error.problems[0], where=where(one, "items"))
     if one.source is not None:
-        if not any(one.source is task for task in cast.tasks):
+        if not any(one.source is task for task in spec.tasks):
             what = f"the items of {called} come from a task that the ensemble does not have"
             yield Problem(what, where(one, "items"), "add it to the tasks", code="unknown-task")
         elif any(one.source is other for other in (one.task, one.reduce)):
             what = (
-                f"the items of {called} come from '{cast.task_id(one.source)}', which stands in it"
+                f"the items of {called} come from '{spec.task_id(one.source)}', which stands in it"
             )
             yield Problem(what, where(one, "items"), "name another task", code="cycle")
     elif not isinstance(one.items, str) and not isinstance(one.items, Sequence):
@@ -294,37 +294,37 @@ def _of_items(cast: EnsembleSpec, one: MapReduce, called: str, where: Where) -> 
 # ── a manager ────────────────────────────────────────────────────────────
 
 
-def _of_manager(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
-    manager = cast.manager
-    if cast.workflow != "hierarchical":
+def _of_manager(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
+    manager = spec.manager
+    if spec.workflow != "hierarchical":
         if manager is not None:
             fix = "write workflow: hierarchical, or leave the manager away"
             what = "an ensemble has a manager only if it is hierarchical"
-            yield Problem(what, where(cast, "manager"), fix, code="contradiction")
+            yield Problem(what, where(spec, "manager"), fix, code="contradiction")
         return
-    for task in cast.tasks:
+    for task in spec.tasks:
         if not task.is_done_by_model:
             what = (
-                f"task '{cast.task_id(task)}' is done by no agent, and a manager delegates to "
+                f"task '{spec.task_id(task)}' is done by no agent, and a manager delegates to "
                 "agents"
             )
             yield Problem(what, where(task, "tool"), "give it an agent", code="contradiction")
         if task.context:
             what = (
-                f"task '{cast.task_id(task)}' has a context, and a manager decides what its "
+                f"task '{spec.task_id(task)}' has a context, and a manager decides what its "
                 "workers know"
             )
             yield Problem(what, where(task, "context"), "leave it away", code="contradiction")
-    if cast.loops or cast.maps:
+    if spec.loops or spec.maps:
         what = "a manager decides how often something is done: there are no loops or maps"
-        yield Problem(what, where(cast, "workflow"), "leave them away", code="contradiction")
-    yield from _same_roles(cast, where)
+        yield Problem(what, where(spec, "workflow"), "leave them away", code="contradiction")
+    yield from _same_roles(spec, where)
     if manager is not None:
-        yield from _of_caps(cast, manager, where)
+        yield from _of_caps(spec, manager, where)
 
 
-def _same_roles(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
-    agents = {id(agent): agent for task in cast.tasks if (agent := task.agent) is not None}
+def _same_roles(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
+    agents = {id(agent): agent for task in spec.tasks if (agent := task.agent) is not None}
     seen: set[str] = set()
     for agent in agents.values():
         if agent.role.casefold() in seen:
@@ -337,8 +337,8 @@ def _same_roles(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
         seen.add(agent.role.casefold())
 
 
-def _of_caps(cast: EnsembleSpec, manager: Manager, where: Where) -> Iterator[Problem]:
-    roles = list(dict.fromkeys((task.agent or PLAIN_AGENT).role for task in cast.tasks))
+def _of_caps(spec: EnsembleSpec, manager: Manager, where: Where) -> Iterator[Problem]:
+    roles = list(dict.fromkeys((task.agent or PLAIN_AGENT).role for task in spec.tasks))
     for field, known in (("workers", roles), ("required", list(manager.workers) or roles)):
         for role in getattr(manager, field):
             if role not in known:
@@ -361,23 +361,23 @@ def _of_caps(cast: EnsembleSpec, manager: Manager, where: Where) -> Iterator[Pro
 # ── order ────────────────────────────────────────────────────────────────
 
 
-def _order_problems(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
-    circle = _circle(cast)
+def _order_problems(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
+    circle = _circle(spec)
     if circle:
-        names = " → ".join(f"'{cast.task_id(task)}'" for task in [*circle, circle[0]])
+        names = " → ".join(f"'{spec.task_id(task)}'" for task in [*circle, circle[0]])
         what = f"tasks need each other in a circle: {names}"
         yield Problem(
             what, where(circle[0], "context"), "take one of them out of a context", code="cycle"
         )
         return
-    if cast.strategy != "sequential":
+    if spec.strategy != "sequential":
         return
     seen: set[int] = set()
-    for task in cast.tasks:
-        for one in cast.needs(task):
+    for task in spec.tasks:
+        for one in spec.needs(task):
             if id(one) not in seen:
                 what = (
-                    f"task '{cast.task_id(task)}' needs '{cast.task_id(one)}', which comes later "
+                    f"task '{spec.task_id(task)}' needs '{spec.task_id(one)}', which comes later "
                     "in the list"
                 )
                 fix = "put it before, or write workflow: parallel"
@@ -385,17 +385,17 @@ def _order_problems(cast: EnsembleSpec, where: Where) -> Iterator[Problem]:
         seen.add(id(task))
 
 
-def _circle(cast: EnsembleSpec) -> list[Task]:
+def _circle(spec: EnsembleSpec) -> list[Task]:
     """Tasks each of which needs the next, and the last the first; a loop or a map counts as one."""
-    groups = {id(task): id(owner) for owner, tasks in _groups(cast) for task in tasks}
+    groups = {id(task): id(owner) for owner, tasks in _groups(spec) for task in tasks}
     state: dict[int, str] = {}
-    for first in cast.tasks:
+    for first in spec.tasks:
         way: list[tuple[Task, Iterator[Task]]] = []
         group = groups.get(id(first), id(first))
         if group in state:
             continue
         state[group] = "open"
-        way.append((first, iter(_needs(cast, first, groups))))
+        way.append((first, iter(_needs(spec, first, groups))))
         while way:
             task, needs = way[-1]
             nearer = next(needs, None)
@@ -412,18 +412,18 @@ def _circle(cast: EnsembleSpec) -> list[Task]:
                 return names[start:]
             if group not in state:
                 state[group] = "open"
-                way.append((nearer, iter(_needs(cast, nearer, groups))))
+                way.append((nearer, iter(_needs(spec, nearer, groups))))
     return []
 
 
-def _needs(cast: EnsembleSpec, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
+def _needs(spec: EnsembleSpec, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
     """What has to be done before a task, or before the loop or map that it stands in."""
     own = groups.get(id(task), id(task))
-    together = [one for one in cast.tasks if groups.get(id(one), id(one)) == own]
+    together = [one for one in spec.tasks if groups.get(id(one), id(one)) == own]
     return [
         need
         for one in together
-        for need in cast.needs(one)
+        for need in spec.needs(one)
         if groups.get(id(need), id(need)) != own
     ]
 
@@ -494,13 +494,13 @@ def _of_parts(fields: Fields) -> Iterator[Finding]:
     read = _Reader(fields, "").read()
     yield from map(Finding, read.problems)
     if not read.problems:
-        yield from map(Finding, check_ensemble_spec(read.cast, read.where))
+        yield from map(Finding, check_ensemble_spec(read.spec, read.where))
         inputs = _input_names(fields)
-        for task in read.cast.tasks:
+        for task in read.spec.tasks:
             yield from _params(read, task, inputs)
-        for one in read.cast.maps if inputs else ():
+        for one in read.spec.maps if inputs else ():
             yield from _items_given(read, one, inputs)
-    for loop in read.cast.loops:
+    for loop in read.spec.loops:
         yield from _until_names(read.places[id(loop)].get("until"))
 
 
@@ -553,8 +553,8 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
     node = read.places[id(task)].get("params")
     if node is None:
         return
-    item = next((one.item for one in read.cast.maps if one.task is task), None)
-    context = tuple(read.cast.task_id(one) for one in task.context)
+    item = next((one.item for one in read.spec.maps if one.task is task), None)
+    context = tuple(read.spec.task_id(one) for one in task.context)
     if inputs and item is not None:  # an item has whatever fields it has
         asked = (
             placeholder_input(hole)
@@ -565,9 +565,9 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
         BuiltinName("inputs", (), "what the ensemble was given", inputs),
         BuiltinName("task", (), "the task itself, its texts filled", TASK_FACTS),
     ]
-    reduced = next((one.task for one in read.cast.maps if one.reduce is task), None)
+    reduced = next((one.task for one in read.spec.maps if one.reduce is task), None)
     if reduced is not None:
-        items = _items_named(read.written[(id(task), "params")], read.cast.task_id(reduced))
+        items = _items_named(read.written[(id(task), "params")], read.spec.task_id(reduced))
         known.append(
             BuiltinName("context", (), "the outputs that it puts together", (*context, *items))
         )
@@ -583,7 +583,7 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
         for finding in check_template(
             TemplateField("params", scalar, "a task", there, declared=declared_so), "graph"
         ):
-            yield finding if reduced is None else _in_reduce(finding, read.cast.task_id(reduced))
+            yield finding if reduced is None else _in_reduce(finding, read.spec.task_id(reduced))
 
 
 def _in_reduce(finding: Finding, task: str) -> Finding:

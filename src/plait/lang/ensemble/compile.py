@@ -89,7 +89,7 @@ def _read_bytes(data: bytes, path: str) -> EnsembleFile:
 class EnsembleFile:
     """An ensemble without inputs, and what it wants to be given."""
 
-    cast: EnsembleSpec
+    spec: EnsembleSpec
     texts: TaskTemplates
     parameters: Mapping[str, Parameter]
     uses: Mapping[str, Span]
@@ -112,8 +112,8 @@ def read_ensemble(document: nodes.Node, path: str) -> EnsembleFile:
     read = _Reader(said, path).read()
     hooks = read_hooks(said.get("hooks"))
     return EnsembleFile(
-        read.cast,
-        TaskTemplates(read.cast, read.written),
+        read.spec,
+        TaskTemplates(read.spec, read.written),
         _parameters(document),
         {**hook_tools(hooks), **read.uses},
         tool_calls(document, "prompt") if read.uses else (),
@@ -135,8 +135,8 @@ def _build_flow(
     environ: Mapping[str, str],
 ) -> LoadedFlow:
     inputs = _inputs(plan, given)
-    cast = plan.cast if max_parallel is None else replace(plan.cast, max_parallel=max_parallel)
-    program = compile_ensemble(cast, plan.texts, inputs, limits=plan.limits, hooks=plan.hooks)
+    spec = plan.spec if max_parallel is None else replace(plan.spec, max_parallel=max_parallel)
+    program = compile_ensemble(spec, plan.texts, inputs, limits=plan.limits, hooks=plan.hooks)
     return LoadedFlow(
         program,
         path,

@@ -41,7 +41,7 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
 
 @dataclass(frozen=True, slots=True)
 class ParsedEnsemble:
-    cast: EnsembleSpec
+    spec: EnsembleSpec
     written: Mapping[Place, Template]
     uses: Mapping[str, Span]
     places: Mapping[int, Fields] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Reader:
             self.agents[name] = self._agent(Fields("member", _map(node), NOTHING))
         self._tasks()
         manager = said.child("manager")
-        cast = EnsembleSpec(
+        spec = EnsembleSpec(
             said.text("name") or os.path.splitext(os.path.basename(self.path))[0],
             tuple(self.tasks.values()),
             tuple(self._loops()),
@@ -89,8 +89,8 @@ class _Reader:
             said.text("model"),
             {id(task): name for name, task in self.tasks.items()},
         )
-        self.places[id(cast)] = said
-        return ParsedEnsemble(cast, self.written, self.uses, self.places, tuple(self.problems))
+        self.places[id(spec)] = said
+        return ParsedEnsemble(spec, self.written, self.uses, self.places, tuple(self.problems))
 
     # ── agents ───────────────────────────────────────────────────────────
 

@@ -67,7 +67,7 @@ class LoopStep(Composite):
 
     @property
     def title(self) -> str:
-        return self.loop.name or self.program.cast.task_id(self.loop.tasks[-1])
+        return self.loop.name or self.program.spec.task_id(self.loop.tasks[-1])
 
     @property
     def name(self) -> str:
@@ -154,16 +154,16 @@ class LoopRound(Composite):
     def run(self, ctx: StepContext) -> Json:
         made: Outputs = {}
         values: dict[str, Json] = {}
-        cast = self.of.program.cast
+        spec = self.of.program.spec
         for order, task in enumerate(self.of.loop.tasks):
             outcome = skip_if_needed_skipped(
-                made[one] for need in task.context if (one := cast.task_id(need)) in made
+                made[one] for need in task.context if (one := spec.task_id(need)) in made
             )
             if outcome is None:
                 outcome, ctx = ctx.perform_next(self._step(order, {**self.outputs, **made}), order)
             if isinstance(outcome, Failed):
                 raise StepError(with_task_outputs(outcome.failure, {"tasks": values}))
-            key = cast.task_id(task)
+            key = spec.task_id(task)
             made[key] = make_task_output(key, self._fill_task(task), outcome)
             values[key] = {**task_record_or_skip(outcome), "iteration": self.number}
         return {"tasks": values, "met": self._is_met(list(made.values())[-1], ctx)}
@@ -190,7 +190,7 @@ class LoopRound(Composite):
             filled = replace(filled, feedback=self.feedback)
         program = self.of.program
         return make_task_step(
-            program, task, outputs, f"task:{program.cast.task_id(task)}", filled=filled
+            program, task, outputs, f"task:{program.spec.task_id(task)}", filled=filled
         )
 
 

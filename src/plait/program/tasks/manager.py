@@ -96,7 +96,7 @@ class ManagerPlan(Plan):
 class ManagerStep:
     """An agent session with a manager that gets the tasks done."""
 
-    cast: EnsembleSpec
+    spec: EnsembleSpec
     tasks: tuple[Task, ...]
     """With filled texts."""
     manager: Manager
@@ -169,8 +169,8 @@ class ManagerStep:
             manager.role,
             self._prompt(),
             f"{system_text(manager)}\n\n{rule}",
-            task_provider(manager, self.cast.provider),
-            manager.model or self.cast.model,
+            task_provider(manager, self.spec.provider),
+            manager.model or self.spec.model,
             tools=tuple(manager.tools),
             once=tuple(manager.once),
             limits=to_limits(manager.limits),
@@ -236,8 +236,8 @@ class ManagerStep:
             worker.role,
             task,
             (),
-            provider=self.cast.provider,
-            model=self.cast.model,
+            provider=self.spec.provider,
+            model=self.spec.model,
             kind="agent",
         )
 
@@ -346,21 +346,21 @@ def _describe_worker(agent: Agent) -> str:
     return f"- {agent.role}: {about}" if about else f"- {agent.role}"
 
 
-def manager_step(cast: EnsembleSpec, tasks: Sequence[Task], manager: Agent | None) -> ManagerStep:
+def manager_step(spec: EnsembleSpec, tasks: Sequence[Task], manager: Agent | None) -> ManagerStep:
     """Make the manager of an ensemble. Its workers are the agents of the tasks."""
     leads = manager if isinstance(manager, Manager) else PLAIN_MANAGER
-    written = [(task.agent or PLAIN_AGENT).role for task in cast.tasks]
+    written = [(task.agent or PLAIN_AGENT).role for task in spec.tasks]
     agents = [task.agent or PLAIN_AGENT for task in tasks]
     roles = {role: agent.role for role, agent in zip(written, agents, strict=True)}
     _require_unique_roles(roles)
     workers = {agent.role: agent for agent in agents}
     essence: Json = [
         [[task.description, task.expected_output] for task in tasks],
-        agent_key(leads, cast.provider, cast.model),
-        [agent_key(one, cast.provider, cast.model) for one in workers.values()],
+        agent_key(leads, spec.provider, spec.model),
+        [agent_key(one, spec.provider, spec.model) for one in workers.values()],
         [leads.max_delegations, leads.max_per_worker, list(leads.workers), list(leads.required)],
     ]
-    return ManagerStep(cast, tuple(tasks), leads, workers, roles, json_digest(essence))
+    return ManagerStep(spec, tuple(tasks), leads, workers, roles, json_digest(essence))
 
 
 def _require_unique_roles(roles: Mapping[str, str]) -> None:

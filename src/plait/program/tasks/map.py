@@ -72,7 +72,7 @@ class TaskMap(Composite):
 
     @property
     def _id(self) -> str:
-        return self.program.cast.task_id(self.map.task)
+        return self.program.spec.task_id(self.map.task)
 
     @property
     def title(self) -> str:
@@ -87,12 +87,12 @@ class TaskMap(Composite):
         return join_fingerprints([*(step.fingerprint for step in self.children), *self._rules()])
 
     def _rules(self) -> list[str]:
-        one, cast = self.map, self.program.cast
+        one, spec = self.map, self.program.spec
         rules = [str(one.chunk_size)]
         if one.target_tokens is not None:
             rules.append(f"{one.target_tokens}:{one.max_levels}")
         if one.source is not None:
-            rules.append(f"{cast.task_id(one.source)}:{one.path}")
+            rules.append(f"{spec.task_id(one.source)}:{one.path}")
         return rules
 
     @property
@@ -134,7 +134,7 @@ class TaskMap(Composite):
         if ctx.run.plan is not None:
             return self._static_items()
         program = self.program
-        items = items_from_output(self.map, self.outputs[program.cast.task_id(source)])
+        items = items_from_output(self.map, self.outputs[program.spec.task_id(source)])
         steps = self._items(program.texts.fill_items(self.map, program.filled, items))
         # If the items change, their source was done again, and so is this. So only the written text
         # counts.
@@ -148,7 +148,7 @@ class TaskMap(Composite):
         if ctx.run.plan is None:
             ctx.run.events.emit(ItemsCounted(ctx.path, len(steps)))
             check_not_empty(len(steps), self.map.on_empty, ctx, "the map", "the list is empty")
-        outcomes, ctx = perform_tasks(ctx, steps, self.program.cast)
+        outcomes, ctx = perform_tasks(ctx, steps, self.program.spec)
         made = [task_record(one) for one in outcomes if isinstance(one, Succeeded)]
         skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
         values: dict[str, Json] = {
@@ -170,7 +170,7 @@ class TaskMap(Composite):
                 if hopeless is None
                 else task_record_or_skip(hopeless)
             )
-            values[self.program.cast.task_id(self.map.reduce)] = ended
+            values[self.program.spec.task_id(self.map.reduce)] = ended
         return {"tasks": values}
 
     def _require_successes(
@@ -182,7 +182,7 @@ class TaskMap(Composite):
         said = (
             f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
         )
-        if self.program.cast.on_error == "fail_fast" or len(failures) == total:
+        if self.program.spec.on_error == "fail_fast" or len(failures) == total:
             raise StepError(replace(failures[0], message=said, output={"tasks": values}))
         ctx.run.events.note(ctx.path, said)
 
@@ -200,7 +200,7 @@ class TaskMap(Composite):
             # A single leftover joins others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
             steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
-            outcomes, ctx = perform_tasks(ctx, steps, self.program.cast)
+            outcomes, ctx = perform_tasks(ctx, steps, self.program.spec)
             failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
             if failed is not None:
                 raise StepError(with_task_outputs(failed, {"tasks": values}))
@@ -234,11 +234,11 @@ class TaskMap(Composite):
     def _reduction(self, name: str, chunk: Sequence[TaskOutput]) -> TaskStep:
         reduce = self.map.reduce
         assert reduce is not None
-        cast = self.program.cast
+        spec = self.program.spec
         given = [
             self.outputs[one]
             for task in reduce.context
-            if (one := cast.task_id(task)) in self.outputs
+            if (one := spec.task_id(task)) in self.outputs
         ]
         return make_task_step(self.program, reduce, {}, name, context=[*given, *chunk])
 

@@ -62,7 +62,7 @@ Until: TypeAlias = Callable[[TaskOutput], bool]
 class EnsembleProgram(Composite):
     """An ensemble with its inputs."""
 
-    cast: EnsembleSpec
+    spec: EnsembleSpec
     texts: TaskTemplates = field(repr=False)
     filled: FilledTasks = field(repr=False)
     limits: Limits = NO_LIMITS
@@ -70,7 +70,7 @@ class EnsembleProgram(Composite):
 
     @property
     def name(self) -> str:
-        return self.cast.name
+        return self.spec.name
 
     @property
     def children(self) -> Sequence[Step]:
@@ -102,7 +102,7 @@ class EnsembleProgram(Composite):
 
 
 def compile_ensemble(
-    cast: EnsembleSpec,
+    spec: EnsembleSpec,
     texts: TaskTemplates,
     inputs: Mapping[str, Json],
     *,
@@ -111,7 +111,7 @@ def compile_ensemble(
     providers: Mapping[int, Provider] | None = None,
 ) -> EnsembleProgram:
     """Fill all texts; raises PromptTemplateError with everything that is missing."""
-    return EnsembleProgram(cast, texts, texts.fill_all(inputs, providers), limits, hooks)
+    return EnsembleProgram(spec, texts, texts.fill_all(inputs, providers), limits, hooks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class TaskGraph(Composite):
         return [unit.step({}) for unit in make_units(self.program)]
 
     def run(self, ctx: StepContext) -> Json:
-        act(FunctionAction(partial(_require_providers, self.program.cast)), ctx)
+        act(FunctionAction(partial(_require_providers, self.program.spec)), ctx)
         if not (ctx.run.replay.is_first_run or ctx.run.replay.accept_changes):
             _require_known_units({step.name for step in self.children}, ctx)
         return _Play(self.program, ctx).to_the_end()
@@ -166,17 +166,17 @@ def _is_unit(name: str) -> bool:
 
 
 def make_units(program: EnsembleProgram) -> list[Unit]:
-    cast = program.cast
-    if cast.strategy == "hierarchical":
+    spec = program.spec
+    if spec.strategy == "hierarchical":
         return [_Managed(program)]
     grouped: dict[int, Unit] = {}
-    for loop in cast.loops:
+    for loop in spec.loops:
         grouped |= dict.fromkeys(map(id, loop.tasks), LoopUnit(program, loop))
-    for one in cast.maps:
+    for one in spec.maps:
         both = [one.task] if one.reduce is None else [one.task, one.reduce]
         grouped |= dict.fromkeys(map(id, both), MapUnit(program, one))
     found: dict[int, Unit] = {}
-    for task in cast.tasks:
+    for task in spec.tasks:
         unit = grouped.get(id(task)) or _Single(program, task)
         found.setdefault(id(unit), unit)
     return list(found.values())
@@ -193,12 +193,12 @@ class _Single:
 
     def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
         return make_task_step(
-            self.program, self.task, outputs, f"task:{self.program.cast.task_id(self.task)}"
+            self.program, self.task, outputs, f"task:{self.program.spec.task_id(self.task)}"
         )
 
     def outputs(self, outcome: Outcome) -> Outputs:
         task = self.program.filled.task(self.task)
-        made = make_task_output(self.program.cast.task_id(self.task), task, outcome)
+        made = make_task_output(self.program.spec.task_id(self.task), task, outcome)
         return {made.id: made}
 
 
@@ -218,10 +218,10 @@ class _Managed:
 
     def _step(self) -> ManagerStep:
         program = self.program
-        tasks = [program.filled.task(task) for task in program.cast.tasks]
-        manager = program.cast.manager
+        tasks = [program.filled.task(task) for task in program.spec.tasks]
+        manager = program.spec.manager
         agent = None if manager is None else program.filled.agents[id(manager)]
-        return manager_step(program.cast, tasks, agent)
+        return manager_step(program.spec, tasks, agent)
 
     def outputs(self, outcome: Outcome) -> Outputs:
         return {one.id: one for one in self._step().outputs(outcome)}
@@ -234,7 +234,7 @@ class _Play:
     """One run of the units: which are done, which have failed, which can start."""
 
     def __init__(self, program: EnsembleProgram, ctx: StepContext) -> None:
-        self.cast = program.cast
+        self.spec = program.spec
         self.turn = ctx
         self.units = make_units(program)
         self.outputs: Outputs = {}
@@ -255,7 +255,7 @@ class _Play:
         self._is_broken = False
 
     def to_the_end(self) -> Json:
-        parallel = self.cast.max_parallel if self.cast.strategy == "parallel" else 1
+        parallel = self.spec.max_parallel if self.spec.strategy == "parallel" else 1
         parallel = max(1, min(parallel, len(self.units)))
         try:
             self.turn.run.backend.run(
@@ -272,7 +272,7 @@ class _Play:
 
     def _unit_dependencies(self, order: int) -> list[Task]:
         """The tasks of other units that a unit needs."""
-        needs = [one for task in self.units[order].tasks for one in self.cast.needs(task)]
+        needs = [one for task in self.units[order].tasks for one in self.spec.needs(task)]
         return [one for one in needs if self._of_task[id(one)] != order]
 
     # ── which unit can start ─────────────────────────────────────────────
@@ -295,7 +295,7 @@ class _Play:
         """The first unit whose needs are all done."""
         if self.turn.run.stop.is_set() or self._is_broken:
             return None
-        if self.failures and self.cast.on_error == "fail_fast":
+        if self.failures and self.spec.on_error == "fail_fast":
             return None
         for order in range(len(self.units)):
             if order not in self._state and all(
@@ -313,7 +313,7 @@ class _Play:
             order, why = found
             self._state[order] = "skipped"
             for task in self.units[order].tasks:
-                self.skipped[self.cast.task_id(task)] = why
+                self.skipped[self.spec.task_id(task)] = why
             self.turn.run.events.note(self.turn.path, f"'{self._unit_id(order)}' is skipped: {why}")
 
     def _hopeless(self) -> Iterator[tuple[int, str]]:
@@ -321,20 +321,20 @@ class _Play:
             for task in self._needed[order] if order not in self._state else ():
                 ended = self._block_reason(task)
                 if ended is not None:
-                    yield order, why_skipped(self.cast.task_id(task), ended)
+                    yield order, why_skipped(self.spec.task_id(task), ended)
 
     def _block_reason(self, task: Task) -> str | None:
         """How a task ended that blocks others; None: it does not block."""
         state = self._state.get(self._of_task[id(task)])
-        output = self.outputs.get(self.cast.task_id(task))
+        output = self.outputs.get(self.spec.task_id(task))
         if state == "skipped" or (
             state == "done" and output is not None and output.status == "skipped"
         ):
             return "skipped"
-        return "failed" if state == "failed" and self.cast.on_error == "continue_on_error" else None
+        return "failed" if state == "failed" and self.spec.on_error == "continue_on_error" else None
 
     def _unit_id(self, order: int) -> str:
-        return self.cast.task_id(self.units[order].tasks[-1])
+        return self.spec.task_id(self.units[order].tasks[-1])
 
     # ── performing ───────────────────────────────────────────────────────
 
@@ -368,7 +368,7 @@ class _Play:
 
     def _value(self) -> dict[str, Json]:
         """The value so far, in task order; with a manager in the order of its delegations."""
-        ids = [self.cast.task_id(task) for task in self.cast.tasks]
+        ids = [self.spec.task_id(task) for task in self.spec.tasks]
         places = {one: place for place, one in enumerate(ids)}
         ordered = sorted(self.outputs.values(), key=lambda one: places.get(one.id, len(places)))
         done = [one for one in ordered if one.status == "done"]
@@ -381,10 +381,10 @@ class _Play:
 
     def _failure(self, value: dict[str, Json]) -> Failure:
         (unit, first), *others = self.failures
-        named = f"task '{self.cast.task_id(unit.tasks[-1])}'" if len(unit.tasks) == 1 else ""
+        named = f"task '{self.spec.task_id(unit.tasks[-1])}'" if len(unit.tasks) == 1 else ""
         message = f"{named}: {first.message}" if named else first.message
         if others:
-            also = ", ".join(repr(self.cast.task_id(one.tasks[-1])) for one, _ in others)
+            also = ", ".join(repr(self.spec.task_id(one.tasks[-1])) for one, _ in others)
             message = f"{message}\nand {also} failed as well"
         return replace(first, message=message, output=value)
 
@@ -416,14 +416,14 @@ def _public(output: TaskOutput) -> dict[str, Json]:
 # ── model providers ──────────────────────────────────────────────────────
 
 
-def _require_providers(cast: EnsembleSpec, ctx: StepContext) -> None:
+def _require_providers(spec: EnsembleSpec, ctx: StepContext) -> None:
     """Raise InputError before the first task if a model provider is missing. Names all missing
     ones.
     """
     models = ctx.run.services.get(Models)
     problems: dict[str, Problem] = {}
-    for called, provider in model_users(cast):
-        named = cast.provider if provider is None else provider
+    for called, provider in model_users(spec):
+        named = spec.provider if provider is None else provider
         if not isinstance(named, str | None) or (named or "") in problems:
             continue
         try:
@@ -437,13 +437,13 @@ def _require_providers(cast: EnsembleSpec, ctx: StepContext) -> None:
         raise InputError.together(problems.values())
 
 
-def model_users(cast: EnsembleSpec) -> Iterator[tuple[str, Json]]:
+def model_users(spec: EnsembleSpec) -> Iterator[tuple[str, Json]]:
     """Yield what needs a model, and the provider that it names."""
-    for task in cast.tasks:
+    for task in spec.tasks:
         if task.is_done_by_model:
             yield (
-                f"task '{cast.task_id(task)}'",
+                f"task '{spec.task_id(task)}'",
                 None if task.agent is None else task.agent.provider,
             )
-    if cast.strategy == "hierarchical":
-        yield "the manager", None if cast.manager is None else cast.manager.provider
+    if spec.strategy == "hierarchical":
+        yield "the manager", None if spec.manager is None else spec.manager.provider

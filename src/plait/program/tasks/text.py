@@ -65,11 +65,11 @@ class FilledTasks:
 class TaskTemplates:
     """The templates of an ensemble, compiled once and filled at every run."""
 
-    def __init__(self, cast: EnsembleSpec, written: Mapping[Place, Template] | None = None) -> None:
+    def __init__(self, spec: EnsembleSpec, written: Mapping[Place, Template] | None = None) -> None:
         """`written`: templates read from a file, so that problems point into it."""
-        self._cast = cast
-        self._maps = {id(one.task): one for one in cast.maps}
-        self._agents = list({id(one): one for one in _agents(cast)}.values())
+        self._spec = spec
+        self._maps = {id(one.task): one for one in spec.maps}
+        self._agents = list({id(one): one for one in _agents(spec)}.values())
         read = dict(written or {})
         self._templates: dict[Place, Template] = {
             place: read[place]
@@ -80,18 +80,18 @@ class TaskTemplates:
         self._fillers = {place: _filler(template) for place, template in self._templates.items()}
         self._of_tasks = [
             (task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS])
-            for task in cast.tasks
+            for task in spec.tasks
         ]
         self._params = {
             id(task): read.get((id(task), "params")) or compile_template(task.params, "graph")
-            for task in cast.tasks
+            for task in spec.tasks
             if task.params is not None
         }
         self._asking = {
             key: found for key, one in self._params.items() if (found := required_placeholders(one))
         }
         """Placeholders in tool parameters that need an input or an item."""
-        self._is_plain = not (self._asking or cast.maps)
+        self._is_plain = not (self._asking or spec.maps)
 
     def params(self, task: Task) -> Template | None:
         """The parameters of a tool: a template of the profile `graph`."""
@@ -143,11 +143,11 @@ class TaskTemplates:
                 made.append(_fill_task(task, texts, agent, {**filled.inputs, **names}))
             except PromptTemplateError as error:
                 what = (
-                    f"item {number} of task '{self._cast.task_id(task)}' has no "
+                    f"item {number} of task '{self._spec.task_id(task)}' has no "
                     f"{_format_missing(error)}"
                 )
                 fix = (
-                    f"'{self._cast.task_id(_source(one))}' has to give it, or leave it away in the "
+                    f"'{self._spec.task_id(_source(one))}' has to give it, or leave it away in the "
                     "text"
                 )
                 problems.append(Problem(what, None, fix, code="missing-variables"))
@@ -192,7 +192,7 @@ class TaskTemplates:
         return tuple(str(name) for name in found)
 
     def _texts(self) -> Iterator[tuple[Place, str]]:
-        for owner, names in [(task, TASK_TEXTS) for task in self._cast.tasks] + [
+        for owner, names in [(task, TASK_TEXTS) for task in self._spec.tasks] + [
             (agent, AGENT_TEXTS) for agent in self._agents
         ]:
             for name in names:
@@ -215,7 +215,7 @@ class TaskTemplates:
     def _spots(self) -> Iterator[tuple[Task | Agent | MapReduce, str, str | None]]:
         """Yield every text in order of appearance; for the task of a map with the name of the item."""
         seen: set[int] = set()
-        for task in self._cast.tasks:
+        for task in self._spec.tasks:
             one = self._maps.get(id(task))
             if one is not None and isinstance(one.items, str):
                 yield one, "items", None
@@ -229,7 +229,7 @@ class TaskTemplates:
                 )
                 if id(owner) in self._asking:
                     yield owner, "params", own
-        manager = self._cast.manager
+        manager = self._spec.manager
         if manager is not None and id(manager) not in seen:
             yield from (
                 (manager, name, None)
@@ -296,16 +296,16 @@ class TaskTemplates:
     def _describe_field(self, owner: Task | Agent | MapReduce, field: str) -> str:
         match owner:
             case Task():
-                return f"the {field.replace('_', ' ')} of task '{self._cast.task_id(owner)}'"
+                return f"the {field.replace('_', ' ')} of task '{self._spec.task_id(owner)}'"
             case MapReduce():
-                return f"the items of task '{self._cast.task_id(owner.task)}'"
+                return f"the items of task '{self._spec.task_id(owner.task)}'"
         return f"the {field} of agent '{owner.role}'"
 
 
-def _agents(cast: EnsembleSpec) -> Iterator[Agent]:
-    yield from (task.agent for task in cast.tasks if task.agent is not None)
-    if cast.manager is not None:
-        yield cast.manager
+def _agents(spec: EnsembleSpec) -> Iterator[Agent]:
+    yield from (task.agent for task in spec.tasks if task.agent is not None)
+    if spec.manager is not None:
+        yield spec.manager
 
 
 def _fill_task(

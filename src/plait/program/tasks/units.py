@@ -57,32 +57,32 @@ def make_task_step(
     kind: str | None = None,
     context: Sequence[TaskOutput] | None = None,
 ) -> TaskStep:
-    cast = program.cast
-    ids = [cast.task_id(one) for one in task.context]
+    spec = program.spec
+    ids = [spec.task_id(one) for one in task.context]
     return task_step(
         name,
-        cast.task_id(task),
+        spec.task_id(task),
         filled or program.filled.task(task),
         tuple(outputs[one] for one in ids if one in outputs) if context is None else tuple(context),
         context_ids=tuple(ids),
         params=program.texts.params(task),
-        provider=cast.provider,
-        model=cast.model,
+        provider=spec.provider,
+        model=spec.model,
         kind=kind,
     )
 
 
 def perform_tasks(
-    ctx: StepContext, steps: Sequence[TaskStep], cast: EnsembleSpec
+    ctx: StepContext, steps: Sequence[TaskStep], spec: EnsembleSpec
 ) -> tuple[list[Outcome], StepContext]:
     """Perform independent tasks.
 
     With `fail_fast` no task starts after a failure, so there may be fewer outcomes than steps.
     """
-    is_strict = cast.on_error == "fail_fast"
+    is_strict = spec.on_error == "fail_fast"
     return ctx.perform_many(
         steps,
-        parallel=cast.max_parallel,
+        parallel=spec.max_parallel,
         stops=lambda outcome: is_strict and isinstance(outcome, Failed),
     )
 
@@ -119,7 +119,7 @@ def outputs_from_record(
             values, reached = {}, False
     made: Outputs = {}
     for task in tasks:
-        key = program.cast.task_id(task)
+        key = program.spec.task_id(task)
         if key in values:
             one = make_task_output(key, program.filled.task(task), _outcome(values[key]))
             made[key] = replace(
@@ -128,9 +128,9 @@ def outputs_from_record(
         elif isinstance(outcome, Skipped):
             made[key] = make_task_output(key, program.filled.task(task), outcome)
     if isinstance(outcome, Failed):
-        missing = next((task for task in tasks if program.cast.task_id(task) not in made), None)
+        missing = next((task for task in tasks if program.spec.task_id(task) not in made), None)
         if missing is not None:
-            key = program.cast.task_id(missing)
+            key = program.spec.task_id(missing)
             made[key] = make_task_output(key, program.filled.task(missing), outcome)
     return made
 
