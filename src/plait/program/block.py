@@ -43,7 +43,7 @@ class BlockAction(Composite):
             )
         value = require_success(ctx.perform(self.steps, scope=scope))
         done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
-        beside = {TRUNCATED: done[TRUNCATED]} if TRUNCATED in done else {}
+        truncated = {TRUNCATED: done[TRUNCATED]} if TRUNCATED in done else {}
         captures = done.get("captures")
         if isinstance(done.get("output"), Unknown):
             return {**UNKNOWN_RESULT, "captures": captures}
@@ -52,5 +52,5 @@ class BlockAction(Composite):
             "stderr": "",
             "exit_code": 0,
             "captures": captures,
-            **beside,
+            **truncated,
         }

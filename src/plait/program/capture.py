@@ -92,15 +92,15 @@ def result_facts(ended: Mapping[str, Json]) -> dict[str, Json]:
     }
     if is_unknown_result(ended):
         facts["success"] = NOT_KNOWN
-    cut = ended.get(TRUNCATED)
-    return _Cut(facts, cut) if isinstance(cut, Mapping) else facts
+    truncated = ended.get(TRUNCATED)
+    return _TruncatedFacts(facts, truncated) if isinstance(truncated, Mapping) else facts
 
 
-class _Cut(dict[str, Json]):
+class _TruncatedFacts(dict[str, Json]):
     """Facts of a step with a truncated output: reading that output is an error."""
 
-    def __init__(self, facts: Mapping[str, Json], cut: Mapping[str, int]) -> None:
-        parts = {**cut, "stdout": cut["output"]} if "output" in cut else cut
+    def __init__(self, facts: Mapping[str, Json], truncated: Mapping[str, int]) -> None:
+        parts = {**truncated, "stdout": truncated["output"]} if "output" in truncated else truncated
         super().__init__({name: fact for name, fact in facts.items() if name not in parts})
         self._parts = parts
 
@@ -135,10 +135,10 @@ def complete_output(ended: Mapping[str, Json]) -> Json:
 
 
 def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
-    cut = ended.get(TRUNCATED)
+    truncated = ended.get(TRUNCATED)
     return (
-        next((cut[name] for name in fields if name in cut), None)
-        if isinstance(cut, Mapping)
+        next((truncated[name] for name in fields if name in truncated), None)
+        if isinstance(truncated, Mapping)
         else None
     )
 
@@ -188,14 +188,14 @@ _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 
 def _number(text: str) -> Json:
-    said = text.strip()
+    stripped = text.strip()
     if not re.fullmatch(
-        _NUMBER, said
+        _NUMBER, stripped
     ):  # int() and float() accept more: 1_000, digits of other scripts
         raise _Mismatch("a number")
     for kind in (int, float):
         try:
-            number = kind(said)
+            number = kind(stripped)
         except ValueError:
             continue
         if number == number and number not in (float("inf"), float("-inf")):
@@ -205,12 +205,12 @@ def _number(text: str) -> Json:
 
 def _boolean(text: str, *, succeeded: bool) -> bool:
     """Parse a boolean, ignoring case; an empty output means the exit code decides."""
-    said = text.strip().lower()
-    if not said:
+    stripped = text.strip().lower()
+    if not stripped:
         return succeeded
-    if said not in BOOLEANS:
+    if stripped not in BOOLEANS:
         raise _Mismatch("true or false, yes or no, 1 or 0")
-    return BOOLEANS[said]
+    return BOOLEANS[stripped]
 
 
 class _Mismatch(Exception):
@@ -319,8 +319,11 @@ def _with(ended: dict[str, Json], found: dict[str, Json]) -> dict[str, Json]:
     all_facts = result_facts(ended)
     facts = {name: all_facts[name] for name in FACTS_KEPT if name in all_facts}
     known = ended.get("captures")
-    beside = {name + FACTS: facts for name in found}
-    return {**ended, "captures": {**(known if isinstance(known, dict) else {}), **found, **beside}}
+    facts_by_name = {name + FACTS: facts for name in found}
+    return {
+        **ended,
+        "captures": {**(known if isinstance(known, dict) else {}), **found, **facts_by_name},
+    }
 
 
 def _group(pattern: str, text: str) -> Json:

@@ -92,7 +92,7 @@ def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
     tracker = ctx.run.shared(SharedTracker).tracker
     known, mask = ctx.scope.names, ctx.run.secrets.mask
     if tracker is None:
-        return _not_known_yet(_fields(known.get("workflow")))
+        return _unknown_names(_fields(known.get("workflow")))
     # Before the first step nothing has changed.
     before = {**changes_record([], (0, 0), []), **_fields(known.get("step"))}
     names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES}}
@@ -117,7 +117,7 @@ def scope_outside_steps(ctx: StepContext) -> Scope:
     )
 
 
-def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
+def _unknown_names(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     """The variables in a dry run: all unknown."""
     changes = dict.fromkeys(CHANGES, NOT_KNOWN)
     repository = dict.fromkeys(("branch", "commit", "root"), NOT_KNOWN)
@@ -310,7 +310,10 @@ class _Repository:
         self._cone = self._line(
             "rev-parse", "--path-format=absolute", "--git-path", "info/sparse-checkout"
         )
-        self._own = {**self._env, **self._apart(folder, os.path.join(folder, f"repository-{name}"))}
+        self._own = {
+            **self._env,
+            **self._clean_env(folder, os.path.join(folder, f"repository-{name}")),
+        }
 
     def snapshot(self) -> Snapshot:
         head = self.head()
@@ -350,10 +353,10 @@ class _Repository:
         )
 
     def head(self) -> str:
-        return self._if_any("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        return self._line_if_any("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
 
     def branch(self) -> str:
-        return self._if_any("symbolic-ref", "--quiet", "--short", "HEAD")
+        return self._line_if_any("symbolic-ref", "--quiet", "--short", "HEAD")
 
     def _commits(self, before: str, after: str) -> list[str]:
         """The new commits, oldest first."""
@@ -366,7 +369,7 @@ class _Repository:
         options = ("-r", "-z", "--relative", "--no-renames", "--no-ext-diff", "--no-textconv")
         return self._git("diff-tree", *options, what, before.tree, after.tree, own=True)
 
-    def _apart(self, folder: str, own: str) -> dict[str, str]:
+    def _clean_env(self, folder: str, own: str) -> dict[str, str]:
         """Environment variables: git reads this repository, but writes to our folder and uses our
         configuration.
         """
@@ -383,7 +386,7 @@ class _Repository:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quote_path(os.path.join(common, "objects")),
         }
 
-    def _if_any(self, *args: str) -> str:
+    def _line_if_any(self, *args: str) -> str:
         """The output of git; empty if the object does not exist."""
         try:
             return self._line(*args)
@@ -487,8 +490,8 @@ class ChangeCheckedAction(Composite):
 
     def _files(self, changed: Mapping[str, Json]) -> dict[str, Json]:
         """For each output: its file, or a list if there are several."""
-        gone = set(changed["files_deleted"])
-        files = [name for name in changed["files_changed"] if name not in gone]
+        deleted = set(changed["files_deleted"])
+        files = [name for name in changed["files_changed"] if name not in deleted]
         found = {
             name: [
                 file

@@ -51,38 +51,42 @@ class Chat:
 
     def run(self, ctx: StepContext) -> Json:
         value: Json = {"output": ""}
-        said: list[Message] = []
-        conversation, number = self.first, 1
+        messages: list[Message] = []
+        session, number = self.first, 1
         while True:
             failure = None
-            match self._perform_turn(conversation, ctx, said):
+            match self._perform_turn(session, ctx, messages):
                 case Succeeded(answer):
                     value = answer
                 case Failed(why):
                     failure = why
             # Views that buffer the text show it now.
-            ctx.run.events.notify(ModelText(conversation.name, ""))
+            ctx.run.events.notify(ModelText(session.name, ""))
             line = self.listen(failure)
             if line is None:
                 return _require_no_failure(value, failure)
             number += 1
-            conversation = replace(
-                self.first, name=f"say:{number}", prompt=line, before=tuple(said), fingerprint=""
+            session = replace(
+                self.first,
+                name=f"say:{number}",
+                prompt=line,
+                before=tuple(messages),
+                fingerprint="",
             )
 
     def _perform_turn(
-        self, conversation: AgentStep, ctx: StepContext, said: list[Message]
+        self, session: AgentStep, ctx: StepContext, messages: list[Message]
     ) -> Succeeded | Failed:
-        said.append(
-            Message("user", ctx.run.secrets.mask(conversation.prompt))
+        messages.append(
+            Message("user", ctx.run.secrets.mask(session.prompt))
         )  # also if it is stopped at once
         try:
-            outcome = ctx.perform(ChatTurn(conversation, said))
+            outcome = ctx.perform(ChatTurn(session, messages))
         except Interrupted:
             if ctx.run.stop.at_once:
                 raise
             ctx.run.stop.forget()
-            return self._record_stop(conversation, ctx)
+            return self._record_stop(session, ctx)
         stop = ctx.run.stop
         if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
             # the person wanted to stop this answer, not the next one
@@ -93,14 +97,14 @@ class Chat:
             else Failed(Failure(outcome.why, "skipped"))
         )
 
-    def _record_stop(self, conversation: AgentStep, ctx: StepContext) -> Failed:
+    def _record_stop(self, session: AgentStep, ctx: StepContext) -> Failed:
         """Record an answer that the person stopped, so that resume does not repeat it."""
-        path = ctx.child(conversation).path
-        asked = {"asked": {"user": ctx.run.secrets.mask(conversation.prompt)}}
+        path = ctx.child(session).path
+        asked = {"asked": {"user": ctx.run.secrets.mask(session.prompt)}}
         outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))
-        said = path, conversation.kind, conversation.title, conversation.fingerprint
+        step = path, session.kind, session.title, session.fingerprint
         ctx.run.events.emit(
-            StepFinished(*said, outcome, 0.0, used=ctx.run.budgets.take_charges(path))
+            StepFinished(*step, outcome, 0.0, used=ctx.run.budgets.take_charges(path))
         )
         return outcome
 
@@ -117,36 +121,36 @@ class ChatTurn:
     """An agent session that passes its messages on to the next one."""
 
     counts_itself = True
-    conversation: AgentStep
-    said: list[Message]
+    session: AgentStep
+    messages: list[Message]
 
     @property
     def name(self) -> str:
-        return self.conversation.name
+        return self.session.name
 
     @property
     def kind(self) -> str:
-        return self.conversation.kind
+        return self.session.kind
 
     @property
     def title(self) -> str:
-        return self.conversation.title
+        return self.session.title
 
     @property
     def fingerprint(self) -> str:
-        return self.conversation.fingerprint
+        return self.session.fingerprint
 
     @property
     def policy(self) -> Policy:
-        return self.conversation.policy
+        return self.session.policy
 
     @property
     def children(self) -> Sequence[Step]:
         return ()
 
     def run(self, ctx: StepContext) -> Json:
-        talk = AgentSession(self.conversation, ctx)
+        agent = AgentSession(self.session, ctx)
         try:
-            return talk.to_the_end()
+            return agent.to_the_end()
         finally:
-            self.said[:] = talk.so_far()
+            self.messages[:] = agent.so_far()

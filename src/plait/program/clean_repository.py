@@ -62,7 +62,7 @@ ABSENT_IS_FINE: Final = frozenset({"packed-refs", "shallow"})
 """git creates these files through the link, so the target need not exist."""
 DRIVER: Final = re.compile(r"merge\..*\.driver", re.DOTALL)
 FILTER: Final = re.compile(r"filter\..*\.(clean|smudge|process)", re.DOTALL)
-IN_VAIN: Final = "exit 1"
+ALWAYS_CONFLICT: Final = "exit 1"
 """A merge driver that always reports a conflict. Without one, git would merge line by line."""
 
 
@@ -80,11 +80,11 @@ class GitSetting:
 def read_settings(listed: bytes) -> list[GitSetting]:
     """Parse the output of `LISTING`. Later settings win."""
     parts = [os.fsdecode(part) for part in listed.split(b"\0")[:-1]]
-    return [_setting(scope, said) for scope, said in zip(parts[::2], parts[1::2], strict=False)]
+    return [_setting(scope, entry) for scope, entry in zip(parts[::2], parts[1::2], strict=False)]
 
 
-def _setting(scope: str, said: str) -> GitSetting:
-    name, equals, value = said.partition("\n")
+def _setting(scope: str, entry: str) -> GitSetting:
+    name, equals, value = entry.partition("\n")
     return GitSetting(scope, name, value if equals else "true")
 
 
@@ -103,24 +103,24 @@ def make_clean_repository(
     for name in LINKED:
         target = os.path.join(common, name)
         if name in ABSENT_IS_FINE or os.path.lexists(target):
-            _lead(os.path.join(folder, name), target)
-    _lead_to_info(os.path.join(folder, INFO), os.path.join(common, INFO), excludes=excludes)
-    _put(os.path.join(folder, "HEAD"), "ref: refs/heads/none\n")
+            _link(os.path.join(folder, name), target)
+    _link_info(os.path.join(folder, INFO), os.path.join(common, INFO), excludes=excludes)
+    _write_file(os.path.join(folder, "HEAD"), "ref: refs/heads/none\n")
     kept = [one for one in settings if alone or one.is_of_repository]
-    _put(os.path.join(folder, "config"), "".join(_lines(kept)))
+    _write_file(os.path.join(folder, "config"), "".join(_lines(kept)))
 
 
-def _lead_to_info(info: str, target: str, *, excludes: bool) -> None:
+def _link_info(info: str, target: str, *, excludes: bool) -> None:
     if excludes:
         if os.path.lexists(target):
-            _lead(info, target)
+            _link(info, target)
         return
     os.makedirs(info, mode=0o700, exist_ok=True)
     for name in KEPT_INFO:  # even if the target does not exist: a step may create it
-        _lead(os.path.join(info, name), os.path.join(target, name))
+        _link(os.path.join(info, name), os.path.join(target, name))
 
 
-def _lead(link: str, target: str) -> None:
+def _link(link: str, target: str) -> None:
     """Create or update a link. A file that git has put there stays."""
     if os.path.islink(link) and os.readlink(link) != target:
         os.unlink(link)
@@ -128,7 +128,7 @@ def _lead(link: str, target: str) -> None:
         os.symlink(target, link)
 
 
-def _put(path: str, text: str) -> None:
+def _write_file(path: str, text: str) -> None:
     """Write atomically: another git may be reading the file."""
     with open(f"{path}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
@@ -142,7 +142,7 @@ def _lines(settings: Iterable[GitSetting]) -> Iterator[str]:
             section, _, rest = one.name.partition(".")
             middle, _, key = rest.rpartition(".")
             yield f"[{section} {_quote(middle)}]\n" if middle else f"[{section}]\n"
-            yield f"\t{key} = {_quote(IN_VAIN if is_driver else one.value)}\n"
+            yield f"\t{key} = {_quote(ALWAYS_CONFLICT if is_driver else one.value)}\n"
 
 
 def _quote(text: str) -> str:

@@ -638,10 +638,10 @@ class ForeachAction(Composite):
         return record
 
     def _results(self, ctx: StepContext) -> Iterator[dict[str, Json]]:
-        mine = ctx.child(self.map)
-        written = ctx.run.journal.step(f"{mine.path}/{self.map.items.name}")
+        inner = ctx.child(self.map)
+        written = ctx.run.journal.step(f"{inner.path}/{self.map.items.name}")
         value = getattr(written.outcome, "value", None) if written is not None else None
-        return item_results(mine, self.map.items.read(value, mine))
+        return item_results(inner, self.map.items.read(value, inner))
 
 
 def _plan_result(outcome: Outcome, ctx: StepContext) -> dict[str, Json]:

@@ -19,10 +19,10 @@ def check_not_empty(count: int, on_empty: OnEmpty, ctx: StepContext, what: str, 
     """Warn or raise StepError if there are no items, as `on_empty` says."""
     if count or on_empty == "ok":
         return
-    said = f"{what} has no items: {why}"
+    message = f"{what} has no items: {why}"
     if on_empty == "fail":
-        raise StepError(Failure(f"{said}, and on_empty is fail", EMPTY, path=ctx.path))
+        raise StepError(Failure(f"{message}, and on_empty is fail", EMPTY, path=ctx.path))
     owner = ctx.path.removesuffix("/items")  # the step that finds the items is not visible to users
     ctx.run.events.warn(
-        owner, f"{said}; write on_empty: ok if that is right, on_empty: fail if it is not"
+        owner, f"{message}; write on_empty: ok if that is right, on_empty: fail if it is not"
     )

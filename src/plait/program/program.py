@@ -50,14 +50,14 @@ class DirectiveProgram(Composite):
     """The program of a directive: one agent session."""
 
     name: str
-    conversation: AgentStep
+    session: AgentStep
     prompt: FilledDirective
     limits: Limits
     """The limits that the author wrote."""
 
     @property
     def children(self) -> Sequence[Step]:
-        return (self.conversation,)
+        return (self.session,)
 
     @property
     def phases(self) -> tuple[tuple[str, int], ...]:
@@ -68,7 +68,7 @@ class DirectiveProgram(Composite):
         return None
 
     def run(self, ctx: StepContext) -> Json:
-        return require_success(ctx.perform(self.conversation))
+        return require_success(ctx.perform(self.session))
 
 
 class Program(Protocol):

@@ -39,9 +39,9 @@ class StepList(Composite):
     def run(self, ctx: StepContext) -> Json:
         captures: dict[str, Json] = {}
         output: Json = None
-        cut: Json = None
+        truncated: Json = None
         last = len(self.steps) - 1
-        would_fail: StepError | None = None
+        planned_failure: StepError | None = None
         for order, step in enumerate(self.steps):
             outcome, ctx = ctx.perform_next(step, order, is_last=order == last)
             match outcome:
@@ -50,19 +50,21 @@ class StepList(Composite):
                     names = step.output_variables(value)
                     captures |= names
                     if "output" in value:
-                        output, cut = value["output"], value.get(TRUNCATED)
+                        output, truncated = value["output"], value.get(TRUNCATED)
                     if order != last:  # no step reads the scope after the last one
-                        ctx = _behind(step, ctx, value, names)
+                        ctx = _context_after(step, ctx, value, names)
                 case Failed(failure):
                     if not step.continue_on_error:
-                        would_fail = would_fail or StepError(self._knowing(failure, captures))
+                        planned_failure = planned_failure or StepError(
+                            self._with_captures(failure, captures)
+                        )
                         if ctx.run.plan is None:
-                            raise would_fail
+                            raise planned_failure
                         # A dry run also shows the steps after it, as if this step were fixed.
-                        output, cut = NOT_KNOWN, None
+                        output, truncated = NOT_KNOWN, None
                         names = dict.fromkeys(step.may_capture(), NOT_KNOWN)
                         captures |= names
-                        ctx = _behind(step, ctx, dict(UNKNOWN_RESULT), names)
+                        ctx = _context_after(step, ctx, dict(UNKNOWN_RESULT), names)
                         continue
                     ctx.run.events.note(
                         ctx.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
@@ -70,22 +72,22 @@ class StepList(Composite):
                     ended = failure.as_result()
                     names = step.output_variables(ended)
                     captures |= names
-                    ctx = _behind(step, ctx, ended, names)
+                    ctx = _context_after(step, ctx, ended, names)
                 case Skipped():
                     pass
-        if would_fail is not None:
-            raise would_fail
-        whole: dict[str, Json] = {"output": output, "captures": captures}
-        return whole if cut is None else {**whole, TRUNCATED: cut}
+        if planned_failure is not None:
+            raise planned_failure
+        result: dict[str, Json] = {"output": output, "captures": captures}
+        return result if truncated is None else {**result, TRUNCATED: truncated}
 
-    def _knowing(self, failure: Failure, captures: dict[str, Json]) -> Failure:
+    def _with_captures(self, failure: Failure, captures: dict[str, Json]) -> Failure:
         """Add the captures of earlier steps to the failure of an item: the item results list them."""
         if self.kind != "item" or not captures:
             return failure
         return replace(failure, output={**failure.as_result(), "captures": captures})
 
 
-def _behind(
+def _context_after(
     step: ActionStep, ctx: StepContext, value: dict[str, Json], captures: dict[str, Json]
 ) -> StepContext:
     from plait.program.action_step import scope_after
@@ -103,8 +105,8 @@ def step_list(
 ) -> StepList:
     """Make a list of steps. Its fingerprint covers the names and fingerprints of the steps."""
     steps = tuple(steps)
-    said = join_fingerprints(f"{step.name} {step.fingerprint}" for step in steps)
-    return StepList(name, steps, said, kind, title or name, policy)
+    fingerprint = join_fingerprints(f"{step.name} {step.fingerprint}" for step in steps)
+    return StepList(name, steps, fingerprint, kind, title or name, policy)
 
 
 def join_fingerprints(fingerprints: Iterable[str]) -> str:

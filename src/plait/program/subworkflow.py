@@ -72,19 +72,19 @@ class Subworkflow(Composite):
         began = time.monotonic()
         entered = self._enter_flow(ctx)
         ctx.run.secrets.add(entered.secrets)
-        facts = ctx.scope.names.get("workflow")
-        own = {
-            **(facts if isinstance(facts, Mapping) else {}),
+        outer = ctx.scope.names.get("workflow")
+        facts = {
+            **(outer if isinstance(outer, Mapping) else {}),
             "name": self.program.name,
             "path": self.path,
         }
-        scope = ctx.scope.frame("workflow", workflow={"workflow": own})
+        scope = ctx.scope.frame("workflow", workflow={"workflow": facts})
         frames = {name: _frame_name(name, entered) for name in entered.names}
         for label in ("workflow", GIVEN, DATA_ENV_FRAME):
-            of_it = {name: value for name, value in entered.names.items() if frames[name] == label}
-            scope = scope.frame(label, env=of_it)
+            values = {name: value for name, value in entered.names.items() if frames[name] == label}
+            scope = scope.frame(label, env=values)
         inner = replace(ctx, scope=scope, env={**ctx.env, **entered.env})
-        value = self._in_time(inner)
+        value = self._run_in_time(inner)
         if ctx.run.plan is not None:
             return dict(UNKNOWN_RESULT)
         return {
@@ -98,8 +98,8 @@ class Subworkflow(Composite):
         params: Json = {}
         if self.params is not None:
             params = render_json_value(self.params, ctx.scope, strict=self.strict)
-        data = frozenset(self._not_own(ctx.scope, params, of_author=False))
-        given = data.union(self._not_own(ctx.scope, params, of_author=True))
+        data = frozenset(self._params_from_data(ctx.scope, params, of_author=False))
+        given = data.union(self._params_from_data(ctx.scope, params, of_author=True))
         if isinstance(params, Unknown) or contains_unknown(params):
             known = {**self.written, **(params if isinstance(params, Mapping) else {})}
             return Entered(known, {}, given=given, data=data)
@@ -107,14 +107,14 @@ class Subworkflow(Composite):
             raise InputError(NO_MAP, fix="write params: {name: value}", code="wrong-type")
         return self.enter(params, ctx.scope, given, data)
 
-    def _not_own(self, scope: Scope, params: Json, *, of_author: bool) -> Iterator[str]:
+    def _params_from_data(self, scope: Scope, params: Json, *, of_author: bool) -> Iterator[str]:
         """Yield the params that contain more than text of authors or values given to the run."""
         for name in params if isinstance(params, Mapping) else ():
             template = self.each.get(name, self.params)
             if template is not None and not is_own_text(template, scope, of_author=of_author):
                 yield name
 
-    def _in_time(self, ctx: StepContext) -> Json:
+    def _run_in_time(self, ctx: StepContext) -> Json:
         if self.timeout is None:
             return act(self.program, ctx)
         try:

@@ -99,9 +99,9 @@ class Validation:
     def _run_check(
         self, ctx: StepContext, scope: Scope, number: int
     ) -> tuple[ValidationResult, StepContext]:
-        rehearsing = ctx.run.plan is not None
+        is_dry_run = ctx.run.plan is not None
         file = (
-            None if self.result_file is None or rehearsing else render_text(self.result_file, scope)
+            None if self.result_file is None or is_dry_run else render_text(self.result_file, scope)
         )
         before = None if file is None else _file_state(file, ctx)
         fresh = ctx.run.replay.is_first_run
@@ -111,9 +111,9 @@ class Validation:
         # A check that found the step incomplete may give another answer now.
         since = replay_unless_failed(ctx, name, lambda _, failure: failure.kind == INCOMPLETE)
         outcome, ctx = since.perform_next(check, scope=scope, name=name)
-        if rehearsing and (fresh or not ctx.can_replay):
+        if is_dry_run and (fresh or not ctx.can_replay):
             return NOT_CHECKED, ctx  # only a run knows the result
-        if rehearsing and self.result_file is not None:
+        if is_dry_run and self.result_file is not None:
             file = render_text(self.result_file, scope)
             if not _file_state(file, ctx):
                 return NOT_CHECKED, ctx

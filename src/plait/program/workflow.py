@@ -70,7 +70,7 @@ class WorkflowProgram(Composite):
             value, ctx = self._perform_phase(self.map, ctx, order)
             ctx = replace(ctx, scope=self._with_map(ctx, self.map, value))
             if self.map.isolation is not None:
-                ctx = self._where_items_met(ctx, self.map, value)
+                ctx = self._in_gather_worktree(ctx, self.map, value)
             order += 1
         if self.reduce is not None:
             value, ctx = self._perform_phase(self.reduce, ctx, order)
@@ -79,10 +79,10 @@ class WorkflowProgram(Composite):
         if self.merge is not None:
             ctx = replace(ctx, scope=_with_merge(ctx))
             value, ctx = self._perform_phase(self.merge, ctx, order)
-            self._end_meeting(ctx)
+            self._close_gather_worktree(ctx)
         return value
 
-    def _where_items_met(self, ctx: StepContext, map_step: Map, value: Json) -> StepContext:
+    def _in_gather_worktree(self, ctx: StepContext, map_step: Map, value: Json) -> StepContext:
         """Return the context of the phases after a map with worktrees."""
         from plait.program.worktrees.gather import context_after_map, require_target_branch
 
@@ -90,7 +90,7 @@ class WorkflowProgram(Composite):
             require_target_branch(ctx, value, self.reduce)
         return context_after_map(ctx, map_step, value)
 
-    def _end_meeting(self, ctx: StepContext) -> None:
+    def _close_gather_worktree(self, ctx: StepContext) -> None:
         if self.map is not None and self.map.isolation is not None:
             from plait.program.worktrees.gather import close_gather_worktree
 
@@ -111,12 +111,12 @@ class WorkflowProgram(Composite):
             )
         wanted = self.map_lists
         if wanted:
-            found = list(self._results(ctx, map_step))
+            results = list(self._results(ctx, map_step))
             lists: dict[str, Json] = {
-                "results": [dict(one) for one in found]
+                "results": [dict(one) for one in results]
                 if wanted & {"results", "results_json"}
                 else [],
-                "outputs": [one["output"] for one in found] if "outputs" in wanted else [],
+                "outputs": [one["output"] for one in results] if "outputs" in wanted else [],
             }
             facts |= lists
             if "results_json" in wanted:
@@ -124,11 +124,11 @@ class WorkflowProgram(Composite):
         return ctx.scope.frame("map", phase={"map": facts})
 
     def _results(self, ctx: StepContext, map_step: Map) -> Iterator[dict[str, Json]]:
-        mine = ctx.child(map_step)
-        found = mine.run.journal.step(f"{mine.path}/{map_step.items.name}")
-        if found is None or not isinstance(found.outcome, Succeeded):
+        inner = ctx.child(map_step)
+        recorded = inner.run.journal.step(f"{inner.path}/{map_step.items.name}")
+        if recorded is None or not isinstance(recorded.outcome, Succeeded):
             return iter(())
-        return item_results(mine, map_step.items.read(found.outcome.value, mine))
+        return item_results(inner, map_step.items.read(recorded.outcome.value, inner))
 
 
 def _with_merge(ctx: StepContext) -> Scope:

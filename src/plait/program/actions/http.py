@@ -121,11 +121,11 @@ class HttpAction:
         if allowed == ANY_HOST and any(
             _has_secret(part, scope) for part in self._request_templates()
         ):
-            said = (
+            message = (
                 "a secret would be sent to whatever host a value names: name the hosts under "
                 "allow_hosts"
             )
-            raise StepError(Failure(said, "refused"))
+            raise StepError(Failure(message, "refused"))
         return url, "*" in allowed
 
     def _host_is_unknown(self, scope: Scope) -> bool:
@@ -157,25 +157,25 @@ class HttpAction:
     ) -> dict[str, Json]:
         status = answer.metadata.get("status")
         status = status if isinstance(status, int) else 0
-        welcome = status in self.expect if self.expect else answer.success
+        is_expected = status in self.expect if self.expect else answer.success
         record: dict[str, Json] = {
             "output": mask_value(answer.data, ctx.run.secrets.mask),
             "stderr": "",
-            "exit_code": 0 if welcome else status or 1,
+            "exit_code": 0 if is_expected else status or 1,
             "duration": round(answer.duration, 6),
             "status": status,
         }
-        if welcome:
+        if is_expected:
             return record
-        said = ctx.run.secrets.mask(
+        message = ctx.run.secrets.mask(
             answer.error or f"the server answered {status}, which is not expected"
         )
         raise StepError(
             Failure(
-                said,
+                message,
                 failure_kind_of_status(status),
                 exit_code=status or 1,
-                output={**record, "stderr": said},
+                output={**record, "stderr": message},
             )
         )
 
@@ -225,12 +225,12 @@ def _names(host: str, origin: tuple[str, str, int | None]) -> bool:
     scheme, name, port = origin
     if host == ANY_HOST:
         return bool(name)
-    scheme_said, separator, authority = host.rpartition("://")
-    wanted, _, port_said = authority.lower().partition(":")
+    allowed_scheme, separator, authority = host.rpartition("://")
+    wanted, _, allowed_port = authority.lower().partition(":")
     standard = {"http": 80, "https": 443}
-    if scheme != (scheme_said if separator else "https"):
+    if scheme != (allowed_scheme if separator else "https"):
         return False
-    if (port or standard.get(scheme)) != (int(port_said) if port_said else standard[scheme]):
+    if (port or standard.get(scheme)) != (int(allowed_port) if allowed_port else standard[scheme]):
         return False
     return name.endswith(wanted[1:]) if wanted.startswith("*.") else name == wanted
 

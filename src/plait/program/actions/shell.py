@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plait.template.sinks import Values
 
 LAST_LINES = 5
-MOST_SAID = 2000
+MOST_SHOWN = 2000
 MOST_IN_TITLE = 120
 """The maximum length of a command as a title."""
 
@@ -115,7 +115,7 @@ def process_result_record(ended: ProcessResult, ctx: StepContext) -> dict[str, J
     }
     if ended.is_truncated:
         record["truncated"] = True
-        record[TRUNCATED] = _cut(ended)
+        record[TRUNCATED] = _truncated_sizes(ended)
         record |= {
             name: path
             for name, path in (
@@ -140,7 +140,7 @@ def _note_losses(ended: ProcessResult, ctx: StepContext) -> None:
             ctx.run.events.note(ctx.path, f"what it printed is not kept whole: {why}")
 
 
-def _cut(ended: ProcessResult) -> dict[str, Json]:
+def _truncated_sizes(ended: ProcessResult) -> dict[str, Json]:
     """The stored number of bytes of each truncated stream."""
     out = {"output": len(ended.stdout)} if ended.stdout_truncated else {}
     # Both streams have the same limit, so a truncated stream is at least as long as the other.
@@ -152,11 +152,11 @@ def require_exit_zero(record: dict[str, Json], signal: int | None = None) -> dic
     code = record["exit_code"]
     if code == 0:
         return record
-    said = last_lines(str(record["stderr"])) or last_lines(str(record["output"]))
+    message = last_lines(str(record["stderr"])) or last_lines(str(record["output"]))
     how = f"ended by signal {signal}" if signal is not None else f"exit code {code}"
     raise StepError(
         Failure(
-            f"{how}: {said}" if said else how,
+            f"{how}: {message}" if message else how,
             "signal" if signal is not None else "exit",
             exit_code=code if isinstance(code, int) else None,
             output=record,
@@ -165,5 +165,5 @@ def require_exit_zero(record: dict[str, Json], signal: int | None = None) -> dic
 
 
 def last_lines(text: str) -> str:
-    lines = text[-MOST_SAID:].strip().splitlines()
+    lines = text[-MOST_SHOWN:].strip().splitlines()
     return "\n".join(lines[-LAST_LINES:])

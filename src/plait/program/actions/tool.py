@@ -131,7 +131,7 @@ def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
     tools = ctx.run.services.get(Tools)
     program = tools.find_subflow(call.tool_id, call.params)
     if program is not None:
-        return _from_inside(program, ctx)
+        return _run_subflow(program, ctx)
     direct = DirectCall(call.tool_id, call.params, call.as_text)
     if not tools.is_once(call.tool_id):
         return _require_record(act(direct, ctx))
@@ -177,7 +177,7 @@ class DirectCall:
         return _require_tool_success(result, ctx)
 
 
-def _from_inside(program: Subflow, ctx: StepContext) -> dict[str, Json]:
+def _run_subflow(program: Subflow, ctx: StepContext) -> dict[str, Json]:
     """Run a flow that is called like a tool; its steps are recorded below the call."""
     began = time.monotonic()
     value = act(program, ctx)
@@ -206,8 +206,8 @@ def _require_tool_success(result: ToolResult, ctx: StepContext) -> dict[str, Jso
     }
     if result.success:
         return record
-    said = mask(result.error or "the tool says only that it failed")
-    failure = Failure(f"{result.item_id}: {said}", _kind(facts), exit_code=code, output=record)
+    message = mask(result.error or "the tool says only that it failed")
+    failure = Failure(f"{result.item_id}: {message}", _kind(facts), exit_code=code, output=record)
     raise StepError(timeout_or_limit(failure, ctx))
 
 

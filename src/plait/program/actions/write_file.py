@@ -78,7 +78,7 @@ class WriteFileAction:
 
     def _data(self, scope: Scope) -> Json:
         """The content as data: a tree, a single value, or a document text with values in it."""
-        if isinstance(self.content.root, Leaf) and not _is_one_hole(self.content.root):
+        if isinstance(self.content.root, Leaf) and not _is_one_placeholder(self.content.root):
             if self.format == "json":
                 return _parse_json(self.content.pieces(scope, strict=self.strict))
             return _parse_yaml(self.content)
@@ -91,20 +91,20 @@ class WritePlan(Plan):
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         action: WriteFileAction = self.data
-        is_open = _is_open(action.content, ctx.scope)
-        size = "its size is not known yet" if is_open else f"{len(action.render(ctx))} bytes"
+        is_unknown = _has_unknown(action.content, ctx.scope)
+        size = "its size is not known yet" if is_unknown else f"{len(action.render(ctx))} bytes"
         return log.add(ctx, self.kind, f"{self.shown} ({size})")
 
 
-def _is_open(content: Template, scope: Scope) -> bool:
+def _has_unknown(content: Template, scope: Scope) -> bool:
     """Whether the content has a value that only a run knows."""
     return contains_unknown(content.render_checked(scope)) or any(
-        isinstance(hole, ContextPlaceholder)
-        and not hole.bare
-        and hole.default is None
-        and _is_missing(hole, scope)
+        isinstance(placeholder, ContextPlaceholder)
+        and not placeholder.bare
+        and placeholder.default is None
+        and _is_missing(placeholder, scope)
         for leaf in content.leaves()
-        for hole in placeholders(leaf.program.parts)
+        for placeholder in placeholders(leaf.program.parts)
     )
 
 
@@ -125,14 +125,14 @@ def _require_valid_path(path: str, template: Template) -> None:
     )
 
 
-def _is_one_hole(leaf: Leaf) -> bool:
+def _is_one_placeholder(leaf: Leaf) -> bool:
     parts = leaf.program.parts
     return len(parts) == 1 and not isinstance(parts[0], Text)
 
 
 def content_problem(content: Template, format: FileFormat) -> Problem | None:
     """Return the problem of a content that can never be written in its format, whatever its values."""
-    if format == "text" or not isinstance(content.root, Leaf) or _is_one_hole(content.root):
+    if format == "text" or not isinstance(content.root, Leaf) or _is_one_placeholder(content.root):
         return None
     source = content.leaf.source
     parts = content.leaf.program.parts

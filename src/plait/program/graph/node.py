@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.graph.calls import Action
-    from plait.program.graph.walk import NodeSpec, _Way
+    from plait.program.graph.walk import NodeSpec, _Walk
     from plait.template.nodes import Path
     from plait.template.program import Answer, Piece
     from plait.template.template import Template
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 class NodeScope:
     """The variables of a visit. An undefined variable is reported once per run."""
 
-    __slots__ = ("_path", "_way", "names")
+    __slots__ = ("_path", "_walk", "names")
 
-    def __init__(self, way: _Way, more: Mapping[str, Json], path: str) -> None:
-        self.names: dict[str, Json] = {"state": way.state, "inputs": way.graph.inputs, **more}
-        self._way = way
+    def __init__(self, walk: _Walk, more: Mapping[str, Json], path: str) -> None:
+        self.names: dict[str, Json] = {"state": walk.state, "inputs": walk.graph.inputs, **more}
+        self._walk = walk
         self._path = path
 
     def with_names(self, **more: Json) -> NodeScope:
         names = NodeScope.__new__(NodeScope)
-        names.names, names._way, names._path = {**self.names, **more}, self._way, self._path
+        names.names, names._walk, names._path = {**self.names, **more}, self._walk, self._path
         return names
 
     def lookup(self, path: Path) -> Answer:
@@ -55,17 +55,17 @@ class NodeScope:
         return self.fallback(path) if found is UNDEFINED else follow_path(found, path.keys)
 
     def fallback(self, path: Path) -> Answer:
-        return self._way.base.fallback(path)
+        return self._walk.base.fallback(path)
 
     def compute(self, kind: str, argument: str) -> Answer:
-        return self._way.base.compute(kind, argument)
+        return self._walk.base.compute(kind, argument)
 
     def command(self, pieces: list[Piece], source: Source) -> Answer:
-        return self._way.base.command(pieces, source)
+        return self._walk.base.command(pieces, source)
 
     def report_missing(self, where: Span, name: str, guess: str | None) -> None:
         meant = f"; did you mean '{guess}'?" if guess else ""
-        self._way.turn.run.events.note_once(
+        self._walk.ctx.run.events.note_once(
             str(where),
             self._path,
             f"{where}: nothing is named '{name}', and it stays empty{meant}",
@@ -76,20 +76,22 @@ class NodeStep(Composite):
     """One visit of a node, with the current state."""
 
     __slots__ = (
-        "_way", "attempts_inside", "children", "fingerprint", "is_composed", "kind", "name", "node", "policy",
+        "_walk", "attempts_inside", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy",
         "title",
     )  # fmt: skip
     counts_itself = True
     retry_scope = "always"
     """A completed call is not repeated because of something after it."""
 
-    def __init__(self, way: _Way, node: NodeSpec, number: int) -> None:
-        self._way = way
+    def __init__(self, walk: _Walk, node: NodeSpec, number: int) -> None:
+        self._walk = walk
         self.node = node
         self.name = self.title = node.name if number == 1 else f"{node.name}@{number}"
         self.is_composed = node.loop is not None or (
             node.call is not None
-            and (way.listens("error") or way.listens("after_step") or _may_fail_behind(node))
+            and (
+                walk.has_hook("error") or walk.has_hook("after_step") or _may_fail_after_call(node)
+            )
         )
         """Its call or its items are recorded as their own steps."""
         self.kind = node.kind
@@ -98,14 +100,14 @@ class NodeStep(Composite):
         self.attempts_inside = 0
         """How often its call was attempted as its own step."""
         # A composed node retries its inner steps, because hooks may act between two attempts.
-        self.policy = _whole_policy(node) if self.is_composed else node.policy
+        self.policy = _visit_policy(node) if self.is_composed else node.policy
 
     def value_after_failure(self, failure: Failure) -> Json:
         """The value of the visit if a hook ignores its failure; None: the next node is unknown."""
         error = error_record(self.node, failure)
         if self.node.on_error is not None:
             return {"error": error, "next": self.node.on_error}
-        names = NodeScope(self._way, {"result": {"status": "error", **error}}, self._way.turn.path)
+        names = NodeScope(self._walk, {"result": {"status": "error", **error}}, self._walk.ctx.path)
         try:
             return {"error": error, **next_node(self.node, names)}
         except PlaitError:
@@ -113,25 +115,25 @@ class NodeStep(Composite):
 
     def run(self, ctx: StepContext) -> Json:
         node = self.node
-        names = NodeScope(self._way, clock_names() if node.clock else {}, ctx.path)
+        names = NodeScope(self._walk, clock_names() if node.clock else {}, ctx.path)
         record = self._execute_node(ctx, names)
-        if not self._way.hooks.is_empty:
-            after = {**self._way.state, **record.get("assign", {})}
+        if not self._walk.hooks.is_empty:
+            after = {**self._walk.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
-            steps = self._way.steps + 1  # this visit included
-            told = {
+            steps = self._walk.steps + 1  # this visit included
+            context = {
                 "node": node.name,
                 "next": record.get("next"),
                 "result": result,
                 "state": after,
                 "steps": steps,
             }
-            verdict = self._way.hook_decision("after_step", ctx, told)
-            if verdict is not None and verdict.verb == "abort":
+            decision = self._walk.hook_decision("after_step", ctx, context)
+            if decision is not None and decision.verb == "abort":
                 # If a gate hook failed, it has not judged the visit, so the visit has no outcome
                 # yet.
-                outcome = Succeeded(record) if verdict.is_all else None
-                raise replace(verdict, path=ctx.path).abort_error(outcome)
+                outcome = Succeeded(record) if decision.is_all else None
+                raise replace(decision, path=ctx.path).abort_error(outcome)
         return record
 
     def _execute_node(self, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
@@ -143,10 +145,10 @@ class NodeStep(Composite):
             return self._transition_record(names)
         try:
             names.names["result"] = self._execute_call(node.call, ctx, names)
-        except _WentOnError as gone_on:
-            names.names["result"] = {"status": "error", **gone_on.error}
-            way = next_node(node, names) if node.on_error is None else {"next": node.on_error}
-            return {"error": gone_on.error, **way}
+        except _ContinuedError as continued:
+            names.names["result"] = {"status": "error", **continued.error}
+            following = next_node(node, names) if node.on_error is None else {"next": node.on_error}
+            return {"error": continued.error, **following}
         return self._transition_record(names)
 
     def _transition_record(self, names: NodeScope) -> dict[str, Json]:
@@ -166,9 +168,11 @@ class NodeStep(Composite):
     def _execute_call(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.loop is not None:
-            return performed_items(node.loop, call, node, ctx, names, strict=self._way.graph.strict)
+            return performed_items(
+                node.loop, call, node, ctx, names, strict=self._walk.graph.strict
+            )
         if not self.is_composed:
-            return call_result(call, ctx, names, strict=self._way.graph.strict)
+            return call_result(call, ctx, names, strict=self._walk.graph.strict)
         return self._call_with_hooks(call, ctx, names)
 
     def _call_with_hooks(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
@@ -187,14 +191,14 @@ class NodeStep(Composite):
                 self.title,
                 call.fingerprint,
                 FunctionAction(partial(self._call, call, names, (first, since), attempt)),
-                replace(self.node.policy, keep_failure=self._is_followed(ctx, name, attempt)),
+                replace(self.node.policy, keep_failure=self._has_hook_decision(ctx, name, attempt)),
                 retry_scope="inner",
             )
             outcome, ctx = ctx.perform_next(step, attempt - 1)
             self.attempts_inside = max(self.attempts_inside, attempt)
             if not isinstance(outcome, Failed):
                 return dict(require_success(outcome))
-            if not self._tries_again(ctx, outcome, attempt):
+            if not self._should_retry(ctx, outcome, attempt):
                 raise StepError(outcome.failure)
             attempt += 1
 
@@ -202,7 +206,7 @@ class NodeStep(Composite):
         self,
         call: Action,
         names: NodeScope,
-        goes_on_in: tuple[str, int],
+        first: tuple[str, int],
         attempt: int,
         ctx: StepContext,
     ) -> Json:
@@ -212,15 +216,15 @@ class NodeStep(Composite):
         """
         self.attempts_inside += 1
         if attempt > 1:
-            path, since = goes_on_in
+            path, since = first
             ctx = replace(ctx, path=path, can_replay=True, replay_after=since)
-        return call_result(call, ctx, names, strict=self._way.graph.strict)
+        return call_result(call, ctx, names, strict=self._walk.graph.strict)
 
-    def _is_followed(self, ctx: StepContext, name: str, attempt: int) -> bool:
+    def _has_hook_decision(self, ctx: StepContext, name: str, attempt: int) -> bool:
         """Whether a hook of an earlier run attempt decided about the failure, and the visit had no
         outcome.
         """
-        hooks, journal = self._way.hooks, ctx.run.journal
+        hooks, journal = self._walk.hooks, ctx.run.journal
         if hooks.is_empty or ctx.run.replay.is_first_run or not ctx.can_replay:
             return False
         known = journal.step(f"{ctx.path}/{name}")
@@ -228,44 +232,44 @@ class NodeStep(Composite):
             return False
         return hooks.has_decided("error", replace(ctx, attempt=attempt), known.number)
 
-    def _tries_again(self, ctx: StepContext, outcome: Failed, attempt: int) -> bool:
+    def _should_retry(self, ctx: StepContext, outcome: Failed, attempt: int) -> bool:
         failure = outcome.failure
-        told = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
-        verdict = self._way.hook_decision("error", ctx, told)
-        match verdict:
+        context = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
+        decision = self._walk.hook_decision("error", ctx, context)
+        match decision:
             case HookDecision("retry"):
-                if attempt > (verdict.max_retries or 0) or failure.kind == LIMIT:
+                if attempt > (decision.max_retries or 0) or failure.kind == LIMIT:
                     return False
-                ctx.run.events.emit(StepRetrying(ctx.path, attempt, failure, verdict.delay))
-                ctx.run.budgets.pause(ctx, verdict.delay)
+                ctx.run.events.emit(StepRetrying(ctx.path, attempt, failure, decision.delay))
+                ctx.run.budgets.pause(ctx, decision.delay)
                 return True
             case HookDecision("continue" | "skip"):
-                raise _WentOnError(error_record(self.node, failure))
+                raise _ContinuedError(error_record(self.node, failure))
             case HookDecision("fail"):
-                raise StepError(replace(failure, message=f"{failure.message}\n{verdict.message}"))
+                raise StepError(replace(failure, message=f"{failure.message}\n{decision.message}"))
             case HookDecision("abort"):
-                raise verdict.abort_error()
+                raise decision.abort_error()
         return False
 
     def _render(self, template: Template, names: NodeScope) -> Json:
-        return template.render(names, strict=self._way.graph.strict)
+        return template.render(names, strict=self._walk.graph.strict)
 
     def _recordable(self, value: Json) -> Json:
-        if not self._way.graph.has_secrets:
+        if not self._walk.graph.has_secrets:
             return value
-        kept = mask_value(value, self._way.turn.run.secrets.mask)
+        kept = mask_value(value, self._walk.ctx.run.secrets.mask)
         if kept != value:
-            self._tell_of_secrets()
+            self._note_masked_secrets()
         return kept
 
-    def _tell_of_secrets(self) -> None:
+    def _note_masked_secrets(self) -> None:
         """Note that a secret is masked. A resumed run has only the recorded state, so this one uses
         it, too.
         """
         why = "what it gives on holds a secret, and *** stands for that from here on"
-        self._way.turn.run.events.note_once(
+        self._walk.ctx.run.events.note_once(
             f"secrets of {self.node.name}",
-            self._way.turn.path,
+            self._walk.ctx.path,
             f"node '{self.node.name}': {why}; use ${{inputs.…}} where it is needed",
         )
 
@@ -274,7 +278,7 @@ _MANY: Final = 1 << 16
 """If the assignments have more characters than this, the whole state is measured."""
 
 
-class _WentOnError(Exception):
+class _ContinuedError(Exception):
     """A hook decided that the graph continues after an error."""
 
     def __init__(self, error: dict[str, Json]) -> None:
@@ -286,12 +290,12 @@ CALL: Final = "call"
 """The step name of a node's call, if it is its own step; `call@2` is the next attempt."""
 
 
-def _may_fail_behind(node: NodeSpec) -> bool:
+def _may_fail_after_call(node: NodeSpec) -> bool:
     """Whether something after the call can fail. Then the call is its own step and is not repeated."""
     return node.assign is not None or any(edge.when is not None for edge in node.edges)
 
 
-def _whole_policy(node: NodeSpec) -> Policy:
+def _visit_policy(node: NodeSpec) -> Policy:
     # The timeout of a call applies to each attempt; that of a loop to all items together.
     timeout = None if node.loop is None else node.policy.timeout
     return Policy(timeout=timeout, keep_failure=node.policy.keep_failure)

@@ -115,8 +115,10 @@ def describe_node(node: NodeSpec, does: str | None = None) -> str:
     if does is None:
         does = node.kind if node.call is None else node.call.source_text()
         does = does if node.loop is None else f"for each {node.loop.name}: {does}"
-    ways = [edge.to + (f" if {edge.when.source.text}" if edge.when else "") for edge in node.edges]
-    return does + (f" → {', '.join(ways)}" if ways else "")
+    targets = [
+        edge.to + (f" if {edge.when.source.text}" if edge.when else "") for edge in node.edges
+    ]
+    return does + (f" → {', '.join(targets)}" if targets else "")
 
 
 def node_name(path: str) -> str:
@@ -169,14 +171,14 @@ class GraphProgram(Composite):
         """
         with ctx.run.budgets.scope(
             ctx.path, self.limits, f"graph '{self.name}'", goes_on=ctx.can_replay
-        ) as spent:
-            _require_depth(spent)
+        ) as budget:
+            _require_depth(budget)
             return require_success(ctx.perform(GraphStep(self)))
 
 
-def _require_depth(spent: Budget) -> None:
-    spent.expect("depth")
-    if spent.depth > MOST_DEPTH:
+def _require_depth(budget: Budget) -> None:
+    budget.expect("depth")
+    if budget.depth > MOST_DEPTH:
         raise StepError(Failure(f"more than {MOST_DEPTH} flows are inside one another", "limit"))
 
 
@@ -213,23 +215,23 @@ class GraphStep:
         if not ctx.run.replay.is_first_run and not ctx.run.replay.accept_changes:
             _require_known_nodes(self.graph, ctx)
         ctx.run.journal.prepare(node.fingerprint for node in self.graph.nodes.values())
-        return _Way(self.graph, ctx).walk_graph()
+        return _Walk(self.graph, ctx).walk_graph()
 
 
-class _Way:
+class _Walk:
     """One walk through a graph: the state, the number of visits, and the budget."""
 
     def __init__(self, graph: GraphProgram, ctx: StepContext) -> None:
         self.graph = graph
-        self.turn = ctx
+        self.ctx = ctx
         self.state: dict[str, Json] = dict(graph.state)
         self.steps = 0
         self.visits: dict[str, int] = {}
         self.errors: list[Json] = []
         self.hooks = ctx.run.hooks
-        self.spent = ctx.run.budgets.at(ctx.path)
-        self.limited = _limit_names(self.spent)
-        self.around = ctx.scope
+        self.budget = ctx.run.budgets.at(ctx.path)
+        self.limit_names = _limit_names(self.budget)
+        self.outer_scope = ctx.scope
         self.base = Scope({}, sources=ctx.scope.sources)
 
     def walk_graph(self) -> dict[str, Json]:
@@ -241,31 +243,31 @@ class _Way:
 
     def _walk_nodes(self) -> dict[str, Json]:
         self._fire("graph_started", {"start": self.graph.start})
-        at: str | None = self.graph.start
-        while at is not None:
+        name: str | None = self.graph.start
+        while name is not None:
             self._require_steps_left()
-            node = self.graph.nodes[at]
-            visit = NodeStep(self, node, self._number(at))
-            self._take_a_step(visit)
-            outcome, self.turn = self._with_state().perform_next(visit, self.steps)
+            node = self.graph.nodes[name]
+            visit = NodeStep(self, node, self._number(name))
+            self._charge_step(visit)
+            outcome, self.ctx = self._with_state().perform_next(visit, self.steps)
             self.steps += 1
             match outcome:
                 case Succeeded(value):
                     if "output" in value:
                         return self._complete(value["output"])
-                    at = self._apply_visit(node, value)
+                    name = self._apply_visit(node, value)
                 case Failed(failure):
-                    at = self._after_failure(node, failure)
+                    name = self._after_failure(node, failure)
                 case Skipped():  # a hook skipped it
-                    names = NodeScope(self, {"result": {"status": "skipped"}}, self.turn.path)
-                    at = next_node(node, names).get("next")
+                    names = NodeScope(self, {"result": {"status": "skipped"}}, self.ctx.path)
+                    name = next_node(node, names).get("next")
         return self._complete(dict(self.state))
 
     def _with_state(self) -> StepContext:
         """The context with the state in its scope, for hooks of steps inside the graph."""
         if self.hooks.is_empty:
-            return self.turn
-        return self.turn.with_scope(self.around.child(state=dict(self.state)))
+            return self.ctx
+        return self.ctx.with_scope(self.outer_scope.child(state=dict(self.state)))
 
     def _number(self, name: str) -> int:
         number = self.visits[name] = self.visits.get(name, 0) + 1
@@ -275,7 +277,7 @@ class _Way:
         if "assign" in value:
             self.state.update(value["assign"])
         if "error" in value:
-            self._remember(node, value["error"])
+            self._add_error(node, value["error"])
         return value.get("next")
 
     def _after_failure(self, node: NodeSpec, failure: Failure) -> str | None:
@@ -284,18 +286,16 @@ class _Way:
             raise StepError(
                 replace(failure, message=_at_node(node, failure.message), output=self.partial())
             )
-        self._remember(node, error)
+        self._add_error(node, error)
         if node.on_error is not None:
             return node.on_error
-        names = NodeScope(self, {"result": {"status": "error", **error}}, self.turn.path)
+        names = NodeScope(self, {"result": {"status": "error", **error}}, self.ctx.path)
         return next_node(node, names).get("next")
 
-    def _remember(self, node: NodeSpec, error: Mapping[str, Json]) -> None:
+    def _add_error(self, node: NodeSpec, error: Mapping[str, Json]) -> None:
         self.state["_last_error"] = dict(error)
         self.errors.append(dict(error))
-        self.turn.run.events.note(
-            self.turn.path, f"node '{node.name}' failed, and the graph goes on"
-        )
+        self.ctx.run.events.note(self.ctx.path, f"node '{node.name}' failed, and the graph goes on")
 
     # ── limits, hooks, result ────────────────────────────────────────────
 
@@ -304,20 +304,20 @@ class _Way:
             own = LimitReached(
                 "steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'"
             )
-            self.hooks.limit_reached(self.turn, own, self.facts())
+            self.hooks.limit_reached(self.ctx, own, self.facts())
             raise StepError(own.failure({**self.partial(), "ended": "limit"}))
 
-    def _take_a_step(self, visit: NodeStep) -> None:
+    def _charge_step(self, visit: NodeStep) -> None:
         """Charge a step before the visit, so that parallel graphs cannot both take the last one."""
-        if not self.limited and self.hooks.is_empty:
+        if not self.limit_names and self.hooks.is_empty:
             return  # no limit and no hook
-        run, path = self.turn.run, f"{self.turn.path}/{visit.name}"
-        limited = self.limited
+        run, path = self.ctx.run, f"{self.ctx.path}/{visit.name}"
+        limit_names = self.limit_names
         if not run.replay.is_first_run and run.journal.was_ever_started(path):
             # A replayed visit is not a new step. The limits of its call are checked there.
-            limited = tuple(name for name in limited if name in ("steps", "seconds"))
-        if (reached := run.budgets.take_step(path, self.spent, *limited)) is not None:
-            raise limit_error(reached, self.turn, self.facts())
+            limit_names = tuple(name for name in limit_names if name in ("steps", "seconds"))
+        if (reached := run.budgets.take_step(path, self.budget, *limit_names)) is not None:
+            raise limit_error(reached, self.ctx, self.facts())
 
     def partial(self) -> dict[str, Json]:
         """The result so far."""
@@ -331,11 +331,11 @@ class _Way:
         return {"errors": self.errors} if self.errors else {}
 
     def _fire(self, event: str, context: Mapping[str, Json]) -> None:
-        verdict = self.hook_decision(event, self.turn, context)
-        if verdict is not None and verdict.verb == "fail":
-            raise StepError(replace(verdict.failure(), output=self.partial()))
-        if verdict is not None and verdict.verb == "abort":
-            raise verdict.abort_error()
+        decision = self.hook_decision(event, self.ctx, context)
+        if decision is not None and decision.verb == "fail":
+            raise StepError(replace(decision.failure(), output=self.partial()))
+        if decision is not None and decision.verb == "abort":
+            raise decision.abort_error()
 
     def hook_decision(
         self, event: str, ctx: StepContext, context: Mapping[str, Json]
@@ -345,7 +345,7 @@ class _Way:
             return None
         return self.hooks.fire(event, ctx, {**self.facts(), **context})
 
-    def listens(self, event: str) -> bool:
+    def has_hook(self, event: str) -> bool:
         return self.hooks.has(event)
 
     def facts(self) -> dict[str, Json]:
@@ -358,10 +358,10 @@ class _Way:
         }
 
 
-def _limit_names(spent: Budget) -> tuple[str, ...]:
+def _limit_names(budget: Budget) -> tuple[str, ...]:
     """The limits that are set. Checking all limits would take longer than many nodes."""
     found: dict[str, None] = {}
-    around: Budget | None = spent
+    around: Budget | None = budget
     while around is not None:
         found.update(dict.fromkeys(around.limits.record()))
         around = around.within
@@ -389,9 +389,9 @@ _AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
 
 def _at_node(node: NodeSpec, message: str) -> str:
     """Add the node to a message. Nested graphs name each node once."""
-    at = f"node '{node.name}': "
+    prefix = f"node '{node.name}': "
     named = _AT_NODES.match(message)
-    return message if named is not None and at in named[0] else at + message
+    return message if named is not None and prefix in named[0] else prefix + message
 
 
 # ── dry run ──────────────────────────────────────────────────────────────
@@ -410,15 +410,15 @@ class GraphPlan(Plan):
 
 
 def _show_nodes(graph: GraphProgram, ctx: StepContext, plan: PlanLog) -> None:
-    again = _first_done_again(graph, ctx)
+    first_repeated = _first_done_again(graph, ctx)
     for node in reachable(graph):
         inner = ctx.child(node)
         known = _first_visit(node, ctx)
-        if known is not None and known.number < again:
+        if known is not None and known.number < first_repeated:
             plan.add_recorded(node, inner.path)
             continue
         does = _first_call(graph, node, ctx) if node.name == graph.start else None
-        if _keeps_call(node, ctx) and known is not None and known.number == again:
+        if _keeps_call(node, ctx) and known is not None and known.number == first_repeated:
             does = "what it called is kept"
         is_changed = known is not None and known.fingerprint != node.fingerprint
         plan.add(
@@ -430,8 +430,8 @@ def _show_nodes(graph: GraphProgram, ctx: StepContext, plan: PlanLog) -> None:
 
 def _first_visit(node: NodeSpec, ctx: StepContext) -> StepRecord | None:
     """The recorded outcome of the first visit of a node, if the run may replay it."""
-    remembers = ctx.can_replay and not ctx.run.replay.is_first_run
-    return ctx.run.journal.step(ctx.child(node).path) if remembers else None
+    can_replay = ctx.can_replay and not ctx.run.replay.is_first_run
+    return ctx.run.journal.step(ctx.child(node).path) if can_replay else None
 
 
 def _first_done_again(graph: GraphProgram, ctx: StepContext) -> float:
@@ -460,7 +460,7 @@ def _keeps_call(node: NodeSpec, ctx: StepContext) -> bool:
 def _first_call(graph: GraphProgram, node: NodeSpec, ctx: StepContext) -> str | None:
     if node.call is None:
         return None
-    names = NodeScope(_Way(graph, ctx), clock_names() if node.clock else {}, ctx.path)
+    names = NodeScope(_Walk(graph, ctx), clock_names() if node.clock else {}, ctx.path)
     if node.loop is None:
         return describe_call(node.call, ctx, names, strict=graph.strict)
     over = node.loop.over.render(names, strict=graph.strict)

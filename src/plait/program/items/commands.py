@@ -38,7 +38,7 @@ _MAGIC: Final = re.compile(r"[*?\[]")
 def command_problem(template: Template, span: Span, directory: str | None) -> Problem | None:
     """Return the problem of a plain input that looks like a command and names no file."""
     written = template.leaf.source.text.strip()
-    if not _is_like_command(_without_holes(template).strip()):
+    if not _is_like_command(_literal_text(template).strip()):
         return None
     if directory is not None and not template.placeholders and _names_something(written, directory):
         return None
@@ -48,7 +48,7 @@ def command_problem(template: Template, span: Span, directory: str | None) -> Pr
     )
 
 
-def _without_holes(template: Template) -> str:
+def _literal_text(template: Template) -> str:
     """The text of the author; a placeholder counts as some word."""
     return "".join(
         part.text if isinstance(part, Text) else "x" for part in template.leaf.program.parts

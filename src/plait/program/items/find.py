@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT: Final = 300.0
 """The timeout, in seconds, of a command that prints the items of a map."""
-MOST_REHEARSED: Final = 1000
+MOST_PLANNED: Final = 1000
 """The maximum number of items that a dry run shows."""
 UNKNOWN: Final[Mapping[str, Json]] = {"count": None, "items": []}
 """The value in a dry run if only a run can find the items: even their number is unknown."""
@@ -160,9 +160,7 @@ class FindItems:
             plan.add(ctx, "items", f"not known yet: {why}")
             return dict(UNKNOWN)
         try:
-            found = [
-                [key, item] for key, item in islice(self._items_with_keys(ctx), MOST_REHEARSED)
-            ]
+            found = [[key, item] for key, item in islice(self._items_with_keys(ctx), MOST_PLANNED)]
         except InputError as error:
             if not plan.is_acting():
                 raise  # no planned step could still create them
@@ -176,16 +174,16 @@ class FindItems:
 
     def _why_not_known(self, ctx: StepContext) -> str | None:
         """Why only a run knows the items: the input or the selection depends on unknown values."""
-        said = spec_template(self.input).render_checked(ctx.scope)
-        if isinstance(said, Unknown):
-            return said.shown
-        if not contains_unknown(said):
+        value = spec_template(self.input).render_checked(ctx.scope)
+        if isinstance(value, Unknown):
+            return value.shown
+        if not contains_unknown(value):
             return None
         chosen = self.selection
-        asking = (chosen.json_path, chosen.filter, chosen.sort_by, chosen.distinct, self.id)
+        selected_by = (chosen.json_path, chosen.filter, chosen.sort_by, chosen.distinct, self.id)
         return (
             "they are chosen by what only a run knows"
-            if any(one is not None for one in asking)
+            if any(one is not None for one in selected_by)
             else None
         )
 

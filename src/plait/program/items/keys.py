@@ -55,8 +55,8 @@ def item_key(
     if id_template is None:
         return sha256_hex(canonical(item))[:DIGITS]
     scope = scope.frame("item", phase={"item": item, "item" + FACTS: item_facts(item)})
-    said = mask(text(id_template.render(scope, strict=True)))
-    if not said:
+    id_text = mask(text(id_template.render(scope, strict=True)))
+    if not id_text:
         source = id_template.leaf.source
         raise InputError(
             "the id of an item is empty",
@@ -64,7 +64,7 @@ def item_key(
             "choose a field that every item has, or leave 'id' out",
             code="empty-id",
         )
-    return _segment(said)
+    return _path_segment(id_text)
 
 
 def with_keys(
@@ -78,13 +78,13 @@ def with_keys(
     # Numbers instead of texts: a million texts would take ten times the memory. A collision only
     # adds a needless `#2`.
     seen = CompactIntSet()
-    again: dict[str, int] = {}
+    duplicates: dict[str, int] = {}
     for item in items:
         key = item_key(item, id_template, scope, mask=mask)
-        mark = int(sha256_hex(key.encode())[:15], 16) if id_template else int(key, 16)
-        if not seen.add(mark):
-            again[key] = again.get(key, 1) + 1
-            key = f"{key}#{again[key]}"
+        number = int(sha256_hex(key.encode())[:15], 16) if id_template else int(key, 16)
+        if not seen.add(number):
+            duplicates[key] = duplicates.get(key, 1) + 1
+            key = f"{key}#{duplicates[key]}"
         yield key, item
 
 
@@ -109,13 +109,13 @@ class CompactIntSet:
         return True
 
 
-def _segment(said: str) -> str:
-    key = "".join(map(_escape_char, said))
+def _path_segment(id_text: str) -> str:
+    key = "".join(map(_escape_char, id_text))
     if key.strip(".") == "":
         return key.replace(".", "%2E")
     if len(key) <= MAX_KEY:
         return key
-    digest = sha256_hex(said.encode("utf-8", "surrogatepass"))[:DIGITS]
+    digest = sha256_hex(id_text.encode("utf-8", "surrogatepass"))[:DIGITS]
     return f"{key[: MAX_KEY - DIGITS - 1]}~{digest}"
 
 

@@ -76,20 +76,20 @@ def _read_auto_input(
     """Read a list in a placeholder, an existing file, or a glob; never a command."""
     if (wrong := command_problem(spec.text, spec.span, directory)) is not None:
         raise InputError.together([wrong])
-    said = spec.text.render_checked(names, strict=True)
-    if isinstance(said, list):
-        yield from _apply_path(iter(said), json_path, spec.span)
+    value = spec.text.render_checked(names, strict=True)
+    if isinstance(value, list):
+        yield from _apply_path(iter(value), json_path, spec.span)
         return
-    if not isinstance(said, str):
+    if not isinstance(value, str):
         what = "this is neither a list nor the name of a file"
         raise InputError(
             what, spec.span, "name a file, or a value that is a list", code="bad-input"
         )
-    if _is_glob(spec.text) and not _exists(said, directory):
+    if _is_glob(spec.text) and not _exists(value, directory):
         paths = _of_glob(_pattern(spec.text, names), spec.span, directory, allow_outside)
         yield from _apply_path(paths, json_path, spec.span)
         return
-    yield from _of_file(said, spec.text, spec.span, directory, None, json_path, allow_outside)
+    yield from _of_file(value, spec.text, spec.span, directory, None, json_path, allow_outside)
 
 
 def is_pattern(spec: InputSpec) -> bool:
@@ -238,10 +238,10 @@ def _no_file(path: str, template: Template, span: Span, directory: str) -> Input
 def _nearest_file(path: str, directory: str) -> str | None:
     folder, name = os.path.split(path)
     try:
-        beside = os.listdir(os.path.join(directory, folder))
+        siblings = os.listdir(os.path.join(directory, folder))
     except (OSError, ValueError):
         return None
-    close = closest_name(name, beside)
+    close = closest_name(name, siblings)
     return os.path.join(folder, close) if close else None
 
 

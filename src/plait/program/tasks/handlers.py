@@ -28,7 +28,7 @@ from plait.core.values import Secret
 
 DEEPEST: Final = 20
 """The maximum nesting of values; deeper ones are known only in this process."""
-MOST_TOLD: Final = 100_000
+MOST_PARTS: Final = 100_000
 """The maximum number of compared parts of a function."""
 
 
@@ -44,7 +44,7 @@ def function_fingerprint(function: Callable[..., object]) -> str:
 
 def is_process_local(function: Callable[..., object]) -> bool:
     """Whether another process cannot recognise the function."""
-    return any(part.startswith(_HERE) for part in _all_told(function))
+    return any(part.startswith(_HERE) for part in _all_parts(function))
 
 
 def qualified_name(function: Callable[..., object]) -> str:
@@ -55,13 +55,13 @@ def qualified_name(function: Callable[..., object]) -> str:
 
 
 def _fingerprint(function: Callable[..., object]) -> str:
-    parts = "\0".join(_all_told(function))
+    parts = "\0".join(_all_parts(function))
     return f"{qualified_name(function)}:{sha256_hex(parts.encode('utf-8', 'surrogatepass'))[:16]}"
 
 
-def _all_told(function: Callable[..., object]) -> list[str]:
-    told = list(islice(_fingerprint_parts(function), MOST_TOLD))
-    return told if len(told) < MOST_TOLD else [_token(function)]
+def _all_parts(function: Callable[..., object]) -> list[str]:
+    parts = list(islice(_fingerprint_parts(function), MOST_PARTS))
+    return parts if len(parts) < MOST_PARTS else [_token(function)]
 
 
 _known: Final = lru_cache(maxsize=1024)(_fingerprint)
@@ -70,95 +70,97 @@ _known: Final = lru_cache(maxsize=1024)(_fingerprint)
 # ── parts of a value ─────────────────────────────────────────────────────
 
 
-def _fingerprint_parts(value: object, way: tuple[int, ...] = ()) -> Iterator[str]:
+def _fingerprint_parts(value: object, parents: tuple[int, ...] = ()) -> Iterator[str]:
     """Yield texts that are equal if, as far as we can see, the values are equal.
 
     `parents`: the ids of the values that contain it.
     """
-    if id(value) in way:
+    if id(value) in parents:
         yield "again"
         return
-    if len(way) > DEEPEST:
+    if len(parents) > DEEPEST:
         yield _token(value)
         return
-    kind, way = type(value), (*way, id(value))
+    kind, parents = type(value), (*parents, id(value))
     if kind in _PLAIN:
         yield f"{kind.__name__} {value!r}"
     elif kind in (list, tuple, dict, set, frozenset):
-        yield from _of_collection(value, way)
+        yield from _of_collection(value, parents)
     elif isinstance(value, Secret):
         yield "secret"  # no digest of a secret, so that it cannot be guessed
     else:
-        yield from _of_thing(value, way)
+        yield from _of_thing(value, parents)
 
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, types.EllipsisType})
 
 
-def _of_thing(value: object, way: tuple[int, ...]) -> Iterator[str]:
+def _of_thing(value: object, parents: tuple[int, ...]) -> Iterator[str]:
     match value:
         case types.CodeType():
-            yield from _of_code(value, way)
+            yield from _of_code(value, parents)
         case functools.partial():
             yield "partial"
-            yield from _of_all((value.func, value.args, value.keywords), way)
+            yield from _of_all((value.func, value.args, value.keywords), parents)
         case types.MethodType():
             yield "method"
-            yield from _of_all((value.__func__, value.__self__), way)
+            yield from _of_all((value.__func__, value.__self__), parents)
         case types.FunctionType():
-            yield from _of_function(value, way)
+            yield from _of_function(value, parents)
         case types.BuiltinFunctionType():
             yield f"builtin {qualified_name(value)}"
             if not isinstance(value.__self__, types.ModuleType):
-                yield from _fingerprint_parts(value.__self__, way)
+                yield from _fingerprint_parts(value.__self__, parents)
         case types.ModuleType():
             yield f"module {value.__name__}"
         case type():
             yield f"class {value.__module__}.{value.__qualname__}"
         case _:
-            yield from _of_object(value, way)
+            yield from _of_object(value, parents)
 
 
-def _of_all(values: Iterable[object], way: tuple[int, ...]) -> Iterator[str]:
+def _of_all(values: Iterable[object], parents: tuple[int, ...]) -> Iterator[str]:
     for value in values:
-        yield from _fingerprint_parts(value, way)
+        yield from _fingerprint_parts(value, parents)
 
 
-def _of_collection(value: Any, way: tuple[int, ...]) -> Iterator[str]:
+def _of_collection(value: Any, parents: tuple[int, ...]) -> Iterator[str]:
     yield f"{type(value).__name__} {len(value)}"
     if isinstance(value, dict):
-        yield from _of_all((one for pair in value.items() for one in pair), way)
+        yield from _of_all((one for pair in value.items() for one in pair), parents)
     elif isinstance(value, set | frozenset):  # unordered
-        yield from sorted("\1".join(_fingerprint_parts(inner, way)) for inner in value)
+        yield from sorted("\1".join(_fingerprint_parts(inner, parents)) for inner in value)
     else:
-        yield from _of_all(value, way)
+        yield from _of_all(value, parents)
 
 
-def _of_function(function: types.FunctionType, way: tuple[int, ...]) -> Iterator[str]:
+def _of_function(function: types.FunctionType, parents: tuple[int, ...]) -> Iterator[str]:
     yield f"function {qualified_name(function)}"
-    yield from _of_code(function.__code__, way)
-    yield from _of_all((function.__defaults__, function.__kwdefaults__), way)
+    yield from _of_code(function.__code__, parents)
+    yield from _of_all((function.__defaults__, function.__kwdefaults__), parents)
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # empty: not assigned yet
-            yield from _fingerprint_parts(cell.cell_contents, way)
+            yield from _fingerprint_parts(cell.cell_contents, parents)
 
 
-def _of_code(code: types.CodeType, way: tuple[int, ...]) -> Iterator[str]:
+def _of_code(code: types.CodeType, parents: tuple[int, ...]) -> Iterator[str]:
     """The code without its file and lines."""
     yield f"code {code.co_code.hex()} {code.co_flags}"
     yield f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount}"
-    yield from _of_all((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars), way)
-    yield from _of_all(code.co_consts, way)
+    yield from _of_all(
+        (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars), parents
+    )
+    yield from _of_all(code.co_consts, parents)
 
 
-def _of_object(value: object, way: tuple[int, ...]) -> Iterator[str]:
+def _of_object(value: object, parents: tuple[int, ...]) -> Iterator[str]:
     kind = type(value)
     yield f"object {kind.__module__}.{kind.__qualname__}"
     called = vars(kind).get("__call__")
     if isinstance(called, types.FunctionType):
-        yield from _of_function(called, way)
+        yield from _of_function(called, parents)
     fields = _constant_fields(value)
-    yield from [_token(value)] if fields is None else _of_collection(fields, way)
+    yield from [_token(value)] if fields is None else _of_collection(fields, parents)
 
 
 def _constant_fields(value: object) -> dict[str, object] | None:

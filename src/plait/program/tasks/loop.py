@@ -96,20 +96,20 @@ class LoopStep(Composite):
     def run(self, ctx: StepContext) -> Json:
         last: Mapping[str, Json] = {}
         feedback: str | None = None
-        rehearses = ctx.run.plan is not None
-        for number in range(1, (1 if rehearses else self.loop.max_iterations) + 1):
+        is_dry_run = ctx.run.plan is not None
+        for number in range(1, (1 if is_dry_run else self.loop.max_iterations) + 1):
             step = LoopRound(self, number, self.outputs, feedback)
             outcome, ctx = ctx.perform_next(step, number - 1)
             if isinstance(outcome, Failed):
                 raise StepError(with_task_outputs(outcome.failure, last))
             last = outcome.value if isinstance(outcome, Succeeded) else {}
-            if last.get("met") or rehearses:
+            if last.get("met") or is_dry_run:
                 return {**last, "iterations": number}
-            said = last_value(last).get("raw")
-            feedback = str(said) if self.loop.feedback and said is not None else None
-        return self._at_most(last)
+            output = last_value(last).get("raw")
+            feedback = str(output) if self.loop.feedback and output is not None else None
+        return self._after_last_round(last)
 
-    def _at_most(self, last: Mapping[str, Json]) -> Json:
+    def _after_last_round(self, last: Mapping[str, Json]) -> Json:
         most = self.loop.max_iterations
         # Without a condition, all rounds are wanted.
         if self.loop.until is None or self.loop.on_max == "return_last":

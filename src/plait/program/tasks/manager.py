@@ -125,7 +125,7 @@ class ManagerStep:
     def execute(self, plan: ManagerPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         began = time.monotonic()
         try:
-            value = AgentSession(self._conversation(_Rulings()), ctx).to_the_end()
+            value = AgentSession(self._session_step(_HookDecisions()), ctx).to_the_end()
         except (StepError, LimitExceeded) as error:
             error.failure = self._with_delegations(error.failure, ctx)
             raise
@@ -161,7 +161,7 @@ class ManagerStep:
 
     # ── the session ──────────────────────────────────────────────────────
 
-    def _conversation(self, rulings: _Rulings) -> AgentStep:
+    def _session_step(self, decisions: _HookDecisions) -> AgentStep:
         manager = self.manager
         rule = "Delegate work with the tool 'delegate'; then answer with the result of all of it."
         return AgentStep(
@@ -175,16 +175,16 @@ class ManagerStep:
             once=tuple(manager.once),
             limits=to_limits(manager.limits),
             options=manager.options,
-            own=(SessionTool(self._offer(), partial(self._delegate, rulings), rulings.tell),),
-            completion_check=self._lacking,
+            own=(SessionTool(self._offer(), partial(self._delegate, decisions), decisions.set),),
+            completion_check=self._missing_work,
         )
 
-    def _lacking(self, ctx: StepContext) -> str | None:
+    def _missing_work(self, ctx: StepContext) -> str | None:
         worked = {one["worker"] for one in self._delegations(ctx.run.journal, ctx.path)}
-        lacking = [role for role in self.manager.required if self.roles[role] not in worked]
+        missing = [role for role in self.manager.required if self.roles[role] not in worked]
         return (
-            f"the manager ended without the work of {', '.join(map(repr, lacking))}"
-            if lacking
+            f"the manager ended without the work of {', '.join(map(repr, missing))}"
+            if missing
             else None
         )
 
@@ -212,9 +212,11 @@ class ManagerStep:
 
     # ── a delegation ─────────────────────────────────────────────────────
 
-    def _delegate(self, rulings: _Rulings, ctx: StepContext, params: Mapping[str, Json]) -> Json:
+    def _delegate(
+        self, decisions: _HookDecisions, ctx: StepContext, params: Mapping[str, Json]
+    ) -> Json:
         top = ctx.path.rpartition("/")[0]
-        refused = self._find_refusal(ctx, rulings)
+        refused = self._find_refusal(ctx, decisions)
         if refused is not None:
             raise StepError(Failure(refused, "refused"))
         run = ctx.run
@@ -241,7 +243,7 @@ class ManagerStep:
             kind="agent",
         )
 
-    def _find_refusal(self, ctx: StepContext, rulings: _Rulings) -> str | None:
+    def _find_refusal(self, ctx: StepContext, decisions: _HookDecisions) -> str | None:
         """Why the delegation is refused, given those that were requested before it."""
         path, _, own = ctx.path.rpartition("/")
         accepted: Counter[str] = Counter()
@@ -250,7 +252,7 @@ class ManagerStep:
             refused = self._worker_refusal(str(worker), accepted)
             if call == own:
                 return refused
-            if refused is None and _may_be_made(ctx, f"{path}/{call}", use, rulings):
+            if refused is None and _may_be_made(ctx, f"{path}/{call}", use, decisions):
                 accepted[str(worker)] += 1
         return None
 
@@ -304,7 +306,7 @@ def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
         number += 1
 
 
-def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, rulings: _Rulings) -> bool:
+def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, decisions: _HookDecisions) -> bool:
     """Whether a delegation counts. One that was refused by its schema or a hook does not."""
     if schema_errors(use.arguments, SCHEMA):
         return False
@@ -313,31 +315,31 @@ def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, rulings: _Ruling
         case StepRecord(outcome=Succeeded({"failed": True, "kind": "refused"})):
             return journal.step(f"{path}/{WORK}") is not None
         case None:
-            return rulings.of(path, ctx)
+            return decisions.of(path, ctx)
     return True
 
 
-class _Rulings:
+class _HookDecisions:
     """Whether hooks allow delegations; those of one turn are decided at the same time."""
 
     def __init__(self) -> None:
-        self._told = Condition()
+        self._changed = Condition()
         self._allowed: dict[str, bool] = {}
 
-    def tell(self, path: str, is_allowed: bool) -> None:
-        with self._told:
+    def set(self, path: str, is_allowed: bool) -> None:
+        with self._changed:
             self._allowed[path] = is_allowed
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def of(self, path: str, ctx: StepContext) -> bool:
         """Wait for the decision; after a timeout the delegation counts as allowed."""
         end = time.monotonic() + PATIENCE
-        with self._told:
+        with self._changed:
             while path not in self._allowed and time.monotonic() < end:
                 ctx.run.stop.require_unset()
                 if ctx.is_expired():
                     raise DeadlineExceeded
-                self._told.wait(LOOK)
+                self._changed.wait(LOOK)
             return self._allowed.get(path, True)
 
 
@@ -354,13 +356,13 @@ def manager_step(spec: EnsembleSpec, tasks: Sequence[Task], manager: Agent | Non
     roles = {role: agent.role for role, agent in zip(written, agents, strict=True)}
     _require_unique_roles(roles)
     workers = {agent.role: agent for agent in agents}
-    essence: Json = [
+    parts: Json = [
         [[task.description, task.expected_output] for task in tasks],
         agent_key(leads, spec.provider, spec.model),
         [agent_key(one, spec.provider, spec.model) for one in workers.values()],
         [leads.max_delegations, leads.max_per_worker, list(leads.workers), list(leads.required)],
     ]
-    return ManagerStep(spec, tuple(tasks), leads, workers, roles, json_digest(essence))
+    return ManagerStep(spec, tuple(tasks), leads, workers, roles, json_digest(parts))
 
 
 def _require_unique_roles(roles: Mapping[str, str]) -> None:

@@ -164,11 +164,11 @@ class TaskMap(Composite):
             if isinstance(one, Succeeded)
         ]
         if self.map.reduce is not None:
-            hopeless = None if outputs or skipped is None else needs_skipped(self._id)
+            blocked = None if outputs or skipped is None else needs_skipped(self._id)
             ended = (
                 self._reduce_outputs(ctx, outputs, values)
-                if hopeless is None
-                else task_record_or_skip(hopeless)
+                if blocked is None
+                else task_record_or_skip(blocked)
             )
             values[self.program.spec.task_id(self.map.reduce)] = ended
         return {"tasks": values}
@@ -179,12 +179,12 @@ class TaskMap(Composite):
         failures = [one.failure for one in outcomes if isinstance(one, Failed)]
         if not failures:
             return
-        said = (
+        message = (
             f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
         )
         if self.program.spec.on_error == "fail_fast" or len(failures) == total:
-            raise StepError(replace(failures[0], message=said, output={"tasks": values}))
-        ctx.run.events.note(ctx.path, said)
+            raise StepError(replace(failures[0], message=message, output={"tasks": values}))
+        ctx.run.events.note(ctx.path, message)
 
     def _reduce_outputs(
         self, ctx: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]
@@ -193,7 +193,7 @@ class TaskMap(Composite):
         if not outputs:
             return {"raw": "", "data": None, "usage": TokenUsage(calls=0).record(), "duration": 0.0}
         level = 0
-        asked: list[Mapping[str, Json]] = []
+        records: list[Mapping[str, Json]] = []
         while True:
             level += 1
             chunks = list(self._chunks(ctx, outputs, level))
@@ -207,9 +207,9 @@ class TaskMap(Composite):
             skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
             if skipped is not None:  # a result without its part would look complete
                 return task_record_or_skip(skipped)
-            asked += [task_record(one) for one in outcomes]
+            records += [task_record(one) for one in outcomes]
             if len(chunks) == 1:
-                return {**asked[-1], **_usage_fields(asked)}
+                return {**records[-1], **_usage_fields(records)}
             made = [
                 make_task_output(one.name, one.task, end)
                 for one, end in zip(steps, outcomes, strict=True)
@@ -224,9 +224,9 @@ class TaskMap(Composite):
         most, budget = one.chunk_size or len(outputs), one.target_tokens
         if budget is not None and level >= one.max_levels:
             if sum(map(output_tokens, outputs)) > budget:
-                said = f"is still longer than {budget} tokens after {level - 1} levels"
+                reason = f"is still longer than {budget} tokens after {level - 1} levels"
                 ctx.run.events.note(
-                    ctx.path, f"what '{self._id}' gave {said}: it is put together at once"
+                    ctx.path, f"what '{self._id}' gave {reason}: it is put together at once"
                 )
             most, budget = len(outputs), None
         yield from _split(outputs, most, budget)

@@ -131,12 +131,12 @@ class Task:
             )
 
     def __eq__(self, other: object) -> bool:
-        return self._essence() == other._essence() if isinstance(other, Task) else NotImplemented
+        return self._key() == other._key() if isinstance(other, Task) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.description, self.expected_output, self.name))
 
-    def _essence(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[Any, ...]:
         # The context is compared by identity: a deep comparison would grow with every layer.
         return (
             self.description, self.expected_output, self.name, self.agent, self.handler, self.tool,
@@ -301,7 +301,7 @@ def _tasks(value: object, what: str) -> tuple[Task, ...]:
     raise InputError(f"{what} is a list of tasks", fix="pass Task objects", code="wrong-type")
 
 
-def to_limits(value: object, **unless_said: int) -> Limits:
+def to_limits(value: object, **defaults: int) -> Limits:
     """Make limits of a map; raises InputError for an unknown name."""
     if isinstance(value, Limits):
         return value
@@ -311,7 +311,7 @@ def to_limits(value: object, **unless_said: int) -> Limits:
                 guess = closest_name(str(name), NAMES)
                 fix = f"did you mean '{guess}'?" if guess else f"there are: {', '.join(NAMES)}"
                 raise InputError(f"there is no limit '{name}'", fix=fix, code="unknown-field")
-        return parse_limits({**unless_said, **value})
+        return parse_limits({**defaults, **value})
     raise InputError("limits are a map", fix="pass limits={'turns': 5}", code="wrong-type")
 
 
@@ -323,11 +323,11 @@ def require_type(value: object, kind: type, what: str, *, optional: bool = False
     """Raise InputError if the value has another type; `optional`: None is allowed."""
     if isinstance(value, kind) or (optional and value is None):
         return
-    noun, fix = _TOLD[kind.__name__]
+    noun, fix = _EXPECTED[kind.__name__]
     raise InputError(f"{what} is {noun}, not {type(value).__name__}", fix=fix, code="wrong-type")
 
 
-_TOLD: Final = {
+_EXPECTED: Final = {
     "str": ("text", "pass a string"),
     "int": ("a whole number", "pass an int"),
     "Mapping": ("a map", "pass a dict"),

@@ -49,7 +49,7 @@ class TaskStep:
     """With filled texts."""
     context: tuple[TaskOutput, ...]
     fingerprint: str
-    conversation: AgentStep | None = None
+    session: AgentStep | None = None
     params: Template | None = field(default=None, repr=False)
     policy: Policy = DEFAULT_POLICY
     kind: str = "task"
@@ -80,8 +80,8 @@ class TaskStep:
 
     def _value(self, ctx: StepContext) -> dict[str, Json]:
         task = self.task
-        if self.conversation is not None:
-            return self._run_agent(self.conversation, ctx)
+        if self.session is not None:
+            return self._run_agent(self.session, ctx)
         if task.handler is not None:
             handler = task.handler
             own, context = _own(task, self.context)
@@ -93,8 +93,8 @@ class TaskStep:
             call_tool_step(ctx, task.tool, self._params(task.tool, ctx)).get("output")
         )
 
-    def _run_agent(self, conversation: AgentStep, ctx: StepContext) -> dict[str, Json]:
-        value = AgentSession(conversation, ctx).to_the_end()
+    def _run_agent(self, session: AgentStep, ctx: StepContext) -> dict[str, Json]:
+        value = AgentSession(session, ctx).to_the_end()
         return {
             "raw": value["text"],
             "data": value["data"],
@@ -143,8 +143,8 @@ class TaskPlan(Plan):
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         step: TaskStep = self.data
         task = step.task
-        if step.conversation is not None:
-            step.conversation.plan(ctx).show(ctx, log)
+        if step.session is not None:
+            step.session.plan(ctx).show(ctx, log)
         elif task.handler is not None:
             log.add(ctx, "handler", f"{qualified_name(task.handler)}\n{task.description}".rstrip())
         else:
@@ -167,7 +167,7 @@ def task_step(
     kind: str | None = None,
 ) -> TaskStep:
     """Make the step of a task with filled texts."""
-    essence: Json = [
+    parts: Json = [
         task.description,
         task.expected_output,
         list(context_ids),
@@ -176,25 +176,23 @@ def task_step(
         None if task.output_schema is None else dict(task.output_schema),
         None if task.handler is None else function_fingerprint(task.handler),
     ]
-    conversation = None
+    session = None
     if task.is_done_by_model:
-        conversation = make_agent_step(
-            task, context, provider=provider, model=model, name=name, id=id
-        )
-        essence = [essence, agent_key(task.agent or PLAIN_AGENT, provider, model)]
+        session = make_agent_step(task, context, provider=provider, model=model, name=name, id=id)
+        parts = [parts, agent_key(task.agent or PLAIN_AGENT, provider, model)]
     retry = Retry(attempts=task.attempts) if task.attempts > 1 else DEFAULT_POLICY.retry
     return TaskStep(
         name,
         id,
         task,
         context,
-        json_digest(essence),
-        conversation,
+        json_digest(parts),
+        session,
         params,
         Policy(retry=retry, timeout=task.timeout)
         if (task.attempts, task.timeout) != (1, None)
         else DEFAULT_POLICY,
-        kind or ("task" if conversation is None else "agent"),
+        kind or ("task" if session is None else "agent"),
     )
 
 

@@ -96,8 +96,8 @@ class EnsembleProgram(Composite):
         )
         with run.budgets.scope(
             ctx.path, self.limits, f"ensemble '{self.name}'", goes_on=ctx.can_replay
-        ) as spent:
-            spent.expect("depth")
+        ) as budget:
+            budget.expect("depth")
             return require_success(ctx.perform(TaskGraph(self)))
 
 
@@ -139,7 +139,7 @@ class TaskGraph(Composite):
         act(FunctionAction(partial(_require_providers, self.program.spec)), ctx)
         if not (ctx.run.replay.is_first_run or ctx.run.replay.accept_changes):
             _require_known_units({step.name for step in self.children}, ctx)
-        return _Play(self.program, ctx).to_the_end()
+        return _TaskRun(self.program, ctx).run()
 
 
 def _require_known_units(names: set[str], ctx: StepContext) -> None:
@@ -168,7 +168,7 @@ def _is_unit(name: str) -> bool:
 def make_units(program: EnsembleProgram) -> list[Unit]:
     spec = program.spec
     if spec.strategy == "hierarchical":
-        return [_Managed(program)]
+        return [_ManagerUnit(program)]
     grouped: dict[int, Unit] = {}
     for loop in spec.loops:
         grouped |= dict.fromkeys(map(id, loop.tasks), LoopUnit(program, loop))
@@ -177,13 +177,13 @@ def make_units(program: EnsembleProgram) -> list[Unit]:
         grouped |= dict.fromkeys(map(id, both), MapUnit(program, one))
     found: dict[int, Unit] = {}
     for task in spec.tasks:
-        unit = grouped.get(id(task)) or _Single(program, task)
+        unit = grouped.get(id(task)) or _TaskUnit(program, task)
         found.setdefault(id(unit), unit)
     return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Single:
+class _TaskUnit:
     program: EnsembleProgram
     task: Task
 
@@ -206,7 +206,7 @@ class _Single:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Managed:
+class _ManagerUnit:
     program: EnsembleProgram
 
     @property
@@ -230,41 +230,41 @@ class _Managed:
 # ── running the units ────────────────────────────────────────────────────
 
 
-class _Play:
+class _TaskRun:
     """One run of the units: which are done, which have failed, which can start."""
 
     def __init__(self, program: EnsembleProgram, ctx: StepContext) -> None:
         self.spec = program.spec
-        self.turn = ctx
+        self.ctx = ctx
         self.units = make_units(program)
         self.outputs: Outputs = {}
         self.failures: list[tuple[Unit, Failure]] = []
         self.skipped: dict[str, str] = {}
-        self._of_task = {
+        self._unit_orders = {
             id(task): order for order, unit in enumerate(self.units) for task in unit.tasks
         }
-        self._needed = [self._unit_dependencies(order) for order in range(len(self.units))]
-        self._needs = [
-            frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed
+        self._needed_tasks = [self._unit_dependencies(order) for order in range(len(self.units))]
+        self._needed_units = [
+            frozenset(self._unit_orders[id(one)] for one in needed) for needed in self._needed_tasks
         ]
         self._state: dict[int, str] = {}
         """By order of a unit: begun, done, failed, skipped."""
-        self._behind: dict[int, StepContext] = {}
+        self._contexts_after: dict[int, StepContext] = {}
         """By order of an ended unit: the context of the units that need it."""
         self._changed = threading.Condition()
         self._is_broken = False
 
-    def to_the_end(self) -> Json:
+    def run(self) -> Json:
         parallel = self.spec.max_parallel if self.spec.strategy == "parallel" else 1
         parallel = max(1, min(parallel, len(self.units)))
         try:
-            self.turn.run.backend.run(
+            self.ctx.run.backend.run(
                 self._ready(), self._perform, self._finish_unit, parallel=parallel
             )
         except Aborted as aborted:
             aborted.failure = replace(aborted.failure, output=self._value())
             raise
-        self.turn.run.stop.require_unset()
+        self.ctx.run.stop.require_unset()
         value = self._value()
         if self.failures:
             raise StepError(self._failure(value))
@@ -273,18 +273,18 @@ class _Play:
     def _unit_dependencies(self, order: int) -> list[Task]:
         """The tasks of other units that a unit needs."""
         needs = [one for task in self.units[order].tasks for one in self.spec.needs(task)]
-        return [one for one in needs if self._of_task[id(one)] != order]
+        return [one for one in needs if self._unit_orders[id(one)] != order]
 
     # ── which unit can start ─────────────────────────────────────────────
 
     def _ready(self) -> Iterator[WorkItem]:
         while True:
             with self._changed:
-                self._skip_hopeless()
+                self._skip_blocked()
                 order = self._next()
                 while order is None and self._is_waiting():
                     self._changed.wait()
-                    self._skip_hopeless()
+                    self._skip_blocked()
                     order = self._next()
                 if order is None:
                     return
@@ -293,13 +293,13 @@ class _Play:
 
     def _next(self) -> int | None:
         """The first unit whose needs are all done."""
-        if self.turn.run.stop.is_set() or self._is_broken:
+        if self.ctx.run.stop.is_set() or self._is_broken:
             return None
         if self.failures and self.spec.on_error == "fail_fast":
             return None
         for order in range(len(self.units)):
             if order not in self._state and all(
-                self._state.get(one) == "done" for one in self._needs[order]
+                self._state.get(one) == "done" for one in self._needed_units[order]
             ):
                 return order
         return None
@@ -307,25 +307,25 @@ class _Play:
     def _is_waiting(self) -> bool:
         return not self._is_broken and "begun" in self._state.values()
 
-    def _skip_hopeless(self) -> None:
+    def _skip_blocked(self) -> None:
         """Skip units that need a skipped or failed one: they can never start."""
-        while (found := next(self._hopeless(), None)) is not None:
+        while (found := next(self._blocked_units(), None)) is not None:
             order, why = found
             self._state[order] = "skipped"
             for task in self.units[order].tasks:
                 self.skipped[self.spec.task_id(task)] = why
-            self.turn.run.events.note(self.turn.path, f"'{self._unit_id(order)}' is skipped: {why}")
+            self.ctx.run.events.note(self.ctx.path, f"'{self._unit_id(order)}' is skipped: {why}")
 
-    def _hopeless(self) -> Iterator[tuple[int, str]]:
+    def _blocked_units(self) -> Iterator[tuple[int, str]]:
         for order in range(len(self.units)):
-            for task in self._needed[order] if order not in self._state else ():
+            for task in self._needed_tasks[order] if order not in self._state else ():
                 ended = self._block_reason(task)
                 if ended is not None:
                     yield order, why_skipped(self.spec.task_id(task), ended)
 
     def _block_reason(self, task: Task) -> str | None:
         """How a task ended that blocks others; None: it does not block."""
-        state = self._state.get(self._of_task[id(task)])
+        state = self._state.get(self._unit_orders[id(task)])
         output = self.outputs.get(self.spec.task_id(task))
         if state == "skipped" or (
             state == "done" and output is not None and output.status == "skipped"
@@ -340,11 +340,16 @@ class _Play:
 
     def _perform(self, work: WorkItem) -> Outcome:
         order = work.order
-        turn = join_contexts(
-            self.turn, [self._behind[one] for one in self._needs[order] if one in self._behind]
+        ctx = join_contexts(
+            self.ctx,
+            [
+                self._contexts_after[one]
+                for one in self._needed_units[order]
+                if one in self._contexts_after
+            ],
         )
         try:
-            outcome, behind = turn.perform_next(self.units[order].step(dict(self.outputs)), order)
+            outcome, after = ctx.perform_next(self.units[order].step(dict(self.outputs)), order)
         except BaseException as error:
             if isinstance(error, LimitExceeded):  # keep the partial outputs
                 self.outputs |= self.units[order].outputs(Failed(error.failure))
@@ -352,7 +357,7 @@ class _Play:
                 self._is_broken = True
                 self._changed.notify_all()
             raise
-        self._behind[order] = behind
+        self._contexts_after[order] = after
         return outcome
 
     def _finish_unit(self, work: WorkItem, outcome: Outcome) -> None:

@@ -87,11 +87,11 @@ class TaskTemplates:
             for task in spec.tasks
             if task.params is not None
         }
-        self._asking = {
+        self._required = {
             key: found for key, one in self._params.items() if (found := required_placeholders(one))
         }
         """Placeholders in tool parameters that need an input or an item."""
-        self._is_plain = not (self._asking or spec.maps)
+        self._is_plain = not (self._required or spec.maps)
 
     def params(self, task: Task) -> Template | None:
         """The parameters of a tool: a template of the profile `graph`."""
@@ -174,13 +174,15 @@ class TaskTemplates:
     def variables(self) -> tuple[str, ...]:
         """Every variable that must be given, in order of appearance."""
         found: dict[str, None] = {}
-        for owner, field, own in self._spots():
+        for owner, field, own in self._fields():
             if field == "items":
                 assert isinstance(owner, MapReduce)
                 found.setdefault(str(owner.items))
                 continue
             if field == "params":
-                asked = (placeholder_input(hole) for _, hole in self._asking[id(owner)])
+                asked = (
+                    placeholder_input(placeholder) for _, placeholder in self._required[id(owner)]
+                )
                 found |= dict.fromkeys(
                     name for name in asked if name and not is_item_name(name, own)
                 )
@@ -212,7 +214,7 @@ class TaskTemplates:
 
     # ── missing variables ────────────────────────────────────────────────
 
-    def _spots(self) -> Iterator[tuple[Task | Agent | MapReduce, str, str | None]]:
+    def _fields(self) -> Iterator[tuple[Task | Agent | MapReduce, str, str | None]]:
         """Yield every text in order of appearance; for the task of a map with the name of the item."""
         seen: set[int] = set()
         for task in self._spec.tasks:
@@ -227,7 +229,7 @@ class TaskTemplates:
                 yield from (
                     (owner, name, own) for name in names if (id(owner), name) in self._templates
                 )
-                if id(owner) in self._asking:
+                if id(owner) in self._required:
                     yield owner, "params", own
         manager = self._spec.manager
         if manager is not None and id(manager) not in seen:
@@ -242,7 +244,7 @@ class TaskTemplates:
         problems: list[Problem] = []
         missing: dict[str, None] = {}
         template = ""
-        for owner, field, own in self._spots():
+        for owner, field, own in self._fields():
             each = [] if isinstance(owner, MapReduce) else self._items_known(owner, own, inputs)
             for names, written, where in self._missing_at(owner, field, own, inputs):
                 template = template or written
@@ -272,7 +274,7 @@ class TaskTemplates:
             return
         each = self._items_known(owner, item, inputs)
         if field == "params":
-            yield from _missing_params(self._asking[id(owner)], inputs, each, item)
+            yield from _missing_params(self._required[id(owner)], inputs, each, item)
             return
         template = self._templates[(id(owner), field)]
         known = set(inputs)
@@ -359,10 +361,14 @@ def _log_texts(templates: Iterable[Template], count: int) -> None:
 
 def _missing_in(template: Template, known: set[str]) -> Iterator[_Missing]:
     leaf = template.leaf
-    absent = [hole for hole in placeholders(leaf.program.parts) if hole.name not in known]
+    absent = [
+        placeholder
+        for placeholder in placeholders(leaf.program.parts)
+        if placeholder.name not in known
+    ]
     if absent:
         yield (
-            list(dict.fromkeys(hole.name for hole in absent)),
+            list(dict.fromkeys(placeholder.name for placeholder in absent)),
             leaf.source.text,
             _place(leaf, absent[0]),
         )
@@ -386,36 +392,36 @@ def required_placeholders(template: Template) -> list[tuple[Leaf, Placeholder]]:
         (leaf, part)
         for leaf in template.leaves()
         for part in leaf.program.parts
-        if isinstance(part, ContextPlaceholder | InputPlaceholder) and not _can_do_without(part)
+        if isinstance(part, ContextPlaceholder | InputPlaceholder) and not _is_optional(part)
     ]
 
 
-def _can_do_without(placeholder: ContextPlaceholder | InputPlaceholder) -> bool:
+def _is_optional(placeholder: ContextPlaceholder | InputPlaceholder) -> bool:
     if placeholder.default is not None:
         return True
     if isinstance(placeholder, InputPlaceholder):
         return placeholder.optional
     origins = [one.origin for one in placeholder.alternatives]
-    late = any(not isinstance(one, Path) or one.root in _ANSWERED_LATER for one in origins)
+    late = any(not isinstance(one, Path) or one.root in _KNOWN_LATER for one in origins)
     return late or any(one.name == "default" for one in placeholder.filters)
 
 
-_ANSWERED_LATER: Final = FALLBACK_ROOTS | {"context", "task"}
+_KNOWN_LATER: Final = FALLBACK_ROOTS | {"context", "task"}
 
 
 def _missing_params(
-    asking: Sequence[tuple[Leaf, Placeholder]],
+    required: Sequence[tuple[Leaf, Placeholder]],
     inputs: Mapping[str, Json],
     each: Sequence[Mapping[str, Json]],
     item: str | None,
 ) -> Iterator[_Missing]:
     given: dict[str, Json] = {**inputs, "inputs": inputs}
     knowing = [{**given, **names, "inputs": {**inputs, **names}} for names in each] or [given]
-    for leaf, hole in asking:
-        if not each and is_item_name(placeholder_input(hole), item):
+    for leaf, placeholder in required:
+        if not each and is_item_name(placeholder_input(placeholder), item):
             continue  # the items are unknown
-        if any(_lacks(hole, names) for names in knowing):
-            yield [_input_path(hole)], leaf.source.text, _place(leaf, hole)
+        if any(_lacks(placeholder, names) for names in knowing):
+            yield [_input_path(placeholder)], leaf.source.text, _place(leaf, placeholder)
 
 
 def _lacks(placeholder: Placeholder, names: Mapping[str, Json]) -> bool:
