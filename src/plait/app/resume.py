@@ -551,10 +551,10 @@ def _tries(path: str, step: Step) -> Iterator[str]:
     from plait.program.action_step import AGAIN, ActionAttempt
 
     yield path
-    if isinstance(step, ActionAttempt) and step.work.on_failure is not None:
+    if isinstance(step, ActionAttempt) and step.owner.on_failure is not None:
         above = path.rpartition("/")[0]
         yield from (
-            f"{above}/{AGAIN}{number + 1}" for number in range(step.work.on_failure.attempts)
+            f"{above}/{AGAIN}{number + 1}" for number in range(step.owner.on_failure.attempts)
         )
 
 

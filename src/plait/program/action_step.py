@@ -63,31 +63,35 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ItemPlaceholder:
     path: Path
-    hole: ContextPlaceholder
+    placeholder: ContextPlaceholder
     source: Source
 
     @property
     def span(self) -> Span:
-        return Span(self.source, self.hole.start, self.hole.end)
+        return Span(self.source, self.placeholder.start, self.placeholder.end)
 
 
-def item_holes(*holders: object) -> tuple[ItemPlaceholder, ...]:
+def find_item_placeholders(*holders: object) -> tuple[ItemPlaceholder, ...]:
     """The fields of an item that templates, or records of templates, use without a default."""
     templates = (template for holder in holders for template in _templates(holder))
-    return tuple(hole for template in templates for hole in _template_placeholders(template))
+    return tuple(
+        placeholder for template in templates for placeholder in _template_placeholders(template)
+    )
 
 
-def note_missing_fields(holes: Iterable[ItemPlaceholder], ctx: StepContext) -> None:
-    for hole in holes:
-        if ctx.scope.lookup(hole.path) is UNDEFINED:
-            place = str(hole.span)
-            stays = f"'${{{hole.path}}}' stays as it is written: an item has no such field"
+def note_missing_fields(placeholders: Iterable[ItemPlaceholder], ctx: StepContext) -> None:
+    for placeholder in placeholders:
+        if ctx.scope.lookup(placeholder.path) is UNDEFINED:
+            place = str(placeholder.span)
+            stays = f"'${{{placeholder.path}}}' stays as it is written: an item has no such field"
             ctx.run.events.note_once(place, ctx.path, f"{place}: {stays}")
 
 
-def require_item_fields(holes: Iterable[ItemPlaceholder], scope: Scope) -> None:
+def require_item_fields(placeholders: Iterable[ItemPlaceholder], scope: Scope) -> None:
     """Raise MissingNamesError for item fields that a strict run would not find."""
-    missing = [(hole.source, hole.hole) for hole in holes if _is_surely_missing(hole.path, scope)]
+    missing = [
+        (one.source, one.placeholder) for one in placeholders if _is_surely_missing(one.path, scope)
+    ]
     if missing:
         raise missing_names(missing, scope.names, {})
 
@@ -98,13 +102,13 @@ def _is_surely_missing(path: Path, scope: Scope) -> bool:
     """
     if scope.lookup(path) is not UNDEFINED:
         return False
-    above = scope.lookup(Path(path.root))
+    parent = scope.lookup(Path(path.root))
     for key in path.keys:
-        if not isinstance(above, Mapping):
+        if not isinstance(parent, Mapping):
             return False
-        if key not in above:
+        if key not in parent:
             return True
-        above = above[key]
+        parent = parent[key]
     return False
 
 
@@ -118,12 +122,15 @@ def _templates(holder: object) -> Iterator[Template]:
 
 def _template_placeholders(template: Template) -> Iterator[ItemPlaceholder]:
     for leaf in template.leaves():
-        for hole in leaf.program.parts:
-            if isinstance(hole, ContextPlaceholder) and (path := _field_of_item(hole)) is not None:
-                yield ItemPlaceholder(path, hole, leaf.source)
+        for placeholder in leaf.program.parts:
+            if (
+                isinstance(placeholder, ContextPlaceholder)
+                and (path := _item_path(placeholder)) is not None
+            ):
+                yield ItemPlaceholder(path, placeholder, leaf.source)
 
 
-def _field_of_item(placeholder: ContextPlaceholder) -> Path | None:
+def _item_path(placeholder: ContextPlaceholder) -> Path | None:
     if (
         placeholder.bare
         or placeholder.default is not None
@@ -200,13 +207,15 @@ class ActionStep(Composite):
     """The policy of the action of a step with handlers."""
     action_fingerprint: str = ""
     """The fingerprint of the action without handlers; empty: that of the step."""
-    item_holes: tuple[ItemPlaceholder, ...] = ()
+    item_placeholders: tuple[ItemPlaceholder, ...] = ()
     """Item fields that its templates use without a default."""
 
     def __post_init__(self) -> None:
         if not self.strict:
-            holes = item_holes(self.action, *self.env.values(), self.working_dir, self.output_file)
-            object.__setattr__(self, "item_holes", holes)
+            placeholders = find_item_placeholders(
+                self.action, *self.env.values(), self.working_dir, self.output_file
+            )
+            object.__setattr__(self, "item_placeholders", placeholders)
         if self.attempts is None and not self.has_no_handlers:
             # Retrying the whole step as well would turn three attempts into nine, with handlers in
             # between. The failure is recorded, because a resumed run continues after it with the
@@ -223,7 +232,11 @@ class ActionStep(Composite):
         handler = [self.on_failure.steps] if self.on_failure else []
         success = [self.on_success] if self.on_success else []
         return [
-            *(_inside(self.action) if self.has_no_handlers else (ActionAttempt(self, FIRST),)),
+            *(
+                _action_steps(self.action)
+                if self.has_no_handlers
+                else (ActionAttempt(self, FIRST),)
+            ),
             *handler,
             *success,
             *self.on_exit_code.values(),
@@ -256,26 +269,26 @@ class ActionStep(Composite):
             )
             if failure.path in ("", ctx.path):  # a failure of an inner step is in the plan already
                 plan.add_failure(ctx, self.kind, self.title, failure.message)
-            value = self._not_known()
+            value = self._unknown_result()
         plan.add_condition(before, when)
         return value
 
-    def _not_known(self) -> dict[str, Json]:
+    def _unknown_result(self) -> dict[str, Json]:
         """The result of a step that only a run knows."""
         return {**UNKNOWN_RESULT, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
 
     def _execute_step(self, ctx: StepContext) -> Json:
         ctx = self._prepare_context(ctx)
-        if self.item_holes:
-            self._look_for_fields(ctx)
+        if self.item_placeholders:
+            self._check_item_fields(ctx)
         return self._run_with_handlers(ctx)
 
-    def _look_for_fields(self, ctx: StepContext) -> None:
+    def _check_item_fields(self, ctx: StepContext) -> None:
         """Report missing item fields. A dry run is lenient, but must fail where a strict run fails."""
         if self.strict_when_run:
-            require_item_fields(self.item_holes, ctx.scope)
+            require_item_fields(self.item_placeholders, ctx.scope)
         else:
-            note_missing_fields(self.item_holes, ctx)
+            note_missing_fields(self.item_placeholders, ctx)
 
     def _names(self, ctx: StepContext) -> dict[str, Json]:
         own = {**self.facts, "path": ctx.path, "attempt": ctx.attempt}
@@ -336,9 +349,9 @@ class ActionStep(Composite):
     def _directory(self, named: Template, ctx: StepContext) -> str:
         from os.path import join, normpath
 
-        said = named.render_checked(ctx.scope, strict=self.strict)
-        directory = normpath(join(ctx.directory, text(said)))
-        if isinstance(said, Unknown):
+        rendered = named.render_checked(ctx.scope, strict=self.strict)
+        directory = normpath(join(ctx.directory, text(rendered)))
+        if isinstance(rendered, Unknown):
             return directory  # in a dry run nothing happens there
         if "\0" not in directory and ctx.run.services.get(FileReader).is_inside(directory):
             return directory
@@ -365,7 +378,7 @@ class ActionStep(Composite):
             outcome = _after_attempts(before, outcome)
         match outcome:
             case Failed(failure):
-                value = self._recover(ctx, _knowing(failure, handled))
+                value = self._recover(ctx, _with_captures(failure, handled))
             case Succeeded(value):
                 assert isinstance(value, dict)
                 value = self._after_success(ctx, _add_captures(value, handled))
@@ -380,11 +393,11 @@ class ActionStep(Composite):
         attempt = ActionAttempt(self, name)
         if self.has_no_handlers:
             return Succeeded(act(attempt, ctx)), ctx
-        since = replay_unless_failed(ctx, name, self._is_in_vain)
+        since = replay_unless_failed(ctx, name, self._must_repeat_action)
         if ctx.can_replay and not since.can_replay and self._has_failed_inside(ctx, name):
             # The action and its step failed: retry it, and continue with what it has recorded
             # inside.
-            return ctx.perform_next(replace(attempt, is_tried_again=True))
+            return ctx.perform_next(replace(attempt, is_retry=True))
         return since.perform_next(attempt)
 
     def _has_failed_inside(self, ctx: StepContext, name: str) -> bool:
@@ -394,7 +407,7 @@ class ActionStep(Composite):
             return False
         return can_continue_after(known.outcome.failure, path)
 
-    def _is_in_vain(self, known: StepRecord, failure: Failure) -> bool:
+    def _must_repeat_action(self, known: StepRecord, failure: Failure) -> bool:
         """Whether a recorded action must run again, because the step failed after it.
 
         Not if only a handler or check must run again, and never for an at-most-once action.
@@ -402,9 +415,9 @@ class ActionStep(Composite):
         if self.attempts is not None and self.attempts.at_most_once:
             return False
         has_changed = known.fingerprint != (self.action_fingerprint or self.fingerprint)
-        return has_changed or (failure.kind == INCOMPLETE and self._has_no_remedy())
+        return has_changed or (failure.kind == INCOMPLETE and self._only_action_can_fix())
 
-    def _has_no_remedy(self) -> bool:
+    def _only_action_can_fix(self) -> bool:
         """Whether only the action itself can fix what the check finds."""
         return self.validation is not None and self.validation.on_incomplete is None
 
@@ -422,8 +435,8 @@ class ActionStep(Composite):
             return value
         value, ctx = self._run_followup(ctx, value, "on_exit_code:0", self.on_exit_code.get(0))
         if self.validation is not None:
-            checked, behind = self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))
-            value, ctx = _add_captures(value, checked), behind.with_scope(ctx.scope)
+            checked, after = self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))
+            value, ctx = _add_captures(value, checked), after.with_scope(ctx.scope)
         # `on_success` may publish something, so the check runs first.
         return self._run_followup(ctx, value, "on_success", self.on_success)[0]
 
@@ -454,7 +467,7 @@ class ActionStep(Composite):
             raise StepError(failure)
         done, _ = self._handle(ctx, failure, "on_failure")
         if handler.fails_anyway:
-            raise StepError(_knowing(failure, done))
+            raise StepError(_with_captures(failure, done))
         return _add_captures(failure.as_result(), done)
 
     def _handle(self, ctx: StepContext, failure: Failure, name: str) -> tuple[Json, StepContext]:
@@ -493,13 +506,13 @@ class ActionStep(Composite):
     def _write_output(self, file: Template, value: Mapping[str, Json], ctx: StepContext) -> None:
         path = render_text(file, ctx.scope, strict=self.strict)
         files = ctx.run.services.get(Files)
-        whole = value.get("output_file")
+        stored_file = value.get("output_file")
         if lost := value.get(LOST["output"]):
             why = f"printed too much to be put into output_file: {lost}"
             fix = "let the command itself write the file"
             raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, UNPARSABLE: True}))
-        if isinstance(whole, str):
-            files.copy(whole, path, directory=ctx.directory)
+        if isinstance(stored_file, str):
+            files.copy(stored_file, path, directory=ctx.directory)
             return
         require_complete_output(
             value, "output", use="put into output_file where secrets have to be masked"
@@ -534,9 +547,9 @@ def _frame_name(value: Template, scope: Scope) -> str:
 class ActionAttempt(Composite):
     """The action of a step as its own step, so handlers and checks can repeat without it."""
 
-    work: ActionStep
+    owner: ActionStep
     name: str
-    is_tried_again: bool = False
+    is_retry: bool = False
     """The failure does not count as an outcome: what earlier run attempts recorded inside stays
     done.
     """
@@ -545,44 +558,43 @@ class ActionAttempt(Composite):
 
     @property
     def children(self) -> Sequence[Step]:
-        return _inside(self.work.action)
+        return _action_steps(self.owner.action)
 
     @property
     def title(self) -> str:
-        return self.work.title
+        return self.owner.title
 
     @property
     def fingerprint(self) -> str:
-        return self.work.action_fingerprint or self.work.fingerprint
+        return self.owner.action_fingerprint or self.owner.fingerprint
 
     @property
     def policy(self) -> Policy:
-        policy = self.work.attempts or DEFAULT_POLICY
-        return replace(policy, keep_failure=False) if self.is_tried_again else policy
+        policy = self.owner.attempts or DEFAULT_POLICY
+        return replace(policy, keep_failure=False) if self.is_retry else policy
 
     @property
     def retry_scope(self) -> RetryScope | None:
-        return self.work.retry_scope
+        return self.owner.retry_scope
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
-        if self.work.action is None:
+        if self.owner.action is None:
             return {"output": None, "exit_code": 0}
         try:
-            value = self._execute_action(self.work.action, ctx)
+            value = self._execute_action(self.owner.action, ctx)
         except StepError as error:
             self._keep_output(ctx, error.failure)
             if ctx.attempt == 1:
                 raise
             raise StepError(_with_attempt(ctx.attempt, error.failure)) from None
         finally:
-            self._name_the_step_alike(ctx)
-        self.work.write_output_file(ctx, value)
+            self._copy_title_to_step(ctx)
+        self.owner.write_output_file(ctx, value)
         if value and ctx.attempt > 1:
             value = {**value, ATTEMPT: ctx.attempt}
-        if value and self.work.capture is not None:
-            capture_values(
-                self.work.capture, value
-            )  # a failed capture fails here, so the action can be retried
+        if value and self.owner.capture is not None:
+            # A failed capture fails here, so the action can be retried.
+            capture_values(self.owner.capture, value)
         return value
 
     def _keep_output(self, ctx: StepContext, failure: Failure) -> None:
@@ -590,15 +602,15 @@ class ActionAttempt(Composite):
         if not isinstance(failure.output, Mapping) or "output" not in failure.output:
             return  # it failed before it printed anything
         try:
-            self.work.write_output_file(ctx, failure.output)
+            self.owner.write_output_file(ctx, failure.output)
         except (StepError, PlaitError) as error:
             what = error.failure.message if isinstance(error, StepError) else str(error)
             ctx.run.events.note(
                 ctx.path, f"output_file of a step that failed could not be written: {what}"
             )
 
-    def _name_the_step_alike(self, ctx: StepContext) -> None:
-        if not self.work.has_no_handlers:
+    def _copy_title_to_step(self, ctx: StepContext) -> None:
+        if not self.owner.has_no_handlers:
             ctx.run.events.copy_title(ctx.path, ctx.path.rpartition("/")[0])
 
     def _execute_action(self, action: Action, ctx: StepContext) -> dict[str, Json]:
@@ -620,8 +632,8 @@ AGAIN: Final = "again@"
 """The step name of its retries after a handler; the number follows."""
 
 
-def _inside(action: Action | None) -> Sequence[Step]:
-    return tuple(getattr(action, "children", ()))
+def _action_steps(action: Action | None) -> Sequence[Step]:
+    return tuple(getattr(action, "inner", ()))
 
 
 def scope_after(
@@ -663,7 +675,7 @@ def _after_attempts(before: int, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _knowing(failure: Failure, handled: Json) -> Failure:
+def _with_captures(failure: Failure, handled: Json) -> Failure:
     """Add the captures of handlers: the flow may continue and read them."""
     ended = failure.as_result()
     joined = _add_captures(ended, handled)

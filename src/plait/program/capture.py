@@ -189,9 +189,8 @@ _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 def _number(text: str) -> Json:
     stripped = text.strip()
-    if not re.fullmatch(
-        _NUMBER, stripped
-    ):  # int() and float() accept more: 1_000, digits of other scripts
+    # int() and float() accept more: 1_000, digits of other scripts.
+    if not re.fullmatch(_NUMBER, stripped):
         raise _Mismatch("a number")
     for kind in (int, float):
         try:

@@ -280,10 +280,8 @@ class ChangeTracker:
         root = find_git_root(directory)
         if root is None:
             return None
-        key = (
-            root,
-            os.lstat(os.path.join(root, ".git")).st_ino,
-        )  # the folder may have become another repository
+        # With the inode: the folder may have become another repository.
+        key = root, os.lstat(os.path.join(root, ".git")).st_ino
         if key not in self._repositories:
             self._repositories[key] = self._open_repository(root)
         return self._repositories[key]

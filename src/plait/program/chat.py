@@ -77,9 +77,8 @@ class Chat:
     def _perform_turn(
         self, session: AgentStep, ctx: StepContext, messages: list[Message]
     ) -> Succeeded | Failed:
-        messages.append(
-            Message("user", ctx.run.secrets.mask(session.prompt))
-        )  # also if it is stopped at once
+        # Before the turn, so that it is there also if the turn is stopped at once.
+        messages.append(Message("user", ctx.run.secrets.mask(session.prompt)))
         try:
             outcome = ctx.perform(ChatTurn(session, messages))
         except Interrupted:

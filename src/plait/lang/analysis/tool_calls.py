@@ -25,7 +25,7 @@ from plait.lang.analysis.shell import check_options, shell_pieces
 from plait.lang.findings import Finding
 from plait.lang.workflow.compose import Blocks, ComposedWorkflow, compose
 from plait.program.actions.cli_agent import CLAUDE
-from plait.program.graph.calls import whole_id
+from plait.program.graph.calls import full_tool_id
 from plait.schema import Fields, to_template
 from plait.scope import Scope
 from plait.template.profiles import Profile
@@ -160,7 +160,7 @@ def _call(
     if not isinstance(named, str) or not named or any(char in named for char in "${}"):
         return None
     is_directive = form == "action" and said.text("item_type") == "directive"
-    tool_id = whole_id(named, is_directive)
+    tool_id = full_tool_id(named, is_directive)
     node_of_id = tool if isinstance(tool, Scalar) else None
     if not isinstance(params, Map | Scalar):
         return ToolCall(tool_id, None, node=node_of_id, is_whole=form != "agent" and params is None)

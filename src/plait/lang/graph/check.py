@@ -24,7 +24,7 @@ from plait.lang.analysis.templates import check_template
 from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings
 from plait.lang.workflow.shared_checkout import shared_by_items
-from plait.program.graph.calls import whole_id
+from plait.program.graph.calls import full_tool_id
 from plait.program.graph.walk import NodeKind
 from plait.schema import Fields
 from plait.scope import Scope
@@ -101,7 +101,9 @@ class NamedTool:
         """Its whole id, if that is written out; None if it is filled in."""
         template = compile_template(str(self.node.value), "graph")
         return (
-            None if template.placeholders else whole_id(str(template.render({})), self.is_directive)
+            None
+            if template.placeholders
+            else full_tool_id(str(template.render({})), self.is_directive)
         )
 
 

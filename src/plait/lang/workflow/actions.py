@@ -126,11 +126,11 @@ def _prompt(fields: Fields, strict: bool) -> Action:
 
 def _converse(fields: Fields, inner: Fields, options: dict[str, Json], strict: bool) -> Action:
     from plait.lang.common import agent_limits
-    from plait.program.actions.prompt import Converse
+    from plait.program.actions.prompt import AgentPromptAction
 
     schema = inner.get("schema")
     retries = inner.integer("max_output_retries")
-    return Converse(
+    return AgentPromptAction(
         fields.text("name") or fields.text("id") or "agent",
         required_template(inner, "prompt"),
         inner.template("system"),

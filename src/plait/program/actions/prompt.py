@@ -69,34 +69,36 @@ class PromptAction:
         system = (
             "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
         )
-        asked = ModelRequest(
+        request = ModelRequest(
             (Message("user", text),), mask(system), self.model, options=self.options
         )
-        return Plan("prompt", text, asked)
+        return Plan("prompt", text, request)
 
     def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
-        run, asked = ctx.run, plan.data
+        run, request = ctx.run, plan.data
         provider = run.services.get(Models).provider(self.provider)
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
-        if run.hooks.is_empty and not _was_asked(ctx):
-            return _execute_turn(asked, provider, ctx)
-        return self._perform_turn(Question(asked, provider, ctx.attempt), _after_misread(ctx))
+        if run.hooks.is_empty and not _has_recorded_turn(ctx):
+            return _ask_model(request, provider, ctx)
+        return self._perform_turn(
+            PromptTurn(request, provider, ctx.attempt), _without_unparsable_turn(ctx)
+        )
 
-    def _perform_turn(self, question: Question, ctx: StepContext) -> dict[str, Json]:
-        outcome = ctx.perform(question)
+    def _perform_turn(self, turn: PromptTurn, ctx: StepContext) -> dict[str, Json]:
+        outcome = ctx.perform(turn)
         if isinstance(outcome, Skipped):
             raise Skip(outcome.why)
-        answered = dict(require_success(outcome))
-        answered.pop(MODEL, None)
-        return answered
+        value = dict(require_success(outcome))
+        value.pop(MODEL, None)
+        return value
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PromptTurn:
     """The model turn as its own step, so hooks see it."""
 
-    ask: ModelRequest
+    request: ModelRequest
     provider: Provider
     attempt: int = 1
     """The attempt of the prompt step."""
@@ -108,16 +110,16 @@ class Question:
 
     @property
     def fingerprint(self) -> str:
-        ask, provider = self.ask, self.provider
-        said = [message.text for message in ask.messages]
+        request, provider = self.request, self.provider
+        texts = [message.text for message in request.messages]
         return json_digest(
             [
                 provider.name,
                 provider.fingerprint,
-                ask.model,
-                ask.system,
-                said,
-                options_fingerprint(ask.options),
+                request.model,
+                request.system,
+                texts,
+                options_fingerprint(request.options),
             ]
         )
 
@@ -127,11 +129,11 @@ class Question:
     def execute(self, plan: Plan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         hooks, context = ctx.run.hooks, self._context(ctx)
         hooks.require("turn_started", ctx, context)
-        value = _execute_turn(self.ask, self.provider, ctx)
+        value = _ask_model(self.request, self.provider, ctx)
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
         value = {**value, MODEL: value["facts"]["model"]}
-        facts = {MODEL: self.ask.model or value[MODEL], "result": value}
+        facts = {MODEL: self.request.model or value[MODEL], "result": value}
         hooks.notify_after(ctx, "turn_finished", {**context, **facts})
         return value
 
@@ -139,10 +141,10 @@ class Question:
         """The variables of hooks. `step` is the prompt step that the author wrote."""
         name = ctx.path.split("/")[-2]
         step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": self.attempt}
-        return {"step": step, "model": self.ask.model, "turn": 1}
+        return {"step": step, "model": self.request.model, "turn": 1}
 
 
-def _was_asked(ctx: StepContext) -> bool:
+def _has_recorded_turn(ctx: StepContext) -> bool:
     """Whether an earlier run attempt recorded a response to a turn with hooks."""
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
@@ -150,50 +152,56 @@ def _was_asked(ctx: StepContext) -> bool:
     return known is not None and isinstance(known.outcome, Succeeded)
 
 
-def _after_misread(ctx: StepContext) -> StepContext:
+def _without_unparsable_turn(ctx: StepContext) -> StepContext:
     """Do not replay a response that could not be captured: resume asks again."""
     journal = ctx.run.journal
-    if ctx.run.replay.is_first_run or (answer := journal.step(f"{ctx.path}/{FIRST}")) is None:
+    if ctx.run.replay.is_first_run or (recorded := journal.step(f"{ctx.path}/{FIRST}")) is None:
         return ctx
     match journal.last_result(ctx.path):
         case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if (
-            number > answer.number
+            number > recorded.number
         ):
             return replace(ctx, can_replay=False)
     return ctx
 
 
-def _execute_turn(asked: ModelRequest, provider: Provider, ctx: StepContext) -> dict[str, Json]:
+def _ask_model(request: ModelRequest, provider: Provider, ctx: StepContext) -> dict[str, Json]:
     run = ctx.run
-    spent = run.budgets.at(ctx.path)
-    if (reached := spent.take(*ASKING, turns=1)) is not None:
+    budget = run.budgets.at(ctx.path)
+    if (reached := budget.take(*ASKING, turns=1)) is not None:
         raise limit_error(reached, ctx)
-    bill = TurnBudget(spent, partial(run.budgets.charge, ctx.path))
+    turn_budget = TurnBudget(budget, partial(run.budgets.charge, ctx.path))
     began = time.monotonic()
-    speaking = TextStream(run, ctx.path)
+    stream = TextStream(run, ctx.path)
     try:
         timeout = run.budgets.time_left(ctx)
-        answer = bill.ask(provider, asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
+        response = turn_budget.ask(
+            provider, request, timeout=timeout, stop=run.stop, on_text=stream.hear
+        )
     except StepError as error:
         output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
         failure = _failure(error.failure, output, time.monotonic() - began, run)
-        raise _turn_error(failure, bill, ctx) from None
+        raise _turn_error(failure, turn_budget, ctx) from None
     finally:
-        bill.give_back()
-    speaking.finish()
-    if (why := ENDED_EARLY.get(answer.ending)) is not None:
-        output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
-        failure = _failure(Failure(why, answer.ending), output, time.monotonic() - began, run)
-        raise _turn_error(failure, bill, ctx)
-    return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
+        turn_budget.give_back()
+    stream.finish()
+    if (why := ENDED_EARLY.get(response.ending)) is not None:
+        output = {"text": response.text, "model": response.model, "usage": response.usage.record()}
+        failure = _failure(Failure(why, response.ending), output, time.monotonic() - began, run)
+        raise _turn_error(failure, turn_budget, ctx)
+    return _value(
+        run, response.text, time.monotonic() - began, response.model, response.usage.record()
+    )
 
 
-def _turn_error(failure: Failure, bill: TurnBudget, ctx: StepContext) -> StepError | LimitExceeded:
+def _turn_error(
+    failure: Failure, turn_budget: TurnBudget, ctx: StepContext
+) -> StepError | LimitExceeded:
     """The error of a turn without a response. If a limit caused it, the usage is kept."""
-    over = bill.limit_reached(failure, ctx)
-    if over is None:
+    reached = turn_budget.limit_reached(failure, ctx)
+    if reached is None:
         return StepError(failure)
-    end = limit_error(over, ctx, partial=failure.output)
+    end = limit_error(reached, ctx, partial=failure.output)
     end.outcome = Failed(end.failure)
     return end
 
@@ -231,7 +239,7 @@ STEP: Final = "agent"
 
 
 @dataclass(frozen=True, slots=True)
-class Converse(Composite):
+class AgentPromptAction(Composite):
     """The action of a `prompt:` step with tools or a schema: an agent session."""
 
     title: str
@@ -250,7 +258,7 @@ class Converse(Composite):
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
-        value = require_success(ctx.perform(self._conversation(ctx)))
+        value = require_success(ctx.perform(self._session_step(ctx)))
         if not isinstance(value, dict) or not value:
             return dict(UNKNOWN_RESULT)  # in a dry run
         return {
@@ -261,7 +269,7 @@ class Converse(Composite):
             "facts": {name: value[name] for name in ("model", "usage", "turns")},
         }
 
-    def _conversation(self, ctx: StepContext) -> AgentStep:
+    def _session_step(self, ctx: StepContext) -> AgentStep:
         system = (
             "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
         )

@@ -32,7 +32,7 @@ PREFIX = "tool:"
 """An optional prefix of tool ids, as in other systems."""
 
 
-def whole_id(written: str, is_directive: bool) -> str:
+def full_tool_id(written: str, is_directive: bool) -> str:
     """The full id of a tool or directive."""
     return (
         f"{DIRECTIVE}{written.removeprefix(DIRECTIVE)}"
@@ -103,7 +103,7 @@ def _tool_id(call: NodeCall, names: NodeScope, *, strict: bool) -> str:
     named = (
         call.tool if isinstance(call.tool, str) else render_text(call.tool, names, strict=strict)
     )
-    return whole_id(named, call.is_directive)
+    return full_tool_id(named, call.is_directive)
 
 
 def _params(
@@ -207,9 +207,8 @@ def performed_items(
 
 
 def _items(loop: NodeForeach, names: NodeScope, *, strict: bool) -> list[Json]:
-    found = render_json_value(
-        loop.over, names, strict=strict
-    )  # a value that contains a secret is a secret
+    # Rendered as JSON: a value that contains a secret is a secret.
+    found = render_json_value(loop.over, names, strict=strict)
     if isinstance(found, list):
         return list(copy_shared(found))
     raise StepError(

@@ -156,9 +156,8 @@ class NodeStep(Composite):
         node, record = self.node, dict[str, Json]()
         if node.assign is not None:
             assigned = record["assign"] = self._recordable(self._render(node.assign, names))
-            if (
-                json_size(assigned) > _MANY
-            ):  # two nodes may double each other's texts at every visit
+            # Two nodes may double each other's texts at every visit.
+            if json_size(assigned) > _MANY:
                 require_bounded({**names.names["state"], **assigned})
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]

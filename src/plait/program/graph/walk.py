@@ -361,10 +361,10 @@ class _Walk:
 def _limit_names(budget: Budget) -> tuple[str, ...]:
     """The limits that are set. Checking all limits would take longer than many nodes."""
     found: dict[str, None] = {}
-    around: Budget | None = budget
-    while around is not None:
-        found.update(dict.fromkeys(around.limits.record()))
-        around = around.within
+    outer: Budget | None = budget
+    while outer is not None:
+        found.update(dict.fromkeys(outer.limits.record()))
+        outer = outer.within
     return tuple(name for name in found if name != "depth")
 
 

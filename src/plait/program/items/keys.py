@@ -39,9 +39,8 @@ def canonical(item: Json) -> bytes:
     try:
         return _encode(item).encode("ascii")
     except (TypeError, ValueError, RecursionError):
-        return json_text(item).encode(
-            "utf-8", "surrogatepass"
-        )  # masks secrets, or reports the problem
+        # Masks secrets, or reports the problem.
+        return json_text(item).encode("utf-8", "surrogatepass")
 
 
 def item_key(

@@ -76,7 +76,7 @@ def spec_template(spec: InputSpec) -> Template:
 def read_input(node: Node) -> InputSpec:
     """Read the value of `input:`; raises InputError with all problems."""
     match node:
-        case Scalar(str(said)) if _is_json(said):
+        case Scalar(str(text)) if _is_json(text):
             what, fix = "these are items, written as text", "write them without quotes, as a list"
             raise InputError(what, node.span, fix, code="bad-input")
         case Scalar(str()):
@@ -90,11 +90,11 @@ def read_input(node: Node) -> InputSpec:
             raise InputError("an input is text, a list or a map", node.span, fix, code="bad-input")
 
 
-def _is_json(said: str) -> bool:
-    if said[:1] not in ("[", "{"):
+def _is_json(text: str) -> bool:
+    if text[:1] not in ("[", "{"):
         return False
     try:
-        json_value(said)
+        json_value(text)
     except (ValueError, RecursionError):
         return False
     return True
@@ -104,23 +104,23 @@ def _parse_mapping(node: Mapping) -> InputSpec:
     problems = [*check_keys(node, (*KINDS, "format"), kind="map input"), *_kind_problems(node)]
     form = _format(node, problems)
     kind = next((kind for kind in KINDS if node.get(kind) is not None), "")
-    said = node.get(kind)
-    if kind == "items" and not isinstance(said, Sequence | None):
-        problems.append(_wrong("'items' is a list", said.span, "write items: [ … ]"))
-    if kind in ("file", "glob", "command") and not _is_text(said):
-        span = said.span if said else node.span
+    entry = node.get(kind)
+    if kind == "items" and not isinstance(entry, Sequence | None):
+        problems.append(_wrong("'items' is a list", entry.span, "write items: [ … ]"))
+    if kind in ("file", "glob", "command") and not _is_text(entry):
+        span = entry.span if entry else node.span
         problems.append(_wrong(f"'{kind}' is text", span, f"write {kind}: and one text"))
-    if problems or said is None:
+    if problems or entry is None:
         raise InputError.together(problems)
     match kind:
         case "file":
-            return FileInput(_template(said), said.span, form)
+            return FileInput(_template(entry), entry.span, form)
         case "glob":
-            return GlobInput(_template(said), said.span)
+            return GlobInput(_template(entry), entry.span)
         case "command":
-            return CommandInput(_template(said), said.span, form)
+            return CommandInput(_template(entry), entry.span, form)
         case _:
-            return ItemsInput(tree_of(said), said.span)
+            return ItemsInput(tree_of(entry), entry.span)
 
 
 def _kind_problems(node: Mapping) -> list[Problem]:
@@ -136,17 +136,17 @@ def _kind_problems(node: Mapping) -> list[Problem]:
 
 
 def _format(node: Mapping, problems: list[Problem]) -> str | None:
-    said = node.get("format")
-    if said is None:
+    entry = node.get("format")
+    if entry is None:
         return None
     if node.get("file") is None and node.get("command") is None:
-        problems.append(_wrong("only a file or a command has a format", said.span, "leave it out"))
-    name = said.value if isinstance(said, Scalar) else None
+        problems.append(_wrong("only a file or a command has a format", entry.span, "leave it out"))
+    name = entry.value if isinstance(entry, Scalar) else None
     if isinstance(name, str) and name in FORMATS:
         return name
     meant = closest_name(str(name), FORMATS)
     fix = (f"did you mean '{meant}'? " if meant else "") + f"formats: {format_names(FORMATS)}"
-    problems.append(_wrong("there is no such format", said.span, fix))
+    problems.append(_wrong("there is no such format", entry.span, fix))
     return None
 
 

@@ -231,8 +231,8 @@ class ManagerStep:
             del scopes[ctx.path]
         return value.get("raw") if isinstance(value, Mapping) else None
 
-    def _work(self, worker: Agent, said: str) -> TaskStep:
-        task = Task(said, name=worker.role, agent=worker)
+    def _work(self, worker: Agent, description: str) -> TaskStep:
+        task = Task(description, name=worker.role, agent=worker)
         return task_step(
             WORK,
             worker.role,
@@ -286,9 +286,9 @@ class ManagerStep:
         return made
 
     def _with_delegations(self, failure: Failure, ctx: StepContext) -> Failure:
-        said = failure.output if isinstance(failure.output, Mapping) else {}
+        output = failure.output if isinstance(failure.output, Mapping) else {}
         made = self._delegations(ctx.run.journal, ctx.path)
-        return replace(failure, output={**said, "delegations": made})
+        return replace(failure, output={**output, "delegations": made})
 
 
 def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:

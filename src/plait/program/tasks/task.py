@@ -272,10 +272,10 @@ def make_task_output(id: str, task: Task, outcome: Outcome) -> TaskOutput:
                 iteration=task.iteration,
             )
         case Failed(failure):
-            said = failure.output if isinstance(failure.output, Mapping) else {}
-            raw = str(said.get("text") or "")
+            output = failure.output if isinstance(failure.output, Mapping) else {}
+            raw = str(output.get("text") or "")
             return replace(
-                plain, raw=raw, usage=task_usage(said), status="failed", why=failure.message
+                plain, raw=raw, usage=task_usage(output), status="failed", why=failure.message
             )
         case Skipped(why):
             return replace(plain, status="skipped", why=why)

@@ -80,16 +80,18 @@ def merge_all_step(worktrees: ItemWorktrees, head: str) -> Step:
 
     def merge(ctx: StepContext) -> Json:
         message = f"Merge branch '{worktrees.branch}'\n"
-        return _merge_commit(ctx, worktrees.target, head, message, conflict, in_the_way=in_the_way)
+        return _merge_commit(
+            ctx, worktrees.target, head, message, conflict, tree_failure=tree_failure
+        )
 
     def conflict(files: Sequence[str]) -> Failure:
         what = f"what the items did conflicts with what came to {short(worktrees.target)} since"
-        message = f"{what}: {format_files(files)}\n{_by_hand(worktrees)}"
+        message = f"{what}: {format_files(files)}\n{_manual_merge(worktrees)}"
         return Failure(message, "conflict", exit_code=1)
 
-    def in_the_way(error: LocalChangesConflict) -> Failure:
+    def tree_failure(error: LocalChangesConflict) -> Failure:
         what = f"what the items did is not merged into {short(worktrees.target)} yet: {error}\n"
-        return Failure(f"{what}{_by_hand(worktrees)}", "refused", exit_code=1)
+        return Failure(f"{what}{_manual_merge(worktrees)}", "refused", exit_code=1)
 
     return _merge_step("merge what all items did", worktrees.isolation.fingerprint, merge)
 
@@ -105,7 +107,7 @@ def _merge_step(title: str, fingerprint: str, merge: Callable[[StepContext], Jso
     )
 
 
-def _by_hand(worktrees: ItemWorktrees) -> str:
+def _manual_merge(worktrees: ItemWorktrees) -> str:
     merge = f"git merge {worktrees.branch}; then plait resume {worktrees.run_id}"
     return f"all of it is on the branch {worktrees.branch}: {merge}"
 
@@ -120,15 +122,15 @@ def _merge_commit(
     message: str,
     conflict: Callable[[Sequence[str]], Failure],
     *,
-    in_the_way: Callable[[LocalChangesConflict], Failure] | None = None,
+    tree_failure: Callable[[LocalChangesConflict], Failure] | None = None,
 ) -> Json:
     """Merge a commit into a branch.
 
-    `in_the_way`: makes the failure if the working tree of the user's branch cannot be updated. With
+    `tree_failure`: makes the failure if the working tree of the user's branch cannot be updated. With
     it, the branch is fast-forwarded if possible, and its working tree is updated. Without it, the
     branch belongs to the run.
     """
-    git, is_users = require_worktrees(ctx), in_the_way is not None
+    git, is_users = require_worktrees(ctx), tree_failure is not None
     recorded = result_mapping(ctx.run.journal.step(f"{ctx.path}/intent"))
     if recorded.get("head") == head and _has_happened(ctx, recorded):
         if is_users and git.tip(target) == recorded["new"]:
@@ -151,8 +153,8 @@ def _merge_commit(
         intent: dict[str, Json] = {"target": target, "old": old, "new": new, "head": head}
         if (
             _is_moved(ctx, intent)
-            if in_the_way is None
-            else _is_moved_with_tree(ctx, intent, in_the_way)
+            if tree_failure is None
+            else _is_moved_with_tree(ctx, intent, tree_failure)
         ):
             return intent
     raise StepError(
@@ -161,7 +163,9 @@ def _merge_commit(
 
 
 def _is_moved_with_tree(
-    ctx: StepContext, intent: dict[str, Json], in_the_way: Callable[[LocalChangesConflict], Failure]
+    ctx: StepContext,
+    intent: dict[str, Json],
+    tree_failure: Callable[[LocalChangesConflict], Failure],
 ) -> bool:
     """Move a branch and update its working tree, or do neither."""
     with require_worktrees(ctx).lock_tree(str(intent["target"]), mark=ctx.run.id) as tree:
@@ -169,7 +173,7 @@ def _is_moved_with_tree(
             if tree is not None:
                 tree.require_can_update(str(intent["old"]), str(intent["new"]))
         except LocalChangesConflict as error:
-            raise StepError(in_the_way(error)) from None
+            raise StepError(tree_failure(error)) from None
         if not _is_moved(ctx, intent):
             return False
         _update_tree(tree, intent, again=False)
