@@ -1099,7 +1099,7 @@ reduce:
 def test_d25_a_pattern_that_matches_no_file_is_noted(place: Place, input: str) -> None:
     ran = place.done(f"map: {{input: {input}, steps: [{{shell: ls}}]}}\n")
     assert [note.partition("; ")[0] for note in ran.notes] == [
-        "the map has no items: the pattern of the input matches no file that is chosen"
+        "the map has no items: the pattern of the input matches no file that is selected"
     ]
 
 
@@ -1819,8 +1819,7 @@ def test_a_long_output_that_may_hold_a_secret_is_not_put_into_a_file_in_part(
         f"secrets: {{TOKEN: TOKEN}}\nsteps:\n  - {{shell: {LONG}, output_file: all.txt}}\n"
     )
     assert ran.message == (
-        "printed more than 16,777,216 bytes, which cannot be put into output_file where secrets have to be "
-        "masked; write it to a file"
+        "printed more than 16,777,216 bytes, which cannot be written to output_file, because secrets must be masked; write it to a file"
     )
     assert not (place.root / "all.txt").exists()
 

@@ -317,10 +317,10 @@ def test_output_file_does_not_get_a_part_of_an_output_that_was_lost(
     made = step("a", ShellAction(text_of("x")), output_file=text_of("out.txt"))
     failure = failure_of(performed(made, new_run(hands, journal=journal)))
     assert failure.message == (
-        "printed too much to be put into output_file: the disk is full; let the command itself write the file"
+        "printed too much for output_file: the disk is full; let the command itself write the file"
     )
     notes = [told.event.message for told in journal.events() if isinstance(told.event, Note)]
-    assert notes == ["what it printed is not kept whole: the disk is full"]
+    assert notes == ["its output is not stored completely: the disk is full"]
     assert hands.files == {}
 
 
@@ -331,7 +331,7 @@ CUT = [
     ({"capture": capture("s", stream="both")},  {},                              "captured"),
     ({"capture": capture("s", stream="stderr")}, {},                             "captured"),
     ({"output_file": "out.txt"},                {"stdout_truncated": True},
-     "put into output_file where secrets have to be masked"),
+     "written to output_file, because secrets must be masked"),
 ]  # fmt: skip
 
 

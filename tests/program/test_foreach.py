@@ -87,10 +87,7 @@ def test_a_command_that_fails_fails_the_step() -> None:
 @pytest.mark.parametrize("value", [3, True, None, {"a": 1}])
 def test_a_value_without_items_is_refused(value: Json) -> None:
     failure = failure_of(performed(loop("${v}", step("s", Acting())), values={"v": value}))
-    assert (
-        failure.message
-        == "foreach goes over a list or the lines of a text, and the value is neither"
-    )
+    assert failure.message == "foreach needs a list or text, but the value is neither"
 
 
 def test_an_item_knows_itself_its_place_and_the_names_around_it() -> None:

@@ -210,7 +210,7 @@ def test_a_pause_that_follows_a_pause_says_what_it_is_for() -> None:
     )
     assert noted == [
         "3 failures in a row: no new items for 0.001 s",
-        "a failure again after a pause: no new items for 0.001 s",
+        "another failure after a pause: no new items for 0.001 s",
         "1 failure: no new items for 0.001 s",
     ]
 

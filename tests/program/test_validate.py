@@ -77,7 +77,7 @@ def test_a_check_is_repeated_after_each_attempt_to_complete(
 def test_what_stays_incomplete_fails_with_what_is_missing() -> None:
     check = checks({"completion_percentage": 40.5, "missing": ["tests", "docs"]})
     failure = failure_of(performed(step("a", Acting(), validation=validated(check))))
-    assert failure.message == "only 40.5 % complete, 100 % are wanted; missing: tests, docs"
+    assert failure.message == "only 40.5 % complete, 100 % required; missing: tests, docs"
     assert failure.kind == "incomplete"
 
 
@@ -167,7 +167,7 @@ def test_a_failed_check_that_writes_the_same_result_again_has_written_it(tmp_pat
     outcome = performed(
         step("a", Acting(), validation=made), new_run(Disk()), directory=str(tmp_path)
     )
-    assert failure_of(outcome).message == "only 70 % complete, 100 % are wanted"
+    assert failure_of(outcome).message == "only 70 % complete, 100 % required"
 
 
 UNKEPT = [
@@ -207,10 +207,8 @@ SCHEMA = {
     "required": ["completion_percentage", "gaps"],
     "properties": {"gaps": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}}},
 }
-NOT_FIT = "the result of the check does not fit expected_schema: see {} there"
-NO_RESULT = (
-    "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100"
-)
+NOT_FIT = "the result of the check does not match expected_schema at {}"
+NO_RESULT = "the check printed no result: expected is JSON with completion_percentage, a number from 0 to 100"
 MISFITS: list[tuple[Json, bool, str]] = [
     # what the check printed                                failed?   why it is no result
     ('{"completion_percentage": 50}',                       False,    NOT_FIT.format("required")),
@@ -320,7 +318,7 @@ def test_a_check_that_fails_is_not_complete() -> None:
     failure = failure_of(
         performed(step("a", Acting(), validation=validated(failing("2 tests fail"))))
     )
-    assert failure.message == "only 0 % complete, 100 % are wanted"
+    assert failure.message == "only 0 % complete, 100 % required"
 
 
 def test_a_step_may_only_validate() -> None:

@@ -111,7 +111,7 @@ SHOWN = [
      ["ls", "not known yet: ${l}", "echo ${item} ${item.path}", "echo ${map.total}", "echo $(( ${item} + 1 ))"]),
     ("setup: [{shell: ls, capture_output: l}]\n"
      "map: {input: [{a: '${l}'}, {a: b}], filter: \"a == 'b'\", steps: [{shell: 'echo ${item.a}'}]}\n",
-     ["ls", "not known yet: they are chosen by what only a run knows", "echo ${item.a}"]),
+     ["ls", "not known yet: they depend on values that only a run knows", "echo ${item.a}"]),
     # What would fail only if an unknown condition held is no failure.
     ("parameters: {x: {default: '-x'}}\nmap: {input: ['-x'], steps: [{shell: ls}, {shell: 'cat ${item}', when: '${last.success}'}]}\n",
      ["ls", "if ${last.success}: cat ${item}"]),

@@ -438,7 +438,7 @@ def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path
     assert done.value["output"].split(" | ") == [
         "refused: it was not called: the hook 'no' says skip",
         "worked",
-        "refused: there may be 1 delegations in all, and they are used up",
+        "refused: the limit of 1 delegations is reached",
     ]
 
 
@@ -472,7 +472,7 @@ def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same
     assert done.value["output"].split(" | ") == [
         "refused: it was not called: the hook 'no' says skip",
         "worked",
-        "refused: there may be 1 delegations in all, and they are used up",
+        "refused: the limit of 1 delegations is reached",
     ]
 
 

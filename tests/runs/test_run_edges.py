@@ -384,7 +384,7 @@ steps:
 - shell: echo act
   validate: {shell: sleep 20, timeout: 0.3s, on_incomplete: {shell: echo agent >> seen}}
 """)
-    assert ran.message == "the check could not be made: took longer than 0.3 s"
+    assert ran.message == "the check could not run: took longer than 0.3 s"
     assert not (place.root / "seen").exists()
 
 

@@ -80,7 +80,7 @@ def test_a_dry_run_says_where_items_would_work_and_makes_nothing(project: Path) 
     shown = [one.shown for one in flows.plan_run(path)]
     assert (
         shown[0]
-        == "each item in a git worktree of its own, from HEAD; merged back in the order of the items"
+        == "each item in its own git worktree, from HEAD; merged back in the order of the items"
     )
     assert not (project / ".ai").exists()
 
@@ -186,10 +186,10 @@ merge:
 MERGED = "git -C ${workflow.dir} merge -q ${merge.source_branch}"
 STAYS = [
     # reduce                   merge     why the worktree stays
-    ("echo r > report.txt",    MERGED,   "nobody has committed report.txt"),
+    ("echo r > report.txt",    MERGED,   "these files are not committed: report.txt"),
     ("'true'",                 "'true'", "the merge steps have not merged all of BRANCH into main"),
     ("echo r > report.txt",    "'true'", "the merge steps have not merged all of BRANCH into main, "
-                                         "and nobody has committed report.txt"),
+                                         "and these files are not committed: report.txt"),
 ]  # fmt: skip
 
 
@@ -336,7 +336,7 @@ def test_reduce_does_not_begin_elsewhere_than_where_the_items_were_merged(
     assert run.status == "failed"
     assert run.failure is not None
     assert run.failure.message == (
-        f"{project}: {where}, and what the items did was merged into main: reduce does not begin elsewhere\n"
+        f"{project}: {where}, but the work of the items was merged into main: reduce does not start on another branch\n"
         f"fix: git switch main; then plait resume {run.run}"
     )
     assert not (project / "all").exists()
@@ -355,10 +355,12 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
     (project / ".ai/bad").unlink()
     git(project, "switch", "-q", "-c", "other")
     notes: list[str] = []
-    observers = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
-    assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
-    said = "the project is at the branch other, and what the items did was merged into main"
-    assert [note for note in notes if note] == [f"{said}: reduce goes on there, since it had begun"]
+    company = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
+    assert flows.resume_flow(run.run, project=str(project), company=company).status == "done"
+    said = "the project is at the branch other, but the work of the items was merged into main"
+    assert [note for note in notes if note] == [
+        f"{said}: reduce continues there because it had started"
+    ]
     notes.clear()
     assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
     assert not any(notes), "of a reduce that is done there is nothing to say"

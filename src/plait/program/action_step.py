@@ -83,7 +83,7 @@ def note_missing_fields(placeholders: Iterable[ItemPlaceholder], ctx: StepContex
     for placeholder in placeholders:
         if ctx.scope.lookup(placeholder.path) is UNDEFINED:
             place = str(placeholder.span)
-            stays = f"'${{{placeholder.path}}}' stays as it is written: an item has no such field"
+            stays = f"'${{{placeholder.path}}}' stays unfilled: an item has no such field"
             ctx.run.events.note_once(place, ctx.path, f"{place}: {stays}")
 
 
@@ -508,14 +508,14 @@ class ActionStep(Composite):
         files = ctx.run.services.get(Files)
         stored_file = value.get("output_file")
         if lost := value.get(LOST["output"]):
-            why = f"printed too much to be put into output_file: {lost}"
+            why = f"printed too much for output_file: {lost}"
             fix = "let the command itself write the file"
             raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, UNPARSABLE: True}))
         if isinstance(stored_file, str):
             files.copy(stored_file, path, directory=ctx.directory)
             return
         require_complete_output(
-            value, "output", use="put into output_file where secrets have to be masked"
+            value, "output", use="written to output_file, because secrets must be masked"
         )
         data = text(value.get("output")).encode("utf-8", "surrogateescape")
         files.write(path, data, directory=ctx.directory, mode=None, create_dirs=True)
@@ -622,7 +622,7 @@ class ActionAttempt(Composite):
 
 
 def _require_record(value: Json) -> dict[str, Json]:
-    assert isinstance(value, dict), "it is how an action ended"
+    assert isinstance(value, dict), "an action returns a map"
     return value
 
 

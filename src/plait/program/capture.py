@@ -249,7 +249,7 @@ class OutputPart:
             found = _inside_json(self.json_path, text)
         if found is UNDEFINED:
             if not self.has_default:
-                raise _not_captured(self.name, "does not hold what is sought")
+                raise _not_captured(self.name, "has no match")
             return self.default
         return self._lines(found) if isinstance(found, str) else found
 
@@ -298,7 +298,7 @@ class ExtractingAction(Composite):
     def run(self, ctx: StepContext) -> dict[str, Json]:
         try:
             value = act(self.action, ctx)
-            assert isinstance(value, dict), "it is how an action ended"
+            assert isinstance(value, dict), "an action returns a map"
         except StepError as error:
             ended = error.failure.as_result()
             found = {extract.name: extract.of_failed(ended) for extract in self.extracts}

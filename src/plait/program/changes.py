@@ -464,14 +464,14 @@ class ChangeCheckedAction(Composite):
         tracker = ctx.run.shared(SharedTracker).tracker
         before = None if tracker is None else tracker.snapshot(ctx.directory)
         value = act(self.action, ctx)
-        assert isinstance(value, dict), "it is how an action ended"
+        assert isinstance(value, dict), "an action returns a map"
         if is_unknown_result(value) and self.outputs:
             return {**value, "captures": {**(value.get("captures") or {}), self.id: NOT_KNOWN}}
         if tracker is None or is_unknown_result(value):
             return value
         changed = tracker.since(before, ctx.directory)
         if self.commit_required and not changed["commits"]:
-            what = "the step left no commit behind, and one is required"
+            what = "the step made no commit, but commit_required is set"
             raise StepError(
                 Failure(what, "incomplete", exit_code=1, output={**value, "exit_code": 1})
             )

@@ -192,7 +192,7 @@ class Map(Composite):
         raise InputError(
             f"max_parallel is a number from 1 to {MOST_PARALLEL}",
             self.parallel.leaf.source.outer_span(0, len(self.parallel.leaf.source.text)),
-            "look at what the variable in it holds",
+            "check the value of its variable",
             code="wrong-type",
         )
 
@@ -482,7 +482,7 @@ def _too_many(failed: int, most: int) -> str:
 
 def _why_pause(failures: int, *, again: bool) -> str:
     if again:
-        return "a failure again after a pause"
+        return "another failure after a pause"
     return "1 failure" if failures == 1 else f"{failures} failures in a row"
 
 
@@ -723,11 +723,7 @@ def _as_list(found: Json) -> list[Json]:
             return found
         case str():
             return _lines(found)
-    raise StepError(
-        Failure(
-            "foreach goes over a list or the lines of a text, and the value is neither", "refused"
-        )
-    )
+    raise StepError(Failure("foreach needs a list or text, but the value is neither", "refused"))
 
 
 def _command_items(ended: dict[str, Json]) -> list[Json]:

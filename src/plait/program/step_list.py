@@ -67,7 +67,8 @@ class StepList(Composite):
                         ctx = _context_after(step, ctx, dict(UNKNOWN_RESULT), names)
                         continue
                     ctx.run.events.note(
-                        ctx.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
+                        ctx.path,
+                        f"'{step.title}' failed, and the flow continues: {failure.message}",
                     )
                     ended = failure.as_result()
                     names = step.output_variables(ended)

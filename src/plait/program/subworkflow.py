@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plait.template.template import Template
 
 
-NO_MAP: Final = "the params of a workflow are no map"
+NO_MAP: Final = "the params of a workflow must be a map"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Validation:
         if found.completion < self.threshold and self.fails:
             raise StepError(
                 Failure(
-                    f"only {found.completion:g} % complete, {self.threshold:g} % are wanted"
+                    f"only {found.completion:g} % complete, {self.threshold:g} % required"
                     + (f"; missing: {found.missing_text}" if found.missing else ""),
                     INCOMPLETE,
                 )
@@ -119,7 +119,7 @@ class Validation:
                 return NOT_CHECKED, ctx
         failed = isinstance(outcome, Failed)
         if isinstance(outcome, Failed) and outcome.failure.kind not in ANSWERS:
-            why = f"the check could not be made: {outcome.failure.message}"
+            why = f"the check could not run: {outcome.failure.message}"
             raise StepError(replace(outcome.failure, message=why))
         result = _output(outcome)
         if file is not None and not (failed and _file_state(file, ctx) == before):
@@ -262,16 +262,14 @@ def _require_schema_match(data: Json, schema: Json) -> None:
 
     places = schema_violations(data, schema)
     if places:
-        what = (
-            f"the result of the check does not fit expected_schema: see {', '.join(places)} there"
-        )
+        what = f"the result of the check does not match expected_schema at {', '.join(places)}"
         raise StepError(Failure(what, INCOMPLETE))
 
 
 def _unreadable() -> StepError:
     return StepError(
         Failure(
-            "the check printed no result: wanted is JSON with completion_percentage, a number from "
+            "the check printed no result: expected is JSON with completion_percentage, a number from "
             "0 to 100",
             INCOMPLETE,
         )

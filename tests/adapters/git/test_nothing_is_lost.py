@@ -387,7 +387,7 @@ def test_files_of_the_user_that_git_ignores_are_in_the_way_and_stay(
     mine.write_text("mine\n")
     before = git(place.repository, "rev-parse", "main")
     assert failure_of(place.life()).message == (
-        f"what the items did is not merged into main yet: files of yours that are in no commit are in its "
+        f"the work of the items is not merged into main yet: files of yours that are in no commit are in its "
         f"way: {name}\nmove them elsewhere first: git merge overwrites files that a .gitignore names, unasked\n"
         "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume r1"
     )
@@ -534,7 +534,7 @@ def test_a_conflict_between_a_file_and_a_folder_names_the_file(tmp_path: Path) -
     known = place.journal.step("map/item:b")
     assert known is not None
     message = failure_of(known.outcome).message
-    assert message.startswith("what it did conflicts with what items before it did: d\n")
+    assert message.startswith("its changes conflict with those of earlier items: d\n")
 
 
 # ── which repositories ───────────────────────────────────────────────────

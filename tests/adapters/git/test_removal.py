@@ -98,8 +98,8 @@ def test_a_folder_that_cannot_be_read_keeps_its_place_and_the_run_goes_on(tmp_pa
     first, second = place.left()
     kept = place.worktrees / first / "data"
     assert (
-        "the folder of an item stays, since a part of it cannot be read, and so may hold what is not "
-        f"committed: {kept} (Permission denied); make it readable, then plait worktrees --clean"
+        "the folder of an item stays because a part of it cannot be read and may contain uncommitted "
+        f"changes: {kept} (Permission denied); make it readable, then plait worktrees --clean"
     ) in place.notes()
     assert isinstance(place.life(), Succeeded), "a resumed run goes on, too"
     assert place.left() == [first, second]
@@ -197,7 +197,7 @@ def test_what_cannot_be_removed_stays_aside_and_is_said(
     assert first.endswith(".gone")
     stays = f"Operation not permitted: {place.worktrees / first}/cache/ro/x"
     assert (
-        "all that an item did is on its branch or merged, but its folder could not be wholly removed: "
+        "the work of an item is merged or on its branch, but its folder could not be removed completely: "
         f"{place.worktrees / first} ({stays}); plait worktrees --clean tries again, "
         "or remove it yourself"
     ) in place.notes()

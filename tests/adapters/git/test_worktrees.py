@@ -198,7 +198,7 @@ def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_co
     assert shown == [f"{seen[0].name}: what an attempt left behind", "a"]
     assert place.left() == []
     assert place.notes() == [
-        f"commits of attempts that came to nothing stay on their branches: {first}; "
+        f"commits of failed attempts stay on their branches: {first}; "
         "git branch -D drops one that you do not need"
     ]
 
@@ -265,7 +265,7 @@ def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_p
     assert known is not None
     (kept,) = place.worktrees.iterdir()
     assert failure_of(known.outcome).message == (
-        "what it did conflicts with what items before it did: base\n"
+        "its changes conflict with those of earlier items: base\n"
         f"its branch is plait/r1/{kept.name}, its worktree {kept}\n"
         f"continue by hand: cd {shlex.quote(str(kept))} && git merge plait/r1/merged, resolve, git commit; "
         "then plait retry r1 --failed"
@@ -318,7 +318,7 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
     (place.repository / "base").write_text("mine\n")
     before = git(place.repository, "rev-parse", "main")
     message = failure_of(place.life()).message
-    assert message.startswith("what the items did is not merged into main yet: ")
+    assert message.startswith("the work of the items is not merged into main yet: ")
     assert message.endswith(
         "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume r1"
     )
@@ -348,12 +348,10 @@ def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_
     place = Place(tmp_path, items=("a",), start=start, does=does)
     message = failure_of(place.life()).message
     assert message.startswith(
-        f"main has what the items did; your working tree {place.repository} could not go along"
+        f"main has the work of the items, but your working tree {place.repository} could not be updated"
     )
     assert (place.repository / "base").read_text() == "mine\nbase\n"
-    detach, *others = re.findall(
-        r"git [a-z]+(?: [^&;]+)?", message.partition("bring both together: ")[2]
-    )
+    detach, *others = re.findall(r"git [a-z]+(?: [^&;]+)?", message.partition("combine both: ")[2])
     git(place.repository, *shlex.split(detach)[1:])
     assert place.status() == "M base"
     assert not (place.repository / "a.txt").exists()

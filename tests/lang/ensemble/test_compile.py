@@ -121,7 +121,7 @@ map: {items: [1], task: b}
         "Provide them in ensemble.run(inputs). Template: 'About {topic}'\n"
         '2 |   - {id: a, description: "About {topic}", expected_output: "{n} lines", tool: demo/give}\n'
         "  |                                 ^^^^^^^\n"
-        "fix: given is 'topik': is that meant?\n"
+        "fix: did you mean 'topik'?\n"
         "flow.yaml:2:61: Missing template variables: [n], in the expected output of task 'a'. "
         "Provide them in ensemble.run(inputs). Template: '{n} lines'\n"
         '2 |   - {id: a, description: "About {topic}", expected_output: "{n} lines", tool: demo/give}\n'
@@ -532,7 +532,7 @@ def test_a_manager_that_goes_on_repeats_no_delegation_and_keeps_to_its_caps(
     is_broken = False
     done = ensemble.run(resume=output.run)
     assert len(worked) == 1
-    assert done.raw == "refused: 'w' may be asked 1 times, and that is used up"
+    assert done.raw == "refused: the limit of 1 delegations to 'w' is reached"
 
 
 def test_without_a_project_nothing_is_written(
@@ -673,7 +673,7 @@ def test_a_run_whose_items_were_made_goes_on_where_it_was_and_sees_changes(place
 def test_items_that_are_no_list_or_lack_a_field_fail_the_map(place: Place) -> None:
     none = place.run(PLANNED.replace("path: points", "path: pointz"), inputs={"topic": "t"})
     assert (
-        "the items of a map are a list, and 'pointz' in its data is none: task 'plan'"
+        "the items of a map must be a list, but 'pointz' in its data is not: task 'plan'"
         in none.message
     )
     lacks = place.run(PLANNED.replace("{name: b}", "{nam: b}"), inputs={"topic": "t"})

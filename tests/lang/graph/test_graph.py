@@ -219,8 +219,8 @@ nodes:
         "mixed": "<>",
     }
     assert [note.partition("flow.yaml:")[2] for note in ran.notes] == [
-        "7:21: nothing is named 'state.deep.c', and it stays empty; did you mean 'state.deep.b'?",
-        "7:48: nothing is named 'state.deep.c', and it stays empty; did you mean 'state.deep.b'?",
+        "7:21: there is no variable 'state.deep.c', so it stays empty; did you mean 'state.deep.b'?",
+        "7:48: there is no variable 'state.deep.c', so it stays empty; did you mean 'state.deep.b'?",
     ]
 
 
@@ -317,7 +317,7 @@ def test_where_the_graph_goes_on_a_failing_item_stays_in_its_place_and_is_told(
 @pytest.mark.parametrize("over", ["${state.gone}", "${state.k}", "text"])
 def test_a_foreach_over_what_is_no_list_fails(over: str, place: Place) -> None:
     ran = place.run(EACH.format(parallel="false").replace("${state.items}", over))
-    assert ran.message == "node 'each': foreach goes over a list, and what 'over' leads to is none"
+    assert ran.message == "node 'each': foreach needs a list, but 'over' is not a list"
 
 
 # ── errors ───────────────────────────────────────────────────────────────
@@ -472,7 +472,7 @@ def test_a_graph_that_calls_itself_ends_at_the_limit_of_depth(place: Place) -> N
     ran = place.run("limits: {depth: 2}\nstart: a\nnodes: {a: {tool: my/self}}\n")
     assert ran.message.endswith("has reached its limit of 2 depth (3 used)")
     without = place.run("start: a\nnodes: {a: {tool: my/self}}\n")
-    assert without.message.endswith("more than 16 flows are inside one another")
+    assert without.message.endswith("more than 16 flows are nested")
 
 
 # ── calls that are made once ─────────────────────────────────────────────
@@ -759,7 +759,7 @@ nodes:
     assert ran.value["state"] == {"kept": "***", "back": "***"}
     assert b"hunter2" not in place.state
     assert ran.notes == [
-        "node 'a': what it gives on holds a secret, and *** stands for that from here on; "
+        "node 'a': its result contains a secret, which is *** from here on; "
         "use ${inputs.…} where it is needed"
     ]
 
@@ -792,7 +792,7 @@ def test_of_graphs_that_call_themselves_a_failure_names_each_node_once(place: Pl
     graph_tool(place, "my/two", "start: b\nnodes: {b: {tool: my/one}}\n")
     graph_tool(place, "my/self", "start: a\nnodes: {a: {tool: my/self}}\n")
     trusted(place)
-    told = "more than 16 flows are inside one another"
+    told = "more than 16 flows are nested"
     assert place.run("start: a\nnodes: {a: {tool: my/self}}\n").message == f"node 'a': {told}"
     both = place.run("start: c\nnodes: {c: {tool: my/one}}\n").message
     assert both == f"node 'c': node 'a': node 'b': {told}"
@@ -864,6 +864,6 @@ nodes:
         "c again: a step before it is done again)",
         "d again: a step before it is done again)",
     ]
-    assert "what it called is kept" in shown[1]
+    assert "its recorded call is kept" in shown[1]
     assert place.resume(run, accept_changes=True).value["output"] == "two"
     assert place.text("tries") == "xxxx"

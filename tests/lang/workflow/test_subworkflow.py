@@ -144,7 +144,10 @@ REFUSED = [
     ("{workflow: apart.yaml}", "apart.yaml:1:19: items have places of their own only in the map"),
     ("{workflow: wrong.yaml}", "wrong.yaml:1:15: nothing here is named 'nope.a'"),
     ("{workflow: ping.yaml}", "pong.yaml:1:20: these workflows call each other without end"),
-    ("{workflow: needs.yaml, params: [1]}", "flow.yaml:1:40: the params of a workflow are no map"),
+    (
+        "{workflow: needs.yaml, params: [1]}",
+        "flow.yaml:1:40: the params of a workflow must be a map",
+    ),
     (
         "{workflow: away.yaml}",
         "away.yaml:1:19: 'backend' counts for the map of the file that is run",

@@ -950,7 +950,7 @@ def test_a_step_that_has_to_leave_a_commit_fails_without_one(tmp_path: Path, com
     if commits:
         loaded.program.run(turn)
     else:
-        with pytest.raises(StepError, match="the step left no commit behind, and one is required"):
+        with pytest.raises(StepError, match="the step made no commit, but commit_required is set"):
             loaded.program.run(turn)
     run.events.close()
 
@@ -1030,8 +1030,8 @@ def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:
     run.events.close()
     notes = [one.event.message for one in journal.events() if isinstance(one.event, Note)]
     assert sorted(note.replace(f"{tmp_path}/", "") for note in notes) == [
-        "flow.yaml:4:19: '${item.a}' stays as it is written: an item has no such field",
-        "flow.yaml:4:41: '${item.c}' stays as it is written: an item has no such field",
+        "flow.yaml:4:19: '${item.a}' stays unfilled: an item has no such field",
+        "flow.yaml:4:41: '${item.c}' stays unfilled: an item has no such field",
     ]
 
 

@@ -73,7 +73,7 @@ EARLY = [
     ("refused", "the model declined to answer"),
     (
         "tools",
-        "the model called a tool instead of answering, and a prompt has none: let an agent ask",
+        "the model called a tool instead of answering, but a prompt has no tools: use an agent",
     ),
 ]
 

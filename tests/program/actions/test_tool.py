@@ -158,7 +158,9 @@ def test_secrets_in_what_a_tool_says_are_masked() -> None:
 
 def test_parameters_that_are_no_map_are_refused() -> None:
     failure = failure_of(performed(step("a", ToolAction("t/x", text_of("${p}"))), values={"p": 3}))
-    assert failure.message == "the parameters of 't/x' are no map\nfix: write params: {name: value}"
+    assert (
+        failure.message == "the parameters of 't/x' must be a map\nfix: write params: {name: value}"
+    )
 
 
 def test_a_dry_run_shows_the_call() -> None:

@@ -106,7 +106,7 @@ def test_a_parameter_list_that_is_no_map_is_refused(tmp_path: Path) -> None:
     file.write_text("start: a\nstate: {p: 3}\nnodes: {a: {tool: x, params: '${state.p}'}}\n")
     with pytest.raises(StepError) as caught:
         walked(file, MemoryJournal(), Tools())
-    assert "the parameters of 'x' are no map" in caught.value.failure.message
+    assert "the parameters of 'x' must be a map" in caught.value.failure.message
 
 
 def test_what_a_walk_has_made_until_it_failed_is_in_its_failure(tmp_path: Path) -> None:

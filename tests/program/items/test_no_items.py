@@ -62,7 +62,7 @@ def test_what_is_written_like_a_command_is_refused_with_the_form_that_runs_it(
     flow = f'vars: {{dir: .}}\nmap:\n  input: "{text}"\n  steps: [{{shell: "echo ${{item}}"}}]\n'
     said = place.refusal(flow)
     assert said.startswith(
-        "flow.yaml:3:10: this is written like a command, and an input runs one only if it says so\n"
+        "flow.yaml:3:10: this looks like a command, but a plain input never runs one\n"
     )
     assert said.endswith(f'fix: write input: {{command: "{text}"}}')
     (finding,) = place.check(flow)
@@ -115,12 +115,12 @@ def test_what_setup_writes_is_not_refused_because_it_is_not_there_yet(place: Pla
 
 ADVICE = "; write on_empty: ok if that is right, on_empty: fail if it is not"
 MAPS = [
-    ("[]", "the input has none that is chosen"),
-    ("'*.nothing'", "the pattern of the input matches no file that is chosen"),
-    ("{glob: '*.nothing'}", "the pattern of the input matches no file that is chosen"),
-    ("{command: 'true'}", "the command of the input prints none that is chosen"),
-    ("{file: none.txt}", "the file of the input holds none that is chosen"),
-    ("none.txt", "the input has none that is chosen"),
+    ("[]", "the input has none that is selected"),
+    ("'*.nothing'", "the pattern of the input matches no file that is selected"),
+    ("{glob: '*.nothing'}", "the pattern of the input matches no file that is selected"),
+    ("{command: 'true'}", "the command of the input prints none that is selected"),
+    ("{file: none.txt}", "the file of the input holds none that is selected"),
+    ("none.txt", "the input has none that is selected"),
 ]
 
 

@@ -235,7 +235,7 @@ def test_a_value_in_a_glob_is_no_pattern(tree: Path) -> None:
     ]  # said to be one
     assert (
         wrong("input: ${p}", tree, values={"p": "*.py"}).what
-        == "'${p}' gives text here, and that is not the name of a file"
+        == "'${p}' is text here, but not the name of a file"
     )
 
 
@@ -260,7 +260,7 @@ def test_a_misspelt_file_is_an_error_and_never_run(tmp_path: Path) -> None:
         "flow.yaml:1:8: there is no file 'itmes.json'\n"
         "1 | input: itmes.json\n"
         "  |        ^^^^^^^^^^\n"
-        "fix: did you mean 'items.json'? a command is written input: {command: …}"
+        "fix: did you mean 'items.json'? to run a command, write input: {command: …}"
     )
     assert wrong("input: find . -name x", tmp_path).code == "command-input"
     assert wrong("input: 'ls; touch pwned'", tmp_path).code == "command-input"
@@ -288,13 +288,13 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 
 CONTENTS = [
     # file        content                      beside                     place: what
-    ("a.json",    '{"rows": [1], "n": 2}',     "",                        "a.json: a list of items was expected in it, and there is a map"),
+    ("a.json",    '{"rows": [1], "n": 2}',     "",                        "a.json: a list of items was expected in it, but there is a map"),
     ("a.json",    '{"rows": [1]}',             "json_path: $.items[*]",   "a.json: there is nothing at '$.items[*]'"),
     ("a.json",    '{"rows": [1]}',             "json_path: $.rows.x[*]",  "a.json: there is nothing at '$.rows.x[*]'"),
-    ("a.json",    '{"rows": {"a": 1}}',        "json_path: $.rows",       "a.json: a list of items was expected at '$.rows', and there is a map"),
-    ("a.json",    '{"rows": [[1], 2]}',        "json_path: '$.rows[1]'",  "a.json: a list of items was expected at '$.rows[1]', and there is a number"),
-    ("a.json",    '{"rows": 3}',               "json_path: $.rows[*]",    "a.json: a list of items was expected at '$.rows[*]', and there is a number"),
-    ("a.json",    '"text"',                    "",                        "a.json: a list of items was expected in it, and there is a string"),
+    ("a.json",    '{"rows": {"a": 1}}',        "json_path: $.rows",       "a.json: a list of items was expected at '$.rows', but there is a map"),
+    ("a.json",    '{"rows": [[1], 2]}',        "json_path: '$.rows[1]'",  "a.json: a list of items was expected at '$.rows[1]', but there is a number"),
+    ("a.json",    '{"rows": 3}',               "json_path: $.rows[*]",    "a.json: a list of items was expected at '$.rows[*]', but there is a number"),
+    ("a.json",    '"text"',                    "",                        "a.json: a list of items was expected in it, but there is a string"),
     ("a.json",    '',                          "",                        "a.json:1:1: a value is missing here"),
     ("a.json",    '[1, 2',                     "",                        "a.json:1:6: a ',' or a closing bracket is missing here"),
     ("a.json",    '[1,\n  {"a": tru}]',        "",                        "a.json:2:9: a value is missing here"),
@@ -303,7 +303,7 @@ CONTENTS = [
     ("a.json",    '[1] x',                     "",                        "a.json:1:5: this stands after the end of the data"),
     ("a.json",    '[\n{"a": 1, "a": 2}]',      "",                        "a.json:2:2: the key 'a' stands twice in one object, again at line 2"),
     ("a.json",    '[1e999]',                   "",                        "a.json:1:2: this number is too large"),
-    ("a.json",    f'[{"1" * 5000}, 2]',         "",                        "a.json:1:2: this value holds a number with too many digits"),
+    ("a.json",    f'[{"1" * 5000}, 2]',         "",                        "a.json:1:2: this value contains a number with too many digits"),
     ("a.json",    '[NaN]',                     "",                        "a.json:1:2: infinity and NaN are not JSON data"),
     ("a.json",    '["\\ud800"]',               "",                        "a.json:1:2: this string holds half of a character pair"),
     ("a.json",    '{"i": [1], "i": [2]}',      "json_path: $.i[*]",       "a.json:1:16: a key stands twice in one object"),
@@ -313,7 +313,7 @@ CONTENTS = [
     ("a.jsonl",   '{"a": 1}\n{"a": \n',        "",                        "a.jsonl:2:7: a value is missing here"),
     ("a.jsonl",   '1\n2 3\n',                  "",                        "a.jsonl:2:3: this stands after the end of the data"),
     ("a.csv",     'a,b\n1,2\n1,2,3\n',         "",                        "a.csv:3: this row has 3 fields, and the header has 2"),
-    ("a.csv",     'a,a\n1,2\n',                "",                        "a.csv:1: the first row does not give every column a name of its own"),
+    ("a.csv",     'a,a\n1,2\n',                "",                        "a.csv:1: the first row does not give every column a unique name"),
     ("a.csv",     'a,b\n1,"2\n',               "",                        "a.csv:2: the quotes of this row cannot be read"),
 ]  # fmt: skip
 
@@ -346,7 +346,7 @@ def test_output_that_cannot_be_read_is_an_error_with_the_place_of_the_command_an
         items(f"input: {{command: make list{beside}}}", tmp_path, run=printing(printed))
     error = raised.value
     assert str(error.where) == "flow.yaml:1:18"
-    assert error.what.startswith(f"what this command prints cannot be read{expected}")
+    assert error.what.startswith(f"the output of this command cannot be read{expected}")
     assert error.fix
 
 
@@ -354,11 +354,11 @@ def test_output_that_cannot_be_read_is_drawn_where_the_command_stands(tmp_path: 
     with pytest.raises(PlaitError) as raised:
         items("input: {command: make list}", tmp_path, run=printing(b"[1 2]"))
     assert str(raised.value) == (
-        "flow.yaml:1:18: what this command prints cannot be read, line 1, column 4: "
+        "flow.yaml:1:18: the output of this command cannot be read, line 1, column 4: "
         "a ',' or a closing bracket is missing here\n"
         "1 | input: {command: make list}\n"
         "  |                  ^^^^^^^^^\n"
-        "fix: separate the values by ','; or say which format it is"
+        "fix: separate the values by ','; or set its format"
     )
 
 
@@ -387,8 +387,8 @@ def test_a_name_with_a_value_in_it_is_not_shown(tmp_path: Path) -> None:
 BAD_INPUTS = [
     # input                             what
     ("3",                               ["an input is text, a list or a map"]),
-    ("{fiel: a}",                       ["this says nothing to read", "'fiel' is not a field of a map input"]),
-    ("{file: a, glob: b}",              ["'file' and 'glob' stand in one input"]),
+    ("{fiel: a}",                       ["this input names no source", "'fiel' is not a field of a map input"]),
+    ("{file: a, glob: b}",              ["'file' and 'glob' cannot be combined in one input"]),
     ("{file: a, format: jsn}",          ["there is no such format"]),
     ("{glob: a, format: json}",         ["only a file or a command has a format"]),
     ("{file: [a]}",                     ["'file' is text"]),

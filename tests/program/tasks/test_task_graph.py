@@ -483,7 +483,7 @@ def test_a_loop_has_so_many_rounds_and_says_if_that_was_not_enough() -> None:
     assert (flagged.raw, flagged.task_outputs[0].reached_max) == ("12", True)
     with pytest.raises(EnsembleError) as caught:
         ran(max_iterations=2, on_max="fail")
-    assert "loop 'edit' is not at its end after 2 rounds" in caught.value.what
+    assert "loop 'edit' has not ended after 2 rounds" in caught.value.what
     output = caught.value.output
     assert isinstance(output, plait.EnsembleOutput)
     assert raws(output) == ["12"]
@@ -552,7 +552,7 @@ def test_items_that_are_no_list_are_refused() -> None:
     each = doing("{item}", name="each")
     with pytest.raises(InputError) as caught:
         Ensemble([each], map=MapReduce("all", each)).run({"all": "abc"})
-    assert caught.value.what == "the items of a map are a list, and the input 'all' is none"
+    assert caught.value.what == "the items of a map must be a list, but the input 'all' is not"
 
 
 # ── a manager ────────────────────────────────────────────────────────────
@@ -590,12 +590,11 @@ def test_a_manager_delegates_and_hears_refusals_as_text() -> None:
     ).run()
     assert output.raw.split(" | ") == [
         "did w1 {x}",
-        "refused: there is no worker 'wirter' that you may delegate to; did you mean 'writer'? "
-        "there are: writer, artist",
+        "refused: you cannot delegate to 'wirter'; did you mean 'writer'? workers: writer, artist",
         "did w3",
         "did a1",
-        "refused: there may be 3 delegations in all, and they are used up",
-        "refused: there may be 3 delegations in all, and they are used up",
+        "refused: the limit of 3 delegations is reached",
+        "refused: the limit of 3 delegations is reached",
     ]
     assert [(one.name, one.raw) for one in output.task_outputs[:-1]] == [
         ("writer", "did w1 {x}"),
@@ -618,9 +617,9 @@ def test_a_manager_may_delegate_to_those_it_is_allowed_to_and_so_often() -> None
         manager=Manager("boss", provider=manager, workers=("writer",), max_per_worker=1),
     ).run()
     assert output.raw.split(" | ") == [
-        "refused: there is no worker 'artist' that you may delegate to; there are: writer",
+        "refused: you cannot delegate to 'artist'; workers: writer",
         "did w",
-        "refused: 'writer' may be asked 1 times, and that is used up",
+        "refused: the limit of 1 delegations to 'writer' is reached",
     ]
 
 
@@ -642,7 +641,7 @@ def test_a_delegation_that_was_never_made_uses_up_nothing() -> None:
     assert output.raw.split(" | ") == [
         "refused: the arguments do not fit: 'task' is required",
         "did really",
-        "refused: there may be 1 delegations in all, and they are used up",
+        "refused: the limit of 1 delegations is reached",
     ]
 
 
@@ -695,8 +694,9 @@ def test_roles_that_become_the_same_are_told_as_they_are_written() -> None:
     ensemble = Ensemble(tasks, workflow="hierarchical", manager=Manager(provider=Model("done")))
     with pytest.raises((EnsembleError, InputError)) as caught:
         ensemble.run({"a": "tides", "b": "Tides"})
-    assert "the roles '{a} writer' and '{b} writer' are the same with their values put in" in str(
-        caught.value
+    assert (
+        "the roles '{a} writer' and '{b} writer' are equal after their values are filled in"
+        in str(caught.value)
     )
 
 

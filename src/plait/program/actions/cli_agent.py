@@ -58,7 +58,7 @@ class CliAgentAction:
         options = fill_params(ctx, self.tool, self.options, ctx.scope, strict=self.strict)
         if not isinstance(options, Mapping):
             raise InputError(
-                "the options of an agent are no map",
+                "the options of an agent must be a map",
                 fix="write agent: {prompt: …}",
                 code="wrong-type",
             )

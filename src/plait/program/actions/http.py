@@ -115,16 +115,11 @@ class HttpAction:
             return url, from_data
         allowed = matching_host_rule(url, self.allow_hosts)
         if allowed is None:
-            raise StepError(
-                Failure("the url leads to a host that allow_hosts does not name", "refused")
-            )
+            raise StepError(Failure("the url names a host that is not in allow_hosts", "refused"))
         if allowed == ANY_HOST and any(
             _has_secret(part, scope) for part in self._request_templates()
         ):
-            message = (
-                "a secret would be sent to whatever host a value names: name the hosts under "
-                "allow_hosts"
-            )
+            message = "a secret would be sent to any host that a value names: list the hosts in allow_hosts"
             raise StepError(Failure(message, "refused"))
         return url, "*" in allowed
 

@@ -230,7 +230,7 @@ def _value(run: RunContext, text: str, seconds: float, model: str, usage: Json) 
 ENDED_EARLY: Final = {
     "length": "the model had no room left for its answer: raise max_tokens in options",
     "refused": "the model declined to answer",
-    "tools": "the model called a tool instead of answering, and a prompt has none: let an agent ask",
+    "tools": "the model called a tool instead of answering, but a prompt has no tools: use an agent",
 }
 
 

@@ -137,7 +137,7 @@ def _losses(ended: ProcessResult) -> list[tuple[str, str]]:
 def _note_losses(ended: ProcessResult, ctx: StepContext) -> None:
     for _, why in _losses(ended):
         if why != NO_ROOM:
-            ctx.run.events.note(ctx.path, f"what it printed is not kept whole: {why}")
+            ctx.run.events.note(ctx.path, f"its output is not stored completely: {why}")
 
 
 def _truncated_sizes(ended: ProcessResult) -> dict[str, Json]:

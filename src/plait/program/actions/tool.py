@@ -104,7 +104,7 @@ def require_mapping(tool_id: str, params: Json) -> Mapping[str, Json]:
     if isinstance(params, Mapping):
         return params
     raise InputError(
-        f"the parameters of '{tool_id}' are no map",
+        f"the parameters of '{tool_id}' must be a map",
         fix="write params: {name: value}",
         code="wrong-type",
     )
@@ -141,7 +141,7 @@ def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
 
 
 def _require_record(value: Json) -> dict[str, Json]:
-    assert isinstance(value, dict), "it is how a call ended"
+    assert isinstance(value, dict), "a call returns a map"
     return value
 
 
@@ -206,7 +206,7 @@ def _require_tool_success(result: ToolResult, ctx: StepContext) -> dict[str, Jso
     }
     if result.success:
         return record
-    message = mask(result.error or "the tool says only that it failed")
+    message = mask(result.error or "the tool failed without a message")
     failure = Failure(f"{result.item_id}: {message}", _kind(facts), exit_code=code, output=record)
     raise StepError(timeout_or_limit(failure, ctx))
 

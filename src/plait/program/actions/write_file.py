@@ -118,9 +118,11 @@ def _require_valid_path(path: str, template: Template) -> None:
         return
     source = template.leaf.source
     raise InputError(
-        "the path of the file is empty" if "\0" not in path else "the path of the file holds NUL",
+        "the path of the file is empty"
+        if "\0" not in path
+        else "the path of the file contains NUL",
         source.outer_span(0, len(source.text)),
-        "look at what the variables in it hold",
+        "check the values of its variables",
         code="bad-path",
     )
 

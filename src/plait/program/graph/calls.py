@@ -211,9 +211,7 @@ def _items(loop: NodeForeach, names: NodeScope, *, strict: bool) -> list[Json]:
     found = render_json_value(loop.over, names, strict=strict)
     if isinstance(found, list):
         return list(copy_shared(found))
-    raise StepError(
-        Failure("foreach goes over a list, and what 'over' leads to is none", "refused")
-    )
+    raise StepError(Failure("foreach needs a list, but 'over' is not a list", "refused"))
 
 
 def _entry(order: int, outcome: Outcome) -> Json:

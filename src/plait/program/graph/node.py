@@ -68,7 +68,7 @@ class NodeScope:
         self._walk.ctx.run.events.note_once(
             str(where),
             self._path,
-            f"{where}: nothing is named '{name}', and it stays empty{meant}",
+            f"{where}: there is no variable '{name}', so it stays empty{meant}",
         )
 
 
@@ -265,7 +265,7 @@ class NodeStep(Composite):
         """Note that a secret is masked. A resumed run has only the recorded state, so this one uses
         it, too.
         """
-        why = "what it gives on holds a secret, and *** stands for that from here on"
+        why = "its result contains a secret, which is *** from here on"
         self._walk.ctx.run.events.note_once(
             f"secrets of {self.node.name}",
             self._walk.ctx.path,
@@ -281,7 +281,7 @@ class _ContinuedError(Exception):
     """A hook decided that the graph continues after an error."""
 
     def __init__(self, error: dict[str, Json]) -> None:
-        super().__init__("the graph goes on")
+        super().__init__("the graph continues")
         self.error = error
 
 

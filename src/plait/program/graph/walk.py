@@ -179,7 +179,7 @@ class GraphProgram(Composite):
 def _require_depth(budget: Budget) -> None:
     budget.expect("depth")
     if budget.depth > MOST_DEPTH:
-        raise StepError(Failure(f"more than {MOST_DEPTH} flows are inside one another", "limit"))
+        raise StepError(Failure(f"more than {MOST_DEPTH} flows are nested", "limit"))
 
 
 # ── the walk ─────────────────────────────────────────────────────────────
@@ -295,7 +295,9 @@ class _Walk:
     def _add_error(self, node: NodeSpec, error: Mapping[str, Json]) -> None:
         self.state["_last_error"] = dict(error)
         self.errors.append(dict(error))
-        self.ctx.run.events.note(self.ctx.path, f"node '{node.name}' failed, and the graph goes on")
+        self.ctx.run.events.note(
+            self.ctx.path, f"node '{node.name}' failed, and the graph continues"
+        )
 
     # ── limits, hooks, result ────────────────────────────────────────────
 
@@ -419,7 +421,7 @@ def _show_nodes(graph: GraphProgram, ctx: StepContext, plan: PlanLog) -> None:
             continue
         does = _first_call(graph, node, ctx) if node.name == graph.start else None
         if _keeps_call(node, ctx) and known is not None and known.number == first_repeated:
-            does = "what it called is kept"
+            does = "its recorded call is kept"
         is_changed = known is not None and known.fingerprint != node.fingerprint
         plan.add(
             replace(inner, can_replay=inner.can_replay and is_changed),

@@ -42,7 +42,7 @@ def command_problem(template: Template, span: Span, directory: str | None) -> Pr
         return None
     if directory is not None and not template.placeholders and _names_something(written, directory):
         return None
-    what = "this is written like a command, and an input runs one only if it says so"
+    what = "this looks like a command, but a plain input never runs one"
     return Problem(
         what, span, f"write input: {{command: {json_text(written)}}}", code="command-input"
     )

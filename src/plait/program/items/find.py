@@ -92,8 +92,8 @@ class FindItems:
             case _:
                 source = "the input has"
         if is_pattern(self.input):
-            return "the pattern of the input matches no file that is chosen"
-        return f"{source} none that is chosen"
+            return "the pattern of the input matches no file that is selected"
+        return f"{source} none that is selected"
 
     def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:
         if not isinstance(value, dict):
@@ -182,7 +182,7 @@ class FindItems:
         chosen = self.selection
         selected_by = (chosen.json_path, chosen.filter, chosen.sort_by, chosen.distinct, self.id)
         return (
-            "they are chosen by what only a run knows"
+            "they depend on values that only a run knows"
             if any(one is not None for one in selected_by)
             else None
         )

@@ -154,7 +154,7 @@ def _of_csv(chunks: Iterator[bytes], name: str) -> Iterator[Json]:
             header = _header(row, name)
         elif len(row) != len(header):
             what = f"this row has {len(row)} fields, and the header has {len(header)}"
-            few = "write an empty field for each that has nothing in it: a,,c"
+            few = "write an empty field for a missing value: a,,c"
             fix = (
                 few
                 if len(row) < len(header)
@@ -167,7 +167,7 @@ def _of_csv(chunks: Iterator[bytes], name: str) -> Iterator[Json]:
 
 def _header(row: list[str], name: str) -> list[str]:
     if "" in row or len(set(row)) < len(row):
-        what = "the first row does not give every column a name of its own"
+        what = "the first row does not give every column a unique name"
         raise DocumentError(what, f"{name}:1", "write a header row with distinct names", code="csv")
     return row
 
@@ -177,7 +177,7 @@ def _bad_csv(error: csv.Error, name: str, line: int) -> DocumentError | LimitErr
     if "field limit" in str(error):
         what = f"a field is longer than {csv.field_size_limit():,} characters"
         return LimitError(
-            what, where, "keep long text in files of their own, or use JSON Lines", code="too-large"
+            what, where, "keep long text in separate files, or use JSON Lines", code="too-large"
         )
     fix = "close every quote, and double a quote inside quotes"
     return DocumentError("the quotes of this row cannot be read", where, fix, code="csv")
@@ -205,7 +205,7 @@ def _lines(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, str]]:
 def _require_line_length(rest: bytes, name: str, number: int) -> bytes:
     if len(rest) > MAX_LINE:
         what = f"a line is longer than {MAX_LINE:,} bytes"
-        fix = "is this a file of lines? if not, say its format"
+        fix = "if this is not a file of lines, set its format"
         raise LimitError(what, f"{name}:{number}", fix, code="too-large")
     return rest
 
@@ -249,7 +249,7 @@ def _limit_size(chunks: Iterator[bytes], name: str, most: int) -> Iterator[bytes
             raise LimitError(
                 f"this json_path needs the whole input, which is larger than {most:,} bytes",
                 name,
-                "use a path such as $.items[*], which is streamed, and choose by 'filter'",
+                "use a path such as $.items[*], which is streamed, and select with 'filter'",
                 code="too-large",
             )
         yield chunk

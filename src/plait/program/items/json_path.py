@@ -83,7 +83,7 @@ def require_list(found: Json, path: JsonPath | None, where: str) -> list[Json]:
 def no_list(found: Json, path: JsonPath | None, where: str) -> InputError:
     at = f"at '{path.text}'" if path is not None and path.text != "$" else "in it"
     if found is UNDEFINED:
-        fix = "correct json_path; of JSON Lines it is asked of the list of all lines: $[*]…"
+        fix = "correct json_path; for JSON Lines it applies to the list of all lines: $[*]…"
         return InputError(f"there is nothing {at}", where, fix, code="not-a-list")
     return not_a_list(type_name(found), list(found) if isinstance(found, dict) else [], at, where)
 
@@ -91,7 +91,7 @@ def no_list(found: Json, path: JsonPath | None, where: str) -> InputError:
 def not_a_list(kind: str, keys: list[str], at: str, where: str) -> InputError:
     key = next((key for key in keys if key.isidentifier()), "items")
     return InputError(
-        f"a list of items was expected {at}, and there is {kind}",
+        f"a list of items was expected {at}, but there is {kind}",
         where,
         f"say where the list is, for example json_path: $.{key}[*]",
         code="not-a-list",

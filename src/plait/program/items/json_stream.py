@@ -53,7 +53,7 @@ class JsonReader:
 
     def explain(self, text: str, line: int, column: int) -> NoReturn:
         parse_json(_pad_to_position(text, line, column), self.name)
-        raise InternalError("a JSON text was refused and is none the worse", self.name)
+        raise InternalError("the JSON decoder refused a valid text", self.name)
 
     def _table(self, pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         table = dict(pairs)
@@ -172,7 +172,7 @@ class _Document:
 
     def require_end(self) -> None:
         if self.next_char():
-            fix = "remove it; if every line is a value of its own, say format: jsonl"
+            fix = "remove it, or set format: jsonl if every line is a value"
             self.wrong("this stands after the end of the data", fix)
 
     # ── values ───────────────────────────────────────────────────────────
@@ -188,7 +188,7 @@ class _Document:
                     self.reader.explain(self.buffer[self.at : error.pos + NEAR_END], *self.place())
             except ValueError:
                 self.wrong(
-                    "this value holds a number with too many digits",
+                    "this value contains a number with too many digits",
                     "write it as a string",
                     "value",
                 )

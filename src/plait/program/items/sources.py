@@ -134,8 +134,10 @@ def _in_output(problem: Problem, spec: CommandInput) -> Problem:
     where = ", ".join(
         f"{name} {number}" for name, number in zip(("line", "column"), place, strict=False)
     )
-    what = f"what this command prints cannot be read{f', {where}' if where else ''}: {problem.what}"
-    guessed = "" if spec.format else "; or say which format it is"
+    what = (
+        f"the output of this command cannot be read{f', {where}' if where else ''}: {problem.what}"
+    )
+    guessed = "" if spec.format else "; or set its format"
     return Problem(
         what, spec.span, f"{problem.fix or 'run it by hand'}{guessed}", code=problem.code
     )
@@ -170,7 +172,7 @@ def _open_input(
         raise _no_file(path, template, span, directory) from None
     except (OSError, ValueError) as error:
         raise_machine_limit(error)
-        reason = error.strerror if isinstance(error, OSError) else "its name holds NUL"
+        reason = error.strerror if isinstance(error, OSError) else "its name contains NUL"
         what = f"'{_name(template)}' cannot be read: {reason}"
         raise InputError(
             what, span, "look at its name and permissions", code="unreadable"
@@ -224,14 +226,11 @@ def _no_file(path: str, template: Template, span: Span, directory: str) -> Input
     meant = _nearest_file(path, directory) if fixed else None
     fix = (
         f"did you mean '{printable_name(meant)}'? " if meant else ""
-    ) + "a command is written input: {command: …}"
+    ) + "to run a command, write input: {command: …}"
     what = f"there is no file '{_name(template)}'"
     if not fixed:
-        what = f"'{_name(template)}' gives text here, and that is not the name of a file"
-        fix = (
-            "what a step prints is a list if it is captured with capture_format: json, or lines; "
-            + fix
-        )
+        what = f"'{_name(template)}' is text here, but not the name of a file"
+        fix = "to get a list from a step, capture it with capture_format: json or lines; " + fix
     return InputError(what, span, fix, code="no-file")
 
 
@@ -248,7 +247,7 @@ def _nearest_file(path: str, directory: str) -> str | None:
 # ── globs ────────────────────────────────────────────────────────────────
 
 _MAGIC: Final = re.compile(r"[*?\[]")
-NO_FOLDER: Final = "correct the path; a command is written input: {command: …}"
+NO_FOLDER: Final = "correct the path; to run a command, write input: {command: …}"
 
 
 def _is_glob(template: Template) -> bool:

@@ -129,10 +129,10 @@ def _kind_problems(node: Mapping) -> list[Problem]:
         return []
     if not kinds:
         return [
-            _wrong("this says nothing to read", node.span, f"write one of: {format_names(KINDS)}")
+            _wrong("this input names no source", node.span, f"write one of: {format_names(KINDS)}")
         ]
     names = " and ".join(f"'{kind}'" for kind in kinds)
-    return [_wrong(f"{names} stand in one input", node.span, "keep one of them")]
+    return [_wrong(f"{names} cannot be combined in one input", node.span, "keep one of them")]
 
 
 def _format(node: Mapping, problems: list[Problem]) -> str | None:

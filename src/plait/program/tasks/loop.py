@@ -115,7 +115,7 @@ class LoopStep(Composite):
         if self.loop.until is None or self.loop.on_max == "return_last":
             return {**last, "iterations": most}
         if self.loop.on_max == "fail":
-            message = f"loop '{self.title}' is not at its end after {most} rounds"
+            message = f"loop '{self.title}' has not ended after {most} rounds"
             raise StepError(
                 Failure(message, "limit", output={"tasks": last.get("tasks"), "iterations": most})
             )

@@ -75,8 +75,8 @@ WORK: Final = "work"
 SCHEMA: Final[dict[str, Json]] = {
     "type": "object",
     "properties": {
-        "worker": {"type": "string", "description": "the role of whoever is to do it"},
-        "task": {"type": "string", "description": "all that the worker has to know to do it"},
+        "worker": {"type": "string", "description": "the role of the worker"},
+        "task": {"type": "string", "description": "everything that the worker needs to know"},
     },
     "required": ["worker", "task"],
     "additionalProperties": False,
@@ -261,16 +261,11 @@ class ManagerStep:
         if worker not in allowed:
             guess = closest_name(worker, allowed)
             meant = f"did you mean '{guess}'? " if guess else ""
-            there = ", ".join(allowed)
-            return (
-                f"there is no worker '{worker}' that you may delegate to; {meant}there are: {there}"
-            )
+            return f"you cannot delegate to '{worker}'; {meant}workers: {', '.join(allowed)}"
         if manager.max_delegations is not None and accepted.total() >= manager.max_delegations:
-            return (
-                f"there may be {manager.max_delegations} delegations in all, and they are used up"
-            )
+            return f"the limit of {manager.max_delegations} delegations is reached"
         if manager.max_per_worker is not None and accepted[worker] >= manager.max_per_worker:
-            return f"'{worker}' may be asked {manager.max_per_worker} times, and that is used up"
+            return f"the limit of {manager.max_per_worker} delegations to '{worker}' is reached"
         return None
 
     def _delegations(self, journal: Journal, path: str) -> list[Json]:
@@ -371,6 +366,6 @@ def _require_unique_roles(roles: Mapping[str, str]) -> None:
     for written, filled in roles.items():
         other = seen.setdefault(filled.casefold(), written)
         if other != written:
-            what = f"the roles '{other}' and '{written}' are the same with their values put in"
+            what = f"the roles '{other}' and '{written}' are equal after their values are filled in"
             fix = "give one of them another role: the manager could not tell them apart"
             raise InputError(what, fix=fix, code="duplicate-role")

@@ -224,9 +224,9 @@ class TaskMap(Composite):
         most, budget = one.chunk_size or len(outputs), one.target_tokens
         if budget is not None and level >= one.max_levels:
             if sum(map(output_tokens, outputs)) > budget:
-                reason = f"is still longer than {budget} tokens after {level - 1} levels"
+                long = f"still longer than {budget} tokens after {level - 1} levels"
                 ctx.run.events.note(
-                    ctx.path, f"what '{self._id}' gave {reason}: it is put together at once"
+                    ctx.path, f"the output of '{self._id}' is {long}: it is reduced at once"
                 )
             most, budget = len(outputs), None
         yield from _split(outputs, most, budget)

@@ -146,10 +146,8 @@ class TaskTemplates:
                     f"item {number} of task '{self._spec.task_id(task)}' has no "
                     f"{_format_missing(error)}"
                 )
-                fix = (
-                    f"'{self._spec.task_id(_source(one))}' has to give it, or leave it away in the "
-                    "text"
-                )
+                source = self._spec.task_id(_source(one))
+                fix = f"let '{source}' return it, or remove it from the text"
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
             raise InputError.together(problems)
@@ -480,7 +478,7 @@ def _fix(
     guesses = [guess for name in of_inputs if (guess := closest_name(name, inputs)) is not None]
     fixes = [_item_without(name, each, item) for name in of_items]
     if guesses:
-        fixes.insert(0, f"given is {', '.join(map(repr, dict.fromkeys(guesses)))}: is that meant?")
+        fixes.insert(0, f"did you mean {', '.join(map(repr, dict.fromkeys(guesses)))}?")
     elif of_inputs and is_in_file:
         fixes.insert(0, ", ".join(f"-i {name}=…" for name in of_inputs))
     return "; ".join(fixes) or None
@@ -500,12 +498,12 @@ def _item_without(name: str, each: Sequence[Mapping[str, Json]], item: str | Non
 
 
 def map_items(one: MapReduce, inputs: Mapping[str, Json]) -> list[Json]:
-    assert not isinstance(one.items, Task), "they are there when that task is done"
+    assert not isinstance(one.items, Task), "a task makes the items"
     found = inputs.get(one.items, []) if isinstance(one.items, str) else one.items
     if isinstance(found, Sequence) and not isinstance(found, str):
         return list(found)
     raise InputError(
-        f"the items of a map are a list, and the input '{one.items}' is none",
+        f"the items of a map must be a list, but the input '{one.items}' is not",
         fix=f"give {one.items} as a list",
         code="wrong-type",
     )
@@ -521,8 +519,8 @@ def items_from_output(one: MapReduce, output: TaskOutput) -> list[Json]:
         return found
     where = "its data" if one.path is None else f"'{one.path}' in its data"
     raise InputError(
-        f"the items of a map are a list, and {where} is none: task '{output.id}'",
-        fix="have it give a list; of a model by output_schema",
+        f"the items of a map must be a list, but {where} is not: task '{output.id}'",
+        fix="let it return a list; for a model set output_schema",
         code="wrong-type",
     )
 

@@ -112,12 +112,12 @@ def _require_target_branch(value: Json, reduce: Step, ctx: StepContext) -> None:
     if now == target:
         return
     at = f"the branch {short(now)}" if now else "no branch (detached HEAD)"
-    where = f"the project is at {at}, and what the items did was merged into {short(target)}"
+    where = f"the project is at {at}, but the work of the items was merged into {short(target)}"
     if _has_begun(ctx, path):
-        ctx.run.events.note(path, f"{where}: reduce goes on there, since it had begun")
+        ctx.run.events.note(path, f"{where}: reduce continues there because it had started")
         return
     raise InputError(
-        f"{where}: reduce does not begin elsewhere",
+        f"{where}: reduce does not start on another branch",
         ctx.directory,
         f"git switch {shlex.quote(short(target))}; then plait resume {ctx.run.id}",
         code="other-branch",
@@ -179,7 +179,7 @@ def _reasons_to_stay(status: WorktreeStatus, gather: GatherWorktree, git: Worktr
             f"{short(gather.target)}"
         )
     if left := (*status.files, *status.repositories):
-        reasons.append(f"nobody has committed {format_files(left)}")
+        reasons.append(f"these files are not committed: {format_files(left)}")
     return reasons
 
 

@@ -88,17 +88,17 @@ class Isolation:
 
     def item_steps(self, each: str) -> tuple[Step, ...]:
         """The extra steps of each item."""
-        own = _described_step("worktree", "the item's place", self.fingerprint)
+        own = _described_step("worktree", "the item's worktree", self.fingerprint)
         return (
             own,
-            _described_step("merge", "merge what the item did", f"{self.fingerprint}{each}"),
+            _described_step("merge", "merge the work of the item", f"{self.fingerprint}{each}"),
         )
 
     @property
     def map_steps(self) -> tuple[Step, ...]:
         """The extra steps of the map."""
         return (
-            (_described_step("merge", "merge what all items did", self.fingerprint),)
+            (_described_step("merge", "merge the work of all items", self.fingerprint),)
             if self.collects
             else ()
         )
@@ -263,7 +263,7 @@ class ItemWorktrees:
         step = LeafStep(
             "worktree",
             ISOLATION,
-            "the item's place",
+            "the item's worktree",
             self.isolation.fingerprint,
             FunctionAction(lambda ctx: self.add(ctx, title, key, again=again).record()),
         )
@@ -290,7 +290,7 @@ class ItemWorktrees:
         ):
             self.tidy(earlier, just_left=ctx.attempt > 1)
         if next(iter(journal.steps_in(path)), None) is not None:
-            ctx.run.events.emit(StepInvalidated(path, "it begins anew in a new place"))
+            ctx.run.events.emit(StepInvalidated(path, "it starts again in a new worktree"))
 
     def add(self, ctx: StepContext, title: str, key: str, *, again: bool) -> Worktree:
         if self.isolation.kind == "directory":
@@ -356,17 +356,16 @@ class ItemWorktrees:
         if status.unmerged:
             raise StepError(
                 _with_worktree_path(
-                    Failure(f"a merge was begun there and not ended: {format_files(status.files)}"),
+                    Failure(
+                        f"a merge was started there and not completed: {format_files(status.files)}"
+                    ),
                     worktree,
                 )
             )
         match self.isolation.uncommitted:
             case "commit":
                 if status.repositories:
-                    what = (
-                        "what cannot be committed, being a repository of its own, stays in "
-                        f"{worktree.path}"
-                    )
+                    what = f"nested repositories cannot be committed and stay in {worktree.path}"
                     ctx.run.events.note(ctx.path, f"{what}: {format_files(status.repositories)}")
                 return self._with_all_committed(worktree, status) if status.files else status
             case "fail":
@@ -434,9 +433,9 @@ class ItemWorktrees:
     def _remove_gather_worktree(self) -> None:
         """Remove the gather worktree of an earlier run attempt: it lacks the work that follows."""
         if self.isolation.collects and (side := self._git.remove_gather(self.branch)):
-            what = "what nobody had committed in the worktree of reduce and merge"
+            what = "uncommitted changes of reduce and merge"
             self._ctx.run.events.note(
-                self._ctx.path, f"{what} is on the branch {side} now: they begin anew"
+                self._ctx.path, f"{what} are on the branch {side} now: both phases start again"
             )
 
     def _last_merged(self) -> str:
@@ -488,10 +487,7 @@ class ItemWorktrees:
         if branches := [
             one for one in self._git.find_unmerged(merged) if not one.startswith(self.branch)
         ]:
-            what = (
-                "commits of attempts that came to nothing stay on their branches: "
-                f"{format_files(branches)}"
-            )
+            what = f"commits of failed attempts stay on their branches: {format_files(branches)}"
             self._ctx.run.events.note(
                 self._ctx.path, f"{what}; git branch -D drops one that you do not need"
             )
@@ -559,9 +555,9 @@ def open_item_worktrees(
 
 def _describe_isolation(isolation: Isolation) -> str:
     if isolation.kind == "directory":
-        return "each item in a folder of its own"
+        return "each item in its own folder"
     merged = "merged back in the order of the items" if isolation.merges else "left on its branch"
-    return f"each item in a git worktree of its own, from {isolation.base}; {merged}"
+    return f"each item in its own git worktree, from {isolation.base}; {merged}"
 
 
 # ── steps ────────────────────────────────────────────────────────────────
@@ -571,7 +567,7 @@ def _described_step(name: str, title: str, fingerprint: str) -> Step:
     """A description of a step for `plait show` and `--repeat`; it cannot be performed."""
 
     def refuse(ctx: StepContext) -> Json:
-        raise InternalError(f"{ctx.path} is not performed by this")
+        raise InternalError(f"{ctx.path} cannot be performed")
 
     return LeafStep(name, ISOLATION, title, fingerprint, FunctionAction(refuse))
 
@@ -609,10 +605,7 @@ def _with_worktree_path(failure: Failure, worktree: Worktree) -> Failure:
 
 
 def _branch_error(worktree: Worktree) -> StepError:
-    what = (
-        "its worktree has left its branch, and the two have gone apart: bring the branch to what "
-        "is meant"
-    )
+    what = "its worktree is not on its branch, and the two have diverged: set the branch to the commit that you want"
     return StepError(_with_worktree_path(Failure(what, "incomplete", exit_code=1), worktree))
 
 

@@ -47,7 +47,7 @@ INTENT: Final = "intent"
 def _intent_step(value: dict[str, Json]) -> Step:
     """Records what a merge is about to do."""
     return LeafStep(
-        INTENT, ISOLATION, "what the merge will do", INTENT, FunctionAction(lambda _: value)
+        INTENT, ISOLATION, "the intent of the merge", INTENT, FunctionAction(lambda _: value)
     )
 
 
@@ -64,7 +64,7 @@ def merge_item_step(
     def conflict(files: Sequence[str]) -> Failure:
         path, branch = shlex.quote(worktree.path), worktrees.branch
         return Failure(
-            f"what it did conflicts with what items before it did: {format_files(files)}\n"
+            f"its changes conflict with those of earlier items: {format_files(files)}\n"
             f"its branch is {worktree.branch}, its worktree {worktree.path}\n"
             f"continue by hand: cd {path} && git merge {branch}, resolve, git commit; "
             f"then plait retry {worktrees.run_id} --failed",
@@ -72,7 +72,7 @@ def merge_item_step(
             exit_code=1,
         )
 
-    return _merge_step("merge what the item did", fingerprint, merge)
+    return _merge_step("merge the work of the item", fingerprint, merge)
 
 
 def merge_all_step(worktrees: ItemWorktrees, head: str) -> Step:
@@ -85,15 +85,15 @@ def merge_all_step(worktrees: ItemWorktrees, head: str) -> Step:
         )
 
     def conflict(files: Sequence[str]) -> Failure:
-        what = f"what the items did conflicts with what came to {short(worktrees.target)} since"
+        what = f"the work of the items conflicts with newer commits on {short(worktrees.target)}"
         message = f"{what}: {format_files(files)}\n{_manual_merge(worktrees)}"
         return Failure(message, "conflict", exit_code=1)
 
     def tree_failure(error: LocalChangesConflict) -> Failure:
-        what = f"what the items did is not merged into {short(worktrees.target)} yet: {error}\n"
+        what = f"the work of the items is not merged into {short(worktrees.target)} yet: {error}\n"
         return Failure(f"{what}{_manual_merge(worktrees)}", "refused", exit_code=1)
 
-    return _merge_step("merge what all items did", worktrees.isolation.fingerprint, merge)
+    return _merge_step("merge the work of all items", worktrees.isolation.fingerprint, merge)
 
 
 def _merge_step(title: str, fingerprint: str, merge: Callable[[StepContext], Json]) -> Step:
@@ -142,8 +142,8 @@ def _merge_commit(
     for _ in range(MOST_MOVES):
         old = git.tip(target)
         if not old:
-            gone = f"the branch {short(target)} is no longer there"
-            raise StepError(Failure(f"{gone}: make it, then plait resume {ctx.run.id}"))
+            gone = f"the branch {short(target)} no longer exists"
+            raise StepError(Failure(f"{gone}: create it, then plait resume {ctx.run.id}"))
         if git.is_ancestor(head, old):
             return {"target": target, "old": old, "new": old, "head": head}
         is_ahead = is_users and git.is_ancestor(old, head)
@@ -195,7 +195,7 @@ def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
         ctx.run.events.emit(StepInvalidated(f"{ctx.path}/intent", "the branch could not be moved"))
         raise
     ctx.run.events.emit(
-        StepInvalidated(f"{ctx.path}/intent", "the branch was moved by somebody else")
+        StepInvalidated(f"{ctx.path}/intent", "the branch was moved by another process")
     )
     return False
 
@@ -212,7 +212,7 @@ def _has_happened(ctx: StepContext, intent: Mapping[str, Json]) -> bool:
     raise InputError(
         f"the branch {short(target)} is neither where a merge ({ctx.path}) began nor where it was "
         "to end, "
-        "and nobody knows whether the merge was made and undone",
+        "so it is unknown whether the merge was made and undone",
         fix=f"look at it: git log {short(target)}; then {resume} --repeat {ctx.path} merges "
         f"{str(intent['head'])[:12]} into it, and {resume} --done {ctx.path} leaves it as it is",
         code="once",
@@ -226,10 +226,8 @@ def _note_reverted_files(ctx: StepContext, intent: Mapping[str, Json]) -> None:
     if files := git.undone(str(intent["old"]), new, git.tip(target)):
         ctx.run.events.note(
             ctx.path,
-            f"{short(target)} has commits behind the merge of the items, in which these files are "
-            "as they "
-            f"were before it: {format_files(files)}; if that was not meant: git checkout "
-            f"{new[:12]} -- FILE",
+            f"{short(target)} has commits after the merge of the items that restore these files: "
+            f"{format_files(files)}; if that was not intended: git checkout {new[:12]} -- FILE",
         )
 
 
@@ -243,13 +241,12 @@ def _update_tree(tree: WorkingTree | None, intent: Mapping[str, Json], *, again:
         tree.update(old, new, again=again)
     except CheckoutFailed as error:
         fix = (
-            "make room there, then plait resume; its index.lock stays until then, so that nobody "
-            "commits"
+            "free some space, then plait resume; its index.lock stays until then to prevent commits"
         )
         raise _stale_tree_error(branch, tree, error, fix) from None
     except LocalChangesConflict as error:
         fix = (
-            "if that is because of changes of yours, bring both together: "
+            "if your own changes are the reason, combine both: "
             f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash "
             "pop; "
             "then plait resume"
@@ -259,7 +256,7 @@ def _update_tree(tree: WorkingTree | None, intent: Mapping[str, Json], *, again:
 
 def _stale_tree_error(branch: str, tree: WorkingTree, error: Exception, fix: str) -> StepError:
     what = (
-        f"{branch} has what the items did; your working tree {tree.path} could not go along: "
+        f"{branch} has the work of the items, but your working tree {tree.path} could not be updated: "
         f"{error}"
     )
     return StepError(Failure(f"{what}\n{fix}", "refused", exit_code=1))

@@ -85,27 +85,25 @@ class Leftover:
         match self.cause:
             case "repositories":
                 return (
-                    f"the folder of an item stays, since it holds repositories of its own: {path}"
+                    f"the folder of an item stays because it contains nested repositories: {path}"
                 )
             case "closed":
                 return (
-                    "the folder of an item stays, since a part of it cannot be read, and so may "
-                    "hold what is "
-                    f"not committed: {path} ({self.detail}); "
+                    "the folder of an item stays because a part of it cannot be read and may "
+                    f"contain uncommitted changes: {path} ({self.detail}); "
                     "make it readable, then plait worktrees --clean"
                 )
             case "cannot-move":
                 return (
-                    f"the folder of an item stays, since it cannot be moved: {path} ({self.detail}); "
+                    f"the folder of an item stays because it cannot be moved: {path} "
+                    f"({self.detail}); "
                     "plait worktrees --clean tries again"
                 )
             case "aside":
                 return (
-                    "all that an item did is on its branch or merged, but its folder could not be "
-                    "wholly "
-                    f"removed: {path} ({self.detail}); plait worktrees --clean tries again, or "
-                    "remove it "
-                    "yourself"
+                    "the work of an item is merged or on its branch, but its folder could not be "
+                    f"removed completely: {path} ({self.detail}); "
+                    "plait worktrees --clean tries again, or remove it yourself"
                 )
 
 
