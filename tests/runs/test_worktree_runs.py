@@ -355,8 +355,8 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
     (project / ".ai/bad").unlink()
     git(project, "switch", "-q", "-c", "other")
     notes: list[str] = []
-    company = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
-    assert flows.resume_flow(run.run, project=str(project), company=company).status == "done"
+    observers = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
+    assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
     said = "the project is at the branch other, but the work of the items was merged into main"
     assert [note for note in notes if note] == [
         f"{said}: reduce continues there because it had started"

@@ -112,9 +112,9 @@ class ChatTerminal:
                 "only a directive can be talked with", loaded.path, fix, code="no-directive"
             )
         limits, consent = program.limits, self.consent if self.is_there else None
-        turns = program.conversation.limits.turns if limits.turns is None else None
+        turns = program.session.limits.turns if limits.turns is None else None
         of_each = Limits(turns=turns, seconds=limits.seconds, depth=limits.depth)
-        first = replace(program.conversation, consent=consent, limits=of_each)
+        first = replace(program.session, consent=consent, limits=of_each)
         whole = replace(limits, seconds=None, depth=None)
         return replace(
             loaded, program=Chat(program.name, first, self.listen), limits=whole, kind=CHAT

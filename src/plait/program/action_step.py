@@ -633,7 +633,7 @@ AGAIN: Final = "again@"
 
 
 def _action_steps(action: Action | None) -> Sequence[Step]:
-    return tuple(getattr(action, "inner", ()))
+    return tuple(getattr(action, "children", ()))
 
 
 def scope_after(

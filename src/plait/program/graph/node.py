@@ -76,7 +76,7 @@ class NodeStep(Composite):
     """One visit of a node, with the current state."""
 
     __slots__ = (
-        "_walk", "attempts_inside", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy",
+        "_walk", "attempts_inside", "fingerprint", "children", "is_composed", "kind", "name", "node", "policy",
         "title",
     )  # fmt: skip
     counts_itself = True

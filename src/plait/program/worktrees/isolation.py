@@ -605,7 +605,10 @@ def _with_worktree_path(failure: Failure, worktree: Worktree) -> Failure:
 
 
 def _branch_error(worktree: Worktree) -> StepError:
-    what = "its worktree is not on its branch, and the two have diverged: set the branch to the commit that you want"
+    what = (
+        "its worktree is not on its branch, and the two have diverged: "
+        "set the branch to the commit that you want"
+    )
     return StepError(_with_worktree_path(Failure(what, "incomplete", exit_code=1), worktree))
 
 
