@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.scripted import Scripted, ToolHands
+from lang.loading import load_file
 from plait.agents.budget import ROOM, TurnBudget, estimate_request_tokens
 from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, TokenUsage
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
-from plait.lang.load import load_flow
 from program.fakes import new_run, turn_of
 from share import examples
 
@@ -260,7 +260,7 @@ def test_no_flow_asks_more_than_its_limit_and_it_is_not_done(
 ) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text(text % limit)
-    loaded = load_flow(str(file), environ={})
+    loaded = load_file(str(file), environ={})
     model = Priced(lambda room: min(room, 150))
     run = new_run(ToolHands(model), folder=str(file.parent), loaded=loaded)
     value: Json = None

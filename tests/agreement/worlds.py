@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from agreement.writing import CAPTURED
+from lang.loading import load_file
 from plait.agents.messages import ModelResponse
 from plait.core.errors import PlaitError
 from plait.core.source import Span
@@ -22,7 +23,6 @@ from plait.core.values import UNDEFINED
 from plait.engine.outcome import Aborted, Failure, StepError
 from plait.engine.perform import StepContext
 from plait.lang.loaded import LoadedFlow
-from plait.lang.workflow.read import load_workflow
 from plait.program import changes
 from plait.program.validate import Validation
 from plait.scope import Scope
@@ -184,7 +184,7 @@ def performed(
     file.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plait.lang.workflow.read.check_workflow", lambda *_, **__: [])
-        loaded = load_workflow(str(file), project="/project", environ={})
+        loaded = load_file(str(file), project="/project", environ={})
         patch.setattr("plait.program.changes.ChangeTracker", _Repository)
         rendering = Template.rendering
 

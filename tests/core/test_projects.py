@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.toolbox import project_of_file, project_root
+from plait.app.toolbox import project_root
 from plait.cli import main
-from plait.core.projects import is_project, nearest_project
-from plait.lang.check import _find_project
+from plait.core.projects import is_project, nearest_project, project_of_file
 
 KINDS = [
     # what is in .ai                       is it a project?
@@ -55,7 +54,6 @@ def test_everyone_who_asks_gets_the_same_answer(
     assert is_project(str(top)) == expected
     assert project_root(None) == found
     assert project_of_file(str(top / "sub/flow.yaml")) == found
-    assert _find_project(str(top / "sub/flow.yaml")) == found
     assert project_root(str(top)) == str(top)  # it is named
 
 

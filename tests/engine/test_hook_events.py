@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lang.graph.graphs import graph_place, graph_tool, trusted
+from lang.loading import load_file
 from plait.app.runs import flow_store, run_program
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.hooks import ALWAYS, HOOK_EVENTS, NAMES, Hook
-from plait.lang.load import load_flow
 from plait.scope.expressions import Expression
 from plait.views.progress import replay_events
 from runs.stories import Place
@@ -81,7 +81,7 @@ def told_by(place: Place, text: str) -> Told:
     path, told = place.write("flow.yaml", text), Told()
     condition: Expression = told  # type: ignore[assignment]  # all that a hook asks of it
     hooks = tuple(Hook(event, event, verb="abort", condition=condition) for event in HOOK_EVENTS)
-    loaded = load_flow(str(path), project=str(place.root), environ=os.environ)
+    loaded = load_file(str(path), project=str(place.root), environ=os.environ)
     run_program(replace(loaded, hooks=hooks), {}, project=str(place.root))
     return told
 

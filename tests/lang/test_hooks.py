@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from lang.loading import load_file
 from plait.app.runs import Options, RunObservers, plan_run, run_flow
 from plait.app.toolbox import toolbox
 from plait.core.errors import InputError, TrustError
@@ -20,7 +21,6 @@ from plait.engine.outcome import Succeeded
 from plait.lang.check import check_file
 from plait.lang.findings import RULES
 from plait.lang.hooks import load_hooks
-from plait.lang.workflow.read import load_workflow
 from plait.schema.hook_tables import HOOKS_FILE
 from plait.schema.json_schema import json_schema
 from plait.schema.reference import render_reference
@@ -597,14 +597,14 @@ def test_time_of_earlier_lives_counts(place: Place) -> None:
     path = place.write("flow.yaml", "limits: {seconds: 1m}\nsteps: [{shell: 'true'}]\n")
     journal = MemoryJournal()
     journal.append(StepFinished("setup", "phase", "", "", Succeeded(None), 59.5))
-    run = new_run(journal=journal.reopen(), loaded=load_workflow(str(path)))
+    run = new_run(journal=journal.reopen(), loaded=load_file(str(path)))
     assert (run.budgets.total.available("seconds") or 60) <= 0.5
     run.events.close()
 
 
 def test_a_run_without_hooks_and_limits_has_nobody_to_ask(place: Place) -> None:
     path = place.write("flow.yaml", "steps: [{shell: 'true'}]\n")
-    run = new_run(loaded=load_workflow(str(path)))
+    run = new_run(loaded=load_file(str(path)))
     assert run.hooks.is_empty
     run.events.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from agents.scripted import Says, Scripted, ToolHands, says, wants
+from lang.loading import load_file
 from plait.agents.messages import ModelRequest, ModelResponse
 from plait.core.values import Json
 from plait.engine.context import RunContext
@@ -14,8 +15,6 @@ from plait.engine.events import EarlierUsage, RunStarted, StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget
 from plait.engine.outcome import Aborted, Failed, Outcome, StepError, Succeeded
-from plait.lang.directive.read import load_directive
-from plait.lang.load import load_flow
 from plait.lang.loaded import LoadedFlow
 from plait.program.ports import Subflow
 from program.fakes import new_run, turn_of
@@ -46,9 +45,9 @@ class Hands(ToolHands):
 
     def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
         if tool_id in FLOWS:
-            return load_flow(str(self._top / f"{tool_id}.yaml"), environ={}).program
+            return load_file(str(self._top / f"{tool_id}.yaml"), environ={}).program
         if tool_id.startswith("directive:"):
-            return load_directive(str(self._top / f"{tool_id[10:]}.md"), environ={}).program
+            return load_file(str(self._top / f"{tool_id[10:]}.md"), environ={}).program
         return None
 
     @property
@@ -71,7 +70,7 @@ def life(
 ) -> Outcome:
     """One life of a run, to its end."""
     (top / file).write_text(text)
-    loaded = load_flow(str(top / file), environ={})
+    loaded = load_file(str(top / file), environ={})
     is_first = journal.last() == 0
     run = new_run(
         hands,

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.scripted import Says, Scripted, ToolHands, says, wants
+from lang.loading import load_file
 from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage
 from plait.agents.session import AgentScope, AgentScopes
 from plait.core.values import Json
@@ -20,9 +21,6 @@ from plait.engine.context import RunContext
 from plait.engine.events import Event, ModelText, StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from plait.lang.directive.read import load_directive
-from plait.lang.graph.read import load_graph
-from plait.lang.load import load_flow
 from plait.lang.loaded import LoadedFlow
 from plait.program.ports import Subflow
 from program.fakes import new_run, turn_of
@@ -106,11 +104,11 @@ class Hands(ToolHands):
     def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:  # noqa: ARG002
         match tool_id:
             case "graph":
-                return load_graph(str(self._top / "graph.yaml"), environ={}).program
+                return load_file(str(self._top / "graph.yaml"), environ={}).program
             case "directive:talk":
-                return load_directive(str(self._top / "talk.md"), environ={}).program
+                return load_file(str(self._top / "talk.md"), environ={}).program
             case "directive:deep":
-                return load_directive(str(self._top / "deep.md"), environ={}).program
+                return load_file(str(self._top / "deep.md"), environ={}).program
         return None
 
 
@@ -128,7 +126,7 @@ def lived(
     """One life of a run, to its end or its death."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
-    loaded = load_flow(str(top / file), environ={})
+    loaded = load_file(str(top / file), environ={})
     run = new_run(Hands(effects, top), journal, loaded=loaded)
     try:
         loaded.program.run(turn_of(run))
@@ -199,7 +197,7 @@ def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any
     """A life, and what each agent in it had used up in the end."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
-    loaded = load_flow(str(top / file), environ={})
+    loaded = load_file(str(top / file), environ={})
     run = new_run(Hands(Effects(), top), journal, loaded=loaded)
     seen: dict[str, Any] = {}
 
@@ -260,7 +258,7 @@ def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[s
     hands.scripted = Scripted(answer)
     run = new_run(hands, journal)
     try:
-        value = load_directive(str(top / "many.md"), environ={}).program.run(turn_of(run))
+        value = load_file(str(top / "many.md"), environ={}).program.run(turn_of(run))
         said = value["output"]
     except StepError as error:
         said = error.failure.message
@@ -276,13 +274,13 @@ def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_b
     hands, journal = Hands(Effects(), top), MemoryJournal()
     run = new_run(hands, journal)
     with pytest.raises(StepError, match="'two' has reached its limit of 1 step"):
-        load_directive(str(top / "two.md"), environ={}).program.run(turn_of(run))
+        load_file(str(top / "two.md"), environ={}).program.run(turn_of(run))
     run.events.close()
     assert hands.calls == [("add", {})]
     (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 2}\n---\ntalk\n")
     again = Hands(Effects(), top)
     resumed = new_run(again, journal.reopen())
-    load_directive(str(top / "two.md"), environ={}).program.run(turn_of(resumed))
+    load_file(str(top / "two.md"), environ={}).program.run(turn_of(resumed))
     resumed.events.close()
     assert again.calls == [("add", {"n": 2})]
 
@@ -292,7 +290,7 @@ def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_b
 
 def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
     (top / "flow.yaml").write_text("steps: [{prompt: hello}]\n")
-    loaded = load_flow(str(top / "flow.yaml"), environ={})
+    loaded = load_file(str(top / "flow.yaml"), environ={})
     heard: list[Event] = []
     hands = Hands(Effects(), top)
     hands.scripted = Scripted(says("word by word"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.scripted import Says, Scripted, says, wants
+from lang.loading import load_file
 from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage
 from plait.core.values import Json
 from plait.engine.events import EventRecord, Note
@@ -17,7 +18,6 @@ from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Failed, Outcome, Succeeded
-from plait.lang.load import load_flow
 from plait.program.actions.tool import make_tool_call
 from plait.tools.call import ToolResult
 from plait.views.progress import replay_events
@@ -613,7 +613,7 @@ def timed_life(
 ) -> Outcome:
     """One life with the hooks of its file, in which time passes as a clock says."""
     (top / file).write_text(text)
-    loaded = load_flow(str(top / file), environ={})
+    loaded = load_file(str(top / file), environ={})
     names: Json = {"run": {"id": "r"}}
     hooks = HookRunner(loaded.hooks, call=make_tool_call, names=names, budget=budget)
     run = new_run(hands, journal.reopen(), folder=str(top), hooks=hooks)

@@ -364,7 +364,6 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
 def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str) -> LoadedFlow:
     """With the hooks of user and project, like every flow; TrustError if those may not be used."""
     from plait.app.hooks import add_space_hooks
-    from plait.lang.environment import FlowEnvironment
     from plait.lang.hooks import hook_tools
     from plait.lang.loaded import LoadedFlow
 
@@ -373,7 +372,6 @@ def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str
         _script(),
         project,
         given,
-        FlowEnvironment({}, {}, {}),
         {},
         tool_uses={**hook_tools(program.hooks), **dict(_uses(program.spec))},
         calls=tuple(_calls(program.spec)),

@@ -130,7 +130,7 @@ def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
     code.
     """
     from plait.app.subflows import find_code_params
-    from plait.app.toolbox import project_of_file
+    from plait.core.projects import project_of_file
     from plait.lang.analysis.tool_calls import calls_in_file, code_findings
 
     project = project_of_file(path)
@@ -158,11 +158,11 @@ def _is_elsewhere(tool_id: str) -> bool:
 
 
 def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
-    from plait.app.subflows import chain_items
+    from plait.app.subflows import chain_items, tool_schema
     from plait.tools.tool_check import call_problems, chain_problems
 
-    item, *_ = chain_items(tools, call.tool_id)
-    schema = _schema(tools, call.tool_id, item)
+    chain_items(tools, call.tool_id)  # which raises if there is no such tool
+    schema = tool_schema(tools, call.tool_id)
     in_params = list(_of_params(call, schema)) if schema is not None and call.is_whole else []
     yield from in_params
     if call.tool_id.startswith(DIRECTIVE):
@@ -173,18 +173,6 @@ def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
         for problem in call_problems(chain, project, call.params_with_unknowns()):
             what = f"'{call.tool_id}' cannot be called like this: {problem.what}"
             yield Finding(replace(problem, what=what, where=_place(call, ())))
-
-
-def _schema(tools: Toolbox, tool_id: str, item: ToolFile) -> Mapping[str, Json] | None:
-    """What a tool or a flow takes; None if anything."""
-    if tool_id.startswith(DIRECTIVE):
-        from plait.core.documents import decode_text
-        from plait.lang.directive.read import read_directive
-
-        return read_directive(decode_text(item.data, item.path), item.path).input_schema()
-    from plait.app.subflows import schema_of_flow
-
-    return item.header.config_schema or schema_of_flow(tools.chains.get(tool_id))
 
 
 def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
@@ -240,7 +228,7 @@ def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
 
 def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[Finding]:
     from plait.agents.providers.registry import provider_problems
-    from plait.app.toolbox import project_of_file
+    from plait.core.projects import project_of_file
     from plait.lang.analysis.models import find_models
 
     project = project_of_file(path)
@@ -261,7 +249,7 @@ def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[F
 
 def _of_extended_provider(path: str, document: Node) -> Iterator[Finding]:
     from plait.agents.providers.registry import extends_problems
-    from plait.app.toolbox import project_of_file
+    from plait.core.projects import project_of_file
 
     spaces = _toolbox(project_of_file(path)).spaces
     yield from map(Finding, extends_problems(path, document, spaces))

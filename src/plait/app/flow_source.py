@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from plait.app.toolbox import project_of_file
 from plait.core.errors import InputError, JournalError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.projects import project_of_file
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
 
@@ -114,21 +114,22 @@ class FlowSource:
         return add_space_hooks(loaded, self.project, ask, running=not lenient)
 
     def _load(self, *, lenient: bool, ask: AskTrust | None) -> LoadedFlow:
+        from plait.lang.flow_text import FlowText
         from plait.lang.load import load_flow
+        from plait.lang.loaded import LoadOptions
 
         options = self.options
         if self.tool is not None:
             return self._load_tool(self.tool, lenient=lenient, ask=ask)
-        return load_flow(
-            self.path,
-            given=options.inputs,
-            project=self.project,
+        how = LoadOptions(
+            self.project,
             profile=options.profile,
             strict=options.strict,
             lenient=lenient,
             max_parallel=options.max_parallel,
             environ=os.environ,
         )
+        return load_flow(FlowText.read(self.path), options.inputs, how)
 
     def _load_tool(self, tool_id: str, *, lenient: bool, ask: AskTrust | None) -> LoadedFlow:
         from plait.app.subflows import load_tool

@@ -27,9 +27,10 @@ from plait.app.run_builder import (
     require_tools,
     would_fail_error,
 )
-from plait.app.toolbox import project_of_file, seals_for
+from plait.app.toolbox import seals_for
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
+from plait.core.projects import project_of_file
 from plait.core.values import Json
 
 if TYPE_CHECKING:

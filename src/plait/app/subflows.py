@@ -21,9 +21,9 @@ from plait.tools.rules import validate
 from plait.tools.spaces import DIRECTIVES
 
 if TYPE_CHECKING:
+    from plait.lang.flow_text import FlowText
     from plait.lang.loaded import LoadedFlow
     from plait.tools.call import Toolbox
-    from plait.tools.chain import Chain
     from plait.tools.code_params import CodeParams
 
 
@@ -42,72 +42,46 @@ def load_tool(
     max_parallel: int | None = None,
 ) -> LoadedFlow | None:
     """The flow that a tool or a directive is; None if it is another kind of tool."""
+    source = _trusted_source(tools, tool_id, running=running)
+    if source is None:
+        return None
+    from plait.lang.load import load_flow
+    from plait.lang.loaded import LoadOptions
+
+    options = LoadOptions(project, strict=strict, max_parallel=max_parallel, environ=tools.host)
+    loaded = load_flow(source, params, options)
+    _require_tools(tools, loaded)
+    return loaded
+
+
+def _trusted_source(tools: Toolbox, tool_id: str, *, running: bool) -> FlowText | None:
+    """The bytes that trust accepted; None if the tool is not a flow."""
+    from plait.lang.flow_text import FlowText
+
     if tool_id.startswith(DIRECTIVE):
-        return _load_directive(
-            tools, tool_id, params, project=project, running=running, strict=strict
-        )
+        item = directive_item(tools, tool_id)
+        tools.trust.require([item], running=running)
+        return FlowText.of_tool(item)
     chain = tools.chains.get(tool_id)
     if chain.primitive != FLOW:
         return None
     validate(chain)
     tools.trust.require(chain.elements, running=running)
-    if chain.tool.header.tool_type == "ensemble":
-        from plait.lang.ensemble.compile import ensemble_tool as flow_tool
-    else:
-        from plait.lang.graph.read import graph_tool as flow_tool
-
-    tool = chain.tool
-    loaded = flow_tool(
-        tool.data,
-        tool.path,
-        params,
-        project=project,
-        environ=tools.host,
-        max_parallel=max_parallel,
-        strict=strict,
-    )
-    _require_tools(tools, loaded)
-    return loaded
+    return FlowText.of_tool(chain.tool)
 
 
-def schema_of_flow(chain: Chain) -> Mapping[str, Json] | None:
-    """What a tool that is a flow takes, by the inputs that it declares; None if it is none."""
-    if chain.primitive != FLOW or chain.tool.header.tool_type == "runtime":
-        return None
-    from plait.core import documents
-    from plait.lang.directive.read import parameters_schema
+def tool_schema(tools: Toolbox, tool_id: str) -> Mapping[str, Json] | None:
+    """The parameters of a tool, a flow or a directive; None: it takes any."""
+    from plait.lang.flow_text import FlowText
+    from plait.lang.load import input_schema
 
-    tool = chain.tool
-    document = documents.parse(documents.decode_text(tool.data, tool.path), tool.path)
-    if tool.header.tool_type == "ensemble":
-        from plait.lang.ensemble.compile import read_ensemble
-
-        return parameters_schema(read_ensemble(document, tool.path).parameters)
-    from plait.lang.graph.read import read_graph
-
-    return parameters_schema(read_graph(document, tool.path).parameters)
-
-
-def _load_directive(
-    tools: Toolbox,
-    tool_id: str,
-    params: Mapping[str, Json],
-    *,
-    project: str,
-    running: bool,
-    strict: bool | None,
-) -> LoadedFlow:
-    from plait.core.documents import decode_text
-    from plait.lang.directive.read import load_directive
-
-    item = directive_item(tools, tool_id)
-    tools.trust.require([item], running=running)
-    text = decode_text(item.data, item.path)
-    loaded = load_directive(
-        item.path, given=params, project=project, strict=strict, environ=tools.host, text=text
-    )
-    _require_tools(tools, loaded)
-    return loaded
+    if tool_id.startswith(DIRECTIVE):
+        return input_schema(FlowText.of_tool(directive_item(tools, tool_id)))
+    chain = tools.chains.get(tool_id)
+    header = chain.tool.header
+    if header.config_schema or chain.primitive != FLOW or header.tool_type == "runtime":
+        return header.config_schema
+    return input_schema(FlowText.of_tool(chain.tool))
 
 
 def directive_item(tools: Toolbox, tool_id: str) -> ToolFile:

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.agents.permissions import DIRECTIVE, matches_any, normalize_tool_id
 from plait.agents.tool_access import make_offer
-from plait.app.subflows import directive_item, schema_of_flow
+from plait.app.subflows import directive_item, tool_schema
 from plait.core.errors import NO_OUTCOMES, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.lang.flow_text import FlowText
 from plait.tools.spaces import DIRECTIVES
 
 if TYPE_CHECKING:
     from plait.agents.messages import ToolOffer
     from plait.core.values import Json
     from plait.tools.call import Toolbox
-    from plait.tools.items import Header, ToolFile
+    from plait.tools.items import Header
 
 MCP: Final = "core/primitives/mcp"
 NO_TOOLS: Final = frozenset({"runtime", "primitive"})
@@ -67,7 +68,7 @@ def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> ToolOffer | No
     if tool_id.startswith(DIRECTIVE):
         item = directive_item(tools, tool_id)
         tools.trust.require([item], running=False)
-        return _of_directive(tool_id, item)
+        return _of_directive(tool_id, FlowText.of_tool(item))
     chain = tools.chains.get(tool_id)
     header = chain.tool.header
     if header.tool_type in NO_TOOLS:
@@ -75,7 +76,7 @@ def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> ToolOffer | No
     tools.trust.require(chain.elements, running=False)
     if chain.primitive == MCP and ask_servers:
         return _of_server(tools, tool_id, header)
-    return make_offer(tool_id, header.description, header.config_schema or schema_of_flow(chain))
+    return make_offer(tool_id, header.description, tool_schema(tools, tool_id))
 
 
 def _of_server(tools: Toolbox, tool_id: str, header: Header) -> ToolOffer:
@@ -110,8 +111,8 @@ def _without(schema: Json, given: Mapping[str, Json]) -> Mapping[str, Json] | No
     return left
 
 
-def _of_directive(tool_id: str, item: ToolFile) -> ToolOffer:
-    from plait.lang.directive.read import read_directive
+def _of_directive(tool_id: str, source: FlowText) -> ToolOffer:
+    from plait.lang.directive.read import read_flow
+    from plait.lang.load import input_schema
 
-    directive = read_directive(item.data.decode("utf-8", "replace"), item.path)
-    return make_offer(tool_id, directive.description, directive.input_schema())
+    return make_offer(tool_id, read_flow(source).description, input_schema(source))

@@ -275,11 +275,3 @@ def command_output(bound: BoundScript, directory: str, env: Mapping[str, str] | 
             code="command-failed",
         )
     return finished.stdout.decode("utf-8", "surrogateescape")
-
-
-def project_of_file(path: str) -> str:
-    """The project that a flow belongs to: the nearest one above it, or its own folder."""
-    from plait.core.projects import nearest_project
-
-    own = os.path.dirname(os.path.realpath(path))
-    return nearest_project(own) or own

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator
 
 from plait.cli.values import add_values, parse_values, read_template_text
-from plait.core import documents
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Source
 from plait.lang.analysis.explain import Explanation, TextField, explain
 from plait.lang.analysis.names import BuiltinName, detect_profile
 from plait.lang.analysis.scopes import STEP_LISTS, TemplateField, find_templates
-from plait.lang.directive.read import directive_document
+from plait.lang.directive.split import split_directive
+from plait.lang.flow_text import MARKDOWN, FlowText
 from plait.scope import Scope
 from plait.template.profiles import profile_named
 from plait.views.explanation import explanation_json, render_explanation
@@ -115,15 +115,11 @@ def _file(
             yield explanation
 
 
-MARKDOWN: Final = (".md", ".markdown")
-"""What a directive is written in."""
-
-
 def _document(path: str) -> Node:
+    source = FlowText.read(path)
     if path.endswith(MARKDOWN):
-        return directive_document(path)
-
-    return documents.load(path)
+        return split_directive(source.text, path).as_document()
+    return source.document
 
 
 def _without_index(path: str) -> str:

@@ -35,6 +35,12 @@ def nearest_project(folder: str) -> str | None:
     return None
 
 
+def project_of_file(path: str) -> str:
+    """The project that a flow belongs to: the nearest one above it, or its own folder."""
+    own = os.path.dirname(os.path.realpath(path))
+    return nearest_project(own) or own
+
+
 def current_project() -> str:
     """The nearest project, or the current folder."""
     start = os.getcwd()  # which has no links in it

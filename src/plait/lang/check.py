@@ -15,15 +15,14 @@ from plait import schema as format
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import Final, TypeAlias
-from plait.core.projects import nearest_project
-from plait.lang.analysis.names import (
-    detect_profile,
-)
+from plait.lang.analysis.names import detect_profile
 from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import _overlap, check_template
-from plait.lang.findings import Finding, _of_format, _sort_findings
+from plait.lang.findings import Finding, from_format, sort_findings
+from plait.lang.flow_text import MARKDOWN, FlowText
+from plait.lang.kinds import KIND_HELP, LANGUAGES, language_by_shape, likely_language
 from plait.lang.workflow.check import check_workflow
-from plait.lang.workflow.compose import compose, compose_alone
+from plait.lang.workflow.compose import compose_alone
 from plait.tools.spaces import EXTENSIONS
 
 Around: TypeAlias = Callable[[str, str | None, documents.Node | None], Iterable[Finding]]
@@ -32,9 +31,7 @@ Around: TypeAlias = Callable[[str, str | None, documents.Node | None], Iterable[
 Only `app` knows where those are.  Of the file of a tool it says all that is wrong with the tool.
 """
 
-MARKDOWN: Final = (".md", ".markdown")
 YAML: Final = (".yaml", ".yml")
-"""What a file is called that holds a directive."""
 SKIPPED_FOLDERS: Final = frozenset({".git", ".hg", ".venv", "node_modules", "__pycache__"})
 
 
@@ -55,31 +52,31 @@ def check_file(
     kind. `around` looks at what the file names: tools, their parameters, providers.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
-    if kind == "directive":
-        from plait.lang.directive.read import check_directive
-
-        return _sort_findings(
-            [*check_directive(path), *(around(path, kind, None) if around else ())]
-        )
     if kind == "tool" and not path.endswith(YAML):
-        return _sort_findings(around(path, kind, None) if around else ())
+        return sort_findings(around(path, kind, None) if around else ())
     try:
-        read = documents.load_partial(path)
+        source = FlowText.read(path)
+        if kind == "directive":
+            found = LANGUAGES["directive"].check(source)
+            return sort_findings([*found, *(around(path, kind, None) if around else ())])
+        read = documents.parse_partial(source.text, path)
+        document = read.node or documents.parse("", path)
+        source = FlowText(source.text, path, document=document)
         if read.node is None and read.problems:
-            found: list[Finding] = []
+            found = []
         elif kind is None:
-            found = _of_file(read, path, profile, names, project, meant=meant)
+            found = _of_file(source, profile, names, project, meant=meant)
         else:
-            found = _of_kind(kind, read.node or documents.parse("", path), path, names, project)
+            found = _of_kind(kind, source, names, project)
         if around is not None and read.node is not None and profile is None:
             found += around(path, kind, read.node)
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     kept = [finding for finding in found if not _follows(finding, read)]
-    return _sort_findings([*map(Finding, read.problems), *kept])
+    return sort_findings([*map(Finding, read.problems), *kept])
 
 
-FILE_KINDS: Final = ("workflow", "graph", "directive", "ensemble", "tool", "hooks", "provider")
+FILE_KINDS: Final = (*LANGUAGES, "tool", "hooks", "provider")
 
 
 def kind_by_place(path: str) -> str | None:
@@ -98,9 +95,10 @@ def kind_by_place(path: str) -> str | None:
 
 
 def _of_kind(
-    kind: str, document: documents.Node, path: str, names: Iterable[str], project: str | None
+    kind: str, source: FlowText, names: Iterable[str], project: str | None
 ) -> list[Finding]:
     """All findings of a file that is to be of this kind, whatever it looks like."""
+    document = source.document
     match kind:
         case "provider":
             from plait.lang.provider_check import file_problems
@@ -109,26 +107,20 @@ def _of_kind(
         case "hooks":
             from plait.lang.hooks import check_hooks_file
 
-            return check_hooks_file(document, space=_hook_space(path))
+            return check_hooks_file(document, space=_hook_space(source.path))
         case "settings":
             return _of_settings(document)
         case "tool":  # one may be a flow, too
-            return _of_document(
-                document, path, detect_profile(document) or "config", names, project
-            )
-    profile = PROFILE_OF[kind]
-    if detect_profile(document) == profile:
-        return _of_document(document, path, profile, names, project)
-    found = [_of_format(problem) for problem in format.validate(document, format.FILES[kind])]
-    if found:
-        return found
-    what = f"this file does not look like a {kind}"
-    fix = {
-        "workflow": "write steps:",
-        "graph": "write start: and nodes:",
-        "ensemble": "write tasks:",
-    }[kind]
-    return [Finding(Problem(what, path, fix, code="no-flow"))]
+            return _of_document(source, detect_profile(document) or "config", names, project)
+        case "workflow" | "graph" | "ensemble":
+            language = LANGUAGES[kind]
+            if detect_profile(document) == language.profile:
+                return language.check(source, names=names, project=project)
+            found = [from_format(problem) for problem in format.validate(document, language.form)]
+            what = f"this file does not look like a {kind}"
+            problem = Problem(what, source.path, f"write {language.marks}", code="no-flow")
+            return found or [Finding(problem)]
+    raise AssertionError(kind)
 
 
 def _of_settings(document: documents.Node) -> list[Finding]:
@@ -140,9 +132,6 @@ def _of_settings(document: documents.Node) -> list[Finding]:
         except PlaitError as error:
             return [Finding(problem) for problem in error.problems]
     return []
-
-
-PROFILE_OF: Final = {"workflow": "workflow", "graph": "graph", "ensemble": "prompt"}
 
 
 def _hook_space(path: str) -> str:
@@ -157,15 +146,14 @@ def _hook_space(path: str) -> str:
 
 
 def _of_file(
-    read: documents.PartialDocument,
-    path: str,
+    source: FlowText,
     profile: str | None,
     names: Iterable[str],
     project: str | None,
     *,
     meant: bool,
 ) -> list[Finding]:
-    document = read.node or documents.parse("", path)
+    document, path = source.document, source.path
     if profile is None and detect_profile(document) is None:
         from plait.lang.hooks import check_hooks_file, is_hooks_file
 
@@ -173,16 +161,12 @@ def _of_file(
             return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
             return []  # what a model said, whatever that looks like
-        from plait.lang.kinds import likely_kind
-
-        kind = likely_kind(document) if meant else None
-        if kind is not None and (wrong := format.validate(document, format.FILES[kind])):
-            return [_of_format(problem) for problem in wrong]
-        if meant and kind is None:
-            from plait.lang.kinds import KIND_HELP
-
+        language = likely_language(document) if meant else None
+        if language is not None and (wrong := format.validate(document, language.form)):
+            return [from_format(problem) for problem in wrong]
+        if meant and language is None:
             return [Finding(Problem("this file is no flow", path, KIND_HELP, code="no-flow"))]
-    return _of_document(document, path, profile, names, project)
+    return _of_document(source, profile, names, project)
 
 
 def _is_recording(document: documents.Node) -> bool:
@@ -194,16 +178,11 @@ def _is_recording(document: documents.Node) -> bool:
 
 
 def _of_document(
-    document: documents.Node,
-    path: str,
-    profile: str | None,
-    names: Iterable[str],
-    project: str | None,
+    source: FlowText, profile: str | None, names: Iterable[str], project: str | None
 ) -> list[Finding]:
-    if (profile or detect_profile(document)) == "workflow":
-        root = _find_project(path) if project is None else project
-        return check_workflow(compose(document, path, project=project), names=names, project=root)
-    return check_document(document, path, profile=profile, names=names)
+    if (profile or detect_profile(source.document)) == "workflow":
+        return LANGUAGES["workflow"].check(source, names=names, project=project)
+    return check_document(source.document, source.path, profile=profile, names=names)
 
 
 ABOUT_THE_REST: Final = frozenset({
@@ -240,25 +219,11 @@ def check_document(
         return [Finding(Problem(what, name, fix, code="no-profile"), "note")]
     if profile == "workflow":
         return check_workflow(compose_alone(document), names=names)
-    if profile == "graph" and detect_profile(document) == "graph":
-        from plait.lang.graph.check import check_graph
-
-        return check_graph(document)
-    if profile == "prompt" and detect_profile(document) == "prompt":
-        from plait.lang.ensemble.check import check_ensemble
-
-        return check_ensemble(document, names=names)
+    language = language_by_shape(document)
+    if language is not None and language.profile == profile:
+        return language.check(FlowText("", name, document=document), names=names)
     fields = find_templates(document, profile, names=names).fields
-    return _sort_findings(finding for field in fields for finding in check_template(field, profile))
-
-
-# ── a workflow ───────────────────────────────────────────────────────────
-
-
-def _find_project(path: str) -> str:
-    """The nearest project, or the file's own folder."""
-    own = os.path.dirname(os.path.realpath(path))
-    return nearest_project(own) or own
+    return sort_findings(finding for field in fields for finding in check_template(field, profile))
 
 
 # ── files ────────────────────────────────────────────────────────────────
@@ -324,6 +289,3 @@ def _is_directive(path: str) -> bool:
     if begin.startswith("---"):
         return _OF_DIRECTIVES.search(begin.partition("\n---")[0]) is not None
     return "```xml\n<directive" in begin
-
-
-# ── one template ─────────────────────────────────────────────────────────

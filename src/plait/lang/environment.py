@@ -81,6 +81,9 @@ class FlowEnvironment:
         return _wrap_secrets({**host, **self.process_env()}, self.texts_to_mask())
 
 
+NO_ENVIRONMENT: Final = FlowEnvironment({}, {}, {})
+
+
 def load_environment(
     flow: format.Fields,
     parameters: Mapping[str, Json],

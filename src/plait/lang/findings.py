@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from plait import schema as format
-from plait.core.errors import Problem
-from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.core.errors import InputError, Problem
+from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass
 from plait.template.shell.lexer import REFUSALS
-
-if TYPE_CHECKING:
-    from plait.core.errors import Problem
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -104,10 +101,23 @@ RULES: Final[dict[str, str]] = {
 }
 
 
-def _sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """By place; a block that is used twice has each problem once."""
     return sorted(dict.fromkeys(findings), key=lambda finding: finding.problem.place)
 
 
-def _of_format(problem: Problem) -> Finding:
+def from_format(problem: Problem) -> Finding:
+    """A problem that the schema found: an error, or a warning that a run can ignore."""
     return Finding(problem, "warning" if problem.code in format.WARNED else "error")
+
+
+def require_no_errors(findings: Sequence[Finding]) -> Sequence[Finding]:
+    """The findings; InputError with all errors among them."""
+    problems = [finding.problem for finding in findings if finding.severity == "error"]
+    if problems:
+        raise InputError.together(problems)
+    return findings
+
+
+def warnings_in(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding.severity == "warning")

@@ -1,31 +1,126 @@
-"""Which of the four languages a file is written in."""
+"""The four languages of flow files: how each is recognised, read and checked.
+
+    *.md                                   a directive
+    a map with `nodes` and `start`         a graph, also below `config` of a tool
+    a map with `tasks`                     an ensemble
+    a map with `steps` or phases, a list   a workflow
+
+A file that has none of these shapes counts as the language whose fields it has.  If it has none of
+those either, the error says what each language looks like.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from plait import schema as format
-from plait.core import documents
 from plait.core.documents import nodes
 from plait.core.errors import InputError, closest_name
-from plait.core.hints import TYPE_CHECKING, Literal
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass
 from plait.lang.analysis.names import detect_profile
+from plait.lang.flow_text import MARKDOWN, FlowText, Kind
 
 if TYPE_CHECKING:
-    from plait.core.hints import Final, TypeAlias
+    from plait.core.hints import Final, Protocol
+    from plait.core.values import Json
+    from plait.lang.findings import Finding
+    from plait.lang.loaded import LoadedFlow, LoadOptions
+    from plait.lang.parameters import Parameter
+
+    class FlowFile(Protocol):
+        """A file that was read and has no problems."""
+
+        @property
+        def parameters(self) -> Mapping[str, Parameter]: ...
+
+        def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
+            """The program with its inputs; InputError with all that is wrong with those."""
+
+    class Reader(Protocol):
+        def read_flow(self, source: FlowText, project: str | None) -> FlowFile: ...
+
+    class Checker(Protocol):
+        def check_flow(
+            self, source: FlowText, names: Iterable[str], project: str | None
+        ) -> list[Finding]: ...
 
 
-Kind: TypeAlias = Literal["workflow", "graph", "directive", "ensemble"]
+@dataclass(frozen=True, slots=True)
+class Language:
+    """One language.  Its modules are loaded when a file is read or checked, not before."""
 
-KINDS: Final[tuple[Kind, ...]] = ("workflow", "graph", "directive", "ensemble")
+    kind: Kind
+    profile: str
+    """The profile of its templates; `detect_profile` recognises a document by it."""
+    table: str
+    """The schema of its outermost map."""
+    marks: str
+    """What a file of it needs, for messages."""
 
-MARKDOWN: Final = (".md", ".markdown")
+    @property
+    def form(self) -> format.Kind:
+        """The schema of a whole file."""
+        return format.FILES[self.kind]
 
-_BY_PROFILE: Final[dict[str | None, Kind]] = {
-    "workflow": "workflow",
-    "graph": "graph",
-    "prompt": "ensemble",
+    def read(self, source: FlowText, project: str | None = None) -> FlowFile:
+        """What the file declares; InputError with every problem that `check` calls an error."""
+        return _reader(self.kind).read_flow(source, project)
+
+    def check(
+        self, source: FlowText, *, names: Iterable[str] = (), project: str | None = None
+    ) -> list[Finding]:
+        """All findings, sorted by place; `names` are known everywhere in the file."""
+        return _checker(self.kind).check_flow(source, names, project)
+
+
+def _reader(kind: Kind) -> Reader:
+    match kind:
+        case "workflow":
+            from plait.lang.workflow import read as workflow
+
+            return workflow
+        case "graph":
+            from plait.lang.graph import read as graph
+
+            return graph
+        case "directive":
+            from plait.lang.directive import read as directive
+
+            return directive
+        case "ensemble":
+            from plait.lang.ensemble import compile as ensemble
+
+            return ensemble
+
+
+def _checker(kind: Kind) -> Checker:
+    match kind:
+        case "workflow":
+            from plait.lang.workflow import check as workflow
+
+            return workflow
+        case "graph":
+            from plait.lang.graph import check as graph
+
+            return graph
+        case "directive":
+            from plait.lang.directive import read as directive
+
+            return directive
+        case "ensemble":
+            from plait.lang.ensemble import check as ensemble
+
+            return ensemble
+
+
+LANGUAGES: Final[dict[Kind, Language]] = {
+    "workflow": Language("workflow", "workflow", "flow", "steps:"),
+    "graph": Language("graph", "graph", "graph", "start: and nodes:"),
+    "directive": Language("directive", "directive", "directive", "a prompt"),
+    "ensemble": Language("ensemble", "prompt", "ensemble", "tasks:"),
 }
-
-_FORMS: Final[dict[Kind, str]] = {"workflow": "flow", "graph": "graph", "ensemble": "ensemble"}
+_BY_PROFILE: Final = {language.profile: language for language in LANGUAGES.values()}
 
 KIND_HELP: Final = (
     "a workflow has steps:, or setup:, map: and reduce:; a graph has start: and nodes:; "
@@ -33,42 +128,44 @@ KIND_HELP: Final = (
 )
 
 
-def kind_of_file(path: str) -> Kind:
-    """What a file holds, by its name and shape; one that cannot be read, or is no flow, is an
-    InputError.
-    """
-    return "directive" if path.endswith(MARKDOWN) else detect_kind(documents.load(path), path)
-
-
-def detect_kind(document: nodes.Node, path: str) -> Kind:
-    """What a document is, or is meant to be."""
-    profile = detect_profile(document)
-    kind = _BY_PROFILE.get(profile) or (likely_kind(document) if profile is None else None)
-    if kind is not None:
-        return kind
+def detect_language(source: FlowText) -> Language:
+    """The language of a flow; InputError if it is not one."""
+    if source.kind is not None:
+        return LANGUAGES[source.kind]
+    if source.path.endswith(MARKDOWN):
+        return LANGUAGES["directive"]
+    profile = detect_profile(source.document)
     if profile == "config":
         what, fix = (
             "this file is a tool, and no flow",
             "plait call ID calls a tool; plait tools lists them",
         )
-    else:
-        what, fix = "this file is no flow", KIND_HELP
-    raise InputError(what, path, fix, code="no-flow")
+        raise InputError(what, source.path, fix, code="no-flow")
+    language = language_by_shape(source.document) or likely_language(source.document)
+    if language is None:
+        raise InputError("this file is no flow", source.path, KIND_HELP, code="no-flow")
+    return language
 
 
-def likely_kind(document: nodes.Node) -> Kind | None:
-    """The kind that has most of its fields, misspelt ones included; None: it has none of any."""
+def language_by_shape(document: nodes.Node) -> Language | None:
+    """The language whose shape a document has."""
+    return _BY_PROFILE.get(detect_profile(document) or "")
+
+
+def likely_language(document: nodes.Node) -> Language | None:
+    """The language that has most of its fields, misspelt ones included; None: it has none of any."""
     if isinstance(document, nodes.Sequence):
-        return "workflow" if document.items else None
+        return LANGUAGES["workflow"] if document.items else None
     if not isinstance(document, nodes.Mapping):
         return None
     keys = [str(key.value) for key, _ in document.entries]
-    fits = {kind: _fit(keys, form) for kind, form in _FORMS.items()}
+    in_yaml = [language for language in LANGUAGES.values() if language.kind != "directive"]
+    fits = {language.kind: _fit(keys, language.table) for language in in_yaml}
     best = max(fits, key=lambda kind: fits[kind])
-    return best if fits[best] else None
+    return LANGUAGES[best] if fits[best] else None
 
 
-def _fit(keys: list[str], form: str) -> int:
-    """Two for a field, one for what looks like one."""
-    fields = format.fields_by_spelling(form)
+def _fit(keys: list[str], table: str) -> int:
+    """Two points for a field, one for a misspelt one."""
+    fields = format.fields_by_spelling(table)
     return sum(2 if key in fields else 1 if closest_name(key, fields) else 0 for key in keys)

@@ -1,65 +1,47 @@
-"""A file becomes a program, whatever kind of flow it holds.
-
-    *.md                                   a directive
-    a map with `nodes` and `start`         a graph, also below `config` of a tool
-    a map with `tasks`                     an ensemble
-    a map with `steps` or phases, a list   a workflow
-
-A file is read and parsed once.  One that has none of these shapes is taken for the kind whose
-fields it has; if it has none of those either, the error says what each kind looks like.
-"""
+"""The text of a flow becomes a program that can run, whatever language it is written in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache
 
-from plait.core import documents
-from plait.core.values import Json
-from plait.lang.kinds import MARKDOWN, detect_kind
-from plait.lang.loaded import LoadedFlow
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.lang.flow_text import FlowText, Kind
+from plait.lang.kinds import LANGUAGES, detect_language
+from plait.lang.loaded import LoadedFlow, LoadOptions
+from plait.lang.parameters import parameters_schema
+
+if TYPE_CHECKING:
+    from plait.core.values import Json
+    from plait.lang.kinds import FlowFile
+
+KEPT_TOOLS: Final = 64
+"""Flows that are called as tools are read once; at most this many stay in memory."""
 
 
 def load_flow(
-    path: str,
-    *,
-    given: Mapping[str, Json] | None = None,
-    project: str | None = None,
-    profile: str | None = None,
-    strict: bool | None = None,
-    lenient: bool = False,
-    max_parallel: int | None = None,
-    environ: Mapping[str, str] | None = None,
+    source: FlowText, inputs: Mapping[str, Json] | None = None, options: LoadOptions | None = None
 ) -> LoadedFlow:
-    """The program in a file; InputError with everything that is wrong with it or with what it is
-    given.
+    """The program of a flow; InputError with everything that is wrong with it or its inputs."""
+    options = options or LoadOptions()
+    return read_flow(source, options.project).compile(inputs or {}, options)
 
-    `lenient`: for a dry run, in which not all names are known: whatever it says, it is not strict.
-    """
-    if path.endswith(MARKDOWN):
-        from plait.lang.directive.read import load_directive
 
-        strict = False if lenient else strict
-        return load_directive(path, given=given, project=project, strict=strict, environ=environ)
-    document = documents.load(path)
-    match detect_kind(document, path):
-        case "graph":
-            from plait.lang.graph.read import load_graph as load
-        case "ensemble":
-            from plait.lang.ensemble.compile import load_ensemble as load
-        case _:
-            from plait.lang.workflow.read import load_workflow
+def read_flow(source: FlowText, project: str | None = None) -> FlowFile:
+    """What the file of a flow declares; a tool is read once."""
+    if source.kind is None:
+        return detect_language(source).read(source, project)
+    return _read_tool(source.text, source.path, source.kind)
 
-            load = partial(load_workflow, lenient=lenient)
-            lenient = False
-    strict = False if lenient else strict
-    return load(
-        path,
-        given=given,
-        project=project,
-        profile=profile,
-        strict=strict,
-        max_parallel=max_parallel,
-        environ=environ,
-        document=document,
-    )
+
+@lru_cache(maxsize=KEPT_TOOLS)
+def _read_tool(text: str, path: str, kind: Kind) -> FlowFile:
+    return LANGUAGES[kind].read(FlowText(text, path, kind=kind))
+
+
+def input_schema(source: FlowText) -> dict[str, Json] | None:
+    """The declared inputs of a flow that is called like a tool; None: it takes any."""
+    schema = parameters_schema(read_flow(source).parameters)
+    if schema is None and source.kind == "directive":
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return schema

@@ -15,7 +15,7 @@ from plait.core.source import Span
 from plait.core.values import Json
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.lang.environment import FlowEnvironment, secret_texts
+from plait.lang.environment import NO_ENVIRONMENT, FlowEnvironment, secret_texts
 from plait.lang.findings import Finding
 from plait.lang.parameters import Parameter
 from plait.scope import Scope
@@ -24,7 +24,35 @@ from plait.scope.frames import GIVEN
 
 if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
+    from plait.lang.flow_text import FlowText
     from plait.program.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a flow is loaded.  A language ignores what it does not have, such as profiles."""
+
+    project: str | None = None
+    """None: the folder of the file."""
+    profile: str | None = None
+    strict: bool | None = None
+    """None: as the file says."""
+    lenient: bool = False
+    """For a dry run, in which not all names are known: it is not strict, whatever the file says,
+    and has the fingerprints of a flow that is.
+    """
+    max_parallel: int | None = None
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    known: tuple[Mapping[str, Json], FlowEnvironment] | None = field(default=None, repr=False)
+    """Inputs and environment that another process has resolved."""
+
+    @property
+    def is_strict(self) -> bool:
+        """In a language whose files do not say it."""
+        return bool(self.strict) and not self.lenient
+
+    def project_of(self, source: FlowText) -> str:
+        return source.folder if self.project is None else self.project
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +63,8 @@ class LoadedFlow:
     path: str
     project: str
     parameters: Mapping[str, Json]
-    surroundings: FlowEnvironment = field(repr=False)
     declared: Mapping[str, Parameter]
+    surroundings: FlowEnvironment = field(default=NO_ENVIRONMENT, repr=False)
     tool_uses: Mapping[str, Span] = field(default_factory=dict)
     """The tools that its steps name, and where."""
     calls: tuple[ToolCall, ...] = ()

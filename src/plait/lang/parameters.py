@@ -167,6 +167,31 @@ def _contradictions(parameter: Parameter) -> Iterator[Problem]:
             )
 
 
+def parameters_schema(parameters: Mapping[str, Parameter]) -> dict[str, Json] | None:
+    """Parameters as JSON Schema; None if there are none."""
+    if not parameters:
+        return None
+    return {
+        "type": "object",
+        "properties": {name: _property(one) for name, one in parameters.items()},
+        "required": [name for name, one in parameters.items() if one.required],
+        "additionalProperties": False,
+    }
+
+
+def _property(parameter: Parameter) -> dict[str, Json]:
+    schema: dict[str, Json] = {} if parameter.type == "any" else {"type": parameter.type}
+    if parameter.description:
+        schema["description"] = parameter.description
+    if parameter.choices:
+        schema["enum"] = list(parameter.choices)
+    if parameter.pattern is not None:
+        schema["pattern"] = f"^(?:{parameter.pattern})$"
+    if parameter.default is not UNDEFINED:
+        schema["default"] = parameter.default
+    return schema
+
+
 # ── what is given ────────────────────────────────────────────────────────
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lang.loading import load_file
 from plait.adapters.dask import protocol
 from plait.adapters.dask.replies import mask_reply, require_same_versions, to_error
 from plait.app.remote.pack import FlowPacker
@@ -20,7 +21,6 @@ from plait.engine.backend import WorkItem
 from plait.engine.events import StepFinished, StepStarted
 from plait.engine.outcome import Failure, Succeeded
 from plait.engine.perform import StepContext
-from plait.lang.workflow.read import load_workflow
 from plait.program.map import remote_map_run
 from program.fakes import new_run
 
@@ -102,7 +102,7 @@ ENVIRON = {
 def packed_job(folder: Path, flow: str, **files: str) -> bytes:
     for name, text in {"flow.yaml": flow, **files}.items():
         (folder / name).write_text(text)
-    loaded = load_workflow(str(folder / "flow.yaml"), project=str(folder), environ=ENVIRON)
+    loaded = load_file(str(folder / "flow.yaml"), project=str(folder), environ=ENVIRON)
     run = new_run(folder=str(folder))
     try:
         assert loaded.program.map is not None

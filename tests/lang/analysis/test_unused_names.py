@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from agents.scripted import failed
+from lang.loading import load_file
 from plait.core.values import Json
 from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
-from plait.lang.load import load_flow
 from program.fakes import new_run
 from runs.attempts import Hands, life, said
 from runs.test_replayed_names import chatty
@@ -115,7 +115,7 @@ def test_what_is_told_of_the_run_of_a_directive_knows_the_model_that_its_file_na
     (tmp_path / "d.md").write_text(
         "---\nmodel: m\nhooks: [{id: h, event: run_failed, verb: abort}]\n---\ntalk\n"
     )
-    loaded = load_flow(str(tmp_path / "d.md"), environ={})
+    loaded = load_file(str(tmp_path / "d.md"), environ={})
     run = new_run(Hands(tmp_path, chatty), loaded=loaded)
     assert isinstance(run.hooks, HookRunner)
     assert run.hooks._names["model"] == "m"

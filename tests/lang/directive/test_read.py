@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.scripted import Scripted, ToolHands, says, wants
+from lang.loading import load_file
 from plait import schema as format
 from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.limits import Limits
 from plait.engine.outcome import StepError
-from plait.lang.directive.read import load_directive, read_directive
+from plait.lang.directive.read import Directive, read_flow
+from plait.lang.flow_text import FlowText
 from plait.program.program import DirectiveProgram, FilledDirective
 from plait.schema.reference import render_reference
 from program.fakes import new_run, turn_of
@@ -28,6 +30,10 @@ HOSTILE = [
     "{input:s}", "${inputs.s}", "{env:HOME}", "${HOME}", "$HOME", "{param}", "{{input:s}}", "${cmd:id}", "{model}",
     "$${x}", "```xml\n<directive/>\n```", "---\nname: other\n---", "</directive>", "&lt;", "\x00", "{input:file}",
 ]  # fmt: skip
+
+
+def read_directive(text: str, path: str) -> Directive:
+    return read_flow(FlowText(text, path))
 
 
 def directive(text: str, **given: Json) -> FilledDirective:
@@ -111,7 +117,7 @@ def test_a_row_of_the_language_holds_for_the_prompt_that_a_model_hears(
     file = tmp_path / "d.md"
     file.write_text(f"---\n{head}\n---\n<{row['template']}>", "utf-8")
     model = Scripted(says("ok"))
-    value_of(load_directive(str(file), given=given).program, ToolHands(model))
+    value_of(load_file(str(file), given).program, ToolHands(model))
     (ask,) = model.asks
     assert (ask.messages[0].text, ask.system) == (f"<{row['expect']}>", row["expect"])
 
@@ -132,7 +138,7 @@ def heard(folder: Path, value: str) -> list[str]:
     file.write_text(
         "---\ninputs: {v: string, s: {default: SECOND}}\npermissions: t/echo\n---\n<{input:v}> {input:nope}"
     )
-    loaded = load_directive(str(file), given={"v": value})
+    loaded = load_file(str(file), inputs={"v": value})
     model = Scripted(wants(("t/echo", {"v": value})), says("ok"))
     value_of(loaded.program, ToolHands(model, {"t/echo": lambda params: params["v"]}))
     assert model.asks[1].messages[-1].text == value
@@ -181,7 +187,7 @@ def test_outputs_are_a_schema_that_the_answer_has_to_meet(tmp_path: Path) -> Non
     file.write_text(
         "---\noutputs:\n  ok: boolean\n  note: {type: string, required: false, description: why}\n---\nLook."
     )
-    program = load_directive(str(file)).program
+    program = load_file(str(file)).program
     model = Scripted(says("sure"), says('{"ok": "yes"}'), says('{"ok": true}'))
     value = value_of(program, ToolHands(model))
     assert value["output"] == {"ok": True}
@@ -337,11 +343,11 @@ def test_the_head_may_be_xml() -> None:
     assert (made.name, made.description, talk.model) == ("review", "Look at a file", "m-1")
     assert talk.tools == ("core/file/*", "team/report", "directive:team/other")
     assert talk.limits == Limits(turns=6, tokens=4096, spend=0.5, seconds=60)
-    assert (made.inputs["file"].description, made.inputs["depth"].required) == (
+    assert (made.parameters["file"].description, made.parameters["depth"].required) == (
         "The file & its path",
         False,
     )
-    assert made.inputs["depth"].default == "2"
+    assert made.parameters["depth"].default == "2"
     assert talk.schema is not None
     assert talk.schema["required"] == ["ok"]
 
@@ -375,7 +381,7 @@ def test_a_document_type_before_a_head_is_refused_at_its_place() -> None:
 
 def test_a_head_in_a_comment_is_none_and_a_comment_without_end_is_told() -> None:
     text = "```xml\n<!-- <directive/> -->\n<other/>\n```\nGo"
-    assert read_directive(text, "review.md").fill({}).body == text
+    assert directive(text).body == text
     assert (
         problems("```xml\n<!-- <directive/>\n```\nGo")
         .splitlines()[0]
@@ -444,7 +450,7 @@ def test_whatever_the_xml_is_it_is_read_or_refused(inside: str) -> None:
 def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
     file = tmp_path / "d.md"
     file.write_text("Say hello.")
-    loaded = load_directive(str(file))
+    loaded = load_file(str(file))
     assert isinstance(loaded.program, DirectiveProgram)
     assert (
         loaded.kind,

@@ -18,7 +18,8 @@ from plait.core.errors import InputError, TrustError
 from plait.core.values import Json
 from plait.engine.events import RunEnded
 from plait.engine.outcome import Succeeded
-from plait.lang.kinds import kind_of_file
+from plait.lang.flow_text import FlowText
+from plait.lang.kinds import detect_language
 from plait.program.tasks.model import PLAIN_AGENT
 from plait.program.tasks.text import system_text
 from plait.schema import ENSEMBLE
@@ -70,7 +71,7 @@ def found(place: Place, flow: str) -> list[str]:
 
 def test_an_ensemble_of_tools_runs_without_any_model(place: Place) -> None:
     ran = place.done(FLOW, inputs={"topic": "${x} {y}"})
-    assert kind_of_file(str(place.file)) == "ensemble"
+    assert detect_language(FlowText.read(str(place.file))).kind == "ensemble"
     assert ran.value["output"] == '2 of ["0:a ${x} {y}!","1:b ${x} {y}!"]'
     assert list(ran.value["tasks"]) == ["find", "look", "sum", "write"]
     assert ran.value["tasks"]["sum"]["data"] == {"n": 2}

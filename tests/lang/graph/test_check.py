@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lang.loading import load_file
 from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.lang.graph.check import check_graph
-from plait.lang.graph.read import load_graph
 from plait.schema import GRAPH, record_types_in
 from plait.schema.json_schema import json_schema
 from plait.schema.reference import render_reference
@@ -63,7 +63,7 @@ def test_an_error_says_what_was_meant(tmp_path: Path) -> None:
     file = tmp_path / "graph.yaml"
     file.write_text("start: draft\nnodes:\n  draft: {next: reviw}\n  review: {}\n")
     with pytest.raises(InputError) as caught:
-        load_graph(str(file), environ={})
+        load_file(str(file), environ={})
     assert str(caught.value).replace(f"{tmp_path}/", "") == (
         "graph.yaml:3:17: 'next' leads to 'reviw', which is no node of this graph\n"
         "3 |   draft: {next: reviw}\n"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lang.loading import load_file
 from plait.core import documents
 from plait.core.errors import InputError
 from plait.lang.check import check_file
 from plait.lang.workflow import compose as module
 from plait.lang.workflow.compose import ComposedWorkflow, compose
-from plait.lang.workflow.read import load_workflow
 from plait.program.workflow import WorkflowProgram
 
 
@@ -75,7 +75,7 @@ def test_blocks_are_imported_by_name_or_alias_and_know_their_own_file(tmp_path: 
     flow = composed(file)
     assert flow.problems == ()
     assert flow.blocks.names() == ["lib.outer", "lib.inner", "test"]
-    loaded = load_workflow(str(file), project=str(tmp_path))
+    loaded = load_file(str(file), project=str(tmp_path))
     assert isinstance(loaded.program, WorkflowProgram)
     assert loaded.program.steps is not None
     assert len(loaded.program.steps.steps) == 2
@@ -84,7 +84,7 @@ def test_blocks_are_imported_by_name_or_alias_and_know_their_own_file(tmp_path: 
 def test_a_changed_block_changes_the_step_that_uses_it(tmp_path: Path) -> None:
     def fingerprint(command: str) -> str:
         file = put(tmp_path, flow=f"blocks: {{a: [{{shell: {command}}}]}}\nsteps: [{{use: a}}]\n")
-        program = load_workflow(str(file)).program
+        program = load_file(str(file)).program
         assert isinstance(program, WorkflowProgram)
         assert program.steps is not None
         return program.steps.steps[0].fingerprint
@@ -145,7 +145,7 @@ def test_blocks_that_multiply_end_in_an_error_and_not_in_a_long_wait(tmp_path: P
         f"this flow has more than {module.MAX_STEPS:,} steps when every block is written out"
     ]
     with pytest.raises(InputError, match="more than 10,000 steps"):
-        load_workflow(str(file))
+        load_file(str(file))
 
 
 def test_blocks_that_go_too_deep_end_in_an_error(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_blocks_that_go_too_deep_end_in_an_error(tmp_path: Path) -> None:
     file = put(tmp_path, flow=f"steps: [{{use: b0}}]\nblocks:\n{chain}  b2000: [{{shell: ls}}]\n")
     assert f"blocks use blocks more than {module.MAX_DEPTH} levels deep" in said(file)
     with pytest.raises(InputError):
-        load_workflow(str(file))
+        load_file(str(file))
 
 
 def test_a_block_by_itself_is_checked_but_for_the_names_that_its_user_gives(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from plait.engine.perform import StepContext
 from plait.engine.step import Retry, iter_steps
 from plait.lang.common import step_names
 from plait.lang.findings import RULES
-from plait.lang.loaded import LoadedFlow
-from plait.lang.workflow.read import load_workflow
+from plait.lang.flow_text import FlowText
+from plait.lang.loaded import LoadedFlow, LoadOptions
+from plait.lang.workflow.read import read_flow
 from plait.program.action_step import ActionStep
 from plait.program.actions.shell import ShellAction
 from plait.program.map import MapItem
@@ -30,10 +31,12 @@ from program.git_hand import GitHands, git, new_repository
 from share import examples
 
 
-def load(folder: Path, text: str, **options: Any) -> LoadedFlow:
+def load(folder: Path, text: str, *, inputs: Any = None, **options: Any) -> LoadedFlow:
     file = folder / "flow.yaml"
     file.write_text(text)
-    return load_workflow(str(file), project=str(folder), **options)
+    source = FlowText.read(str(file))
+    options = {"project": str(folder), **options}
+    return read_flow(source, options["project"]).compile(inputs or {}, LoadOptions(**options))
 
 
 def refusal(folder: Path, text: str, **options: Any) -> str:
@@ -242,7 +245,7 @@ map:
 @pytest.mark.parametrize("job", JOBS)
 def test_a_real_job_loads(tmp_path: Path, job: str) -> None:
     given = {"spec": "12"} if "[spec]" in JOBS[job] else {}
-    loaded = load(tmp_path, JOBS[job], given=given, environ={"TOKEN": "hunter2"})
+    loaded = load(tmp_path, JOBS[job], inputs=given, environ={"TOKEN": "hunter2"})
     assert loaded.program.children
 
 
@@ -645,7 +648,7 @@ reduce:
 def test_what_is_given_and_what_cannot_be_had_are_said_at_once(tmp_path: Path) -> None:
     flow = "parameters: {a: integer}\nenv: {A: '${a}'}\nsecrets: {S: NOPE}\nsteps: [{shell: ls}]\n"
     with pytest.raises(InputError) as caught:
-        load(tmp_path, flow, given={"b": 1}, profile="p")
+        load(tmp_path, flow, inputs={"b": 1}, profile="p")
     assert [problem.what for problem in caught.value.problems] == [
         "this flow has no parameter 'b'",
         "there is no profile 'p'",
@@ -984,7 +987,7 @@ reduce: [{shell: "echo ${map.total}"}]
 
 
 def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_path: Path) -> None:
-    loaded = load(tmp_path, OPEN, given={"p": "x"})
+    loaded = load(tmp_path, OPEN, inputs={"p": "x"})
     run = new_run(FakeHands(), folder=str(tmp_path), rehearsing=True)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.events.close()

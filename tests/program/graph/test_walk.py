@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lang.loading import load_file
 from plait.adapters.store.result_cache import ResultCache
 from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, StepError
-from plait.lang.graph.read import load_graph
 from plait.tools.call import ToolResult
 from program.fakes import FakeHands, new_run, turn_of
 from share import examples
@@ -59,7 +59,7 @@ class Tools:
 
 
 def walked(file: Path, journal: MemoryJournal, tools: Tools) -> Any:
-    loaded = load_graph(str(file), environ={})
+    loaded = load_file(str(file), environ={})
     run = new_run(FakeHands(on_call=tools), journal)
     try:
         return loaded.program.run(turn_of(run))

@@ -30,7 +30,9 @@ from plait.engine.event_bus import EventBus, StopSignal
 from plait.engine.journal import Journal
 from plait.engine.replay import Replay
 from plait.lang.environment import FlowEnvironment
-from plait.lang.workflow.read import load_workflow
+from plait.lang.flow_text import FlowText
+from plait.lang.load import load_flow
+from plait.lang.loaded import LoadOptions
 from plait.program.actions.tool import call_tool_step
 from plait.scope import Scope
 
@@ -316,14 +318,14 @@ def _load_flow(payload: JobPayload, project: str) -> LoadedFlow:
         name: value.reveal() if isinstance(value, Secret) else value
         for name, value in unseal(dict(payload.env_variables)).items()
     }
-    loaded = load_workflow(
-        path,
-        project=project,
+    options = LoadOptions(
+        project,
         profile=payload.settings.profile,
         strict=payload.settings.strict,
         environ={**os.environ, **env_variables},
         known=(unseal(dict(payload.parameters)), environment),
     )
+    loaded = load_flow(FlowText.read(path), options=options)
     found = loaded.program.map
     if found is None or found.fingerprint != payload.fingerprint:
         raise InputError(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plait.core.documents import Mapping, Node, Scalar, decode_text
+from plait.core.documents import Mapping, Node, Scalar
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.lang.analysis.names import detect_profile
 from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.tool_calls import find_subworkflows
+from plait.lang.flow_text import FlowText
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,9 @@ def find_models(
 ) -> Iterator[AskedModel]:
     """All of them; what a value decides is left out."""
     if kind == "directive":
-        from plait.lang.directive.read import read_directive
+        from plait.lang.directive.read import read_flow
 
-        with open(path, "rb") as file:
-            directive = read_directive(decode_text(file.read(), path), path)
-        yield AskedModel(directive.provider, path)
+        yield AskedModel(read_flow(FlowText.read(path)).provider, path)
     elif document is not None and detect_profile(document) == "workflow":
         reading = find_templates(document, "workflow")
         others = (
@@ -56,10 +55,10 @@ def _of_step(step: Node) -> Iterator[AskedModel]:
 
 
 def _of_ensemble(document: Node, path: str) -> Iterator[AskedModel]:
-    from plait.lang.ensemble.compile import read_ensemble
+    from plait.lang.ensemble.compile import read_flow
     from plait.program.tasks.task_graph import model_users
 
-    spec = read_ensemble(document, path).spec
+    spec = read_flow(FlowText("", path, document=document)).spec
     for who, named in model_users(spec):
         provider = spec.provider if named is None else named
         if isinstance(provider, str | None):

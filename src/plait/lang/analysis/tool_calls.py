@@ -13,6 +13,8 @@ from collections.abc import Sequence as Many
 from plait import schema as format
 from plait.core.documents import Mapping as Map
 from plait.core.documents import Node, Scalar, Sequence
+from plait.core.documents.files import read_text
+from plait.core.documents.limits import MAX_TEXT
 from plait.core.errors import Problem
 from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, field
@@ -23,6 +25,7 @@ from plait.lang.analysis.names import detect_profile, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, TemplateFields, find_templates
 from plait.lang.analysis.shell import check_options, shell_pieces
 from plait.lang.findings import Finding
+from plait.lang.flow_text import MARKDOWN
 from plait.lang.workflow.compose import Blocks, ComposedWorkflow, compose
 from plait.program.actions.cli_agent import CLAUDE
 from plait.program.graph.calls import full_tool_id
@@ -66,9 +69,11 @@ def calls_in_file(
 ) -> Iterator[ToolCall]:
     """Every call that a file, those that it is made of and those that it calls write out."""
     if document is None:
-        from plait.lang.directive.read import hooks_in
+        if path.endswith(MARKDOWN):
+            from plait.lang.directive.split import split_directive
 
-        yield from calls_in_hooks(hooks_in(path) if path.endswith((".md", ".markdown")) else None)
+            head = split_directive(read_text(path, MAX_TEXT), path).head
+            yield from calls_in_hooks(head.get("hooks"))
         return
     yield from calls_in_hooks(document)
     for place in ("hooks", "config.hooks"):

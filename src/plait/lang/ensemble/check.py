@@ -19,7 +19,8 @@ from plait.lang.analysis.names import BuiltinName, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, find_templates
 from plait.lang.analysis.templates import check_template
 from plait.lang.ensemble.read import NOTHING, _entries, _parameters, _Reader, _unknown
-from plait.lang.findings import Finding
+from plait.lang.findings import Finding, from_format, sort_findings
+from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
 from plait.program.tasks.model import (
     PLAIN_AGENT,
@@ -428,9 +429,13 @@ def _needs(spec: EnsembleSpec, task: Task, groups: Mapping[int, int]) -> Iterabl
     ]
 
 
+def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> list[Finding]:  # noqa: ARG001 - of Language
+    return check_ensemble(source.document, names=names)
+
+
 def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[Finding]:
     """All findings of a document, sorted by place; `names` are inputs that will be given, too."""
-    found = [_of_format(one) for one in format.validate(document, format.ENSEMBLE)]
+    found = [from_format(one) for one in format.validate(document, format.ENSEMBLE)]
     items = dict(_item_names(document))
     for one in find_templates(document, "prompt", names=names).fields:
         if not one.when:
@@ -440,7 +445,7 @@ def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[F
     ):
         assert isinstance(document, nodes.Mapping)
         found += _of_parts(Fields("ensemble", document, NOTHING))
-    return sorted(dict.fromkeys(found), key=lambda finding: finding.problem.place)
+    return sort_findings(found)
 
 
 def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
@@ -479,10 +484,6 @@ def _word(node: nodes.Node | None, key: str) -> str | None:
 
 
 ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-placeholder"})
-
-
-def _of_format(problem: Problem) -> Finding:
-    return Finding(problem, "warning" if problem.code in format.WARNED else "error")
 
 
 def _of_parts(fields: Fields) -> Iterator[Finding]:

@@ -1,23 +1,14 @@
-"""An ensemble in a file: the same parts as in Python, with places for what is wrong with them.
+"""Read an ensemble file, and compile it with its inputs.
 
-    check_ensemble   everything that is wrong with a document
-    load_ensemble    with its inputs: a program that can run
-    ensemble_tool    the same for a tool, of the bytes that were judged
-
-Tasks name each other and their agents by id.  What is missing in any text is told at once, before
-there is a run.
+The parts are the same as in Python.  Tasks name each other and their agents by id.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from functools import lru_cache
 
-from plait.core import documents
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem
-from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json, Secret
@@ -27,10 +18,10 @@ from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import read_limits
 from plait.lang.ensemble.check import check_ensemble
 from plait.lang.ensemble.read import NOTHING, _parameters, _Reader
-from plait.lang.environment import FlowEnvironment
-from plait.lang.findings import Finding
+from plait.lang.findings import Finding, require_no_errors, warnings_in
+from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_tools, read_hooks
-from plait.lang.loaded import LoadedFlow
+from plait.lang.loaded import LoadedFlow, LoadOptions
 from plait.lang.parameters import Parameter, resolve_parameters
 from plait.program.tasks.model import EnsembleSpec
 from plait.program.tasks.task_graph import compile_ensemble
@@ -38,51 +29,6 @@ from plait.program.tasks.text import (
     TaskTemplates,
 )
 from plait.schema import Fields
-
-MOST_ENSEMBLES: Final = 64
-"""So many that are called as tools are kept as they were read."""
-
-
-def load_ensemble(
-    path: str,
-    *,
-    given: Mapping[str, Json] | None = None,
-    project: str | None = None,
-    profile: str | None = None,  # noqa: ARG001 - the signature of load_flow; an ensemble has no profiles
-    strict: bool | None = None,
-    max_parallel: int | None = None,
-    environ: Mapping[str, str] | None = None,
-    document: nodes.Node | None = None,
-) -> LoadedFlow:
-    """The ensemble in a file; InputError with everything that is wrong with it or with what it is
-    given.
-
-    `document`: what is in the file, if it was read already.
-    """
-    plan = read_ensemble(document or documents.load(path), path)
-    return _build_flow(plan, path, given or {}, project, strict, max_parallel, environ or {})
-
-
-def ensemble_tool(
-    data: bytes,
-    path: str,
-    given: Mapping[str, Json],
-    *,
-    project: str,
-    environ: Mapping[str, str],
-    max_parallel: int | None = None,
-    strict: bool | None = None,
-) -> LoadedFlow:
-    """The ensemble in a file of which these bytes were judged."""
-    return _build_flow(_read_bytes(data, path), path, given, project, strict, max_parallel, environ)
-
-
-@lru_cache(maxsize=MOST_ENSEMBLES)
-def _read_bytes(data: bytes, path: str) -> EnsembleFile:
-    return read_ensemble(documents.parse(documents.decode_text(data, path), path), path)
-
-
-# ── what a file says, whoever runs it ────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +45,37 @@ class EnsembleFile:
     limits: Limits
     hooks: tuple[Hook, ...]
     timeout: float | None
+    source: FlowText
+
+    def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
+        values = _inputs(self, inputs)
+        most = options.max_parallel
+        spec = self.spec if most is None else replace(self.spec, max_parallel=most)
+        program = compile_ensemble(spec, self.texts, values, limits=self.limits, hooks=self.hooks)
+        return LoadedFlow(
+            program,
+            self.source.path,
+            options.project_of(self.source),
+            values,
+            self.parameters,
+            tool_uses=self.uses,
+            calls=self.calls,
+            warnings=self.warnings,
+            strict=options.is_strict,
+            timeout=self.timeout,
+            kind="ensemble",
+            limits=self.limits,
+            hooks=self.hooks,
+            environ=options.environ,
+        )
 
 
-def read_ensemble(document: nodes.Node, path: str) -> EnsembleFile:
-    """InputError with every problem of the file."""
-    findings = check_ensemble(document)
-    problems = [finding.problem for finding in findings if finding.severity == "error"]
-    if problems:
-        raise InputError.together(problems)
+def read_flow(source: FlowText, project: str | None = None) -> EnsembleFile:  # noqa: ARG001 - of Language
+    document = source.document
+    findings = require_no_errors(check_ensemble(document))
     assert isinstance(document, nodes.Mapping)
     said = Fields("ensemble", document, NOTHING)
-    read = _Reader(said, path).read()
+    read = _Reader(said, source.path).read()
     hooks = read_hooks(said.get("hooks"))
     return EnsembleFile(
         read.spec,
@@ -117,42 +83,12 @@ def read_ensemble(document: nodes.Node, path: str) -> EnsembleFile:
         _parameters(document),
         {**hook_tools(hooks), **read.uses},
         tool_calls(document, "prompt") if read.uses else (),
-        tuple(finding for finding in findings if finding.severity == "warning"),
+        warnings_in(findings),
         frozenset(said.strings("secrets")),
         read_limits(said.child("limits")),
         hooks,
         said.seconds("timeout"),
-    )
-
-
-def _build_flow(
-    plan: EnsembleFile,
-    path: str,
-    given: Mapping[str, Json],
-    project: str | None,
-    strict: bool | None,
-    max_parallel: int | None,
-    environ: Mapping[str, str],
-) -> LoadedFlow:
-    inputs = _inputs(plan, given)
-    spec = plan.spec if max_parallel is None else replace(plan.spec, max_parallel=max_parallel)
-    program = compile_ensemble(spec, plan.texts, inputs, limits=plan.limits, hooks=plan.hooks)
-    return LoadedFlow(
-        program,
-        path,
-        os.path.dirname(os.path.realpath(path)) if project is None else project,
-        inputs,
-        FlowEnvironment({}, {}, {}),
-        plan.parameters,
-        tool_uses=plan.uses,
-        calls=plan.calls,
-        warnings=plan.warnings,
-        strict=bool(strict),
-        timeout=plan.timeout,
-        kind="ensemble",
-        limits=plan.limits,
-        hooks=plan.hooks,
-        environ=environ,
+        source,
     )
 
 
@@ -199,9 +135,3 @@ def _resolve_inputs(
             problems += [(name, problem) for problem in error.problems]
             values |= offered
     return values, problems
-
-
-# ── what a file says ─────────────────────────────────────────────────────
-
-
-# ── what is wrong with it ────────────────────────────────────────────────

@@ -8,7 +8,7 @@ could give are errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -21,7 +21,8 @@ from plait.core.source import Span
 from plait.lang.analysis.names import names_in
 from plait.lang.analysis.scopes import TemplateField, find_templates
 from plait.lang.analysis.templates import check_template
-from plait.lang.findings import Finding
+from plait.lang.findings import Finding, from_format, sort_findings
+from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
 from plait.lang.workflow.shared_checkout import shared_by_items
 from plait.program.graph.calls import full_tool_id
@@ -130,19 +131,19 @@ def mentions_clock(node: nodes.Node) -> bool:
 # ── checking ─────────────────────────────────────────────────────────────
 
 
+def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> list[Finding]:  # noqa: ARG001 - of Language
+    return check_graph(source.document)
+
+
 def check_graph(document: nodes.Node) -> list[Finding]:
     """All findings of a graph, sorted by place."""
-    found = [_of_format(problem) for problem in format.validate(document, format.GRAPH)]
+    found = [from_format(problem) for problem in format.validate(document, format.GRAPH)]
     if isinstance(document, nodes.Mapping):
         try:
             found += _Graph(document).findings()
         except InputError as error:
             found += map(Finding, error.problems)
-    return sorted(dict.fromkeys(found), key=lambda finding: finding.problem.place)
-
-
-def _of_format(problem: Problem) -> Finding:
-    return Finding(problem, "warning" if problem.code in format.WARNED else "error")
+    return sort_findings(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,12 @@
-"""A graph file becomes a graph that can run, or one error with everything that is wrong.
-
-    load_graph    file → document → checked → inputs → nodes
-    graph_tool    the same for a tool, of the bytes that were judged
-
-Whatever `plait check` calls an error is an error here, before anything runs.
-"""
+"""Read a graph file, and compile it with its inputs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import lru_cache, partial
+from functools import partial
 
 from plait import schema as format
-from plait.core import documents
 from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem, format_names
@@ -24,8 +17,8 @@ from plait.core.values import Json, Secret
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import parse_interpreter, parse_on_empty, parse_retry, read_limits
-from plait.lang.environment import FlowEnvironment
-from plait.lang.findings import Finding
+from plait.lang.findings import Finding, require_no_errors, warnings_in
+from plait.lang.flow_text import FlowText
 from plait.lang.graph.check import (
     NOTHING,
     check_graph,
@@ -36,7 +29,7 @@ from plait.lang.graph.check import (
     span_at,
 )
 from plait.lang.hooks import hook_tools, read_hooks
-from plait.lang.loaded import LoadedFlow
+from plait.lang.loaded import LoadedFlow, LoadOptions
 from plait.lang.parameters import Parameter, parse_parameters, resolve_parameters
 from plait.program.actions.shell import ShellAction
 from plait.program.graph.calls import Action, NodeCall, ShellCall
@@ -48,51 +41,6 @@ from plait.template.template import Template
 from plait.tools.config import validate_params
 from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
-
-MOST_GRAPHS: Final = 64
-"""So many that are called as tools are kept as they were read."""
-
-
-def load_graph(
-    path: str,
-    *,
-    given: Mapping[str, Json] | None = None,
-    project: str | None = None,
-    profile: str | None = None,  # noqa: ARG001 - the signature of load_flow; a graph has no profiles
-    strict: bool | None = None,
-    max_parallel: int | None = None,
-    environ: Mapping[str, str] | None = None,
-    document: nodes.Node | None = None,
-) -> LoadedFlow:
-    """The graph in a file; InputError with everything that is wrong with it or with what it is
-    given.
-
-    `document`: what is in the file, if it was read already.
-    """
-    plan = read_graph(document or documents.load(path), path)
-    return _build_flow(plan, path, given or {}, project, strict, max_parallel, environ or {})
-
-
-def graph_tool(
-    data: bytes,
-    path: str,
-    given: Mapping[str, Json],
-    *,
-    project: str,
-    environ: Mapping[str, str],
-    max_parallel: int | None = None,
-    strict: bool | None = None,
-) -> LoadedFlow:
-    """The graph in a file of which these bytes were judged."""
-    return _build_flow(_read_bytes(data, path), path, given, project, strict, max_parallel, environ)
-
-
-@lru_cache(maxsize=MOST_GRAPHS)
-def _read_bytes(data: bytes, path: str) -> GraphFile:
-    return read_graph(documents.parse(documents.decode_text(data, path), path), path)
-
-
-# ── what a file says, whoever calls it ───────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +57,48 @@ class GraphFile:
     needs: Mapping[str, Span]
     """Variables of the environment."""
     timeout: float | None
+    source: FlowText
+
+    def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
+        problems = list(_missing_variables(self, options.environ))
+        values: dict[str, Json] = {}
+        try:
+            values = _inputs(self, inputs)
+        except InputError as error:
+            problems += error.problems
+        if problems:
+            raise InputError.together(problems)
+        graph = replace(
+            self.graph,
+            inputs=values,
+            strict=options.is_strict,
+            has_secrets=any(isinstance(value, Secret) for value in values.values()),
+            nodes=_at_most(self.graph.nodes, options.max_parallel),
+        )
+        return LoadedFlow(
+            graph,
+            self.source.path,
+            options.project_of(self.source),
+            values,
+            self.parameters,
+            tool_uses=self.uses,
+            calls=self.calls,
+            warnings=self.warnings,
+            strict=options.is_strict,
+            timeout=self.timeout,
+            kind="graph",
+            limits=graph.limits,
+            hooks=graph.hooks,
+            environ=options.environ,
+        )
 
 
-def read_graph(document: nodes.Node, path: str) -> GraphFile:
-    """InputError with every problem of the file."""
-    findings = check_graph(document)
-    problems = [finding.problem for finding in findings if finding.severity == "error"]
-    if problems:
-        raise InputError.together(problems)
+def read_flow(source: FlowText, project: str | None = None) -> GraphFile:  # noqa: ARG001 - of Language
+    document = source.document
+    findings = require_no_errors(check_graph(document))
     assert isinstance(document, nodes.Mapping)
     head, body = Fields("graph", document, NOTHING), graph_body(document)
-    graph = _graph(head, body, path)
+    graph = _graph(head, body, source.stem)
     uses = {**hook_tools(graph.hooks), **dict(_uses(body))}
     return GraphFile(
         graph,
@@ -127,15 +106,16 @@ def read_graph(document: nodes.Node, path: str) -> GraphFile:
         schema.data() if isinstance(schema := head.get("config_schema"), nodes.Mapping) else None,
         uses,
         tool_calls(document, "graph") if uses else (),
-        tuple(finding for finding in findings if finding.severity == "warning"),
+        warnings_in(findings),
         frozenset(head.strings("secrets")),
         dict(_needs(head, body)),
         body.seconds("timeout"),
+        source,
     )
 
 
-def _graph(head: Fields, body: Fields, path: str) -> GraphProgram:
-    name = head.text("name") or os.path.splitext(os.path.basename(path))[0]
+def _graph(head: Fields, body: Fields, stem: str) -> GraphProgram:
+    name = head.text("name") or stem
     state = body.get("state")
     goes_on = body.text("on_error") == "continue"
     # What begins elsewhere, or with another state, has done none of what this one does.
@@ -305,49 +285,6 @@ def _of_schema(key: nodes.Scalar, value: nodes.Node, needed: list[Json]) -> Para
     return replace(plain, required=name in needed)
 
 
-def _build_flow(
-    plan: GraphFile,
-    path: str,
-    given: Mapping[str, Json],
-    project: str | None,
-    strict: bool | None,
-    max_parallel: int | None,
-    environ: Mapping[str, str],
-) -> LoadedFlow:
-    problems = list(_missing_variables(plan, environ))
-    inputs: dict[str, Json] = {}
-    try:
-        inputs = _inputs(plan, path, given)
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError.together(problems)
-    graph = replace(
-        plan.graph,
-        inputs=inputs,
-        strict=bool(strict),
-        has_secrets=any(isinstance(value, Secret) for value in inputs.values()),
-        nodes=_at_most(plan.graph.nodes, max_parallel),
-    )
-    return LoadedFlow(
-        graph,
-        path,
-        os.path.dirname(os.path.realpath(path)) if project is None else project,
-        inputs,
-        FlowEnvironment({}, {}, {}),
-        plan.parameters,
-        tool_uses=plan.uses,
-        calls=plan.calls,
-        warnings=plan.warnings,
-        strict=bool(strict),
-        timeout=plan.timeout,
-        kind="graph",
-        limits=graph.limits,
-        hooks=graph.hooks,
-        environ=environ,
-    )
-
-
 def _at_most(made: Mapping[str, NodeSpec], most: int | None) -> Mapping[str, NodeSpec]:
     if most is None:
         return made
@@ -359,7 +296,7 @@ def _at_most(made: Mapping[str, NodeSpec], most: int | None) -> Mapping[str, Nod
     }
 
 
-def _inputs(plan: GraphFile, path: str, given: Mapping[str, Json]) -> dict[str, Json]:
+def _inputs(plan: GraphFile, given: Mapping[str, Json]) -> dict[str, Json]:
     """What is given, of the types that are declared, with the defaults; secrets as such."""
     values = dict(given)
     if plan.parameters:
@@ -376,6 +313,7 @@ def _inputs(plan: GraphFile, path: str, given: Mapping[str, Json]) -> dict[str, 
             ),
         }
     if plan.schema is not None:
+        path = plan.source.path
         folder = Space("project", os.path.dirname(path))
         header = Header(config_schema=plan.schema)
         values = validate_params(

@@ -10,14 +10,16 @@ from plait.core import documents
 from plait.core.documents import nodes
 from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.projects import project_of_file
 from plait.core.records import replace
 from plait.core.source import Span
 from plait.lang.analysis.declarations import names_before_items, names_of_head
 from plait.lang.analysis.names import BEHIND_STEPS, HANDLER_NAMES, NAMES, detect_profile, strings
 from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import _has_fallback, check_template
-from plait.lang.findings import Finding, _of_format, _sort_findings
-from plait.lang.workflow.compose import Blocks, Calls
+from plait.lang.findings import Finding, from_format, sort_findings
+from plait.lang.flow_text import FlowText
+from plait.lang.workflow.compose import Blocks, Calls, compose
 from plait.lang.workflow.setup_captures import _extract
 from plait.schema.fields import valid_fields
 from plait.scope import Scope
@@ -269,6 +271,12 @@ def _bad_pattern(extract: OutputPart, node: nodes.Node) -> Iterator[Problem]:
             yield refused.problem(span, begin=f"the pattern of '{extract.name}' is")
 
 
+def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> list[Finding]:
+    root = project_of_file(source.path) if project is None else project
+    flow = compose(source.document, source.path, project=project)
+    return check_workflow(flow, names=names, project=root)
+
+
 def check_workflow(
     flow: ComposedWorkflow,
     *,
@@ -288,8 +296,8 @@ def check_workflow(
         problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems
     )
     if detect_profile(flow.document) == "workflow":
-        found += [_of_format(problem) for problem in format.validate(flow.document)]
-        found += map(_of_format, _map_problems(flow.document, project))
+        found += [from_format(problem) for problem in format.validate(flow.document)]
+        found += map(from_format, _map_problems(flow.document, project))
         found += map(Finding, _policy_problems(flow.document))
         found += map(Finding, _capture_problems(flow.document))
         found += map(Finding, _parameter_problems(flow.document))
@@ -310,7 +318,7 @@ def check_workflow(
     for steps in reading.lists:
         found += check_step_list(steps)
         found += (finding for step in steps for finding in check_paths(step, project))
-    return _sort_findings(found)
+    return sort_findings(found)
 
 
 def _check_subworkflows(

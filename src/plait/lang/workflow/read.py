@@ -1,28 +1,27 @@
-"""A workflow file becomes a flow that can run, or one error with everything that is wrong.
-
-    load_workflow   file → composed document → checked → parameters, environment, secrets → steps
-
-Whatever `plait check` calls an error is an error here, before anything runs.
-"""
+"""Read a workflow file with those that it extends, and compile it with its inputs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Sequence as Many
 
 from plait import schema as format
-from plait.core import documents
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.records import replace
+from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.lang.analysis.names import detect_profile
 from plait.lang.common import parse_backend, read_limits
-from plait.lang.environment import FlowEnvironment, load_environment, secret_texts
-from plait.lang.findings import Finding
-from plait.lang.loaded import LoadedFlow
+from plait.lang.environment import (
+    NO_ENVIRONMENT,
+    FlowEnvironment,
+    load_environment,
+    secret_texts,
+)
+from plait.lang.findings import Finding, require_no_errors, warnings_in
+from plait.lang.flow_text import FlowText
+from plait.lang.loaded import LoadedFlow, LoadOptions
 from plait.lang.parameters import Parameter, parse_parameters, resolve_parameters
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compile import WorkflowCompiler
@@ -40,81 +39,72 @@ SHORT_SECRET: Final = 6
 """Characters; what is shorter may well occur in data that is not secret."""
 
 
-def load_workflow(
-    path: str,
-    *,
-    given: Mapping[str, Json] | None = None,
-    project: str | None = None,
-    profile: str | None = None,
-    strict: bool | None = None,
-    lenient: bool = False,
-    max_parallel: int | None = None,
-    environ: Mapping[str, str] | None = None,
-    known: tuple[Mapping[str, Json], FlowEnvironment] | None = None,
-    document: nodes.Node | None = None,
-) -> LoadedFlow:
-    """The flow in a file; InputError with everything that is wrong with it or with what it is
-    given.
+@dataclass(frozen=True, slots=True)
+class WorkflowFile:
+    """A workflow without inputs, composed of the files that it extends."""
 
-    `lenient`: it is not strict, and has the fingerprints of one that is;
-    `known`: parameters and surroundings that somebody has found out already, for another process;
-    `document`: what is in the file, if it was read already.
-    """
-    environ = environ or {}
-    flow = compose(document or documents.load(path), path, project=project)
-    findings = _require_workflow(flow, path, project)
-    problems = [finding.problem for finding in findings if finding.severity == "error"]
-    if problems:
-        raise InputError.together(problems)
-    head = Fields("flow", _head(flow.document), Scope())
-    parameters = parse_parameters(flow.document)
-    values, around = known or _resolve_values(head, parameters, given or {}, profile, environ)
-    scope = Scope({**around.names(), **values}, sources=Sources(environ=environ))
-    said = replace(head, scope=scope)
-    strictly = said.flag("strict") if strict is None else strict
-    builder = WorkflowCompiler(
-        flow,
-        said,
-        scope,
-        strict=strictly,
-        lenient=lenient,
-        profile=profile,
-        max_parallel=max_parallel,
-        project=project,
-        environ=environ,
-        calls=Calls((os.path.realpath(path),)),
-    )
-    hooks, called = _hooks(said, scope)
-    name = said.text("name") or os.path.splitext(os.path.basename(path))[0]
-    program = builder.workflow(name)
-    return LoadedFlow(
-        program,
-        path,
-        os.path.dirname(os.path.realpath(path)) if project is None else project,
-        values,
-        around,
-        parameters,
-        tool_uses=builder.tools | called,
-        calls=_calls((flow, *builder.called)) if builder.tools else (),
-        warnings=(
-            *_warnings(findings),
-            *_env_file_warnings(around, said),
-            *_short_secrets(around, said),
-        ),
-        strict=strictly and not lenient,
-        timeout=said.seconds("timeout"),
-        limits=read_limits(said.child("limits")),
-        hooks=hooks,
-        durability=said.text("durability") or "normal",
-        backend=parse_backend(said),
-        shared=_of_map(said, "shared"),
-        shipped_files=_ships(said),
-        stall_timeout=_seconds_of_map(said, "stall_timeout"),
-        wait_for_workers=_seconds_of_map(said, "wait_for_workers"),
-        allow_outside="outside_files" in said.strings("allow"),
-        environ=environ,
-        derived_secrets=_find_derived_secrets(flow, around, values, environ) | builder.made,
-    )
+    source: FlowText
+    flow: ComposedWorkflow
+    parameters: Mapping[str, Parameter]
+    warnings: tuple[Finding, ...]
+
+    def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
+        flow, environ, lenient = self.flow, options.environ, options.lenient
+        head = Fields("flow", _head(flow.document), Scope())
+        values, around = options.known or _resolve_values(
+            head, self.parameters, inputs, options.profile, environ
+        )
+        scope = Scope({**around.names(), **values}, sources=Sources(environ=environ))
+        said = replace(head, scope=scope)
+        strictly = said.flag("strict") if options.strict is None else options.strict
+        builder = WorkflowCompiler(
+            flow,
+            said,
+            scope,
+            strict=strictly,
+            lenient=lenient,
+            profile=options.profile,
+            max_parallel=options.max_parallel,
+            project=options.project,
+            environ=environ,
+            calls=Calls((os.path.realpath(self.source.path),)),
+        )
+        hooks, called = _hooks(said, scope)
+        program = builder.workflow(said.text("name") or self.source.stem)
+        return LoadedFlow(
+            program,
+            self.source.path,
+            options.project_of(self.source),
+            values,
+            self.parameters,
+            around,
+            tool_uses=builder.tools | called,
+            calls=_calls((flow, *builder.called)) if builder.tools else (),
+            warnings=(
+                *self.warnings,
+                *_env_file_warnings(around, said),
+                *_short_secrets(around, said),
+            ),
+            strict=strictly and not lenient,
+            timeout=said.seconds("timeout"),
+            limits=read_limits(said.child("limits")),
+            hooks=hooks,
+            durability=said.text("durability") or "normal",
+            backend=parse_backend(said),
+            shared=_of_map(said, "shared"),
+            shipped_files=_ships(said),
+            stall_timeout=_seconds_of_map(said, "stall_timeout"),
+            wait_for_workers=_seconds_of_map(said, "wait_for_workers"),
+            allow_outside="outside_files" in said.strings("allow"),
+            environ=environ,
+            derived_secrets=_find_derived_secrets(flow, around, values, environ) | builder.made,
+        )
+
+
+def read_flow(source: FlowText, project: str | None = None) -> WorkflowFile:
+    flow = compose(source.document, source.path, project=project)
+    findings = require_no_errors(_require_workflow(flow, source.path, project))
+    return WorkflowFile(source, flow, parse_parameters(flow.document), warnings_in(findings))
 
 
 def _calls(flows: Iterable[ComposedWorkflow]) -> tuple[ToolCall, ...]:
@@ -196,7 +186,7 @@ def _resolve_values(
     problems: list[Problem] = []
     # What stands in for a value that is missing lets everything else be looked at as well.
     values: dict[str, Json] = dict.fromkeys(parameters)
-    around = FlowEnvironment({}, {}, {})
+    around = NO_ENVIRONMENT
     try:
         values = resolve_parameters(parameters, given)
     except InputError as error:
@@ -208,10 +198,6 @@ def _resolve_values(
     if problems:
         raise InputError.together(problems)
     return values, around
-
-
-def _warnings(findings: Many[Finding]) -> tuple[Finding, ...]:
-    return tuple(finding for finding in findings if finding.severity == "warning")
 
 
 def _short_secrets(around: FlowEnvironment, fields: Fields) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import json_text
 from plait.engine.events import StepFinished
 from plait.engine.outcome import Failed, Outcome, Succeeded
-from plait.lang.analysis.names import detect_profile
+from plait.lang.kinds import language_by_shape
 from plait.program.graph.walk import node_name
 from plait.schema import COMMANDS
 
@@ -74,10 +74,11 @@ def make_diagram(document: nodes.Node, title: str) -> Diagram:
     `title` is for a flow without a name.
     """
     title = _word(document, "name") or title
-    match detect_profile(document):
+    language = language_by_shape(document)
+    match language and language.kind:
         case "graph":
             return _graph(document, title)
-        case "prompt":
+        case "ensemble":
             return _ensemble(document, title)
     return _workflow(document, title)
 
