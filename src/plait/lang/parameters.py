@@ -78,9 +78,15 @@ WORDS: Final = {
 # ── what a file declares ─────────────────────────────────────────────────
 
 
-def parse_parameters(document: nodes.Node) -> dict[str, Parameter]:
-    """The parameters of a flow whose form has no problems; InputError with what they contradict."""
-    node = document.get("parameters") if isinstance(document, nodes.Mapping) else None
+def flow_parameters(document: nodes.Node) -> dict[str, Parameter]:
+    """The parameters of a workflow."""
+    return parse_parameters(
+        document.get("parameters") if isinstance(document, nodes.Mapping) else None
+    )
+
+
+def parse_parameters(node: nodes.Node | None) -> dict[str, Parameter]:
+    """Parameters whose form has no problems; InputError with all contradictions in them."""
     found: dict[str, Parameter] = {}
     problems: list[Problem] = []
     for parameter in _read(node):
@@ -195,17 +201,36 @@ def _property(parameter: Parameter) -> dict[str, Json]:
 # ── what is given ────────────────────────────────────────────────────────
 
 
-def resolve_parameters(
-    parameters: Mapping[str, Parameter], given: Mapping[str, Json]
-) -> dict[str, Json]:
-    """The value of each parameter that has one; InputError with everything that does not fit."""
-    values: dict[str, Json] = {}
-    problems = [_unknown(name, parameters) for name in given if name not in parameters]
+@dataclass(frozen=True, slots=True)
+class ResolvedInputs:
+    """The values of inputs, and everything that is wrong with them."""
+
+    values: dict[str, Json]
+    """A value that does not fit its parameter stays as it was given."""
+    problems: Mapping[str, Problem]
+    """By the name of the input."""
+
+    def require(self) -> dict[str, Json]:
+        if self.problems:
+            raise InputError.together(self.problems.values())
+        return self.values
+
+
+def resolve_inputs(
+    parameters: Mapping[str, Parameter], given: Mapping[str, Json], *, takes_more: bool = False
+) -> ResolvedInputs:
+    """The value of each parameter that has one, converted to its type, with the defaults.
+
+    `takes_more`: an input that is not declared is kept as it is.
+    """
+    others = {name: value for name, value in given.items() if name not in parameters}
+    values = others if takes_more else {}
+    problems: dict[str, Problem] = {}
     for name, parameter in parameters.items():
         offered = given.get(name, parameter.default)
         if isinstance(offered, Undefined):
             if parameter.required:
-                problems.append(_missing(parameter))
+                problems[name] = _missing(parameter)
             continue
         value = convert_value(parameter, offered)
         unmet = (
@@ -215,13 +240,20 @@ def resolve_parameters(
         )
         if unmet is not None:
             what = f"parameter '{name}' {unmet}, and what is given is not"
-            problems.append(
-                Problem(what, parameter.span, f"give it with -i {name}=…", code="parameter")
-            )
-        values[name] = value
-    if problems:
-        raise InputError.together(problems)
-    return values
+            fix = f"give it with -i {name}=…"
+            problems[name] = Problem(what, parameter.span, fix, code="parameter")
+        values[name] = offered if isinstance(value, Undefined) else value
+    if not takes_more:
+        problems |= {name: _unknown(name, parameters) for name in others}
+    return ResolvedInputs(values, problems)
+
+
+def seal_inputs(values: Mapping[str, Json], secrets: Set[str]) -> dict[str, Json]:
+    """The values, with those of declared secrets as `Secret`."""
+    return {
+        name: Secret(value) if name in secrets and isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 def convert_value(parameter: Parameter, value: Json) -> Json | Undefined:

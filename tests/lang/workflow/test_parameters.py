@@ -13,13 +13,13 @@ from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.core.values import Secret
 from plait.lang.environment import FlowEnvironment, load_environment
-from plait.lang.parameters import parse_parameters, resolve_parameters
+from plait.lang.parameters import flow_parameters, resolve_inputs
 from plait.schema import Fields
 from plait.scope import Scope
 
 
 def resolved(text: str, **given_values: Any) -> dict[str, Any]:
-    return resolve_parameters(parse_parameters(parse(text, "flow.yaml")), given_values)
+    return resolve_inputs(flow_parameters(parse(text, "flow.yaml")), given_values).require()
 
 
 def refusal(text: str, **given_values: Any) -> str:
@@ -131,7 +131,7 @@ DECLARED = [
 @pytest.mark.parametrize(("said", "message"), DECLARED)
 def test_a_declaration_that_contradicts_itself_is_refused(said: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_parameters(parse(f"parameters: {said}", "flow.yaml"))
+        flow_parameters(parse(f"parameters: {said}", "flow.yaml"))
     assert caught.value.what.startswith(message)
 
 

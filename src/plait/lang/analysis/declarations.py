@@ -203,13 +203,13 @@ def given_at_start(document: Mapping) -> set[str]:
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
     """By parameter: its default and its choices, if they begin like an option."""
     from plait import schema as format
-    from plait.lang.parameters import parse_parameters as declared_parameters
+    from plait.lang.parameters import flow_parameters
 
     node = document.get("parameters")
     if node is None or format.validate(node, format.PARAMETERS):
         return {}  # what is wrong with them is said elsewhere
     try:
-        parameters = declared_parameters(document)
+        parameters = flow_parameters(document)
     except PlaitError:
         return {}
     return {

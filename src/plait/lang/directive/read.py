@@ -43,7 +43,7 @@ from plait.lang.parameters import (
     Parameter,
     parameters_schema,
     parse_parameters,
-    resolve_parameters,
+    resolve_inputs,
 )
 from plait.program.program import STEP, DirectiveProgram, FilledDirective
 from plait.schema import Fields, to_template
@@ -98,7 +98,7 @@ class Directive:
 
     def fill(self, given: Mapping[str, Json], *, strict: bool = False) -> FilledDirective:
         """With its inputs; InputError with everything that does not fit, or is missing."""
-        values = resolve_parameters(self.parameters, given)
+        values = resolve_inputs(self.parameters, given).require()
         scope: dict[str, Json] = {"inputs": values}
         actions = render_json_value(self.actions, scope, strict=strict)
         return FilledDirective(
@@ -148,8 +148,8 @@ def read_flow(source: FlowText, project: str | None = None) -> Directive:  # noq
         name=said.text("name") or source.stem,
         source=source,
         description=said.text("description") or "",
-        parameters=_field_parameters(said, "inputs"),
-        outputs=_field_parameters(said, "outputs"),
+        parameters=parse_parameters(said.get("inputs")),
+        outputs=parse_parameters(said.get("outputs")),
         body=_template(parts.body),
         content=_template(parts.content),
         raw=_template(parts.raw),
@@ -184,15 +184,6 @@ def _uses(tools: Sequence[str], fields: Fields) -> Iterator[tuple[str, Span]]:
             yield tool.removeprefix("tool:"), fields.span("permissions")
 
 
-def _field_parameters(fields: Fields, name: str) -> dict[str, Parameter]:
-    node = fields.get(name)
-    if node is None:
-        return {}
-    return parse_parameters(
-        nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span)
-    )
-
-
 # ── what is wrong with it ────────────────────────────────────────────────
 
 
@@ -204,12 +195,13 @@ def _findings(parts: DirectiveParts) -> list[Finding]:
         return sort_findings(found)
     said = Fields("directive", parts.head, Scope())
     found += hook_findings(said.get("hooks"))
+    declared: dict[str, frozenset[str]] = {}
     for name in ("inputs", "outputs"):
         try:
-            _field_parameters(said, name)
+            declared[name] = frozenset(parse_parameters(said.get(name)))
         except InputError as error:
             found += map(Finding, error.problems)
-    known = frozenset(_names(said.get("inputs")))
+    known = declared.get("inputs", frozenset())
     for field in find_templates(parts.as_document(), "directive").fields:
         found += map(_of_template, check_template(replace(field, declared=known), "directive"))
     if not str(parts.body.value).strip():
@@ -223,14 +215,3 @@ def _findings(parts: DirectiveParts) -> list[Finding]:
 def _of_template(finding: Finding) -> Finding:
     """A reference to something that is not declared stays as it is written, so it may be meant."""
     return replace(finding, severity="warning") if finding.code == "unknown-input" else finding
-
-
-def _names(node: nodes.Node | None) -> Iterator[str]:
-    if node is None:
-        return
-    try:
-        yield from parse_parameters(
-            nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), node.span)
-        )
-    except InputError:
-        return  # which is told elsewhere

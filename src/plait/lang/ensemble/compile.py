@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plait.core.documents import nodes
-from plait.core.errors import InputError, Problem
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
-from plait.core.values import Json, Secret
+from plait.core.values import Json
 from plait.engine.hooks import Hook
 from plait.engine.limits import Limits
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
@@ -22,7 +21,7 @@ from plait.lang.findings import Finding, require_no_errors, warnings_in
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_tools, read_hooks
 from plait.lang.loaded import LoadedFlow, LoadOptions
-from plait.lang.parameters import Parameter, resolve_parameters
+from plait.lang.parameters import Parameter, resolve_inputs, seal_inputs
 from plait.program.tasks.model import EnsembleSpec
 from plait.program.tasks.task_graph import compile_ensemble
 from plait.program.tasks.text import (
@@ -96,42 +95,18 @@ def read_flow(source: FlowText, project: str | None = None) -> EnsembleFile:  # 
 
 
 def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
-    """What is given, of the types that are declared, with the defaults; secrets as such.
-
-    An error has all of it: what is not given and which texts ask for that, and what does not fit.
-    """
-    values, problems = _resolve_inputs(plan.parameters, given)
-    values = {
-        name: Secret(value) if name in plan.secrets and isinstance(value, str) else value
-        for name, value in values.items()
-    }
+    """The inputs; an error has all inputs that are missing or wrong, and the texts that use them."""
+    resolved = resolve_inputs(plan.parameters, given, takes_more=not plan.parameters)
+    values = seal_inputs(resolved.values, plan.secrets)
     missing = plan.texts.missing(values)
-    told = {} if missing is None else dict.fromkeys(missing.missing_variables)
-    # One that a text asks for is told there, where it stands.
-    others = [problem for name, problem in problems if name not in told]
-    if missing is not None:
-        missing.problems = (*missing.problems, *others)
-        raise missing
-    if others:
-        raise InputError.together(others)
-    return values
-
-
-def _resolve_inputs(
-    parameters: Mapping[str, Parameter], given: Mapping[str, Json]
-) -> tuple[dict[str, Json], list[tuple[str, Problem]]]:
-    """The value of each input, and by name what is wrong with it."""
-    if not parameters:
-        return dict(given), []
-    values: dict[str, Json] = {}
-    problems: list[tuple[str, Problem]] = []
-    optional = {name: replace(one, required=False) for name, one in parameters.items()}
-    for name in dict.fromkeys((*parameters, *given)):
-        declared_so = {name: parameters[name]} if name in parameters else optional
-        offered = {name: given[name]} if name in given else {}
-        try:
-            values |= resolve_parameters(declared_so, offered)
-        except InputError as error:
-            problems += [(name, problem) for problem in error.problems]
-            values |= offered
-    return values, problems
+    if missing is None:
+        resolved.require()
+        return values
+    # An input that a text uses is reported where the text stands.
+    others = (
+        problem
+        for name, problem in resolved.problems.items()
+        if name not in missing.missing_variables
+    )
+    missing.problems = (*missing.problems, *others)
+    raise missing

@@ -31,12 +31,7 @@ NOTHING: Final = Scope()
 
 
 def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
-    node = document.get("inputs") or document.get("parameters")
-    if node is None:
-        return {}
-    return parse_parameters(
-        nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span)
-    )
+    return parse_parameters(document.get("inputs") or document.get("parameters"))
 
 
 @dataclass(frozen=True, slots=True)

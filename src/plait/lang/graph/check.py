@@ -254,9 +254,7 @@ class _Graph:
         if inputs is not None and not format.validate(inputs, format.PARAMETERS):
             from plait.lang.parameters import parse_parameters
 
-            parse_parameters(
-                nodes.Mapping(((nodes.Scalar("parameters", inputs.span), inputs),), inputs.span)
-            )
+            parse_parameters(inputs)
 
 
 def _targets(fields: Fields) -> Iterator[_Target]:

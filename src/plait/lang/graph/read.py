@@ -30,7 +30,7 @@ from plait.lang.graph.check import (
 )
 from plait.lang.hooks import hook_tools, read_hooks
 from plait.lang.loaded import LoadedFlow, LoadOptions
-from plait.lang.parameters import Parameter, parse_parameters, resolve_parameters
+from plait.lang.parameters import Parameter, parse_parameters, resolve_inputs, seal_inputs
 from plait.program.actions.shell import ShellAction
 from plait.program.graph.calls import Action, NodeCall, ShellCall
 from plait.program.graph.walk import Edge, GraphProgram, NodeForeach, NodeSpec
@@ -263,9 +263,7 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     """The inputs that a graph declares, in either way."""
     node = document.get("inputs")
     if node is not None:
-        return parse_parameters(
-            nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span)
-        )
+        return parse_parameters(node)
     schema = document.get("config_schema")
     if not isinstance(schema, nodes.Mapping):
         return {}
@@ -297,21 +295,9 @@ def _at_most(made: Mapping[str, NodeSpec], most: int | None) -> Mapping[str, Nod
 
 
 def _inputs(plan: GraphFile, given: Mapping[str, Json]) -> dict[str, Json]:
-    """What is given, of the types that are declared, with the defaults; secrets as such."""
-    values = dict(given)
-    if plan.parameters:
-        # A schema may let in more than it describes.
-        more = (
-            {}
-            if plan.schema is None
-            else {k: v for k, v in given.items() if k not in plan.parameters}
-        )
-        values = {
-            **more,
-            **resolve_parameters(
-                plan.parameters, {k: v for k, v in given.items() if k not in more}
-            ),
-        }
+    # A schema may let in more than it describes.
+    takes_more = plan.schema is not None or not plan.parameters
+    values = resolve_inputs(plan.parameters, given, takes_more=takes_more).require()
     if plan.schema is not None:
         path = plan.source.path
         folder = Space("project", os.path.dirname(path))
@@ -319,10 +305,7 @@ def _inputs(plan: GraphFile, given: Mapping[str, Json]) -> dict[str, Json]:
         values = validate_params(
             values, ToolFile("tool", plan.graph.name, folder, path, b"", "", header)
         )
-    return {
-        name: Secret(value) if name in plan.secrets and isinstance(value, str) else value
-        for name, value in values.items()
-    }
+    return seal_inputs(values, plan.secrets)
 
 
 def _missing_variables(plan: GraphFile, environ: Mapping[str, str]) -> Iterator[Problem]:

@@ -554,8 +554,8 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
             yield Problem(what, Span(leaf.source, hole.start, hole.end), fix, code="unknown-name")
 
 
-def _readable(node: documents.Node) -> documents.Mapping:
-    """A flow that has only those parameters of which the format has nothing to say."""
+def _readable(node: documents.Node) -> documents.Node | None:
+    """Only those parameters of which the format has nothing to say."""
     match node:
         case documents.Sequence(items):
             kept: documents.Node = documents.Sequence(
@@ -569,14 +569,7 @@ def _readable(node: documents.Node) -> documents.Mapping:
             kept = documents.Mapping(sound, node.span)
         case _:
             kept = node
-    entries = (
-        () if format.validate(kept, format.PARAMETERS) else ((_key("parameters", node), kept),)
-    )
-    return documents.Mapping(entries, node.span)
-
-
-def _key(name: str, node: documents.Node) -> documents.Scalar:
-    return documents.Scalar(name, node.span)
+    return None if format.validate(kept, format.PARAMETERS) else kept
 
 
 SELECTION: Final = ("input", "json_path", "filter", "sort_by", "distinct")

@@ -30,7 +30,7 @@ from plait.lang.common import (
     step_names,
     step_title,
 )
-from plait.lang.parameters import convert_value, parse_parameters
+from plait.lang.parameters import convert_value, flow_parameters
 from plait.lang.workflow.actions import build_action, with_change_checks
 from plait.lang.workflow.compose import Blocks, Calls, ComposedWorkflow
 from plait.program.action_step import Action, ActionStep, FailureHandler
@@ -406,7 +406,7 @@ class _Head:
         self._vars = dict(fields.entries("vars"))
         self._defaults = {
             name: parameter.default
-            for name, parameter in parse_parameters(document).items()
+            for name, parameter in flow_parameters(document).items()
             if not isinstance(parameter.default, Undefined)
             and convert_value(parameter, parameter.default) == scope.lookup(name)
         }

@@ -22,7 +22,7 @@ from plait.lang.environment import (
 from plait.lang.findings import Finding, require_no_errors, warnings_in
 from plait.lang.flow_text import FlowText
 from plait.lang.loaded import LoadedFlow, LoadOptions
-from plait.lang.parameters import Parameter, parse_parameters, resolve_parameters
+from plait.lang.parameters import Parameter, flow_parameters, resolve_inputs
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compile import WorkflowCompiler
 from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
@@ -104,7 +104,7 @@ class WorkflowFile:
 def read_flow(source: FlowText, project: str | None = None) -> WorkflowFile:
     flow = compose(source.document, source.path, project=project)
     findings = require_no_errors(_require_workflow(flow, source.path, project))
-    return WorkflowFile(source, flow, parse_parameters(flow.document), warnings_in(findings))
+    return WorkflowFile(source, flow, flow_parameters(flow.document), warnings_in(findings))
 
 
 def _calls(flows: Iterable[ComposedWorkflow]) -> tuple[ToolCall, ...]:
@@ -183,14 +183,11 @@ def _resolve_values(
     profile: str | None,
     environ: Mapping[str, str],
 ) -> tuple[dict[str, Json], FlowEnvironment]:
-    problems: list[Problem] = []
-    # What stands in for a value that is missing lets everything else be looked at as well.
-    values: dict[str, Json] = dict.fromkeys(parameters)
+    resolved = resolve_inputs(parameters, given)
+    problems = list(resolved.problems.values())
+    # A parameter without a value counts as null, so that all problems of the head are found, too.
+    values = resolved.values if not problems else {**dict.fromkeys(parameters), **resolved.values}
     around = NO_ENVIRONMENT
-    try:
-        values = resolve_parameters(parameters, given)
-    except InputError as error:
-        problems += error.problems
     try:
         around = load_environment(head, values, profile=profile, environ=environ)
     except InputError as error:

@@ -20,8 +20,8 @@ from plait.lang.parameters import (
     Caller,
     Parameter,
     find_secret_texts,
-    parse_parameters,
-    resolve_parameters,
+    flow_parameters,
+    resolve_inputs,
 )
 from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
 from plait.program.subworkflow import NO_MAP, Entered, Subworkflow
@@ -130,7 +130,7 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
             code="misplaced-field",
         )
     try:
-        parameters = parse_parameters(document)
+        parameters = flow_parameters(document)
     except PlaitError:
         return
     params = step.get("params")
@@ -150,17 +150,10 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
             )
     for name, value in _literal_params(params).items():
         if name in parameters:
-            try:
-                resolve_parameters({name: parameters[name]}, {name: value})
-            except InputError as error:
-                yield from (
-                    replace(
-                        one,
-                        where=given[name].span,
-                        fix=f"declared is {parameters[name].type_description}",
-                    )
-                    for one in error.problems
-                )
+            found = resolve_inputs({name: parameters[name]}, {name: value})
+            fix = f"declared is {parameters[name].type_description}"
+            for problem in found.problems.values():
+                yield replace(problem, where=given[name].span, fix=fix)
     for name, parameter in parameters.items():
         if parameter.required and name not in given:
             what = f"that workflow needs the parameter '{name}'"
@@ -180,7 +173,7 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
     called = open_called(node, builder.project, builder.calls)
     flow = called.flow
     head = Fields("flow", _head(flow.document), Scope())
-    parameters = parse_parameters(flow.document)
+    parameters = flow_parameters(flow.document)
     values = {**_defaults(parameters), **_literal_params(fields.get("params"))}
     around = _around(head, values, builder)
     scope = Scope({**builder.scope.names, **values}, sources=builder.scope.sources)
@@ -272,15 +265,15 @@ def _find_secrets(
 def _resolve_params(
     parameters: Mapping[str, Parameter], params: Mapping[str, Json], fields: Fields
 ) -> dict[str, Json]:
-    try:
-        return resolve_parameters(parameters, dict(params))
-    except InputError as error:
+    found = resolve_inputs(parameters, params)
+    if found.problems:
         node = fields.get("params") or fields.get("workflow")
         where = None if node is None else node.span
         fix = "correct it under params of this step"
         raise InputError.together(
-            [replace(one, where=where, fix=fix) for one in error.problems]
-        ) from None
+            replace(one, where=where, fix=fix) for one in found.problems.values()
+        )
+    return found.values
 
 
 def _each(params: nodes.Node | None) -> dict[str, Template]:
