@@ -1,4 +1,11 @@
-"""The head of a flow: its variables, environment files and secrets."""
+"""The head of a flow: its variables, environment files and secrets.
+
+The environment is made of layers, later ones winning: `env_files`, `env`, the chosen profile,
+a step's own `env`, secrets.  Values of `vars`, `env` and profiles are templates over
+parameters, secrets, what stands above them, and `env.*`.  A secret is a `Secret` from the
+moment it is read, and so is what is made of it: only processes, bound shell text and HTTP
+requests get to see it.  What an env file or the environment calls like a secret is one, too.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +27,7 @@ from plait.core.errors import (
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Secret, reveal_text
+from plait.lang.analysis.references import names_in
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.template.program import Budget
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
     from plait.core.hints import Final
     from plait.core.source import Span
     from plait.core.values import Json
-    from plait.lang.parameters import Caller
     from plait.template.program import Lookup
     from plait.template.template import Template
     from plait.tools.environment import DotEnv
@@ -84,6 +91,19 @@ class FlowEnvironment:
 NO_ENVIRONMENT: Final = FlowEnvironment({}, {}, {})
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls a file: the names that are known there, and where the parameters that it gives come
+    from.
+    """
+
+    scope: Scope
+    given: frozenset[str] = frozenset()
+    """Parameters whose values do not stand in the calling file as they are."""
+    data: frozenset[str] = frozenset()
+    """Those of them that are made of what a run found."""
+
+
 def load_environment(
     flow: format.Fields,
     parameters: Mapping[str, Json],
@@ -93,14 +113,21 @@ def load_environment(
     caller: Caller | None = None,
 ) -> FlowEnvironment:
     """What the head of a flow says; InputError with everything that cannot be had."""
-    reader = _Head(flow, environ, caller)
+    reader = Head(flow, environ, caller)
     found = reader.read(parameters, profile)
     if reader.problems:
         raise InputError.together(reader.problems)
     return found
 
 
-class _Head:
+def find_secret_texts(flow: format.Fields, environ: Mapping[str, str]) -> frozenset[str]:
+    """The texts that a head calls secrets, as far as they can be had; its problems are told
+    elsewhere.
+    """
+    return Head(flow, environ).texts_to_mask()
+
+
+class Head:
     def __init__(
         self, flow: format.Fields, environ: Mapping[str, str], caller: Caller | None = None
     ) -> None:
@@ -157,8 +184,6 @@ class _Head:
         own, chosen = dict(self.flow.variables("env")), dict(self._profile(profile))
         if not chosen:
             return self._render_entries(list(own.items()), known)
-        from plait.lang.analysis.mentions import names_in
-
         if circles := list(circular_variables(own, chosen)):
             self.problems += circles
             return {}
@@ -422,7 +447,6 @@ def circular_variables(
     own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]
 ) -> Iterator[Problem]:
     """Those of a flow, with a profile, of which none can be filled before another one."""
-    from plait.lang.analysis.mentions import names_in
 
     def needed(name: str) -> Iterator[str]:
         node = chosen[name] if name in chosen else own[name]

@@ -1,6 +1,6 @@
-"""What a flow is given at the start: parameters, variables, an environment, secrets.
+"""The parameters that a flow declares, and the inputs that it gets for them.
 
-Everything is checked at once, before anything runs; no message holds a value.
+All inputs are checked at once, before anything runs; no message holds a value.
 
     parameters:
       target: {type: string, description: what to build}      needed: it has no default
@@ -11,12 +11,6 @@ Everything is checked at once, before anything runs; no message holds a value.
 A list of names, or of such maps with a `name`, means the same; so do two lists under
 `required` and `optional`.  What is given as text (`-i count=5`) becomes what the type says:
 numbers and true/false are read, arrays and objects are JSON.
-
-The environment is made of layers, later ones winning: `env_files`, `env`, the chosen profile,
-a step's own `env`, secrets.  Values of `vars`, `env` and profiles are templates over
-parameters, secrets, what stands above them, and `env.*`.  A secret is a `Secret` from the
-moment it is read, and so is what is made of it: only processes, bound shell text and HTTP
-requests get to see it.  What an env file or the environment calls like a secret is one, too.
 """
 
 from __future__ import annotations
@@ -31,7 +25,6 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import (
-    NOT_KNOWN,
     UNDEFINED,
     Json,
     Secret,
@@ -40,11 +33,8 @@ from plait.core.values import (
     reveal_text,
     text,
 )
-from plait.lang.environment import _Head, env_files, read_env_file
 from plait.scope import Scope
 from plait.template.operators import OPERATORS, RefusedError
-from plait.template.program import Lookup
-from plait.template.template import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,87 +331,3 @@ def _unknown(name: str, parameters: Mapping[str, Parameter]) -> Problem:
         f"did you mean '{close}'?" if close else fix,
         code="parameter",
     )
-
-
-# ── variables, environment, secrets ──────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls a file: the names that are known there, and where the parameters that it gives come
-    from.
-    """
-
-    scope: Scope
-    given: frozenset[str] = frozenset()
-    """Parameters whose values do not stand in the calling file as they are."""
-    data: frozenset[str] = frozenset()
-    """Those of them that are made of what a run found."""
-
-
-def known_of_head(
-    document: nodes.Mapping, others: Set[str] = frozenset()
-) -> tuple[dict[str, Json], list[Problem]]:
-    """The values of the head that stand in the file, and why they are too long together, if they
-    are.
-
-    `others` are names of values that the file does not hold: parameters, secrets, what a caller
-    gives. Whatever is not the same under each profile is not known.
-    """
-    flow = format.Fields("flow", document, Scope())
-    found: dict[str, Json] | None = None
-    problems: list[Problem] = []
-    for profile in (
-        None,
-        *(name for name, node in flow.entries("profiles") if isinstance(node, nodes.Mapping)),
-    ):
-        reader = _KnownHead(flow, {})
-        values = reader.known(others, profile)
-        problems += [one for one in reader.problems if one.code == "output-too-long"]
-        if found is None:
-            found = values
-        else:
-            found = {name: value for name, value in found.items() if values.get(name) == value}
-    return found or {}, list(dict.fromkeys(problems))
-
-
-def find_secret_texts(flow: format.Fields, environ: Mapping[str, str]) -> frozenset[str]:
-    """The texts that a head calls secrets, as far as they can be had; its problems are told
-    elsewhere.
-    """
-    return _Head(flow, environ).texts_to_mask()
-
-
-class _KnownHead(_Head):
-    """The head as far as it stands in files: every other value is one that only a run knows."""
-
-    def known(self, others: Set[str], profile: str | None) -> dict[str, Json]:
-        filed = {name: value for name, value in self._in_env_files() if name not in others}
-        variables = self._render_entries(self.flow.entries("vars"), {})
-        found = {
-            **filed,
-            **{name: value for name, value in variables.items() if name not in others},
-        }
-        env = self._variables(profile, found)
-        return {
-            name: value
-            for name, value in {**filed, **env, **variables}.items()
-            if name not in others
-        }
-
-    def _lookup(self, names: Mapping[str, Json]) -> Lookup:
-        from plait.lang.analysis.assumed_values import Assumed
-
-        return Assumed(names)
-
-    def _tell_origin(self, name: str, template: Template) -> None:
-        """Nobody asks."""
-
-    def _in_env_files(self) -> Iterator[tuple[str, Json]]:
-        for node in env_files(self.flow.get("env_files")):
-            try:
-                dotenv = read_env_file(node)
-            except InputError:
-                continue  # that is reported elsewhere
-            for name, value in dotenv.written if dotenv is not None else ():
-                yield name, NOT_KNOWN if "$" in value else value

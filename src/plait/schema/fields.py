@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-from plait import schema as format
 from plait.core import documents
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
 from plait.core.errors import InputError, InternalError
@@ -15,9 +14,16 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json, text
-from plait.schema.forms import fields_by_spelling
+from plait.schema.forms import describe, fields_by_spelling
 from plait.schema.kinds import Data, Duration, Field, Integer, Kind, ListOf, MapOf, Record
-from plait.schema.validate import has_placeholders, is_number, is_whole, seconds, select_kind
+from plait.schema.validate import (
+    has_placeholders,
+    is_number,
+    is_whole,
+    seconds,
+    select_kind,
+    validate,
+)
 from plait.template.template import Branch, Constant, Template, compile_template
 from plait.template.template import Node as TemplateNode
 
@@ -194,7 +200,7 @@ def _is_in(number: int, kind: Integer) -> bool:
 
 def _not_filled(node: Node, name: str, kind: Kind) -> InputError:
     return InputError(
-        f"what is put into '{name}' makes it no longer {kind.description}",
+        f"what is put into '{name}' makes it no longer {describe(kind)}",
         node.span,
         "here env, vars and parameters are known; look at what they hold",
         code="wrong-type",
@@ -231,12 +237,12 @@ def valid_fields(
     """A map with those of its fields, or of the ones named, of which the format has nothing to
     say.
     """
-    table = format.fields_by_spelling(form)
+    table = fields_by_spelling(form)
     kept = [
         (key, value)
         for key, value in node.entries
         if str(key.value) in table
         and (names is None or key.value in names)
-        and not format.validate(value, table[str(key.value)].kind)
+        and not validate(value, table[str(key.value)].kind)
     ]
     return documents.Mapping(tuple(kept), node.span)

@@ -82,3 +82,17 @@ def _within(kind: Kind) -> Iterator[Kind]:
 def fields_by_spelling(form: str) -> dict[str, Field]:
     """The fields of a form under every spelling."""
     return {name: field for field in record_type(form).fields for name in field.spellings}
+
+
+def describe(kind: Kind) -> str:
+    """A kind in the words of a message: `a list of steps`."""
+    match kind:
+        case Record(form):
+            return f"a map: {record_type(form).title}"
+        case MapOf(inner):
+            return f"a map from names to {describe(inner)}"
+        case ListOf(inner):
+            return f"a list of {describe(inner).removeprefix('a ')}"
+        case OneOf(kinds, description):
+            return description or ", or ".join(map(describe, kinds))
+    return kind.description

@@ -1,7 +1,7 @@
-"""What a field of the workflow file may hold, kind by kind; and what fields and maps are made of.
+"""The kinds of values that fields may hold, and the records that describe fields and maps.
 
-A kind only says what is meant: `fitting` holds a node against it, `wrong` says what does not
-fit, `said` reads it, `schema` and `page` write it down for editors and people.
+A kind is only data.  `validate` compares nodes with kinds, `fields` reads nodes by them,
+`json_schema` and `reference` write them down for editors and people.
 """
 
 from __future__ import annotations
@@ -140,10 +140,6 @@ class Record:
 
     form: str
 
-    @property
-    def description(self) -> str:
-        return f"a map: {_title(self.form)}"
-
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
@@ -151,10 +147,6 @@ class MapOf:
 
     kind: Kind
     keys: PlainText = PlainText()
-
-    @property
-    def description(self) -> str:
-        return f"a map from names to {self.kind.description}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,21 +156,14 @@ class ListOf:
     kind: Kind
     least: int = 0
 
-    @property
-    def description(self) -> str:
-        return f"a list of {self.kind.description.removeprefix('a ')}"
-
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
     """The first that fits what stands there."""
 
     kinds: tuple[Kind, ...]
-    said: str = ""
-
-    @property
-    def description(self) -> str:
-        return self.said or ", or ".join(kind.description for kind in self.kinds)
+    description: str = ""
+    """"": made of the descriptions of its kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +202,6 @@ Kind: TypeAlias = (
 
 def _range(least: float, most: float | None) -> str:
     return f" from {least:g}" + ("" if most is None else f" to {most:g}") if least or most else ""
-
-
-def _title(form: str) -> str:
-    # The tables are made of kinds, so they cannot be known before them.
-    from plait.schema.forms import record_type
-
-    return record_type(form).title
 
 
 # ── fields and forms ─────────────────────────────────────────────────────

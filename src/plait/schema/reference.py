@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.values import Json
-from plait.schema.forms import FLOW, record_types_in
+from plait.schema.forms import FLOW, describe, record_types_in
 from plait.schema.kinds import Field, Kind, NoEffect, RecordType, Refused
 
 
@@ -42,7 +42,7 @@ def _row(field: Field) -> str:
         meaning += " (required)"
     elif field.default is not None:
         meaning += f" (`{_default_text(field.default)}`)"
-    return f"| {' '.join(names)} | {_cell(field.kind.description)} | {_cell(meaning)} |"
+    return f"| {' '.join(names)} | {_cell(describe(field.kind))} | {_cell(meaning)} |"
 
 
 def _default_text(default: Json) -> str:

@@ -11,7 +11,7 @@ from plait.core.errors import Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.schema.forms import FLOW, fields_by_spelling, record_type
+from plait.schema.forms import FLOW, describe, fields_by_spelling, record_type
 from plait.schema.kinds import (
     AgentCommand,
     Boolean,
@@ -373,19 +373,21 @@ def _head(node: Mapping) -> Span:
 
 
 def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
-    what = f"{called} is {kind.description}, not {node_type_name(node)}"
+    what = f"{called} is {describe(kind)}, not {node_type_name(node)}"
     fix = None
     if isinstance(kind, Choice) and isinstance(node, Scalar):
-        what = f"{called} is {kind.description}"
+        what = f"{called} is {describe(kind)}"
         close = dict(kind.elsewhere).get(str(node.value)) or closest_name(
             str(node.value), kind.words
         )
         fix = f"did you mean '{close}'?" if close else None
     elif isinstance(node, Scalar) and fits(kind, node):
         unsaid = isinstance(kind, Integer | Number) and not kind.least and kind.most is None
-        what = f"{called} is {kind.description}{' from 0' if unsaid else ''}"
+        what = f"{called} is {describe(kind)}{' from 0' if unsaid else ''}"
     elif kind is STEP or (
-        isinstance(kind, OneOf) and kind.said.startswith("a step") and isinstance(node, Scalar)
+        isinstance(kind, OneOf)
+        and kind.description.startswith("a step")
+        and isinstance(node, Scalar)
     ):
         fix = "shell text is written shell: …; a command of an agent begins with '/'"
     return Problem(

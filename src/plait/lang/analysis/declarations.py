@@ -16,6 +16,7 @@ from plait.lang.analysis.names import (
     BuiltinName,
     template_fields,
 )
+from plait.lang.analysis.references import mentions_item
 from plait.lang.workflow.compose import Block, Blocks
 from plait.template.nodes import Alternative, ContextPlaceholder, Path
 from plait.template.profiles import profile_named
@@ -120,8 +121,6 @@ def env_names(
 
 def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[BuiltinName]:
     """The variables of a map that the command of its input has, too: those that mention no item."""
-    from plait.lang.analysis.mentions import mentions_item
-
     env = node.get("env")
     values = (
         {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from plait.core.documents import nodes
-from plait.core.errors import PlaitError
 from plait.lang.analysis.declarations import names_given
-from plait.lang.analysis.names import OF_ITEM, SHORT_OF_ITEM, strings
+from plait.lang.analysis.references import condition_names, paths_in
 from plait.lang.analysis.scopes import TemplateField
 from plait.lang.workflow.compose import ComposedWorkflow
 from plait.program.changes import CHANGES
 from plait.program.workflow import MAP_LISTS
-from plait.template.nodes import ContextPlaceholder, Extract, Path, placeholders
-from plait.template.template import compile_template
+from plait.template.nodes import Path
 
 
 def used_map_lists(fields: Sequence[TemplateField], document: nodes.Node) -> Iterator[str]:
@@ -67,7 +65,7 @@ def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
 def ids_asked_for(fields: Sequence[TemplateField], flow: ComposedWorkflow) -> frozenset[str]:
     """First names that something asks for, and that neither the head nor a capture gives."""
     asked = {path.root for one in fields for path in _field_paths(one)}
-    asked.update(_condition_names(flow.document))
+    asked.update(condition_names(flow.document))
     return frozenset(asked - names_given(flow.document, flow.blocks))
 
 
@@ -75,50 +73,5 @@ def _asks_for_changes(path: Path) -> bool:
     return not path.keys or path.keys[0] in CHANGES
 
 
-def names_in(node: nodes.Node) -> Iterator[str]:
-    """The first names of all that a node asks for, in its templates and in conditions that are
-    data.
-    """
-    for scalar in strings(node):
-        yield from (path.root for path in _paths_in(str(scalar.value)))
-    yield from _condition_names(node)
-
-
-def mentions_item(node: nodes.Node, declared: Container[str]) -> bool:
-    """Does it ask for what only the steps of a map have?  Then it is not meant for what finds the
-    items.
-    """
-    asked = set(names_in(node))
-    return not asked.isdisjoint(OF_ITEM) or any(
-        name in asked and name not in declared for name in SHORT_OF_ITEM
-    )
-
-
-def _condition_names(node: nodes.Node, *, within: bool = False) -> Iterator[str]:
-    match node:
-        case nodes.Mapping(entries):
-            for key, value in entries:
-                if within and key.value == "path" and isinstance(value, nodes.Scalar):
-                    yield re.split(r"[.\[]", str(value.value), maxsplit=1)[0]
-                yield from _condition_names(value, within=within or key.value == "when")
-        case nodes.Sequence(items):
-            for item in items:
-                yield from _condition_names(item, within=within)
-
-
 def _field_paths(field: TemplateField) -> Iterator[Path]:
-    return _paths_in(str(field.scalar.value))
-
-
-def _paths_in(template: str) -> Iterator[Path]:
-    try:
-        parts = compile_template(template).leaf.program.parts
-    except PlaitError:
-        return
-    for hole in placeholders(parts):
-        for alternative in hole.alternatives if isinstance(hole, ContextPlaceholder) else ():
-            match alternative.origin:
-                case Path() as path:
-                    yield path
-                case Extract(origin=path):
-                    yield path
+    return paths_in(str(field.scalar.value))

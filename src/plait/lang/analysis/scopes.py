@@ -365,7 +365,7 @@ class _Reader:
             isinstance(document, Mapping) and document.get(h) for h in heads
         ):
             return
-        from plait.lang.parameters import known_of_head
+        from plait.lang.known_head import known_of_head
 
         assert isinstance(document, Mapping)
         known, self.too_long = known_of_head(document, given | given_at_start(document))

@@ -23,11 +23,11 @@ from plait.schema import Fields, text_template, to_template
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.lang.workflow.compile import CompileContext, WorkflowCompiler
+    from plait.lang.workflow.compilation import Compilation, CompileContext
 
 
 def build_action(
-    builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool
+    builder: Compilation, fields: Fields, place: CompileContext, strict: bool
 ) -> tuple[str, Action | None]:
     command = next((name for name in format.COMMANDS if fields.has(name)), None)
     match command:
@@ -75,7 +75,7 @@ def _is_title(template: Template, fields: Fields) -> bool:
     return bool(template.placeholders) and not (fields.has("name") or fields.has("id"))
 
 
-def _tool(builder: WorkflowCompiler, fields: Fields, strict: bool) -> Action:
+def _tool(builder: Compilation, fields: Fields, strict: bool) -> Action:
     from plait.program.actions.tool import ToolAction
 
     template = required_template(fields, "tool")
@@ -86,7 +86,7 @@ def _tool(builder: WorkflowCompiler, fields: Fields, strict: bool) -> Action:
     return ToolAction(named, fields.template("params"), strict)
 
 
-def _agent(builder: WorkflowCompiler, fields: Fields, command: str, strict: bool) -> Action:
+def _agent(builder: Compilation, fields: Fields, command: str, strict: bool) -> Action:
     from plait.program.actions.cli_agent import CLAUDE, CliAgentAction
 
     inner = fields.child(command)
@@ -146,9 +146,7 @@ def _converse(fields: Fields, inner: Fields, options: dict[str, Json], strict: b
     )
 
 
-def _foreach(
-    builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool
-) -> Action:
+def _foreach(builder: Compilation, fields: Fields, place: CompileContext, strict: bool) -> Action:
     from plait.program.map import CommandSource, Source, ValueSource, foreach
 
     node = fields.get("foreach")
@@ -173,9 +171,7 @@ def _foreach(
     each = builder.steps("do", fields.items("do"), place, kind="item", title="each item")
     most = fields.get("max_items")
     told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
-    found = json_digest(
-        [*told, *builder.head.declarations_in(node, most), *builder.reaching(place)]
-    )
+    found = json_digest([*told, *builder.head.used_in(node, most), *builder.reaching(place)])
     parallel = fields.optional_flag("parallel")
     return foreach(
         source,
@@ -189,7 +185,7 @@ def _foreach(
     )
 
 
-def _use(builder: WorkflowCompiler, fields: Fields, place: CompileContext, strict: bool) -> Action:
+def _use(builder: Compilation, fields: Fields, place: CompileContext, strict: bool) -> Action:
     block = place.blocks.get(fields.text("use") or "")
     assert block is not None, "what uses a block that does not exist was refused"
     steps = builder.steps(
@@ -203,7 +199,7 @@ def _use(builder: WorkflowCompiler, fields: Fields, place: CompileContext, stric
 
 
 def with_change_checks(
-    builder: WorkflowCompiler, action: Action | None, fields: Fields, older: Fields | None
+    builder: Compilation, action: Action | None, fields: Fields, older: Fields | None
 ) -> Action | None:
     """The action, with what is asked of the changes that it makes."""
     commits = fields.flag("commit_required") or bool(older and older.flag("commit_required"))

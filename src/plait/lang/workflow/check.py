@@ -421,7 +421,7 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
 
 def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Iterator[Problem]:
     """A name in capitals would be left to the shell, which does not have it either."""
-    from plait.lang.analysis.mentions import mentions_item, names_in
+    from plait.lang.analysis.references import mentions_item, names_in
 
     said = node.get("input")
     command = said.get("command") if isinstance(said, documents.Mapping) else None

@@ -7,19 +7,16 @@ those variables and defaults of the flow that it mentions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
 from plait import schema as format
 from plait.core.digests import sha256_hex
 from plait.core.documents import nodes
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.records import dataclass, field, replace
-from plait.core.source import Span
-from plait.core.values import Json, Undefined, json_text
+from plait.core.records import replace
+from plait.core.values import json_text
 from plait.engine.step import DEFAULT_POLICY, Policy
-from plait.lang.analysis.mentions import ids_asked_for, names_in, tracked_names, used_map_lists
-from plait.lang.analysis.scopes import find_templates
+from plait.lang.analysis.mentions import tracked_names, used_map_lists
 from plait.lang.common import (
     expand_short_step,
     handler_commands,
@@ -30,16 +27,14 @@ from plait.lang.common import (
     step_names,
     step_title,
 )
-from plait.lang.parameters import convert_value, flow_parameters
 from plait.lang.workflow.actions import build_action, with_change_checks
-from plait.lang.workflow.compose import Blocks, Calls, ComposedWorkflow
+from plait.lang.workflow.compilation import Compilation, CompileContext
 from plait.program.action_step import Action, ActionStep, FailureHandler
 from plait.program.block import BlockAction
 from plait.program.step_list import StepList as Steps
 from plait.program.step_list import join_fingerprints, step_list
 from plait.program.workflow import WorkflowProgram
 from plait.schema import Fields, fingerprint_data, text_template
-from plait.scope import Scope
 
 if TYPE_CHECKING:
     from plait.program.map import Map
@@ -47,41 +42,6 @@ if TYPE_CHECKING:
 
 MENDED_ATTEMPTS: Final = 3
 """So often a step is tried again after an agent that is its handler; to mend is why one asks it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompileContext:
-    """What reaches a step from around it."""
-
-    blocks: Blocks
-    env: Mapping[str, nodes.Node] = field(default_factory=dict)
-    """The env of its phase, if no step around it has taken that already."""
-    taken: Mapping[str, nodes.Node] = field(default_factory=dict)
-    """The same if one has."""
-    reaching: tuple[tuple[str, nodes.Node], ...] = ()
-    """What the steps that it is inside of say for all that is in them, by the name of the field."""
-    forgiving: bool = False
-    """A failure does not matter: the handler of a handler."""
-
-    def below(self) -> CompileContext:
-        """The place of whatever is inside a step: what that was given is not given again, over its
-        own.
-        """
-        return replace(self, env={}, taken=self.of_phase)
-
-    @property
-    def of_phase(self) -> Mapping[str, nodes.Node]:
-        return self.env or self.taken
-
-    def inside(self, fields: Fields) -> CompileContext:
-        """The place of the steps that a step with steps of its own performs."""
-        older = fields.child("metadata")
-        told = [(name, fields.get(name)) for name in ("with", "env", "working_dir")]
-        told.append(("env", older.get("env") if older else None))
-        return replace(
-            self,
-            reaching=(*self.reaching, *((name, node) for name, node in told if node is not None)),
-        )
 
 
 FOLLOWING: Final = frozenset({"on_failure", "on_success", "on_exit_code", "validate"})
@@ -101,55 +61,8 @@ def _without(node: nodes.Node, names: frozenset[str]) -> nodes.Node:
     )
 
 
-class WorkflowCompiler:
+class WorkflowCompiler(Compilation):
     """Makes steps of nodes that have no problems."""
-
-    def __init__(
-        self,
-        flow: ComposedWorkflow,
-        fields: Fields,
-        scope: Scope,
-        *,
-        strict: bool,
-        lenient: bool = False,
-        profile: str | None,
-        max_parallel: int | None,
-        project: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        calls: Calls | None = None,
-    ) -> None:
-        self.project = project
-        self.environ = environ or {}
-        self.calls = Calls() if calls is None else calls
-        self.called: list[ComposedWorkflow] = []
-        """Whatever its steps call, and what that calls."""
-        self.made: frozenset[str] = frozenset()
-        """Secrets of these files, and what their steps make of them."""
-        self.tracks: frozenset[str] = frozenset()
-        """What workflows that it calls ask for of the changes that a run makes."""
-        self.flow = flow
-        self.said = fields
-        self.scope = scope
-        self.strict = strict
-        self.lenient = lenient
-        self.max_parallel = max_parallel
-        self.tools: dict[str, Span] = {}
-        """Those that are named, and where that is done first."""
-        self.fields = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
-        self.asked_ids = ids_asked_for(self.fields, flow)
-        """Those of steps that something asks for as names."""
-        self.watches = False
-        """Some step asks for the changes that it makes."""
-        profiles = dict(fields.entries("profiles"))
-        chosen = profiles.get(profile) if profile is not None else None
-        env = fields.get("env")
-        self.head = _Head(flow.document, fields, scope)
-        self.around: Json = [
-            env.data() if env else {},
-            chosen.data() if chosen else {},
-            *self.head.declarations_in(env, chosen),
-        ]
-        """What the whole flow says that reaches every step."""
 
     def workflow(self, name: str) -> WorkflowProgram:
         place = CompileContext(self.flow.blocks)
@@ -281,7 +194,7 @@ class WorkflowCompiler:
         node = _without(node, without)
         said = fingerprint_data(node, format.STEP)
         phase = {name: value.data() for name, value in place.of_phase.items()}
-        used = self.head.declarations_in(node, *place.of_phase.values())
+        used = self.head.used_in(node, *place.of_phase.values())
         told = [sort_keys(said), self.around, phase, strict, *used, *self.reaching(place)]
         own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
         block = (
@@ -292,15 +205,6 @@ class WorkflowCompiler:
         if isinstance(node, nodes.Mapping) and node.get("workflow") is not None:
             block = [getattr(action, "fingerprint", "")]
         return join_fingerprints([own, *block]) if block else own
-
-    def reaching(self, place: CompileContext) -> list[Json]:
-        """What is said by the steps that one is inside of, and what that mentions; [] if it is
-        nothing.
-        """
-        if not place.reaching:
-            return []
-        said: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
-        return [said, *self.head.declarations_in(*(node for _, node in place.reaching))]
 
     # ── what follows it ──────────────────────────────────────────────────
 
@@ -393,42 +297,6 @@ class WorkflowCompiler:
         return self.steps(
             "on_incomplete", handler_commands(completes), place, kind="handler", timeout=timeout
         )
-
-
-class _Head:
-    """What steps may mention and the head of the flow says: `vars`, and defaults that nobody
-    overrode.
-
-    What is given is no matter of the file: it is kept with the run.
-    """
-
-    def __init__(self, document: nodes.Node, fields: Fields, scope: Scope) -> None:
-        self._vars = dict(fields.entries("vars"))
-        self._defaults = {
-            name: parameter.default
-            for name, parameter in flow_parameters(document).items()
-            if not isinstance(parameter.default, Undefined)
-            and convert_value(parameter, parameter.default) == scope.lookup(name)
-        }
-
-    def declarations_in(self, *places: nodes.Node | None) -> list[Json]:
-        """What stands there, of each name that is mentioned, directly or by a variable; [] if none
-        is.
-        """
-        if not (self._vars or self._defaults):
-            return []
-        found: dict[str, Json] = {}
-        waiting = [node for node in places if node is not None]
-        while waiting:
-            for name in names_in(waiting.pop()):
-                if name in found:
-                    continue
-                if (node := self._vars.get(name)) is not None:
-                    found[name] = node.data()
-                    waiting.append(node)
-                elif name in self._defaults:
-                    found[name] = self._defaults[name]
-        return [sort_keys(found)] if found else []
 
 
 def _attempts(fields: Fields) -> int:

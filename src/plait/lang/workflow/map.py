@@ -15,7 +15,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
 from plait.engine.step import NO_RETRY, Retry
 from plait.lang.analysis.declarations import names_before_items
-from plait.lang.analysis.mentions import mentions_item
+from plait.lang.analysis.references import mentions_item
 from plait.lang.common import parse_on_empty, parse_retry
 from plait.program.items import CommandInput, read_input, read_selection
 from plait.program.items.find import FindItems
@@ -26,7 +26,7 @@ from plait.schema import AT_ODDS, Fields, text_template, to_template
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.lang.workflow.compile import CompileContext, WorkflowCompiler
+    from plait.lang.workflow.compilation import Compilation, CompileContext
 
 GOES_ON: Final = "continue_on_failure"
 SAID_ONCE: Final = (
@@ -47,7 +47,7 @@ BELONGS_TO: Final = {
 """A field of isolation, and the kind without which it means nothing."""
 
 
-def compile_map(builder: WorkflowCompiler, fields: Fields, place: CompileContext) -> Map:
+def compile_map(builder: Compilation, fields: Fields, place: CompileContext) -> Map:
     node = fields.get("steps")
     inner = fields.child("steps")
     items = inner.items("steps") if inner is not None else fields.items("steps")
@@ -71,7 +71,7 @@ def compile_map(builder: WorkflowCompiler, fields: Fields, place: CompileContext
     )
 
 
-def _map_items(builder: WorkflowCompiler, fields: Fields) -> FindItems:
+def _map_items(builder: Compilation, fields: Fields) -> FindItems:
     node = fields.get("input")
     assert node is not None
     chosen = ("input", "json_path", "filter", "sort_by", "distinct", "offset", "max_items", "id")
@@ -90,7 +90,7 @@ def _map_items(builder: WorkflowCompiler, fields: Fields) -> FindItems:
             max_items=fields.integer("max_items"),
         ),
         fields.template("id"),
-        json_digest([told, builder.around, *builder.head.declarations_in(*nodes_told.values())]),
+        json_digest([told, builder.around, *builder.head.used_in(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.strings("allow"),
         strict=builder.strict,
         on_empty=parse_on_empty(fields),
@@ -102,7 +102,7 @@ def _map_items(builder: WorkflowCompiler, fields: Fields) -> FindItems:
     )
 
 
-def _isolation(builder: WorkflowCompiler, fields: Fields) -> Isolation | None:
+def _isolation(builder: Compilation, fields: Fields) -> Isolation | None:
     inner, node = fields.child("isolation"), fields.get("isolation")
     kind = fields.text("isolation") if inner is None else inner.text("kind")
     if kind in (None, "none"):
@@ -141,7 +141,7 @@ def isolation_problems(fields: Fields | None) -> Iterator[Problem]:
             )
 
 
-def _parallel(builder: WorkflowCompiler, fields: Fields) -> int | Template:
+def _parallel(builder: Compilation, fields: Fields) -> int | Template:
     if builder.max_parallel is not None:
         return builder.max_parallel
     node = fields.get("max_parallel") or builder.said.get("max_parallel")
@@ -151,7 +151,7 @@ def _parallel(builder: WorkflowCompiler, fields: Fields) -> int | Template:
     return said_number if isinstance(said_number, int) else to_template(node)
 
 
-def _errors(builder: WorkflowCompiler, fields: Fields) -> ErrorPolicy:
+def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
     """From the map, else from the flow; in each of them written out, or in a map of its own."""
     own, around = _levels(fields), _levels(builder.said)
     places = [*own, *around]

@@ -15,11 +15,15 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, Undefined
 from plait.lang.analysis.names import detect_profile
-from plait.lang.environment import load_environment, secret_texts, secrets_in
-from plait.lang.parameters import (
+from plait.lang.environment import (
     Caller,
-    Parameter,
     find_secret_texts,
+    load_environment,
+    secret_texts,
+    secrets_in,
+)
+from plait.lang.parameters import (
+    Parameter,
     flow_parameters,
     resolve_inputs,
 )
@@ -30,7 +34,7 @@ from plait.scope import Scope
 
 if TYPE_CHECKING:
     from plait.lang.analysis.scopes import TemplateFields
-    from plait.lang.workflow.compile import WorkflowCompiler
+    from plait.lang.workflow.compilation import Compilation
     from plait.template.template import Template
 
 OF_THE_RUN: Final = ("hooks", "limits", "durability", "backend", "profiles", "allow")
@@ -165,9 +169,7 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
             )
 
 
-def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -> Subworkflow:
-    from plait.lang.workflow.compile import WorkflowCompiler as Inner
-
+def build_subworkflow(builder: Compilation, fields: Fields, strict: bool) -> Subworkflow:
     node = fields.get("workflow")
     assert node is not None
     called = open_called(node, builder.project, builder.calls)
@@ -180,18 +182,7 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
     if around is not None:
         scope = Scope({**scope.names, **around}, sources=builder.scope.sources)
     told = replace(head, scope=scope)
-    inner = Inner(
-        flow,
-        told,
-        scope,
-        strict=builder.strict or told.flag("strict"),
-        lenient=builder.lenient,
-        profile=None,
-        max_parallel=builder.max_parallel,
-        project=builder.project,
-        environ=builder.environ,
-        calls=builder.calls.inside(called.path),
-    )
+    inner = builder.for_called_file(flow, told, scope, called.path)
     name = told.text("name") or os.path.splitext(os.path.basename(called.path))[0]
     program = inner.workflow(name)
     for tool, span in inner.tools.items():
@@ -235,7 +226,7 @@ def build_subworkflow(builder: WorkflowCompiler, fields: Fields, strict: bool) -
 
 
 def _around(
-    head: Fields, values: Mapping[str, Json], builder: WorkflowCompiler
+    head: Fields, values: Mapping[str, Json], builder: Compilation
 ) -> Mapping[str, Json] | None:
     caller = Caller(builder.scope)
     try:
@@ -247,7 +238,7 @@ def _around(
 
 
 def _find_secrets(
-    flow: ComposedWorkflow, head: Fields, scope: Scope, builder: WorkflowCompiler
+    flow: ComposedWorkflow, head: Fields, scope: Scope, builder: Compilation
 ) -> frozenset[str]:
     """What its secrets are and what its steps make of them: masked from the beginning, called or
     not yet.

@@ -1,0 +1,74 @@
+"""The values of a head that stand in files, for `plait check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+
+from plait import schema as format
+from plait.core.documents import nodes
+from plait.core.errors import InputError, Problem
+from plait.core.values import NOT_KNOWN, Json
+from plait.lang.analysis.assumed_values import Assumed
+from plait.lang.environment import Head, env_files, read_env_file
+from plait.scope import Scope
+from plait.template.program import Lookup
+from plait.template.template import Template
+
+
+def known_of_head(
+    document: nodes.Mapping, others: Set[str] = frozenset()
+) -> tuple[dict[str, Json], list[Problem]]:
+    """The values of the head that stand in the file, and why they are too long together, if they
+    are.
+
+    `others` are names of values that the file does not hold: parameters, secrets, what a caller
+    gives. Whatever is not the same under each profile is not known.
+    """
+    flow = format.Fields("flow", document, Scope())
+    found: dict[str, Json] | None = None
+    problems: list[Problem] = []
+    for profile in (
+        None,
+        *(name for name, node in flow.entries("profiles") if isinstance(node, nodes.Mapping)),
+    ):
+        reader = _KnownHead(flow, {})
+        values = reader.known(others, profile)
+        problems += [one for one in reader.problems if one.code == "output-too-long"]
+        if found is None:
+            found = values
+        else:
+            found = {name: value for name, value in found.items() if values.get(name) == value}
+    return found or {}, list(dict.fromkeys(problems))
+
+
+class _KnownHead(Head):
+    """The head as far as it stands in files: every other value is one that only a run knows."""
+
+    def known(self, others: Set[str], profile: str | None) -> dict[str, Json]:
+        filed = {name: value for name, value in self._in_env_files() if name not in others}
+        variables = self._render_entries(self.flow.entries("vars"), {})
+        found = {
+            **filed,
+            **{name: value for name, value in variables.items() if name not in others},
+        }
+        env = self._variables(profile, found)
+        return {
+            name: value
+            for name, value in {**filed, **env, **variables}.items()
+            if name not in others
+        }
+
+    def _lookup(self, names: Mapping[str, Json]) -> Lookup:
+        return Assumed(names)
+
+    def _tell_origin(self, name: str, template: Template) -> None:
+        """Nobody asks."""
+
+    def _in_env_files(self) -> Iterator[tuple[str, Json]]:
+        for node in env_files(self.flow.get("env_files")):
+            try:
+                dotenv = read_env_file(node)
+            except InputError:
+                continue  # that is reported elsewhere
+            for name, value in dotenv.written if dotenv is not None else ():
+                yield name, NOT_KNOWN if "$" in value else value

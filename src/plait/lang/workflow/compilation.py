@@ -1,0 +1,190 @@
+"""What all parts of the workflow compiler share: options, context, and what they collect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+
+from plait.core.documents import nodes
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, Undefined
+from plait.lang.analysis.mentions import ids_asked_for
+from plait.lang.analysis.references import names_in
+from plait.lang.analysis.scopes import find_templates
+from plait.lang.common import sort_keys
+from plait.lang.parameters import convert_value, flow_parameters
+from plait.lang.workflow.compose import Blocks, Calls, ComposedWorkflow
+from plait.schema import Fields
+from plait.scope import Scope
+
+if TYPE_CHECKING:
+    from plait.core.source import Span
+    from plait.program.step_list import StepList
+    from plait.program.workflow import WorkflowProgram
+
+
+@dataclass(frozen=True, slots=True)
+class CompileContext:
+    """What reaches a step from around it."""
+
+    blocks: Blocks
+    env: Mapping[str, nodes.Node] = field(default_factory=dict)
+    """The env of its phase, if no step around it has taken that already."""
+    taken: Mapping[str, nodes.Node] = field(default_factory=dict)
+    """The same if one has."""
+    reaching: tuple[tuple[str, nodes.Node], ...] = ()
+    """What the steps that it is inside of say for all that is in them, by the name of the field."""
+    forgiving: bool = False
+    """A failure does not matter: the handler of a handler."""
+
+    def below(self) -> CompileContext:
+        """The place of whatever is inside a step: what that was given is not given again, over its
+        own.
+        """
+        return replace(self, env={}, taken=self.of_phase)
+
+    @property
+    def of_phase(self) -> Mapping[str, nodes.Node]:
+        return self.env or self.taken
+
+    def inside(self, fields: Fields) -> CompileContext:
+        """The place of the steps that a step with steps of its own performs."""
+        older = fields.child("metadata")
+        told = [(name, fields.get(name)) for name in ("with", "env", "working_dir")]
+        told.append(("env", older.get("env") if older else None))
+        return replace(
+            self,
+            reaching=(*self.reaching, *((name, node) for name, node in told if node is not None)),
+        )
+
+
+class Compilation:
+    """One workflow file that is being compiled.
+
+    Actions, maps and called files get it to compile the steps inside of them.  `WorkflowCompiler`
+    has the methods that are only declared here.
+    """
+
+    def __init__(
+        self,
+        flow: ComposedWorkflow,
+        fields: Fields,
+        scope: Scope,
+        *,
+        strict: bool,
+        lenient: bool = False,
+        profile: str | None,
+        max_parallel: int | None,
+        project: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        calls: Calls | None = None,
+    ) -> None:
+        self.project = project
+        self.environ = environ or {}
+        self.calls = Calls() if calls is None else calls
+        self.called: list[ComposedWorkflow] = []
+        """Whatever its steps call, and what that calls."""
+        self.made: frozenset[str] = frozenset()
+        """Secrets of these files, and what their steps make of them."""
+        self.tracks: frozenset[str] = frozenset()
+        """What workflows that it calls ask for of the changes that a run makes."""
+        self.flow = flow
+        self.said = fields
+        self.scope = scope
+        self.strict = strict
+        self.lenient = lenient
+        self.max_parallel = max_parallel
+        self.tools: dict[str, Span] = {}
+        """Those that are named, and where that is done first."""
+        self.fields = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
+        self.asked_ids = ids_asked_for(self.fields, flow)
+        """Those of steps that something asks for as names."""
+        self.watches = False
+        """Some step asks for the changes that it makes."""
+        profiles = dict(fields.entries("profiles"))
+        chosen = profiles.get(profile) if profile is not None else None
+        env = fields.get("env")
+        self.head = Declarations(flow.document, fields, scope)
+        self.around: Json = [
+            env.data() if env else {},
+            chosen.data() if chosen else {},
+            *self.head.used_in(env, chosen),
+        ]
+        """What the whole flow says that reaches every step."""
+
+    def workflow(self, name: str) -> WorkflowProgram:
+        """The whole file."""
+        raise NotImplementedError
+
+    def steps(
+        self,
+        name: str,
+        items: Many[nodes.Node],
+        place: CompileContext,
+        *,
+        kind: str = "phase",
+        title: str = "",
+        timeout: float | None = None,
+    ) -> StepList:
+        """A list of steps."""
+        raise NotImplementedError
+
+    def for_called_file(
+        self, flow: ComposedWorkflow, fields: Fields, scope: Scope, path: str
+    ) -> Compilation:
+        """The same for a file that a step of this one calls."""
+        return type(self)(
+            flow,
+            fields,
+            scope,
+            strict=self.strict or fields.flag("strict"),
+            lenient=self.lenient,
+            profile=None,
+            max_parallel=self.max_parallel,
+            project=self.project,
+            environ=self.environ,
+            calls=self.calls.inside(path),
+        )
+
+    def reaching(self, place: CompileContext) -> list[Json]:
+        """What is said by the steps that one is inside of, and what that mentions; [] if it is
+        nothing.
+        """
+        if not place.reaching:
+            return []
+        said: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
+        return [said, *self.head.used_in(*(node for _, node in place.reaching))]
+
+
+class Declarations:
+    """The `vars` of a head, and its defaults that no input replaced.
+
+    They are part of the fingerprint of a step that uses them.  Inputs are not: a run records them.
+    """
+
+    def __init__(self, document: nodes.Node, fields: Fields, scope: Scope) -> None:
+        self._vars = dict(fields.entries("vars"))
+        self._defaults = {
+            name: parameter.default
+            for name, parameter in flow_parameters(document).items()
+            if not isinstance(parameter.default, Undefined)
+            and convert_value(parameter, parameter.default) == scope.lookup(name)
+        }
+
+    def used_in(self, *places: nodes.Node | None) -> list[Json]:
+        """The declaration of each name that is used, directly or by a variable; [] if none is."""
+        if not (self._vars or self._defaults):
+            return []
+        found: dict[str, Json] = {}
+        waiting = [node for node in places if node is not None]
+        while waiting:
+            for name in names_in(waiting.pop()):
+                if name in found:
+                    continue
+                if (node := self._vars.get(name)) is not None:
+                    found[name] = node.data()
+                    waiting.append(node)
+                elif name in self._defaults:
+                    found[name] = self._defaults[name]
+        return [sort_keys(found)] if found else []
