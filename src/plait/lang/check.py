@@ -101,7 +101,7 @@ def _of_kind(
     document = source.document
     match kind:
         case "provider":
-            from plait.lang.provider_check import file_problems
+            from plait.agents.providers.file_check import file_problems
 
             return [Finding(problem) for problem in file_problems(document)]
         case "hooks":

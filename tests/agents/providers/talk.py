@@ -20,13 +20,13 @@ from plait.agents.messages import (
     ToolRequest,
 )
 from plait.agents.providers.client import HttpModel
+from plait.agents.providers.file_check import file_problems
 from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import StructuredProvider
 from plait.core import documents
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, StepError
-from plait.lang.provider_check import file_problems
 
 DATA = Path(__file__).parents[2] / "data" / "providers"
 SYSTEM = Path(__file__).parents[3] / "src" / "plait" / "system" / "providers"

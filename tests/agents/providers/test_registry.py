@@ -23,6 +23,7 @@ from agents.providers.talk import (
 )
 from plait.agents.messages import TokenUsage
 from plait.agents.ports import Models
+from plait.agents.providers.file_check import file_problems
 from plait.agents.providers.registry import names
 from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import StructuredProvider
@@ -35,7 +36,6 @@ from plait.core.json_schema import validator
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished
 from plait.engine.outcome import Succeeded
-from plait.lang.provider_check import file_problems
 from plait.schema import PROVIDER
 from plait.schema.json_schema import json_schema
 from plait.schema.reference import render_reference

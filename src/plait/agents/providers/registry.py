@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from threading import Lock
 
+from plait.agents.providers.file_check import file_problems
 from plait.agents.providers.spec import Spec, read_spec
 from plait.agents.providers.structured import Model, StructuredProvider
 from plait.core import documents
@@ -26,7 +27,6 @@ from plait.core.documents.nodes import Node, Scalar
 from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.safe_files import read_below
-from plait.lang.provider_check import file_problems
 from plait.schema.provider_tables import PROVIDER_NAME
 from plait.template.sinks import render_text
 from plait.tools.items import Header, ToolFile
