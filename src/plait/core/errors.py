@@ -220,6 +220,10 @@ def closest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     return found[0] if found else None
 
 
+def with_article(word: str) -> str:
+    return f"{'an' if word[:1] in 'aeiou' else 'a'} {word}"
+
+
 def format_names(names: Iterable[str], *, most: int = 12) -> str:
     """Names for a message: sorted as given, cut with a count."""
     names = list(names)

@@ -21,7 +21,6 @@ from plait.schema.directive_tables import MOST_TURNS
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.core.source import Span
     from plait.scope.expressions import Expression
 
 
@@ -116,20 +115,17 @@ def required_template(fields: Fields, name: str) -> Template:
 
 def parse_step_when(fields: Fields) -> Expression | None:
     node = fields.get("when")
-    if node is None:
-        return None
+    return None if node is None else parse_condition(node)
+
+
+def parse_condition(node: nodes.Node) -> Expression:
+    """An expression, or a map of tests; errors point into the file."""
     from plait.scope.expressions import parse_when
 
-    if isinstance(node, nodes.Mapping):
-        return parse_when(node.data(), locate=lambda place: _span_at(node, place))
     source = (
         node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
     )
-    return parse_when(node.data(), source=source)
-
-
-def _span_at(node: nodes.Node, place: tuple[str | int, ...]) -> Span:
-    return (node.at(place) or node).span
+    return parse_when(node.data(), source=source, locate=lambda place: nodes.span_at(node, place))
 
 
 def parse_policy(fields: Fields, older: Fields | None) -> Policy:

@@ -8,11 +8,13 @@ is found before anything runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from plait import schema as format
 from plait.core import documents
 from plait.core.digests import sha256_hex
 from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.documents.nodes import span_at, text_field
 from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.source import Span
@@ -21,11 +23,12 @@ from plait.engine.hooks import ALWAYS, HOOK_EVENTS, LAYERS, NAMES, VERBS, Hook, 
 from plait.lang.analysis.names import BuiltinName, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, with_script
 from plait.lang.analysis.templates import check_template
+from plait.lang.common import parse_condition
 from plait.lang.findings import Finding
 from plait.schema import Fields, fingerprint_data, to_template
 from plait.schema.hook_tables import HOOKS, HOOKS_FILE
 from plait.scope import Scope
-from plait.scope.expressions import Expression, parse_when
+from plait.scope.expressions import Expression
 from plait.template.conditions import check as check_condition
 from plait.template.grammar import parse_path
 from plait.template.template import compile_template
@@ -49,7 +52,7 @@ def hook_findings(node: Node | None, *, space: str = "flow") -> list[Finding]:
     hooks = [item for item in _items(node) if isinstance(item, Mapping)]
     found = list(_same_ids(hooks))
     for hook in hooks:
-        event = _word(hook, "event")
+        event = text_field(hook, "event")
         if event in HOOK_EVENTS:
             found += _of_event(hook, HOOK_EVENTS[event])
         found += _layer(hook, space)
@@ -79,7 +82,7 @@ def _items(node: Node | None) -> tuple[Node, ...]:
 def _same_ids(hooks: Iterable[Mapping]) -> Iterator[Finding]:
     seen: set[str] = set()
     for hook in hooks:
-        name, node = _word(hook, "id"), hook.get("id")
+        name, node = text_field(hook, "id"), hook.get("id")
         if name in seen and node is not None:
             what, fix = (
                 f"two hooks of this list have the id '{name}'",
@@ -90,7 +93,7 @@ def _same_ids(hooks: Iterable[Mapping]) -> Iterator[Finding]:
 
 
 def _of_event(hook: Mapping, moment: HookEvent) -> Iterator[Finding]:
-    verb, node = _word(hook, "verb"), hook.get("verb")
+    verb, node = text_field(hook, "verb"), hook.get("verb")
     if node is not None and verb in VERBS and verb not in moment.verbs:
         what = f"'{verb}' means nothing at {moment.name}, where {moment.what}"
         fix = f"there it is one of {', '.join(moment.verbs)}"
@@ -130,7 +133,7 @@ def _condition(node: Node | None, moment: HookEvent, known: KnownNames) -> Itera
                 TemplateField("condition", node, moment.name, known, when=True), "workflow"
             )
         case Mapping():
-            problems = check_condition(node.data(), locate=lambda place: _span_at(node, place))
+            problems = check_condition(node.data(), locate=partial(span_at, node))
             yield from map(Finding, problems)
             yield from _paths(node, moment, known)
 
@@ -187,15 +190,6 @@ def _layer(hook: Mapping, space: str) -> Iterator[Finding]:
     if isinstance(node, Scalar) and isinstance(node.value, int) and 0 <= node.value < own:
         what = f"a hook of a {space} cannot stand before those of layer {own}"
         yield Finding(Problem(what, node.span, f"write layer: {own}, or more", code="hook-layer"))
-
-
-def _span_at(node: Node, place: tuple[str | int, ...]) -> Span:
-    return (node.at(place) or node).span
-
-
-def _word(node: Mapping, key: str) -> str | None:
-    value = node.get(key)
-    return value.value if isinstance(value, Scalar) and isinstance(value.value, str) else None
 
 
 # ── what it means ────────────────────────────────────────────────────────
@@ -287,5 +281,4 @@ def _when(fields: Fields) -> Expression | None:
     node = fields.get("condition")
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return None
-    source = node.source() if isinstance(node, Scalar) and isinstance(node.value, str) else None
-    return parse_when(node.data(), source=source, locate=lambda place: _span_at(node, place))
+    return parse_condition(node)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from plait.core.documents.limits import printable_name
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, check_keys
-from plait.core.errors import Problem, closest_name, format_names
+from plait.core.errors import Problem, closest_name, format_names, with_article
 from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import Json
@@ -285,7 +285,7 @@ def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
 
 
 def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
-    thing = _a(form.title)
+    thing = with_article(form.title)
     for field in form.fields:
         if field.required and field.name not in seen:
             yield Problem(
@@ -327,7 +327,7 @@ def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
     both = next((pair for pair in form.apart if pair[0] in seen and pair[1] in seen), None)
     if both is not None:
         one, other = seen[both[0]], both[1]
-        what = f"{_a(form.title)} has either {one} or phases, and this one has {one} and {other}"
+        what = f"{with_article(form.title)} has either {one} or phases, and this one has {one} and {other}"
         yield Problem(
             what, node.key_span(one), f"move {one} to setup or reduce", code="wrong-phases"
         )
@@ -342,7 +342,7 @@ def _belongs_elsewhere(
         return
     command = next((seen[one] for one in (*form.one_of, *form.alone) if one in seen), None)
     if command is not None:  # else that is said already
-        what = f"'{name}' means nothing to {_a(form.title)} with {command}: it belongs to {to}"
+        what = f"'{name}' means nothing to {with_article(form.title)} with {command}: it belongs to {to}"
         yield Problem(what, where, "remove it, or say what the step does", code="misplaced-field")
 
 
@@ -426,10 +426,6 @@ def node_type_name(node: Node) -> str:
         case Scalar(str()):
             return "text"
     return "a number"
-
-
-def _a(title: str) -> str:
-    return f"{'an' if title[:1] in 'aeiou' else 'a'} {title}"
 
 
 def _and(names: list[str]) -> str:

@@ -16,8 +16,8 @@ from plait.lang.analysis.names import (
     PHASES,
     Each,
     Shape,
+    builtin_names,
     detect_profile,
-    names_in,
     strings,
     template_fields,
 )
@@ -66,7 +66,7 @@ PHASE_NAMES = [
 
 @pytest.mark.parametrize(("phase", "names"), PHASE_NAMES)
 def test_each_phase_has_its_names(phase: str, names: str) -> None:
-    assert list(names_in(phase)) == names.split()
+    assert list(builtin_names(phase)) == names.split()
 
 
 def test_the_tables_refer_only_to_what_exists() -> None:

@@ -12,7 +12,7 @@ from collections import abc
 
 from plait.core.documents.limits import printable_name
 from plait.core.documents.positions import origin
-from plait.core.errors import InternalError, Problem, closest_name, format_names
+from plait.core.errors import InternalError, Problem, closest_name, format_names, with_article
 from plait.core.hints import TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.source import Excerpt, Source, Span
@@ -104,6 +104,31 @@ def _at(node: Node, path: str | abc.Iterable[Step]) -> Node | None:
     return found
 
 
+def span_at(node: Node, path: str | abc.Iterable[Step]) -> Span:
+    """Where the node under a path stands; where `node` stands, if there is none."""
+    return (_at(node, path) or node).span
+
+
+def text_value(node: Node | None) -> str | None:
+    """The text of a node; None if it is anything else."""
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+
+
+def text_field(node: Node | None, key: str) -> str | None:
+    """The text under a key of a map."""
+    return text_value(node.get(key)) if isinstance(node, Mapping) else None
+
+
+def map_entries(node: Node | None) -> list[tuple[str, Node]]:
+    """The names and values of a map; none of anything else."""
+    entries = node.entries if isinstance(node, Mapping) else ()
+    return [(str(key.value), value) for key, value in entries]
+
+
+def map_keys(node: Node | None) -> list[str]:
+    return [name for name, _ in map_entries(node)]
+
+
 _STEP = re.compile(r'(?:^|\.)([^.\[\]]++)|\[([0-9]++)\]|\[("(?:[^"\\]++|\\.)*")\]')
 _SIMPLE_STEP = re.compile(r"[^.\[\]]+")
 
@@ -137,7 +162,7 @@ def check_keys(
     `elsewhere`: what to do with a key that is known in another place.
     """
     known = list(known)
-    thing = f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
+    thing = with_article(kind)
     problems = []
     for key, _ in mapping.entries:
         name = str(key.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.documents.nodes import map_entries, map_keys, text_field, text_value
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import Final
 from plait.core.values import NOT_KNOWN, Json
@@ -42,7 +43,7 @@ def names_in_unread(node: Node, *, of_step: bool = False) -> Iterator[BuiltinNam
     """Names that stand in what has no place here; of a step, its field may be a capture that is
     misspelt.
     """
-    if of_step and (name := scalar_text(node)) and name.isidentifier():
+    if of_step and (name := text_value(node)) and name.isidentifier():
         yield BuiltinName(name, (), "captured, perhaps", offered=False)
     match node:
         case Sequence(items):
@@ -50,7 +51,7 @@ def names_in_unread(node: Node, *, of_step: bool = False) -> Iterator[BuiltinNam
                 yield from names_in_unread(item)
         case Mapping(entries):
             yield from captured_names(node)
-            for name in keys(node.get("capture_outputs")):
+            for name in map_keys(node.get("capture_outputs")):
                 yield BuiltinName(name, (), "captured")
             for _, value in entries:
                 yield from names_in_unread(value)
@@ -64,7 +65,7 @@ def handler_captures(block: Block) -> Iterator[BuiltinName]:
         for place in (step, step.get("test")):
             handler = place.get("on_failure") if isinstance(place, Mapping) else None
             yield from () if handler is None else names_in_unread(handler)
-        used = block.home.get(scalar_text(step.get("use")) or "")
+        used = block.home.get(text_field(step, "use") or "")
         yield from () if used is None else handler_captures(used)
 
 
@@ -73,17 +74,17 @@ def names_after_step(step: Node) -> list[BuiltinName]:
     if isinstance(step, Mapping):
         runs_shell = any(step.get(key) is not None for key in _SHELL_STEPS)
     else:
-        runs_shell = not (scalar_text(step) or "/").startswith("/")
+        runs_shell = not (text_value(step) or "/").startswith("/")
     return [BEHIND_STEPS[name] for name in (("last", "shell") if runs_shell else ("last",))]
 
 
 def captured_names(step: Mapping) -> Iterator[BuiltinName]:
     for key, value in step.entries:
-        if key.value in CAPTURING and (captured := scalar_text(value)):
-            kind = KIND_OF_FORMAT.get(scalar_text(step.get("capture_format")) or "")
+        if key.value in CAPTURING and (captured := text_value(value)):
+            kind = KIND_OF_FORMAT.get(text_field(step, "capture_format") or "")
             yield BuiltinName(captured, (), "captured", kind=kind)
-    found = keys(step.get("outputs"))
-    if (own := scalar_text(step.get("id"))) and found:
+    found = map_keys(step.get("outputs"))
+    if (own := text_field(step, "id")) and found:
         yield BuiltinName(own, (), "files that a step produced", tuple(found))
 
 
@@ -91,10 +92,10 @@ def step_id_name(step: Mapping) -> BuiltinName | None:
     """What a step gave, by its id; files that it produces are told under that name, if it has
     some.
     """
-    own = scalar_text(step.get("id"))
+    own = text_field(step, "id")
     return (
         BuiltinName(own, (), "what a step gave", ENDED)
-        if own and not keys(step.get("outputs"))
+        if own and not map_keys(step.get("outputs"))
         else None
     )
 
@@ -114,7 +115,7 @@ def env_names(
 ) -> Iterator[BuiltinName]:
     """The variables that a step or a phase has besides those of the flow."""
     for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
-        for name, value in _entries(place.get("env") if isinstance(place, Mapping) else None):
+        for name, value in map_entries(place.get("env") if isinstance(place, Mapping) else None):
             made_of = possible_values(value, known) if known is not None else ()
             yield BuiltinName(name, (), "declared under env", in_environment=True, values=made_of)
 
@@ -157,20 +158,20 @@ def declared_names(document: Node) -> Iterator[BuiltinName]:
     for key in ("vars", "env", "secrets"):
         given = key != "vars"
         if key == "secrets":
-            names = keys(document.get(key))
+            names = map_keys(document.get(key))
             yield from (
                 BuiltinName(name, (), "declared under secrets", in_environment=True)
                 for name in names
             )
             continue
-        for name, node in _entries(document.get(key)):
+        for name, node in map_entries(document.get(key)):
             made_of = possible_values(node, lambda root: values.get(root, ()))
             yield BuiltinName(
                 name, (), f"declared under {key}", in_environment=given, values=made_of
             )
     profiles = document.get("profiles")
     for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
-        names = keys(profile)
+        names = map_keys(profile)
         yield from (
             BuiltinName(name, (), "declared in a profile", in_environment=True) for name in names
         )
@@ -186,17 +187,19 @@ def constant_state(document: Node) -> dict[str, Json]:
     if not isinstance(body, Mapping) or not isinstance(state, Mapping):
         return {}
     written = {"_last_error", "item"}
-    for _, node in _entries(body.get("nodes")):
+    for _, node in map_entries(body.get("nodes")):
         if isinstance(node, Mapping):
-            written.update(keys(node.get("assign")))
-            written.update(filter(None, (scalar_text(node.get(key)) for key in ("collect", "as"))))
-    return {name: NOT_KNOWN if name in written else node.data() for name, node in _entries(state)}
+            written.update(map_keys(node.get("assign")))
+            written.update(filter(None, (text_field(node, key) for key in ("collect", "as"))))
+    return {
+        name: NOT_KNOWN if name in written else node.data() for name, node in map_entries(state)
+    }
 
 
 def given_at_start(document: Mapping) -> set[str]:
     """Names of values that are given when a flow starts, and do not stand in it."""
     parameters = (*_parameters(document.get("parameters")), *_parameters(document.get("inputs")))
-    return {*keys(document.get("secrets")), *parameters}
+    return {*map_keys(document.get("secrets")), *parameters}
 
 
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
@@ -223,7 +226,7 @@ def like_options(values: Iterable[Json]) -> tuple[Json, ...]:
 
 def possible_values(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tuple[Json, ...]:
     """What a text may hold that is one hole with a name, by what the name may hold."""
-    written = scalar_text(node)
+    written = text_value(node)
     if written is None or not written.startswith("$"):
         return ()
     match program(written, profile_named("workflow")).parts:
@@ -279,8 +282,8 @@ def _parameters(node: Node | None) -> Iterator[str]:
     match node:
         case Sequence(items):
             for item in items:
-                name = scalar_text(item) or (
-                    scalar_text(item.get("name")) if isinstance(item, Mapping) else None
+                name = text_value(item) or (
+                    text_field(item, "name") if isinstance(item, Mapping) else None
                 )
                 if name:
                     yield name
@@ -296,21 +299,8 @@ def input_names(
     document: Node, profile: str, given: dict[str, BuiltinName]
 ) -> frozenset[str] | None:
     """What may be put into a prompt, directive, graph or tool, if the document says it."""
-    declared = {*given, *keys(document.at("config_schema.properties"))}
+    declared = {*given, *map_keys(document.at("config_schema.properties"))}
     if not declared:
         return None
-    own = {*keys(document.at("config")), *CONFIG_NAMES} if profile == "config" else set()
+    own = {*map_keys(document.at("config")), *CONFIG_NAMES} if profile == "config" else set()
     return frozenset(declared | own)
-
-
-def _entries(node: Node | None) -> list[tuple[str, Node]]:
-    entries = node.entries if isinstance(node, Mapping) else ()
-    return [(str(key.value), value) for key, value in entries]
-
-
-def keys(node: Node | None) -> list[str]:
-    return [str(key.value) for key, _ in node.entries] if isinstance(node, Mapping) else []
-
-
-def scalar_text(node: Node | None) -> str | None:
-    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None

@@ -165,7 +165,7 @@ CONFIG_NAMES: Final = (
 
 
 @cache
-def names_in(phase: str) -> Map[str, BuiltinName]:
+def builtin_names(phase: str) -> Map[str, BuiltinName]:
     """The built-in names of a phase, in the order in which a message lists them."""
     return MappingProxyType({name.name: name for name in NAMES if phase in name.phases})
 
@@ -174,7 +174,7 @@ def names_in(phase: str) -> Map[str, BuiltinName]:
 def names_everywhere_in(phase: str) -> Map[str, BuiltinName]:
     """Those of them that exist at its beginning, too, and not only behind a step of a list."""
     return MappingProxyType(
-        {name: one for name, one in names_in(phase).items() if name not in BEHIND_STEPS}
+        {name: one for name, one in builtin_names(phase).items() if name not in BEHIND_STEPS}
     )
 
 

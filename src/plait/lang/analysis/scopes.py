@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.documents.nodes import map_keys, text_field, text_value
 from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, field, replace
@@ -31,14 +32,12 @@ from plait.lang.analysis.declarations import (
     given_at_start,
     handler_captures,
     input_names,
-    keys,
     literal_items,
     misplaced_names,
     names_after_step,
     names_before_items,
     names_given,
     names_in_unread,
-    scalar_text,
     step_id_name,
 )
 from plait.lang.analysis.names import (
@@ -61,9 +60,9 @@ from plait.lang.analysis.names import (
     Text,
     Tree,
     When,
+    builtin_names,
     detect_profile,
     names_everywhere_in,
-    names_in,
     strings,
     template_fields,
 )
@@ -114,7 +113,7 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
 
     def __iter__(self) -> Iterator[str]:
         """Nearest first: the order in which a message lists them."""
-        every, here = names_in("flow"), names_in(self.phase)
+        every, here = builtin_names("flow"), builtin_names(self.phase)
         behind = BEHIND_STEPS.keys() & here.keys()
         yield from (name for name in here if name not in every and not self._find_capture(name))
         yield from (name for name in self._capture_names() if name not in behind)
@@ -359,7 +358,7 @@ class _Reader:
         file.
         """
         if profile == "graph" and (kept := constant_state(document)):
-            self.given["state"] = replace(names_in("graph")["state"], value=kept)
+            self.given["state"] = replace(builtin_names("graph")["state"], value=kept)
         heads = ("vars", "env", "profiles", "env_files")
         if not self.is_workflow or not any(
             isinstance(document, Mapping) and document.get(h) for h in heads
@@ -413,7 +412,7 @@ class _Reader:
         self._part(document, key, frame)
         self.env, self.phase = (), None
         for node in nodes:  # those of steps that are not there, too: that is reported
-            named = keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
+            named = map_keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
             frame.add(BuiltinName(name, (), "captured") for name in named)
 
     def _name_outputs(self, phase: Node) -> None:
@@ -678,13 +677,13 @@ class _Reader:
         capture.
         """
         said = step.get("use")
-        block = self.blocks.get(scalar_text(said) or "")
+        block = self.blocks.get(text_value(said) or "")
         if block is None:
             return [] if said is None else [ANY_NAME]
         held = self._handed(step.get("with"), frame)
         given = [
             BuiltinName(name, (), "given by with", value=held.get(name, NOT_KNOWN))
-            for name in (*keys(step.get("with")), *block.needs)
+            for name in (*map_keys(step.get("with")), *block.needs)
         ]
         inner = frame.child(given).child()
         outer, self.blocks = self.blocks, block.home
@@ -748,14 +747,14 @@ def _apply_step_options(
     strict = _flag(step, "strict")
     if strict is not None:
         fields = [replace(field, strict=strict) for field in fields]
-    if key.value == "shell" and scalar_text(step.get("interpreter")) == "bash":
+    if key.value == "shell" and text_field(step, "interpreter") == "bash":
         fields = [replace(field, dialect="bash") for field in fields]
     return fields
 
 
 def tool_of(node: Mapping) -> str:
     """The tool that a step, a node or an action calls, by the name that we have for it."""
-    said = scalar_text(node.get("tool") or node.get("item_id")) or ""
+    said = text_value(node.get("tool") or node.get("item_id")) or ""
     if not said.startswith(("rye/", "tool:")):
         return said
     from plait.tools.spaces import current_id
@@ -776,7 +775,7 @@ def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateFiel
     command, shell = (
         params.get(key) if isinstance(params, Mapping) else None for key in ("command", "shell")
     )
-    dialect: Dialect = "bash" if scalar_text(shell) == "bash" else "sh"
+    dialect: Dialect = "bash" if text_value(shell) == "bash" else "sh"
     fields = [
         replace(field, root=None) for field in fields
     ]  # a script is bound, and not filled with the rest
@@ -812,7 +811,7 @@ def _is_tried_again(key: Scalar, value: Node) -> bool:
     elif key.value != "on_failure":
         return False
     if not isinstance(value, Mapping):
-        return (scalar_text(value) or "").startswith("/")
+        return (text_value(value) or "").startswith("/")
     for said in ("max_attempts", "max_retries", "retry_original"):
         if (node := value.get(said)) is not None:
             return not isinstance(node, Scalar) or node.value not in (0, False)
@@ -824,7 +823,7 @@ def _has_agent(handler: Mapping) -> bool:
 
 
 def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
-    loop = scalar_text(node.get("as")) or ("item" if node.get("over") is not None else None)
+    loop = text_field(node, "as") or ("item" if node.get("over") is not None else None)
     more = [BuiltinName(loop, (), "the item of this round")] if loop else []
     return frame.child(more, phase="hook" if name == "hook" else "graph")
 

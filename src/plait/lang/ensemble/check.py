@@ -18,7 +18,7 @@ from plait.core.source import Span
 from plait.lang.analysis.names import BuiltinName, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, find_templates
 from plait.lang.analysis.templates import check_template
-from plait.lang.ensemble.read import NOTHING, _entries, _parameters, _Reader, _unknown
+from plait.lang.ensemble.read import NOTHING, _parameters, _Reader, _unknown, task_entries
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
@@ -456,11 +456,11 @@ def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
         for one in (said.items if isinstance(said, nodes.Sequence) else (said,))
         if one is not None
     ]
-    names = {_word(one, "task"): _word(one, "as") or "item" for one in maps}
-    for key, task in _entries(
+    names = {nodes.text_field(one, "task"): nodes.text_field(one, "as") or "item" for one in maps}
+    for key, task in task_entries(
         document.get("tasks") if isinstance(document, nodes.Mapping) else None
     ):
-        name = names.get(_word(task, "id") or key or None)
+        name = names.get(nodes.text_field(task, "id") or key or None)
         for text in TASK_TEXTS if name else ():
             node = task.get(text) if isinstance(task, nodes.Mapping) else None
             if node is not None and name is not None:
@@ -476,11 +476,6 @@ def _knowing(one: TemplateField, item: str | None) -> TemplateField:
     return replace(
         one, declared=one.declared | {name for name in asked if is_item_name(name, item)}
     )
-
-
-def _word(node: nodes.Node | None, key: str) -> str | None:
-    value = node.get(key) if isinstance(node, nodes.Mapping) else None
-    return value.value if isinstance(value, nodes.Scalar) and isinstance(value.value, str) else None
 
 
 ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-placeholder"})

@@ -9,14 +9,13 @@ from plait.core.documents import nodes
 from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field, replace
-from plait.lang.common import parse_on_empty, read_limits
+from plait.lang.common import parse_condition, parse_on_empty, read_limits
 from plait.lang.parameters import parse_parameters
 from plait.program.tasks.model import Agent, EnsembleSpec, Loop, Manager, MapReduce, Task
 from plait.program.tasks.text import AGENT_TEXTS, TASK_TEXTS
 from plait.schema import Fields, to_template
 from plait.schema.ensemble_tables import MAX_LEVELS, MOST_TURNS
 from plait.scope import Scope
-from plait.scope.expressions import parse_when
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -145,7 +144,7 @@ class _Reader:
 
     def _tasks(self) -> None:
         said_of: dict[str, Fields] = {}
-        for number, (key, node) in enumerate(_entries(self.said.get("tasks")), 1):
+        for number, (key, node) in enumerate(task_entries(self.said.get("tasks")), 1):
             said = Fields("task", _map(node), NOTHING)
             name = said.text("id") or key or f"task-{number}"
             if name in said_of:
@@ -229,15 +228,8 @@ class _Reader:
         node = fields.get("until")
         if node is None:
             return None
-        source = (
-            node.source()
-            if isinstance(node, nodes.Scalar) and isinstance(node.value, str)
-            else None
-        )
         try:
-            return parse_when(
-                node.data(), source=source, locate=lambda place: (node.at(place) or node).span
-            )
+            return parse_condition(node)
         except InputError as error:
             self.problems += error.problems
             return None
@@ -283,7 +275,8 @@ def _map(node: nodes.Node) -> nodes.Mapping:
     return node
 
 
-def _entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
+def task_entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
+    """The tasks of a map by their names, or those of a list without any."""
     match node:
         case nodes.Sequence(items):
             yield from (("", item) for item in items)

@@ -8,17 +8,24 @@ could give are errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
 from plait import schema as format
 from plait.core.documents import nodes
-from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
+from plait.core.errors import (
+    InputError,
+    PlaitError,
+    Problem,
+    closest_name,
+    format_names,
+    with_article,
+)
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.source import Span
-from plait.lang.analysis.names import names_in
+from plait.lang.analysis.names import builtin_names
 from plait.lang.analysis.scopes import TemplateField, find_templates
 from plait.lang.analysis.templates import check_template
 from plait.lang.findings import Finding, from_format, sort_findings
@@ -278,7 +285,7 @@ def _check_node_fields(name: str, fields: Fields) -> Iterator[Problem]:
     word = next(word for word, one in KINDS.items() if one == kind)
     for field, (wanted, kinds) in MEANT_FOR.items():
         if fields.has(field) and kind not in kinds:
-            what = f"'{field}' means nothing to {_a(word)}: it belongs to {_a(wanted)}"
+            what = f"'{field}' means nothing to {with_article(word)}: it belongs to {with_article(wanted)}"
             yield Problem(
                 what,
                 fields.span(field),
@@ -315,13 +322,9 @@ def _check_node_fields(name: str, fields: Fields) -> Iterator[Problem]:
         what, fix = "the parameters of an action stand in it", "move params below action"
         yield Problem(what, fields.span("params"), fix, code="misplaced-field")
     loop = fields.text("as")
-    if loop is not None and loop in names_in("graph"):
+    if loop is not None and loop in builtin_names("graph"):
         what = f"'{loop}' is a name of every graph, so no item can have it"
         yield Problem(what, fields.span("as"), "choose another name", code="shadowed-name")
-
-
-def _a(word: str) -> str:
-    return f"{'an' if word[:1] in 'aeiou' else 'a'} {word}"
 
 
 def _lacks(fields: Fields, what: str, fix: str) -> Problem:
@@ -345,11 +348,9 @@ def _conditions(fields: Fields) -> Iterator[Finding]:
         when = edge.get("when")
         is_open = is_open or when is None
         if isinstance(when, nodes.Mapping):
-            yield from map(Finding, check_condition(when.data(), locate=partial(span_at, when)))
-
-
-def span_at(node: nodes.Node, place: Sequence[str | int]) -> Span:
-    return (node.at(place) or node).span
+            yield from map(
+                Finding, check_condition(when.data(), locate=partial(nodes.span_at, when))
+            )
 
 
 # ── names ────────────────────────────────────────────────────────────────
@@ -360,9 +361,12 @@ class _Names:
 
     def __init__(self, graph: _Graph) -> None:
         self.graph = graph
-        self.assigned = {OWN_STATE, *_keys(graph.body.get("state"))}
+        self.assigned = {OWN_STATE, *nodes.map_keys(graph.body.get("state"))}
         for _, said in graph.nodes.values():
-            self.assigned |= {*_keys(said.get("assign")), *filter(None, [said.text("collect")])}
+            self.assigned |= {
+                *nodes.map_keys(said.get("assign")),
+                *filter(None, [said.text("collect")]),
+            }
         self.inputs = _input_names(graph.document)
 
     def findings(self) -> Iterator[Finding]:
@@ -494,18 +498,14 @@ def _input_names(document: nodes.Mapping) -> frozenset[str] | None:
         case nodes.Mapping():
             groups = isinstance(format.select_kind(format.PARAMETERS, inputs), format.Record)
             if not groups:
-                return frozenset(_keys(inputs))
+                return frozenset(nodes.map_keys(inputs))
             lists = [inputs.get("required"), inputs.get("optional")]
             every = [item for one in lists if isinstance(one, nodes.Sequence) for item in one.items]
             return frozenset(map(_input_name, every))
     properties = schema.get("properties") if isinstance(schema, nodes.Mapping) else None
-    return frozenset(_keys(properties)) if isinstance(properties, nodes.Mapping) else None
+    return frozenset(nodes.map_keys(properties)) if isinstance(properties, nodes.Mapping) else None
 
 
 def _input_name(item: nodes.Node) -> str:
     name = item.get("name") if isinstance(item, nodes.Mapping) else item
     return str(name.data()) if name is not None else ""
-
-
-def _keys(node: nodes.Node | None) -> list[str]:
-    return [str(key.value) for key, _ in node.entries] if isinstance(node, nodes.Mapping) else []

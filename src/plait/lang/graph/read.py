@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from plait import schema as format
 from plait.core.digests import json_digest
@@ -16,7 +15,13 @@ from plait.core.source import Span
 from plait.core.values import Json, Secret
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
-from plait.lang.common import parse_interpreter, parse_on_empty, parse_retry, read_limits
+from plait.lang.common import (
+    parse_condition,
+    parse_interpreter,
+    parse_on_empty,
+    parse_retry,
+    read_limits,
+)
 from plait.lang.findings import Finding, require_no_errors, warnings_in
 from plait.lang.flow_text import FlowText
 from plait.lang.graph.check import (
@@ -26,7 +31,6 @@ from plait.lang.graph.check import (
     mentions_clock,
     node_kind,
     node_tool,
-    span_at,
 )
 from plait.lang.hooks import hook_tools, read_hooks
 from plait.lang.loaded import LoadedFlow, LoadOptions
@@ -36,7 +40,6 @@ from plait.program.graph.calls import Action, NodeCall, ShellCall
 from plait.program.graph.walk import Edge, GraphProgram, NodeForeach, NodeSpec
 from plait.schema import Fields, fingerprint_data, to_template
 from plait.schema.graph_tables import MAX_CONCURRENCY, MAX_STEPS
-from plait.scope.expressions import parse_when
 from plait.template.template import Template
 from plait.tools.config import validate_params
 from plait.tools.items import Header, ToolFile
@@ -224,14 +227,7 @@ def _edge(node: nodes.Node) -> Edge:
     assert isinstance(node, nodes.Mapping)
     to, when = node.get("to"), node.get("when")
     assert to is not None
-    if when is None:
-        return Edge(str(to.data()))
-    source = (
-        when.source() if isinstance(when, nodes.Scalar) and isinstance(when.value, str) else None
-    )
-    return Edge(
-        str(to.data()), parse_when(when.data(), source=source, locate=partial(span_at, when))
-    )
+    return Edge(str(to.data()), None if when is None else parse_condition(when))
 
 
 def _uses(body: Fields) -> Iterator[tuple[str, Span]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import partial
 
 from plait import schema as format
 from plait.core import documents
@@ -55,7 +56,7 @@ def check_step_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
 def _same_ids(steps: Sequence[documents.Mapping]) -> Iterator[Finding]:
     seen: set[str] = set()
     for step in steps:
-        if (name := _word(step, "id")) is None:
+        if (name := nodes.text_field(step, "id")) is None:
             continue
         if name in seen:
             what, fix = (
@@ -76,7 +77,7 @@ WORKFLOW_ROOTS: Final = frozenset(
 
 def _shadows(step: documents.Mapping) -> Iterator[Finding]:
     for key in ("capture_output", "capture"):
-        name, node = _word(step, key), step.get(key)
+        name, node = nodes.text_field(step, key), step.get(key)
         if node is not None and name in WORKFLOW_ROOTS:
             what = f"this capture hides the built-in name '{name}' from all later steps"
             yield Finding(
@@ -90,7 +91,7 @@ def _condition(step: documents.Mapping) -> Iterator[Finding]:
     if isinstance(node, documents.Mapping):
         from plait.template.conditions import check
 
-        for problem in check(node.data(), locate=lambda place: _span_at(node, place)):
+        for problem in check(node.data(), locate=partial(nodes.span_at, node)):
             yield Finding(problem)
     elif isinstance(node, documents.Scalar) and _never_holds(node):
         what, fix = "this step never runs", "remove it, or its when"
@@ -147,7 +148,7 @@ def _never_written(step: documents.Mapping) -> Iterator[Finding]:
     """A content that no value can make a document of its format."""
     written = step.get("write_file")
     content = written.get("content") if isinstance(written, documents.Mapping) else None
-    format = _word(written, "format") if isinstance(written, documents.Mapping) else None
+    format = nodes.text_field(written, "format")
     if not isinstance(content, documents.Scalar) or format not in ("json", "yaml"):
         return
     from plait.program.actions.write_file import content_problem
@@ -209,11 +210,6 @@ def _is_below(path: str, project: str) -> bool:
     return any(os.path.commonpath([os.path.normpath(path), top]) == top for top in tops)
 
 
-def _span_at(node: documents.Node, place: tuple[str | int, ...]) -> Span:
-    found = node.at(place)
-    return (found or node).span
-
-
 def _always_fails(step: documents.Mapping) -> bool:
     """Is it a command that can only fail, and nothing that makes up for it?"""
     forgiving = (
@@ -226,16 +222,9 @@ def _always_fails(step: documents.Mapping) -> bool:
     )
     if any(step.get(key) is not None for key in forgiving):
         return False
-    words = (_word(step, "shell") or "").split()
+    words = (nodes.text_field(step, "shell") or "").split()
     return words == ["false"] or (
         len(words) == 2 and words[0] == "exit" and words[1].strip("0").isdecimal()
-    )
-
-
-def _word(step: documents.Mapping, key: str) -> str | None:
-    node = step.get(key)
-    return (
-        node.value if isinstance(node, documents.Scalar) and isinstance(node.value, str) else None
     )
 
 
@@ -428,7 +417,7 @@ def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Ite
     if command is None:
         return
     asked = {name for name in names_in(command) if name.isupper()}
-    for name, value in _entries(node.get("env")):
+    for name, value in nodes.map_entries(node.get("env")):
         if name in asked and mentions_item(value, declared):
             what = f"'{name}' is made of the item, and this command is to find the items"
             yield Problem(what, command.span, "use another variable here", code="unknown-name")
@@ -494,7 +483,7 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
         return
     from plait.lang.environment import circular_variables
 
-    heads = {key: _entries(document.get(key)) for key in ("vars", "env")}
+    heads = {key: nodes.map_entries(document.get(key)) for key in ("vars", "env")}
     own = {name for entries in heads.values() for name, _ in entries}
     filled = (*heads, "profiles")
     elsewhere = tuple(entry for entry in document.entries if entry[0].value not in filled)
@@ -503,8 +492,8 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
     yield from _check_declaration_order(
         heads["env"], given.union(name for name, _ in heads["vars"]), own
     )
-    for _, profile in _entries(document.get("profiles")):
-        yield from circular_variables(dict(heads["env"]), dict(_entries(profile)))
+    for _, profile in nodes.map_entries(document.get("profiles")):
+        yield from circular_variables(dict(heads["env"]), dict(nodes.map_entries(profile)))
 
 
 def _check_shadowed_names(document: documents.Node) -> Iterator[Finding]:
@@ -519,11 +508,6 @@ def _check_shadowed_names(document: documents.Node) -> Iterator[Finding]:
                 )
                 problem = Problem(what, key.span, "choose another name", code="shadowed-name")
                 yield Finding(problem, "warning")
-
-
-def _entries(node: documents.Node | None) -> list[tuple[str, documents.Node]]:
-    entries = node.entries if isinstance(node, documents.Mapping) else ()
-    return [(str(key.value), value) for key, value in entries]
 
 
 def _check_declaration_order(

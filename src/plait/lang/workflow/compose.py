@@ -85,6 +85,12 @@ class ComposedWorkflow:
     others: tuple[str, ...] = ()
     """The files besides its own that it is made of, by their paths below the project."""
 
+    @property
+    def head(self) -> Mapping:
+        """The outermost map; a file that is only a list of steps has an empty one."""
+        document = self.document
+        return document if isinstance(document, Mapping) else Mapping((), document.span)
+
 
 # ── files ────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from plait import schema as format
-from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
@@ -50,7 +49,7 @@ class WorkflowFile:
 
     def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
         flow, environ, lenient = self.flow, options.environ, options.lenient
-        head = Fields("flow", _head(flow.document), Scope())
+        head = Fields("flow", flow.head, Scope())
         values, around = options.known or _resolve_values(
             head, self.parameters, inputs, options.profile, environ
         )
@@ -169,11 +168,6 @@ def _require_workflow(flow: ComposedWorkflow, path: str, project: str | None) ->
         "tasks:"
     )
     raise InputError("this file has no steps", path, fix, code="no-steps")
-
-
-def _head(document: nodes.Node) -> nodes.Mapping:
-    """What a flow says about itself; a file that is only a list of steps says nothing."""
-    return document if isinstance(document, nodes.Mapping) else nodes.Mapping((), document.span)
 
 
 def _resolve_values(

@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterator
 
 from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.documents.nodes import text_field, text_value
 from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
-from plait.lang.analysis.declarations import scalar_text
 from plait.lang.analysis.scopes import SHELL_TOOL, tool_of
 from plait.lang.findings import Finding
 from plait.lang.workflow.compose import Blocks
@@ -89,7 +89,7 @@ def _is_crowded(own: Mapping, document: Mapping) -> bool:
     """Do several items work in one checkout at a time, as far as the file says?"""
     isolation = own.get("isolation")
     kind = isolation.get("kind") if isinstance(isolation, Mapping) else isolation
-    if kind is not None and scalar_text(kind) != "none":
+    if kind is not None and text_value(kind) != "none":
         return False
     input = own.get("input")
     few = isinstance(input, Sequence) and len(input.items) < 2
@@ -138,7 +138,7 @@ def _step(step: Mapping, place: _Place) -> Iterator[Finding]:
             said = Sequence(tuple(value for _, value in said.entries), said.span)
         if isinstance(said, Mapping | Sequence):
             yield from _steps(said, inner)
-    block = place.blocks.get(scalar_text(step.get("use")) or "")
+    block = place.blocks.get(text_field(step, "use") or "")
     if block is not None:
         home = replace(inner, blocks=block.home)
         yield from (one for part in block.steps for one in _steps(part, home))
@@ -154,8 +154,8 @@ def _in_loop(step: Mapping, place: _Place) -> _Place:
 
 def _is_apart(step: Mapping) -> bool:
     """Does it work in a folder of its own, or only for some of the items?"""
-    folder = scalar_text(step.get("working_dir") or step.get("cwd")) or ""
-    when = scalar_text(step.get("when")) or ""
+    folder = text_value(step.get("working_dir") or step.get("cwd")) or ""
+    when = text_field(step, "when") or ""
     return "$" in folder or any(word in when for word in _OF_ITEM)
 
 

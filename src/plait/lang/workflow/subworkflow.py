@@ -174,7 +174,7 @@ def build_subworkflow(builder: Compilation, fields: Fields, strict: bool) -> Sub
     assert node is not None
     called = open_called(node, builder.project, builder.calls)
     flow = called.flow
-    head = Fields("flow", _head(flow.document), Scope())
+    head = Fields("flow", flow.head, Scope())
     parameters = flow_parameters(flow.document)
     values = {**_defaults(parameters), **_literal_params(fields.get("params"))}
     around = _around(head, values, builder)
@@ -288,10 +288,6 @@ def _literal_params(params: nodes.Node | None) -> dict[str, Json]:
         for key, value in entries
         if isinstance(value, nodes.Scalar) and "$" not in str(value.value)
     }
-
-
-def _head(document: nodes.Node) -> nodes.Mapping:
-    return document if isinstance(document, nodes.Mapping) else nodes.Mapping((), document.span)
 
 
 def _wrong(node: nodes.Node, what: str, fix: str) -> InputError:
