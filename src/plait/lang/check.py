@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from plait import schema as format
+from plait.agents.providers.file_check import file_problems
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import Final, TypeAlias
@@ -23,7 +24,9 @@ from plait.lang.flow_text import MARKDOWN, FlowText
 from plait.lang.kinds import KIND_HELP, LANGUAGES, language_by_shape, likely_language
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose_alone
+from plait.tools.headers import says_anything
 from plait.tools.spaces import EXTENSIONS
+from plait.tools.trust.decisions import require_valid_settings
 
 Around: TypeAlias = Callable[[str, str | None, documents.Node | None], Iterable[Finding]]
 """Of a file, its kind and its document: what is wrong with the tools and providers that it names.
@@ -101,8 +104,6 @@ def _of_kind(
     document = source.document
     match kind:
         case "provider":
-            from plait.agents.providers.file_check import file_problems
-
             return [Finding(problem) for problem in file_problems(document)]
         case "hooks":
             from plait.lang.hooks import check_hooks_file
@@ -124,8 +125,6 @@ def _of_kind(
 
 
 def _of_settings(document: documents.Node) -> list[Finding]:
-    from plait.tools.trust.decisions import require_valid_settings
-
     if isinstance(document, documents.Mapping):
         try:
             require_valid_settings(document)
@@ -264,8 +263,6 @@ def _has_header(path: str) -> bool:
     """A file beside tools may be a part of one: a tool names what runs it, also if it misspells
     that.
     """
-    from plait.tools.headers import says_anything
-
     return says_anything(path)
 
 

@@ -26,6 +26,7 @@ from plait.core.errors import (
 )
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field, replace
+from plait.core.secret_names import has_form_of_key, looks_secret, password_in
 from plait.core.values import Secret, reveal_text
 from plait.lang.analysis.references import names_in
 from plait.scope import Scope
@@ -310,8 +311,6 @@ class Head:
         """Secrets by their names: of env files, and of the environment as far as the flow speaks of
         it.
         """
-        from plait.core.secret_names import has_form_of_key, looks_secret, password_in
-
         declared = {_origin(node)[1] for _, node in self.flow.entries("secrets")}
         found = [
             (name, secret)

@@ -178,8 +178,6 @@ class Fields:
         return self._field(name).default if node is None else node.data()
 
     def _render_integer(self, name: str, node: Node) -> int:
-        from plait.core.values import text
-
         kind = self._field(name).kind
         filled = text(to_template(node).render(self.scope)).strip()
         number = int(filled) if re.fullmatch("[0-9]{1,12}", filled) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core.values import Json
+from plait.core.values import Json, json_text
 from plait.schema.forms import FLOW, describe, record_types_in
 from plait.schema.kinds import Field, Kind, NoEffect, RecordType, Refused
 
@@ -46,8 +46,6 @@ def _row(field: Field) -> str:
 
 
 def _default_text(default: Json) -> str:
-    from plait.core.values import json_text
-
     return default if isinstance(default, str) else json_text(default)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 
+from plait import schema as format
 from plait.core.documents import Mapping, Node, Scalar, Sequence
 from plait.core.documents.nodes import map_entries, map_keys, text_field, text_value
 from plait.core.errors import InputError, PlaitError
@@ -18,6 +19,8 @@ from plait.lang.analysis.names import (
     template_fields,
 )
 from plait.lang.analysis.references import mentions_item
+from plait.lang.environment import env_files, read_env_file
+from plait.lang.parameters import flow_parameters
 from plait.lang.workflow.compose import Block, Blocks
 from plait.template.nodes import Alternative, ContextPlaceholder, Path
 from plait.template.profiles import profile_named
@@ -204,9 +207,6 @@ def given_at_start(document: Mapping) -> set[str]:
 
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
     """By parameter: its default and its choices, if they begin like an option."""
-    from plait import schema as format
-    from plait.lang.parameters import flow_parameters
-
     node = document.get("parameters")
     if node is None or format.validate(node, format.PARAMETERS):
         return {}  # what is wrong with them is said elsewhere
@@ -246,8 +246,6 @@ def env_file_names(document: Node) -> Iterator[BuiltinName]:
     node = document.get("env_files") if isinstance(document, Mapping) else None
     if node is None:
         return
-    from plait.lang.environment import env_files, read_env_file
-
     for said in env_files(node):
         try:
             found = read_env_file(said)

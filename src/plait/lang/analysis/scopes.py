@@ -67,7 +67,9 @@ from plait.lang.analysis.names import (
     template_fields,
 )
 from plait.lang.workflow.compose import Blocks
+from plait.schema import text_template, to_template
 from plait.template.shell.places import Dialect
+from plait.template.sinks import as_sealed_envs
 
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
 
@@ -572,9 +574,6 @@ class _Reader:
         """What the variables of a step hold, as far as the file says it; a run fills them the same
         way.
         """
-        from plait.schema import text_template
-        from plait.template.sinks import as_sealed_envs
-
         places = (self.phase, step.get("metadata"), step)
         written = [place.get("env") for place in places if isinstance(place, Mapping)]
         nodes = {
@@ -698,8 +697,6 @@ class _Reader:
         """What a block is given, as far as the file says it."""
         if not isinstance(node, Mapping):
             return {}
-        from plait.schema import to_template
-
         try:
             found = to_template(node).render_checked(
                 assumed(_open(frame.visible_names())), sealing=True

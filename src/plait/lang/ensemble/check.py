@@ -22,6 +22,7 @@ from plait.lang.ensemble.read import NOTHING, _parameters, _Reader, _unknown, ta
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
+from plait.program.tasks.loop import compile_until
 from plait.program.tasks.model import (
     PLAIN_AGENT,
     Agent,
@@ -206,8 +207,6 @@ def _groups(spec: EnsembleSpec) -> Iterator[tuple[Loop | MapReduce, Sequence[Tas
 
 
 def _of_loop(spec: EnsembleSpec, loop: Loop, where: Where) -> Iterator[Problem]:
-    from plait.program.tasks.loop import compile_until
-
     called = f"loop '{loop.name}'" if loop.name else "a loop"
     if not loop.tasks:
         yield Problem(f"{called} has no tasks", where(loop, "tasks"), "name some", code="no-tasks")

@@ -23,6 +23,7 @@ from plait.core.errors import (
     with_article,
 )
 from plait.core.hints import Final
+from plait.core.json_schema import is_schema
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.lang.analysis.names import builtin_names
@@ -31,6 +32,7 @@ from plait.lang.analysis.templates import check_template
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
+from plait.lang.parameters import parse_parameters
 from plait.lang.workflow.shared_checkout import shared_by_items
 from plait.program.graph.calls import full_tool_id
 from plait.program.graph.walk import NodeKind
@@ -247,20 +249,15 @@ class _Graph:
             yield Finding(
                 Problem(what, self.document.key_span("config_schema"), fix, code="contradiction")
             )
-        if isinstance(schema, nodes.Mapping):
-            from plait.core.json_schema import is_schema
-
-            if not is_schema(schema.data()):
-                what, fix = (
-                    "this is not JSON Schema",
-                    "every keyword has its form: type: object, required: [a]",
-                )
-                yield Finding(
-                    Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type")
-                )
+        if isinstance(schema, nodes.Mapping) and not is_schema(schema.data()):
+            what, fix = (
+                "this is not JSON Schema",
+                "every keyword has its form: type: object, required: [a]",
+            )
+            yield Finding(
+                Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type")
+            )
         if inputs is not None and not format.validate(inputs, format.PARAMETERS):
-            from plait.lang.parameters import parse_parameters
-
             parse_parameters(inputs)
 
 

@@ -9,6 +9,7 @@ from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.lang.common import (
+    agent_limits,
     parse_interpreter,
     parse_on_empty,
     plain_field,
@@ -18,6 +19,7 @@ from plait.program.action_step import Action
 from plait.program.actions.shell import ShellAction
 from plait.program.block import BlockAction
 from plait.program.changes import ChangeCheckedAction
+from plait.program.map import CommandSource, Source, ValueSource, foreach
 from plait.program.step_list import join_fingerprints
 from plait.schema import Fields, text_template, to_template
 from plait.template.template import Template
@@ -125,7 +127,6 @@ def _prompt(fields: Fields, strict: bool) -> Action:
 
 
 def _converse(fields: Fields, inner: Fields, options: dict[str, Json], strict: bool) -> Action:
-    from plait.lang.common import agent_limits
     from plait.program.actions.prompt import AgentPromptAction
 
     schema = inner.get("schema")
@@ -147,8 +148,6 @@ def _converse(fields: Fields, inner: Fields, options: dict[str, Json], strict: b
 
 
 def _foreach(builder: Compilation, fields: Fields, place: CompileContext, strict: bool) -> Action:
-    from plait.program.map import CommandSource, Source, ValueSource, foreach
-
     node = fields.get("foreach")
     assert node is not None
     inner = fields.child("foreach")

@@ -16,12 +16,17 @@ from plait.core.records import replace
 from plait.core.source import Span
 from plait.lang.analysis.declarations import names_before_items, names_of_head
 from plait.lang.analysis.names import BEHIND_STEPS, HANDLER_NAMES, NAMES, detect_profile, strings
+from plait.lang.analysis.references import mentions_item, names_in
 from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import _has_fallback, check_template
+from plait.lang.environment import circular_variables, env_files, read_env_file
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
+from plait.lang.parameters import parse_parameters
 from plait.lang.workflow.compose import Blocks, Calls, compose
 from plait.lang.workflow.setup_captures import _extract
+from plait.lang.workflow.shared_checkout import check_shared_checkout
+from plait.schema import to_template
 from plait.schema.fields import valid_fields
 from plait.scope import Scope
 from plait.template.nodes import ContextPlaceholder, Path, placeholders
@@ -152,7 +157,6 @@ def _never_written(step: documents.Mapping) -> Iterator[Finding]:
     if not isinstance(content, documents.Scalar) or format not in ("json", "yaml"):
         return
     from plait.program.actions.write_file import content_problem
-    from plait.schema import to_template
 
     try:
         problem = content_problem(
@@ -348,8 +352,6 @@ def _check_shared_checkout(
     flow: ComposedWorkflow, blocks: Blocks, *, is_called: bool
 ) -> Iterator[Finding]:
     if detect_profile(flow.document) == "workflow":
-        from plait.lang.workflow.shared_checkout import check_shared_checkout
-
         for finding in check_shared_checkout(flow.document, blocks):
             if is_called and "isolation" in (
                 finding.problem.fix or ""
@@ -410,8 +412,6 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
 
 def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Iterator[Problem]:
     """A name in capitals would be left to the shell, which does not have it either."""
-    from plait.lang.analysis.references import mentions_item, names_in
-
     said = node.get("input")
     command = said.get("command") if isinstance(said, documents.Mapping) else None
     if command is None:
@@ -455,8 +455,6 @@ def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
     node = document.get("parameters") if isinstance(document, documents.Mapping) else None
     if node is None:
         return
-    from plait.lang.parameters import parse_parameters
-
     try:
         parse_parameters(_readable(node))
     except InputError as error:
@@ -468,8 +466,6 @@ def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
     node = document.get("env_files") if isinstance(document, documents.Mapping) else None
     if node is None or format.validate(node, format.fields_by_spelling("flow")["env_files"].kind):
         return
-    from plait.lang.environment import env_files, read_env_file
-
     for said in env_files(node):
         try:
             read_env_file(said)
@@ -481,8 +477,6 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
     """Values of the head that need one which is not known before them."""
     if not isinstance(document, documents.Mapping) or document.get("env_files") is not None:
         return
-    from plait.lang.environment import circular_variables
-
     heads = {key: nodes.map_entries(document.get(key)) for key in ("vars", "env")}
     own = {name for entries in heads.values() for name, _ in entries}
     filled = (*heads, "profiles")

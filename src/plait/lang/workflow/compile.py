@@ -29,6 +29,7 @@ from plait.lang.common import (
 )
 from plait.lang.workflow.actions import build_action, with_change_checks
 from plait.lang.workflow.compilation import Compilation, CompileContext
+from plait.lang.workflow.setup_captures import add_setup_captures
 from plait.program.action_step import Action, ActionStep, FailureHandler
 from plait.program.block import BlockAction
 from plait.program.step_list import StepList as Steps
@@ -101,8 +102,6 @@ class WorkflowCompiler(Compilation):
         said = self.said.child("setup")
         if steps is None or said is None or not said.has("capture_outputs"):
             return steps
-        from plait.lang.workflow.setup_captures import add_setup_captures
-
         return add_setup_captures(steps, said)
 
     def compile_map(self, place: CompileContext) -> Map | None:

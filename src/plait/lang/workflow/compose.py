@@ -31,6 +31,7 @@ from plait.core.errors import (
 )
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
+from plait.core.safe_files import read_below
 from plait.core.source import Span
 
 MAX_FILES: Final = 100
@@ -119,8 +120,6 @@ def _root(path: str, project: str | None) -> str:
 
 
 def _read_below(root: str, relative: str) -> documents.PartialDocument:
-    from plait.core.safe_files import read_below
-
     found = read_below(root, relative)
     name = os.path.relpath(os.path.join(root, relative))
     if found is None:

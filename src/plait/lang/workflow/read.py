@@ -11,6 +11,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.lang.analysis.names import detect_profile
+from plait.lang.analysis.scopes import find_templates
 from plait.lang.common import parse_backend, read_limits
 from plait.lang.environment import (
     NO_ENVIRONMENT,
@@ -122,7 +123,6 @@ def _find_derived_secrets(
     """What the steps make of secrets; without any there is nothing to find out."""
     if not secret_texts(around, values):
         return frozenset()
-    from plait.lang.analysis.scopes import find_templates
     from plait.lang.workflow.made_secrets import derived_secrets
 
     scope = Scope({**around.names(), **values}, sources=Sources(environ=around.environ(environ)))

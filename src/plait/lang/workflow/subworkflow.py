@@ -15,6 +15,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, Undefined
 from plait.lang.analysis.names import detect_profile
+from plait.lang.analysis.scopes import find_templates
 from plait.lang.environment import (
     Caller,
     find_secret_texts,
@@ -28,6 +29,7 @@ from plait.lang.parameters import (
     resolve_inputs,
 )
 from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
+from plait.lang.workflow.made_secrets import derived_secrets
 from plait.program.subworkflow import NO_MAP, Entered, Subworkflow
 from plait.schema import Fields, to_template
 from plait.scope import Scope
@@ -86,8 +88,6 @@ def files_called(
     reading: TemplateFields, path: str, project: str | None
 ) -> Iterator[ComposedWorkflow]:
     """Each once, with those that it calls; not those that cannot be called, or are not sound."""
-    from plait.lang.analysis.scopes import find_templates
-
     seen = {os.path.realpath(path)}
     todo = [node for step, _ in reading.calls if (node := step.get("workflow")) is not None]
     while todo:
@@ -246,9 +246,6 @@ def _find_secrets(
     texts = find_secret_texts(head, builder.environ)
     if not texts and next(secrets_in(scope.names), None) is None:
         return texts
-    from plait.lang.analysis.scopes import find_templates
-    from plait.lang.workflow.made_secrets import derived_secrets
-
     fields = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
     return texts | derived_secrets(fields, scope)
 
