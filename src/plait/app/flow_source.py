@@ -160,7 +160,7 @@ class FlowSource:
             "started": self.started,
             "options": replace(self.options, inputs=kept).record(),
             **({"secret_inputs": withheld} if withheld else {}),
-            "env_files": _env_digest(loaded.surroundings.filed),
+            "env_files": _env_digest(loaded.environment.filed),
         }
 
     def source(self, loaded: LoadedFlow) -> dict[str, Json]:

@@ -182,7 +182,7 @@ def require_unchanged(loaded: LoadedFlow, opened: OpenRun) -> None:
     """All that is not as it was, and that nobody has accepted, before anything is done."""
     changed = {} if _is_accepted(loaded, opened) else changed_steps(loaded, opened)
     problems = [*changed_steps_error(changed.items()).problems] if changed else []
-    change = describe_change(opened.facts.get("env_files"), loaded.surroundings.filed)
+    change = describe_change(opened.facts.get("env_files"), loaded.environment.filed)
     if change is not None:
         problems.append(env_change_problem(change))
     if problems:

@@ -114,7 +114,7 @@ def _note_new_variables(
     opened: OpenRun | TemporaryRun, loaded: LoadedFlow, run: RunContext
 ) -> None:
     """What the env files say now is accepted, and is what the next life of the run expects."""
-    filed, known = loaded.surroundings.filed, opened.facts.get("env_files")
+    filed, known = loaded.environment.filed, opened.facts.get("env_files")
     if not filed and not known:
         return
     from plait.app.resume import describe_change, env_digest

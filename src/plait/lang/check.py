@@ -18,7 +18,7 @@ from plait.core.errors import InputError, PlaitError, Problem
 from plait.core.hints import Final, TypeAlias
 from plait.lang.analysis.names import detect_profile
 from plait.lang.analysis.scopes import find_templates
-from plait.lang.analysis.templates import _overlap, check_template
+from plait.lang.analysis.templates import check_template, overlap
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import MARKDOWN, FlowText
 from plait.lang.kinds import KIND_HELP, LANGUAGES, language_by_shape, likely_language
@@ -200,7 +200,7 @@ def _follows(finding: Finding, read: documents.PartialDocument) -> bool:
     ):
         return True
     return any(
-        problem.code != "duplicate-key" and _overlap(problem.where, finding.problem.where)
+        problem.code != "duplicate-key" and overlap(problem.where, finding.problem.where)
         for problem in read.problems
     )
 

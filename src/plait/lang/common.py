@@ -75,7 +75,7 @@ def handler_commands(fields: Fields) -> Many[nodes.Node]:
     if fields.has("steps"):
         return fields.items("steps")
     table = format.fields_by_spelling("step")
-    around = [
+    beside = [
         entry
         for entry in fields.node.entries
         if str(entry[0].value) in _OF_ONE_COMMAND and str(entry[0].value) in table
@@ -83,7 +83,7 @@ def handler_commands(fields: Fields) -> Many[nodes.Node]:
     commands = [entry for entry in fields.node.entries if _command(fields, entry[0]) is not None]
     return [
         nodes.Mapping(
-            (_rename_entry(entry, _command(fields, entry[0]) or ""), *around), fields.node.span
+            (_rename_entry(entry, _command(fields, entry[0]) or ""), *beside), fields.node.span
         )
         for entry in commands
     ]
@@ -143,35 +143,37 @@ def parse_policy(fields: Fields, older: Fields | None) -> Policy:
 
 def parse_retry(place: Fields, name: str = "retry") -> Retry | None:
     """What a map says under `retry`: a number of attempts, or more."""
-    said = place.child(name)
-    if said is None:
+    retry = place.child(name)
+    if retry is None:
         attempts = place.integer(name)
         return None if attempts is None else Retry(attempts=attempts)
     backoff, base, increment = (
-        said.text("backoff") or "exponential",
-        said.number("base"),
-        said.seconds("increment"),
+        retry.text("backoff") or "exponential",
+        retry.number("base"),
+        retry.seconds("increment"),
     )
-    if (way := said.child("backoff")) is not None:
+    if (chosen := retry.child("backoff")) is not None:
         backoff = next(
-            name for name in ("fixed", "linear", "exponential", "fibonacci") if way.node.get(name)
+            name
+            for name in ("fixed", "linear", "exponential", "fibonacci")
+            if chosen.node.get(name)
         )
-        numbers = way.child(backoff)
+        numbers = chosen.child(backoff)
         if numbers is not None and backoff == "linear":
             increment = numbers.seconds("increment")
         if numbers is not None and backoff == "exponential":
             base = numbers.number("base")
-    first = said.seconds("initial_delay")
+    first = retry.seconds("initial_delay")
     return Retry(
-        attempts=said.integer("attempts") or 1,
+        attempts=retry.integer("attempts") or 1,
         backoff=backoff,  # type: ignore[arg-type]  # one of the words of its table
         initial_delay=1.0 if first is None else first,
-        max_delay=said.seconds("max_delay") or 30.0,
+        max_delay=retry.seconds("max_delay") or 30.0,
         increment=increment,
         base=base or 2.0,
-        jitter=_jitter(said),
-        retry_on=said.strings("retry_on"),
-        budget=said.seconds("budget"),
+        jitter=_jitter(retry),
+        retry_on=retry.strings("retry_on"),
+        budget=retry.seconds("budget"),
     )
 
 

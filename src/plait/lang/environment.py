@@ -163,11 +163,11 @@ class Head:
         hidden = guessed.union(secret.reveal() for secret in secrets.values())
         self.sources = Sources(environ=_wrap_secrets(self.environ, hidden))
         given = _wrap_secrets(filed, hidden)
-        around = {} if caller is None else caller.scope.names
+        outer = {} if caller is None else caller.scope.names
         variables = self._render_entries(
-            self.flow.entries("vars"), {**around, **parameters, **secrets}
+            self.flow.entries("vars"), {**outer, **parameters, **secrets}
         )
-        known = {**around, **given, **parameters, **variables, **secrets}
+        known = {**outer, **given, **parameters, **variables, **secrets}
         env = {**given, **self._variables(profile, known)}
         return FlowEnvironment(
             variables,
@@ -356,13 +356,13 @@ def _origin(node: nodes.Node) -> tuple[str, str, Span]:
     if isinstance(node, nodes.Scalar):
         return "env", str(node.value), node.span
     assert isinstance(node, nodes.Mapping)
-    said = format.Fields("secret", node, Scope())
+    fields = format.Fields("secret", node, Scope())
     for kind in ("env", "file"):
-        if (key := said.text(kind)) is not None:
-            return kind, key, said.span(kind)
+        if (key := fields.text(kind)) is not None:
+            return kind, key, fields.span(kind)
     return (
-        said.text("provider") or "",
-        said.text("key") or "",
+        fields.text("provider") or "",
+        fields.text("key") or "",
         node.entries[0][0].span if node.entries else node.span,
     )
 
@@ -393,9 +393,9 @@ def secrets_in(value: Json) -> Iterator[str]:
                 yield from secrets_in(inner)
 
 
-def secret_texts(around: FlowEnvironment, parameters: Mapping[str, Json]) -> list[str]:
+def secret_texts(environment: FlowEnvironment, parameters: Mapping[str, Json]) -> list[str]:
     """What has to be masked wherever it appears, in a fixed order."""
-    return sorted(around.texts_to_mask().union(secrets_in(parameters)))
+    return sorted(environment.texts_to_mask().union(secrets_in(parameters)))
 
 
 def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
@@ -456,12 +456,12 @@ def circular_variables(
 
     settled: set[str] = set()
 
-    def follow(name: str, way: tuple[str, ...]) -> tuple[str, ...] | None:
-        if name in way:
-            return (*way[way.index(name) :], name)
+    def follow(name: str, trail: tuple[str, ...]) -> tuple[str, ...] | None:
+        if name in trail:
+            return (*trail[trail.index(name) :], name)
         if name not in settled:
             for other in needed(name):
-                if circle := follow(other, (*way, name)):
+                if circle := follow(other, (*trail, name)):
                     return circle
             settled.add(name)
         return None

@@ -199,9 +199,9 @@ def read_hooks(
     node: Node | None, *, space: str = "flow", scope: Scope | None = None
 ) -> tuple[Hook, ...]:
     """The hooks of a list in which nothing is wrong."""
-    around = Scope() if scope is None else scope
+    outer = Scope() if scope is None else scope
     return tuple(
-        _hook(Fields("hook", item, around), space)
+        _hook(Fields("hook", item, outer), space)
         for item in _items(node)
         if isinstance(item, Mapping)
     )

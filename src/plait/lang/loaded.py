@@ -64,7 +64,7 @@ class LoadedFlow:
     project: str
     parameters: Mapping[str, Json]
     declared: Mapping[str, Parameter]
-    surroundings: FlowEnvironment = field(default=NO_ENVIRONMENT, repr=False)
+    environment: FlowEnvironment = field(default=NO_ENVIRONMENT, repr=False)
     tool_uses: Mapping[str, Span] = field(default_factory=dict)
     """The tools that its steps name, and where."""
     calls: tuple[ToolCall, ...] = ()
@@ -105,8 +105,8 @@ class LoadedFlow:
             "iteration": 1,
             "start_time": started,
         }
-        names = {**self.surroundings.names(), **self.parameters}
-        given = self.surroundings.given | self.parameters.keys()
+        names = {**self.environment.names(), **self.parameters}
+        given = self.environment.given | self.parameters.keys()
         outermost = Scope({}, label="run", sources=sources or self.sources())
         outermost = outermost.frame(
             GIVEN, env={name: names[name] for name in names if name in given}
@@ -116,13 +116,13 @@ class LoadedFlow:
 
     def sources(self, **more: Any) -> Sources:
         """Where computed values come from; `run`, `clock` and their like are those of `Sources`."""
-        environ = self.surroundings.environ(self.environ)
+        environ = self.environment.environ(self.environ)
         return Sources(self.project, environ=environ, allow_outside=self.allow_outside, **more)
 
     def process_env(self) -> dict[str, str]:
         """What its processes find in their environment, besides that of Plait."""
-        return self.surroundings.process_env()
+        return self.environment.process_env()
 
     def secret_texts(self) -> list[str]:
         """What has to be masked wherever it appears."""
-        return sorted(self.derived_secrets.union(secret_texts(self.surroundings, self.parameters)))
+        return sorted(self.derived_secrets.union(secret_texts(self.environment, self.parameters)))

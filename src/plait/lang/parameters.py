@@ -99,7 +99,7 @@ def _read(node: nodes.Node | None) -> Iterator[Parameter]:
         ):
             for group, required in (("required", True), ("optional", False)):
                 for item in (
-                    said.items if isinstance(said := node.get(group), nodes.Sequence) else ()
+                    listed.items if isinstance(listed := node.get(group), nodes.Sequence) else ()
                 ):
                     yield _parse_list_item(item, required=required)
         case nodes.Mapping(entries):
@@ -128,20 +128,20 @@ def _parse_parameter(
     if not isinstance(value, nodes.Mapping):
         said_type = value.data()
         return Parameter(name, span, str(said_type) if said_type else "any")
-    said = format.Fields(form, value, Scope())
-    default, choices = said.get("default"), said.get("choices")
-    needed = said.optional_flag("required")
+    fields = format.Fields(form, value, Scope())
+    default, choices = fields.get("default"), fields.get("choices")
+    needed = fields.optional_flag("required")
     if needed is None:
         needed = default is None if required is None else required and default is None
     return Parameter(
         name,
         span,
-        said.text("type") or "any",
+        fields.text("type") or "any",
         UNDEFINED if default is None else default.data(),
         needed,
-        said.text("description") or "",
+        fields.text("description") or "",
         tuple(choices.data()) if isinstance(choices, nodes.Sequence) else (),
-        said.text("pattern"),
+        fields.text("pattern"),
     )
 
 

@@ -97,7 +97,7 @@ class FlowPacker:
         files = {} if shared else _files(loaded)
         if not shared:
             self._require_system_tools(mentions)
-        environment = loaded.surroundings
+        environment = loaded.environment
         return pack_job(
             JobPayload(
                 path=loaded.path,

@@ -246,9 +246,9 @@ def env_file_names(document: Node) -> Iterator[BuiltinName]:
     node = document.get("env_files") if isinstance(document, Mapping) else None
     if node is None:
         return
-    for said in env_files(node):
+    for file in env_files(node):
         try:
-            found = read_env_file(said)
+            found = read_env_file(file)
         except InputError:
             found = None  # that is reported elsewhere
         if found is None:

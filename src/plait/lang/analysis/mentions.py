@@ -64,9 +64,9 @@ def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
 
 def ids_asked_for(fields: Sequence[TemplateField], flow: ComposedWorkflow) -> frozenset[str]:
     """First names that something asks for, and that neither the head nor a capture gives."""
-    asked = {path.root for one in fields for path in _field_paths(one)}
-    asked.update(condition_names(flow.document))
-    return frozenset(asked - names_given(flow.document, flow.blocks))
+    used = {path.root for one in fields for path in _field_paths(one)}
+    used.update(condition_names(flow.document))
+    return frozenset(used - names_given(flow.document, flow.blocks))
 
 
 def _asks_for_changes(path: Path) -> bool:

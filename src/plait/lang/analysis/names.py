@@ -360,8 +360,10 @@ def _is_graph(node: Node | None, document: Mapping) -> bool:
     """Nodes alone are also what other programs have."""
     if not isinstance(node, Mapping) or not isinstance(node.get("nodes"), Mapping):
         return False
-    said = document.get("tool_type")
-    return node.get("start") is not None or (isinstance(said, Scalar) and said.value == "graph")
+    tool_type = document.get("tool_type")
+    return node.get("start") is not None or (
+        isinstance(tool_type, Scalar) and tool_type.value == "graph"
+    )
 
 
 def _is_step(node: Node) -> bool:

@@ -21,9 +21,9 @@ def names_in(node: nodes.Node) -> Iterator[str]:
 
 def mentions_item(node: nodes.Node, declared: Container[str]) -> bool:
     """Does it use a name that only the steps of a map have?  What finds the items has none."""
-    asked = set(names_in(node))
-    return not asked.isdisjoint(OF_ITEM) or any(
-        name in asked and name not in declared for name in SHORT_OF_ITEM
+    used = set(names_in(node))
+    return not used.isdisjoint(OF_ITEM) or any(
+        name in used and name not in declared for name in SHORT_OF_ITEM
     )
 
 
@@ -46,8 +46,10 @@ def paths_in(template: str) -> Iterator[Path]:
         parts = compile_template(template).leaf.program.parts
     except PlaitError:
         return
-    for hole in placeholders(parts):
-        for alternative in hole.alternatives if isinstance(hole, ContextPlaceholder) else ():
+    for placeholder in placeholders(parts):
+        for alternative in (
+            placeholder.alternatives if isinstance(placeholder, ContextPlaceholder) else ()
+        ):
             match alternative.origin:
                 case Path() as path:
                     yield path

@@ -30,21 +30,21 @@ def check_request_hosts(reading: TemplateFields) -> Iterator[Problem]:
     known = {id(field.scalar): field.known for field in reading.fields}
     for steps in reading.lists:
         for step in steps:
-            said = step.get("http") if isinstance(step, documents.Mapping) else None
-            url = said.get("url") if isinstance(said, documents.Mapping) else said
+            request = step.get("http") if isinstance(step, documents.Mapping) else None
+            url = request.get("url") if isinstance(request, documents.Mapping) else request
             if (
                 isinstance(url, documents.Scalar)
                 and isinstance(url.value, str)
                 and id(url) in known
             ):
-                hosts = _hosts(said)
+                hosts = _hosts(request)
                 yield from _of_url(url, known[id(url)], allowed=bool(hosts))
                 if ANY_HOST in hosts:
-                    yield from _credentials(said)
+                    yield from _credentials(request)
 
 
-def _hosts(said: documents.Node | None) -> list[object]:
-    node = said.get("allow_hosts") if isinstance(said, documents.Mapping) else None
+def _hosts(request: documents.Node | None) -> list[object]:
+    node = request.get("allow_hosts") if isinstance(request, documents.Mapping) else None
     items = node.items if isinstance(node, documents.Sequence) else (node,)
     return [item.value for item in items if isinstance(item, documents.Scalar)]
 
@@ -93,8 +93,8 @@ def _is_given(root: str, known: KnownNames) -> bool:
     return root == "env" or name is ANY_NAME or name.what.startswith(OF_THE_HEAD)
 
 
-def _credentials(said: documents.Node | None) -> Iterator[Problem]:
-    headers = said.get("headers") if isinstance(said, documents.Mapping) else None
+def _credentials(request: documents.Node | None) -> Iterator[Problem]:
+    headers = request.get("headers") if isinstance(request, documents.Mapping) else None
     for key, _ in headers.entries if isinstance(headers, documents.Mapping) else ():
         if str(key.value).lower() in CREDENTIALS:
             what = f"the header '{key.value}' would be sent to whatever host a value names"

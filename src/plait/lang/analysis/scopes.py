@@ -421,8 +421,8 @@ class _Reader:
         named = phase.get("capture_outputs") if isinstance(phase, Mapping) else None
         steps = phase.get("steps") or phase.get("commands") if isinstance(phase, Mapping) else None
         items = steps.items if isinstance(steps, Sequence) else ()
-        for name, said in named.entries if isinstance(named, Mapping) else ():
-            number = said.get("command_index") if isinstance(said, Mapping) else said
+        for name, value in named.entries if isinstance(named, Mapping) else ():
+            number = value.get("command_index") if isinstance(value, Mapping) else value
             at = number.value if isinstance(number, Scalar) else 0
             if isinstance(at, int) and 0 <= at < len(items):
                 self.extracted.setdefault(id(items[at]), []).append(
@@ -597,14 +597,14 @@ class _Reader:
         doing = frame.child() if name == "validate" else frame  # what a check captures ends with it
         for key, value in first:
             begin = len(self.fields)
-            around = (
+            outer = (
                 before
                 if key.value in _BEFORE_ENV
                 else frame
                 if key.value == "result_file"
                 else doing
             )
-            self._field(key, value, name, path, around)
+            self._field(key, value, name, path, outer)
             if name in ("step", "node") and key.value != "do":
                 self.fields[begin:] = _apply_step_options(node, key, self.fields[begin:])
             if key.value == "params":
@@ -647,11 +647,11 @@ class _Reader:
             if _is_tried_again(key, value):
                 continue
             for is_done, part in _ways(key, value):
-                way = done if is_done else frame.child()
-                self._field(key, part, "step", path, way)
+                after = done if is_done else frame.child()
+                self._field(key, part, "step", path, after)
                 if key.value == "validate":
                     done.add([HANDLER_NAMES["on_incomplete"]])
-                failed += () if is_done else way.captures()
+                failed += () if is_done else after.captures()
         frame.add([*done.captures(), *failed])
 
     def _field(self, key: Scalar, value: Node, shape: str, path: str, frame: _Frame) -> None:
@@ -675,10 +675,10 @@ class _Reader:
         """The steps of a block, with the names that exist where it is used; and what they
         capture.
         """
-        said = step.get("use")
-        block = self.blocks.get(text_value(said) or "")
+        used = step.get("use")
+        block = self.blocks.get(text_value(used) or "")
         if block is None:
-            return [] if said is None else [ANY_NAME]
+            return [] if used is None else [ANY_NAME]
         held = self._handed(step.get("with"), frame)
         given = [
             BuiltinName(name, (), "given by with", value=held.get(name, NOT_KNOWN))
@@ -751,15 +751,15 @@ def _apply_step_options(
 
 def tool_of(node: Mapping) -> str:
     """The tool that a step, a node or an action calls, by the name that we have for it."""
-    said = text_value(node.get("tool") or node.get("item_id")) or ""
-    if not said.startswith(("rye/", "tool:")):
-        return said
+    named = text_value(node.get("tool") or node.get("item_id")) or ""
+    if not named.startswith(("rye/", "tool:")):
+        return named
     from plait.tools.spaces import current_id
 
     try:
-        return current_id(said)
+        return current_id(named)
     except PlaitError:
-        return said  # that is reported as the id that it is
+        return named  # that is reported as the id that it is
 
 
 def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateField]:
@@ -783,8 +783,8 @@ def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateFiel
 
 
 def _flag(node: Node, key: str) -> bool | None:
-    said = node.get(key) if isinstance(node, Mapping) else None
-    return said.value if isinstance(said, Scalar) and isinstance(said.value, bool) else None
+    value = node.get(key) if isinstance(node, Mapping) else None
+    return value.value if isinstance(value, Scalar) and isinstance(value.value, bool) else None
 
 
 def _ways(key: Scalar, value: Node) -> Iterator[tuple[bool, Node]]:
@@ -809,8 +809,8 @@ def _is_tried_again(key: Scalar, value: Node) -> bool:
         return False
     if not isinstance(value, Mapping):
         return (text_value(value) or "").startswith("/")
-    for said in ("max_attempts", "max_retries", "retry_original"):
-        if (node := value.get(said)) is not None:
+    for name in ("max_attempts", "max_retries", "retry_original"):
+        if (node := value.get(name)) is not None:
             return not isinstance(node, Scalar) or node.value not in (0, False)
     return value.get("steps") is None and value.get("commands") is None and _has_agent(value)
 

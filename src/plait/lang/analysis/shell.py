@@ -73,15 +73,15 @@ def _formats(part: object) -> set[str]:
 def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that the script sets and the flow knows: they are the script's, which may surprise."""
     read = read_names(leaf.program.parts, leaf.source, field.dialect)
-    told: set[str] = set()
+    reported: set[str] = set()
     for part in leaf.program.parts:
         if not isinstance(part, ContextPlaceholder) or part.start not in read.own_placeholders:
             continue
         name = part.name
         known = field.known.get(name)
-        if known is None or known.in_environment or name in told:
+        if known is None or known.in_environment or name in reported:
             continue
-        told.add(name)
+        reported.add(name)
         what = (
             f"'{name}' is a variable of this script here, and not the value of the flow that is "
             "called so"
@@ -178,7 +178,7 @@ def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """
     read = read_names(leaf.program.parts, leaf.source, field.dialect)
     own = {*read.own_placeholders}
-    holes = {
+    placeholders = {
         part.start
         for part in leaf.program.parts
         if isinstance(part, ContextPlaceholder)
@@ -187,7 +187,7 @@ def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     }
     for name, start, place in expansions(leaf.source.text):
         known = field.known.get(name)
-        if start in holes or known is None or known.in_environment or name in read.assigned:
+        if start in placeholders or known is None or known.in_environment or name in read.assigned:
             continue
         what = (
             f"'{name}' is a variable of the shell here, which has none, and not the value that is "

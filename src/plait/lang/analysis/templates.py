@@ -66,7 +66,7 @@ tables.
 """
 
 
-def _overlap(one: Span | str | None, other: Span | str | None) -> bool:
+def overlap(one: Span | str | None, other: Span | str | None) -> bool:
     if not (isinstance(one, Span) and isinstance(other, Span)):
         return False
     one, other = one.place, other.place
@@ -86,9 +86,9 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
             Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems
         ]
     found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
-    for hole in placeholders(leaf.program.parts):
-        if hole.start not in read.own_placeholders:
-            found += _hole(hole, field, leaf, read.assigned)
+    for placeholder in placeholders(leaf.program.parts):
+        if placeholder.start not in read.own_placeholders:
+            found += _hole(placeholder, field, leaf, read.assigned)
     if field.shell:
         found += check_shell(field, leaf)
     elif field.is_script:  # what is refused in it is said with the tool
@@ -134,7 +134,7 @@ def _too_long(
 
 def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:
     """Is it what makes a condition unreadable, and said there?"""
-    return any(_overlap(one.problem.where, finding.problem.where) for one in wrong)
+    return any(overlap(one.problem.where, finding.problem.where) for one in wrong)
 
 
 def _when(field: TemplateField) -> list[Finding]:
@@ -254,12 +254,12 @@ def _path(
         yield from _unknown_bare(path, field, span)
         return
     if field.shell and is_shell_variable(
-        path, own, strict=field.strict and not _has_fallback(placeholder)
+        path, own, strict=field.strict and not has_fallback(placeholder)
     ):
         return
     if ANY_NAME.name in field.known and path.root not in BUILTIN_ROOTS:
         return  # it may come from what could not be read, and that is reported
-    if not _has_fallback(placeholder):
+    if not has_fallback(placeholder):
         yield Finding(_unknown(path, field, span))
     elif path.keys and path.root not in BUILTIN_ROOTS:
         # A plain name may be given when the flow is started; nobody can give a dotted one.
@@ -275,7 +275,7 @@ def _beyond(
     if (
         not path.keys
         or placeholder.bare
-        or _has_fallback(placeholder)
+        or has_fallback(placeholder)
         or field.phase in (*OPEN_PHASES, "graph")
     ):
         return
@@ -309,7 +309,7 @@ def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Find
         yield Finding(replace(problem, what=what), "warning")
 
 
-def _has_fallback(placeholder: ContextPlaceholder) -> bool:
+def has_fallback(placeholder: ContextPlaceholder) -> bool:
     filters = any(step.name == "default" for step in placeholder.filters)
     return placeholder.default is not None or filters or len(placeholder.alternatives) > 1
 

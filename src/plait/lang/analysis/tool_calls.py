@@ -153,8 +153,8 @@ def _call(
     name = next((name for name in ("params", "options") if name in table), None)
     if name is None or "tool" not in table:
         return None
-    said = Fields(form, node, _NOTHING)
-    tool, params = said.get("tool"), said.get(name)
+    call = Fields(form, node, _NOTHING)
+    tool, params = call.get("tool"), call.get(name)
     named = (
         CLAUDE
         if tool is None and form == "agent"
@@ -164,7 +164,7 @@ def _call(
     )
     if not isinstance(named, str) or not named or any(char in named for char in "${}"):
         return None
-    is_directive = form == "action" and said.text("item_type") == "directive"
+    is_directive = form == "action" and call.text("item_type") == "directive"
     tool_id = full_tool_id(named, is_directive)
     node_of_id = tool if isinstance(tool, Scalar) else None
     if not isinstance(params, Map | Scalar):

@@ -137,32 +137,32 @@ def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> l
 def read_flow(source: FlowText, project: str | None = None) -> Directive:  # noqa: ARG001 - of Language
     parts = split_directive(source.text, source.path)
     findings = require_no_errors(_findings(parts))
-    said = Fields("directive", parts.head, Scope())
-    permissions = said.child("permissions")
-    tools = said.strings("permissions") if permissions is None else permissions.strings("tools")
-    model = said.child("model")
-    options = {name: node.data() for name, node in said.entries("options")}
-    system, actions = said.get("system"), said.get("actions")
-    hooks = read_hooks(said.get("hooks"), scope=Scope())
+    fields = Fields("directive", parts.head, Scope())
+    permissions = fields.child("permissions")
+    tools = fields.strings("permissions") if permissions is None else permissions.strings("tools")
+    model = fields.child("model")
+    options = {name: node.data() for name, node in fields.entries("options")}
+    system, actions = fields.get("system"), fields.get("actions")
+    hooks = read_hooks(fields.get("hooks"), scope=Scope())
     return Directive(
-        name=said.text("name") or source.stem,
+        name=fields.text("name") or source.stem,
         source=source,
-        description=said.text("description") or "",
-        parameters=parse_parameters(said.get("inputs")),
-        outputs=parse_parameters(said.get("outputs")),
+        description=fields.text("description") or "",
+        parameters=parse_parameters(fields.get("inputs")),
+        outputs=parse_parameters(fields.get("outputs")),
         body=_template(parts.body),
         content=_template(parts.content),
         raw=_template(parts.raw),
         actions=_template(actions or nodes.Sequence((), parts.head.span)),
         system=None if system is None else _template(system),
-        provider=said.text("provider") or (None if model is None else model.text("provider")),
-        model=said.text("model") if model is None else model.text("id") or model.text("tier"),
+        provider=fields.text("provider") or (None if model is None else model.text("provider")),
+        model=fields.text("model") if model is None else model.text("id") or model.text("tier"),
         options=options,
         tools=tools,
         once=() if permissions is None else permissions.strings("once"),
-        limits=read_limits(said.child("limits")),
-        max_output_retries=_whole(said, "max_output_retries"),
-        uses={**hook_tools(hooks), **dict(_uses(tools, said))},
+        limits=read_limits(fields.child("limits")),
+        max_output_retries=_whole(fields, "max_output_retries"),
+        uses={**hook_tools(hooks), **dict(_uses(tools, fields))},
         hooks=hooks,
         warnings=warnings_in(findings),
     )
@@ -193,12 +193,12 @@ def _findings(parts: DirectiveParts) -> list[Finding]:
     ]
     if any(finding.severity == "error" for finding in found):
         return sort_findings(found)
-    said = Fields("directive", parts.head, Scope())
-    found += hook_findings(said.get("hooks"))
+    fields = Fields("directive", parts.head, Scope())
+    found += hook_findings(fields.get("hooks"))
     declared: dict[str, frozenset[str]] = {}
     for name in ("inputs", "outputs"):
         try:
-            declared[name] = frozenset(parse_parameters(said.get(name)))
+            declared[name] = frozenset(parse_parameters(fields.get(name)))
         except InputError as error:
             found += map(Finding, error.problems)
     known = declared.get("inputs", frozenset())

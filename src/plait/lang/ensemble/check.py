@@ -18,7 +18,13 @@ from plait.core.source import Span
 from plait.lang.analysis.names import BuiltinName, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, find_templates
 from plait.lang.analysis.templates import check_template
-from plait.lang.ensemble.read import NOTHING, _parameters, _Reader, _unknown, task_entries
+from plait.lang.ensemble.read import (
+    NOTHING,
+    EnsembleReader,
+    ensemble_parameters,
+    task_entries,
+    unknown_problem,
+)
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
@@ -390,29 +396,29 @@ def _circle(spec: EnsembleSpec) -> list[Task]:
     groups = {id(task): id(owner) for owner, tasks in _groups(spec) for task in tasks}
     state: dict[int, str] = {}
     for first in spec.tasks:
-        way: list[tuple[Task, Iterator[Task]]] = []
+        trail: list[tuple[Task, Iterator[Task]]] = []
         group = groups.get(id(first), id(first))
         if group in state:
             continue
         state[group] = "open"
-        way.append((first, iter(_needs(spec, first, groups))))
-        while way:
-            task, needs = way[-1]
+        trail.append((first, iter(_needs(spec, first, groups))))
+        while trail:
+            task, needs = trail[-1]
             nearer = next(needs, None)
             if nearer is None:
                 state[groups.get(id(task), id(task))] = "closed"
-                way.pop()
+                trail.pop()
                 continue
             group = groups.get(id(nearer), id(nearer))
             if state.get(group) == "open":
-                names = [one for one, _ in way]
+                names = [one for one, _ in trail]
                 start = next(
                     at for at, one in enumerate(names) if groups.get(id(one), id(one)) == group
                 )
                 return names[start:]
             if group not in state:
                 state[group] = "open"
-                way.append((nearer, iter(_needs(spec, nearer, groups))))
+                trail.append((nearer, iter(_needs(spec, nearer, groups))))
     return []
 
 
@@ -449,10 +455,10 @@ def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[F
 
 def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
     """The texts of a map's task, which know the item, and what that is called there."""
-    said = document.get("map") if isinstance(document, nodes.Mapping) else None
+    map_node = document.get("map") if isinstance(document, nodes.Mapping) else None
     maps = [
         one
-        for one in (said.items if isinstance(said, nodes.Sequence) else (said,))
+        for one in (map_node.items if isinstance(map_node, nodes.Sequence) else (map_node,))
         if one is not None
     ]
     names = {nodes.text_field(one, "task"): nodes.text_field(one, "as") or "item" for one in maps}
@@ -471,10 +477,8 @@ def _knowing(one: TemplateField, item: str | None) -> TemplateField:
     text = one.scalar.value
     if item is None or one.declared is None or not isinstance(text, str):
         return one
-    asked = compile_template(text, "prompt").placeholders
-    return replace(
-        one, declared=one.declared | {name for name in asked if is_item_name(name, item)}
-    )
+    used = compile_template(text, "prompt").placeholders
+    return replace(one, declared=one.declared | {name for name in used if is_item_name(name, item)})
 
 
 ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-placeholder"})
@@ -482,11 +486,11 @@ ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-placeholder"})
 
 def _of_parts(fields: Fields) -> Iterator[Finding]:
     try:
-        _parameters(fields.node)
+        ensemble_parameters(fields.node)
     except InputError as error:
         yield from map(Finding, error.problems)
     yield from hook_findings(fields.get("hooks"))
-    read = _Reader(fields, "").read()
+    read = EnsembleReader(fields, "").read()
     yield from map(Finding, read.problems)
     if not read.problems:
         yield from map(Finding, check_ensemble_spec(read.spec, read.where))
@@ -519,13 +523,13 @@ def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
             ):
                 if root not in known:
                     what = f"nothing here is named '{root}'"
-                    yield Finding(_unknown(what, node, root, known, "unknown-name"))
+                    yield Finding(unknown_problem(what, node, root, known, "unknown-name"))
 
 
 def _input_names(fields: Fields) -> tuple[str, ...]:
     """The names of the inputs; none, if the file does not say which there are."""
     try:
-        return tuple(_parameters(fields.node))
+        return tuple(ensemble_parameters(fields.node))
     except InputError:  # which was told
         return ()
 
@@ -551,11 +555,11 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
     item = next((one.item for one in read.spec.maps if one.task is task), None)
     context = tuple(read.spec.task_id(one) for one in task.context)
     if inputs and item is not None:  # an item has whatever fields it has
-        asked = (
-            placeholder_input(hole)
-            for _, hole in required_placeholders(read.written[(id(task), "params")])
+        used = (
+            placeholder_input(placeholder)
+            for _, placeholder in required_placeholders(read.written[(id(task), "params")])
         )
-        inputs = (*inputs, item, *(name for name in asked if is_item_name(name, item)))
+        inputs = (*inputs, item, *(name for name in used if is_item_name(name, item)))
     known = [
         BuiltinName("inputs", (), "what the ensemble was given", inputs),
         BuiltinName("task", (), "the task itself, its texts filled", TASK_FACTS),
@@ -596,17 +600,20 @@ def _items_named(template: Template, task: str) -> list[str]:
     """What a reduce calls the outputs of a map's task: how many there are is known when they are
     there.
     """
-    holes = [
+    found = [
         part
         for leaf in template.leaves()
         for part in leaf.program.parts
         if isinstance(part, ContextPlaceholder)
     ]
     paths = [
-        one.origin for hole in holes for one in hole.alternatives if isinstance(one.origin, Path)
+        one.origin
+        for placeholder in found
+        for one in placeholder.alternatives
+        if isinstance(one.origin, Path)
     ]
-    asked = {str(path.keys[0]) for path in paths if path.root == "context" and path.keys}
-    numbered = [name for name in asked if name.removeprefix(f"{task}-").isdecimal()]
+    used = {str(path.keys[0]) for path in paths if path.root == "context" and path.keys}
+    numbered = [name for name in used if name.removeprefix(f"{task}-").isdecimal()]
     return sorted(numbered) or [f"{task}-0"]
 
 

@@ -16,7 +16,7 @@ from plait.engine.limits import Limits
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import read_limits
 from plait.lang.ensemble.check import check_ensemble
-from plait.lang.ensemble.read import NOTHING, _parameters, _Reader
+from plait.lang.ensemble.read import NOTHING, EnsembleReader, ensemble_parameters
 from plait.lang.findings import Finding, require_no_errors, warnings_in
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_tools, read_hooks
@@ -73,20 +73,20 @@ def read_flow(source: FlowText, project: str | None = None) -> EnsembleFile:  # 
     document = source.document
     findings = require_no_errors(check_ensemble(document))
     assert isinstance(document, nodes.Mapping)
-    said = Fields("ensemble", document, NOTHING)
-    read = _Reader(said, source.path).read()
-    hooks = read_hooks(said.get("hooks"))
+    fields = Fields("ensemble", document, NOTHING)
+    read = EnsembleReader(fields, source.path).read()
+    hooks = read_hooks(fields.get("hooks"))
     return EnsembleFile(
         read.spec,
         TaskTemplates(read.spec, read.written),
-        _parameters(document),
+        ensemble_parameters(document),
         {**hook_tools(hooks), **read.uses},
         tool_calls(document, "prompt") if read.uses else (),
         warnings_in(findings),
-        frozenset(said.strings("secrets")),
-        read_limits(said.child("limits")),
+        frozenset(fields.strings("secrets")),
+        read_limits(fields.child("limits")),
         hooks,
-        said.seconds("timeout"),
+        fields.seconds("timeout"),
         source,
     )
 

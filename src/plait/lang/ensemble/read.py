@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NOTHING: Final = Scope()
 
 
-def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
+def ensemble_parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     return parse_parameters(document.get("inputs") or document.get("parameters"))
 
 
@@ -42,20 +42,20 @@ class ParsedEnsemble:
     problems: tuple[Problem, ...] = ()
 
     def where(self, owner: object, name: str) -> Span | None:
-        said = self.places.get(id(owner))
-        if said is None:
+        fields = self.places.get(id(owner))
+        if fields is None:
             return None
         try:
-            return said.span(name)
+            return fields.span(name)
         except PlaitError:  # a field that files do not have
-            return said.node.span
+            return fields.node.span
 
 
-class _Reader:
+class EnsembleReader:
     """Makes the parts of an ensemble of a map that has the form of one."""
 
     def __init__(self, fields: Fields, path: str) -> None:
-        self.said = fields
+        self.fields = fields
         self.path = path
         self.places: dict[int, Fields] = {}
         self.written: dict[Place, Template] = {}
@@ -65,25 +65,25 @@ class _Reader:
         self.tasks: dict[str, Task] = {}
 
     def read(self) -> ParsedEnsemble:
-        said = self.said
-        for name, node in said.entries("agents"):
+        fields = self.fields
+        for name, node in fields.entries("agents"):
             self.agents[name] = self._agent(Fields("member", _map(node), NOTHING))
         self._tasks()
-        manager = said.child("manager")
+        manager = fields.child("manager")
         spec = EnsembleSpec(
-            said.text("name") or os.path.splitext(os.path.basename(self.path))[0],
+            fields.text("name") or os.path.splitext(os.path.basename(self.path))[0],
             tuple(self.tasks.values()),
             tuple(self._loops()),
             tuple(self._maps()),
-            said.text("workflow"),  # type: ignore[arg-type]  # one of the words of its table
+            fields.text("workflow"),  # type: ignore[arg-type]  # one of the words of its table
             None if manager is None else self._manager(manager),
-            said.text("on_error") or "fail_fast",  # type: ignore[arg-type]  # as above
-            said.integer("max_parallel") or 1,
-            said.text("provider"),
-            said.text("model"),
+            fields.text("on_error") or "fail_fast",  # type: ignore[arg-type]  # as above
+            fields.integer("max_parallel") or 1,
+            fields.text("provider"),
+            fields.text("model"),
             {id(task): name for name, task in self.tasks.items()},
         )
-        self.places[id(spec)] = said
+        self.places[id(spec)] = fields
         return ParsedEnsemble(spec, self.written, self.uses, self.places, tuple(self.problems))
 
     # ── agents ───────────────────────────────────────────────────────────
@@ -143,19 +143,19 @@ class _Reader:
     # ── tasks ────────────────────────────────────────────────────────────
 
     def _tasks(self) -> None:
-        said_of: dict[str, Fields] = {}
-        for number, (key, node) in enumerate(task_entries(self.said.get("tasks")), 1):
-            said = Fields("task", _map(node), NOTHING)
-            name = said.text("id") or key or f"task-{number}"
-            if name in said_of:
-                span = said.span("id") if said.has("id") else said.node.span
+        by_name: dict[str, Fields] = {}
+        for number, (key, node) in enumerate(task_entries(self.fields.get("tasks")), 1):
+            fields = Fields("task", _map(node), NOTHING)
+            name = fields.text("id") or key or f"task-{number}"
+            if name in by_name:
+                span = fields.span("id") if fields.has("id") else fields.node.span
                 what, fix = f"two tasks have the id '{name}'", "give one of them another id"
                 self.problems.append(Problem(what, span, fix, code="duplicate-id"))
                 continue
-            said_of[name] = said
-            self.tasks[name] = self._task(said)
-        for name, said in said_of.items():
-            found = tuple(self._find_tasks(said, "context"))
+            by_name[name] = fields
+            self.tasks[name] = self._task(fields)
+        for name, fields in by_name.items():
+            found = tuple(self._find_tasks(fields, "context"))
             # All tasks are there before any can be named; nobody has seen this one yet.
             object.__setattr__(self.tasks[name], "context", found)
 
@@ -191,7 +191,7 @@ class _Reader:
         if named is not None and named not in self.agents:
             what = f"there is no agent '{named}'"
             self.problems.append(
-                _unknown(what, fields.get("agent"), named, self.agents, "unknown-agent")
+                unknown_problem(what, fields.get("agent"), named, self.agents, "unknown-agent")
             )
         return None if named is None else self.agents.get(named)
 
@@ -206,22 +206,24 @@ class _Reader:
                 yield self.tasks[wanted]
             else:
                 what = f"there is no task '{wanted}'"
-                self.problems.append(_unknown(what, one, str(wanted), self.tasks, "unknown-task"))
+                self.problems.append(
+                    unknown_problem(what, one, str(wanted), self.tasks, "unknown-task")
+                )
 
     # ── loops and maps ───────────────────────────────────────────────────
 
     def _loops(self) -> Iterator[Loop]:
-        for node in self.said.items("loops"):
-            said = Fields("ensemble_loop", _map(node), NOTHING)
+        for node in self.fields.items("loops"):
+            fields = Fields("ensemble_loop", _map(node), NOTHING)
             loop = Loop(
-                tuple(self._find_tasks(said, "tasks")),
-                self._until(said),
-                max_iterations=said.integer("max_iterations") or 0,
-                on_max=said.text("on_max") or "return_last",  # type: ignore[arg-type]  # a word of its table
-                feedback=said.flag("feedback"),
-                name=said.text("id"),
+                tuple(self._find_tasks(fields, "tasks")),
+                self._until(fields),
+                max_iterations=fields.integer("max_iterations") or 0,
+                on_max=fields.text("on_max") or "return_last",  # type: ignore[arg-type]  # a word of its table
+                feedback=fields.flag("feedback"),
+                name=fields.text("id"),
             )
-            self.places[id(loop)] = said
+            self.places[id(loop)] = fields
             yield loop
 
     def _until(self, fields: Fields) -> Json:
@@ -235,7 +237,7 @@ class _Reader:
             return None
 
     def _maps(self) -> Iterator[MapReduce]:
-        node = self.said.get("map")
+        node = self.fields.get("map")
         for one in node.items if isinstance(node, nodes.Sequence) else (node,):
             if isinstance(one, nodes.Mapping):
                 yield from self._map(Fields("ensemble_map", one, NOTHING))
@@ -284,7 +286,7 @@ def task_entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
             yield from ((str(key.value), value) for key, value in entries)
 
 
-def _unknown(
+def unknown_problem(
     what: str, node: nodes.Node | None, wanted: str, known: Iterable[str], code: str
 ) -> Problem:
     names = list(known)

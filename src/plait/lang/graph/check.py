@@ -177,15 +177,15 @@ class _Graph:
             if isinstance(node, nodes.Mapping)
         }
         self.start = self.body.get("start")
-        self.targets = {name: list(_targets(said)) for name, (_, said) in self.nodes.items()}
+        self.targets = {name: list(_targets(fields)) for name, (_, fields) in self.nodes.items()}
 
     def findings(self) -> Iterator[Finding]:
         yield from self._two_bodies()
         yield from map(Finding, self._check_edges())
-        for name, (_, said) in self.nodes.items():
-            yield from map(Finding, _check_node_fields(name, said))
-            yield from _conditions(said)
-            yield from shared_by_items(said.node)
+        for name, (_, fields) in self.nodes.items():
+            yield from map(Finding, _check_node_fields(name, fields))
+            yield from _conditions(fields)
+            yield from shared_by_items(fields.node)
         yield from self._unreachable()
         yield from self._schema()
         yield from hook_findings(self.body.get("hooks"))
@@ -359,10 +359,10 @@ class _Names:
     def __init__(self, graph: _Graph) -> None:
         self.graph = graph
         self.assigned = {OWN_STATE, *nodes.map_keys(graph.body.get("state"))}
-        for _, said in graph.nodes.values():
+        for _, fields in graph.nodes.values():
             self.assigned |= {
-                *nodes.map_keys(said.get("assign")),
-                *filter(None, [said.text("collect")]),
+                *nodes.map_keys(fields.get("assign")),
+                *filter(None, [fields.text("collect")]),
             }
         self.inputs = _input_names(graph.document)
 
@@ -372,8 +372,8 @@ class _Names:
             node, place = self._place(field)
             for path, span in _template_paths(field):
                 yield from self._check_path(path, span, node, place)
-        for name, (_, said) in self.graph.nodes.items():
-            for path, span in _condition_paths(said):
+        for name, (_, fields) in self.graph.nodes.items():
+            for path, span in _condition_paths(fields):
                 yield from self._check_path(path, span, name, "next", tested=True)
 
     def _place(self, field: TemplateField) -> tuple[str, str]:
@@ -388,10 +388,10 @@ class _Names:
         self, path: Path, span: Span, node: str, place: str, *, tested: bool = False
     ) -> Iterator[Finding]:
         first = path.keys[0] if path.keys else None
-        _, said = self.graph.nodes.get(node, (None, None))
+        _, fields = self.graph.nodes.get(node, (None, None))
         loop = (
-            (said.text("as") or "item")
-            if said is not None and node_kind(said) == "foreach"
+            (fields.text("as") or "item")
+            if fields is not None and node_kind(fields) == "foreach"
             else None
         )
         match path.root:
@@ -403,7 +403,7 @@ class _Names:
                 self.inputs is not None and isinstance(first, str) and first not in self.inputs
             ):
                 yield Finding(_no_input(first, self.inputs, span))
-            case "result" if said is not None and not _has_result(said, place):
+            case "result" if fields is not None and not _has_result(fields, place):
                 what = "'result' is what the action of this node gave: known in its assign and next"
                 fix = "assign it where the action is, and ask for state.…"
                 yield Finding(Problem(what, span, fix, code="unknown-name"))
@@ -444,16 +444,16 @@ def _template_paths(field: TemplateField) -> Iterator[tuple[Path, Span]]:
         leaf = compile_template(str(field.scalar.value), "graph", source=field.scalar.source()).leaf
     except PlaitError:
         return  # which `check_field` reports
-    for hole in placeholders(leaf.program.parts):
+    for placeholder in placeholders(leaf.program.parts):
         if (
-            not isinstance(hole, ContextPlaceholder)
-            or hole.default is not None
-            or len(hole.alternatives) != 1
+            not isinstance(placeholder, ContextPlaceholder)
+            or placeholder.default is not None
+            or len(placeholder.alternatives) != 1
         ):
             continue
-        path = hole.alternatives[0].origin
-        if isinstance(path, Path) and path.keys[-1:] != ("exists",) and not hole.filters:
-            yield path, Span(leaf.source, hole.start, hole.end)
+        path = placeholder.alternatives[0].origin
+        if isinstance(path, Path) and path.keys[-1:] != ("exists",) and not placeholder.filters:
+            yield path, Span(leaf.source, placeholder.start, placeholder.end)
 
 
 def _condition_paths(fields: Fields) -> Iterator[tuple[Path, Span]]:

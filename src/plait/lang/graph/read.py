@@ -122,9 +122,9 @@ def _graph(head: Fields, body: Fields, stem: str) -> GraphProgram:
     state = body.get("state")
     goes_on = body.text("on_error") == "continue"
     # What begins elsewhere, or with another state, has done none of what this one does.
-    around: Json = [body.text("start"), state.data() if state else {}, goes_on]
+    outer: Json = [body.text("start"), state.data() if state else {}, goes_on]
     most = body.integer("max_concurrency") or MAX_CONCURRENCY
-    made = [_node(name, node, around, goes_on, most) for name, node in body.entries("nodes")]
+    made = [_node(name, node, outer, goes_on, most) for name, node in body.entries("nodes")]
     return GraphProgram(
         name,
         body.text("start") or "",
@@ -137,27 +137,27 @@ def _graph(head: Fields, body: Fields, stem: str) -> GraphProgram:
     )
 
 
-def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -> NodeSpec:
+def _node(name: str, node: nodes.Node, outer: Json, goes_on: bool, most: int) -> NodeSpec:
     assert isinstance(node, nodes.Mapping)
-    said = Fields("node", node, NOTHING)
-    kind = node_kind(said)
-    on_error = said.text("on_error")
-    retry = parse_retry(said) or NO_RETRY
+    fields = Fields("node", node, NOTHING)
+    kind = node_kind(fields)
+    on_error = fields.text("on_error")
+    retry = parse_retry(fields) or NO_RETRY
     policy = Policy(
         retry=retry,
-        timeout=said.seconds("timeout"),
+        timeout=fields.seconds("timeout"),
         # The graph has gone on from this failure, and so does a resumed run.
         keep_failure=on_error is not None or goes_on,
     )
     return NodeSpec(
         name,
         kind,
-        json_digest([around, name, fingerprint_data(node, format.Record("node"))]),
-        call=_call(said, around, name),
-        loop=_loop(said, most, goes_on) if kind == "foreach" else None,
-        assign=_template(said, "assign"),
-        output=_template(said, "output"),
-        edges=tuple(_edges(said)),
+        json_digest([outer, name, fingerprint_data(node, format.Record("node"))]),
+        call=_call(fields, outer, name),
+        loop=_loop(fields, most, goes_on) if kind == "foreach" else None,
+        assign=_template(fields, "assign"),
+        output=_template(fields, "output"),
+        edges=tuple(_edges(fields)),
         on_error=on_error,
         policy=DEFAULT_POLICY if policy == DEFAULT_POLICY else policy,
         clock=mentions_clock(node),
@@ -175,14 +175,14 @@ another one.
 """
 
 
-def _call(fields: Fields, around: Json, name: str) -> Action | None:
+def _call(fields: Fields, outer: Json, name: str) -> Action | None:
     assert isinstance(fields.node, nodes.Mapping)
     kept = tuple(entry for entry in fields.node.entries if entry[0].value not in _BEHIND)
     before = fingerprint_data(nodes.Mapping(kept, fields.node.span), format.Record("node"))
     script, named = fields.get("shell"), node_tool(fields)
     if script is not None:
         action = ShellAction(to_template(script, "graph"), parse_interpreter(fields))
-        return ShellCall(action, json_digest([around, name, before]))
+        return ShellCall(action, json_digest([outer, name, before]))
     if named is None:
         return None
     tool = named.id()
@@ -193,7 +193,7 @@ def _call(fields: Fields, around: Json, name: str) -> Action | None:
         to_template(params, "graph") if params is not None and has_params else None,
         cached=fields.flag("cache_result"),
         key=json_digest(before),
-        fingerprint=json_digest([around, name, before]),
+        fingerprint=json_digest([outer, name, before]),
         is_directive=named.is_directive,
     )
 
@@ -243,12 +243,12 @@ def _uses(body: Fields) -> Iterator[tuple[str, Span]]:
 
 
 def _needs(head: Fields, body: Fields) -> Iterator[tuple[str, Span]]:
-    said = [
+    in_nodes = [
         Fields("node", node, NOTHING)
         for _, node in body.entries("nodes")
         if isinstance(node, nodes.Mapping)
     ]
-    for one in (head, *said):
+    for one in (head, *in_nodes):
         yield from ((name, one.span("env_requires")) for name in one.strings("env_requires"))
 
 
@@ -270,12 +270,12 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
 
 
 def _of_schema(key: nodes.Scalar, value: nodes.Node, needed: list[Json]) -> Parameter:
-    said = value.data() if isinstance(value, nodes.Mapping) else {}
-    wanted = said.get("type")
+    schema = value.data() if isinstance(value, nodes.Mapping) else {}
+    wanted = schema.get("type")
     name = str(key.value)
     plain = Parameter(name, key.span, wanted if wanted in format.TYPES else "any", required=False)
-    if "default" in said:
-        return replace(plain, default=said["default"])
+    if "default" in schema:
+        return replace(plain, default=schema["default"])
     return replace(plain, required=name in needed)
 
 

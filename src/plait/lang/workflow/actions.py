@@ -169,8 +169,8 @@ def _foreach(builder: Compilation, fields: Fields, place: CompileContext, strict
     place = place.inside(fields)
     each = builder.steps("do", fields.items("do"), place, kind="item", title="each item")
     most = fields.get("max_items")
-    told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
-    found = json_digest([*told, *builder.head.used_in(node, most), *builder.reaching(place)])
+    source_data = ["foreach", node.data(), None if most is None else most.data(), builder.around]
+    found = json_digest([*source_data, *builder.head.used_in(node, most), *builder.reaching(place)])
     parallel = fields.optional_flag("parallel")
     return foreach(
         source,

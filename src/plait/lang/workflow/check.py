@@ -18,13 +18,13 @@ from plait.lang.analysis.declarations import names_before_items, names_of_head
 from plait.lang.analysis.names import BEHIND_STEPS, HANDLER_NAMES, NAMES, detect_profile, strings
 from plait.lang.analysis.references import mentions_item, names_in
 from plait.lang.analysis.scopes import find_templates
-from plait.lang.analysis.templates import _has_fallback, check_template
+from plait.lang.analysis.templates import check_template, has_fallback
 from plait.lang.environment import circular_variables, env_files, read_env_file
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
 from plait.lang.parameters import parse_parameters
 from plait.lang.workflow.compose import Blocks, Calls, compose
-from plait.lang.workflow.setup_captures import _extract
+from plait.lang.workflow.setup_captures import parse_output_part
 from plait.lang.workflow.shared_checkout import check_shared_checkout
 from plait.schema import to_template
 from plait.schema.fields import valid_fields
@@ -105,12 +105,12 @@ def _condition(step: documents.Mapping) -> Iterator[Finding]:
 
 def _never_holds(when: documents.Scalar) -> bool:
     """Is it a condition that no value can change, and that does not hold?"""
-    if (said := _literal(when)) is None:
+    if (literal := _literal(when)) is None:
         return when.value is False
     from plait.scope.expressions import parse_when
 
     try:
-        return not parse_when(said, source=when.source()).holds(Scope())
+        return not parse_when(literal, source=when.source()).holds(Scope())
     except PlaitError:
         return False  # it is reported as the condition that it is
 
@@ -182,16 +182,16 @@ def check_paths(step: documents.Node, project: str | None) -> Iterator[Finding]:
     path = written.get("path") if isinstance(written, documents.Mapping) else None
     place = step.get("working_dir") or step.get("cwd")
     for node in (place, path, step.get("output_file")):
-        if node is None or (said := _literal(node)) is None:
+        if node is None or (literal := _literal(node)) is None:
             continue
-        if _leaves(said, None if node is place else place, project):
+        if _leaves(literal, None if node is place else place, project):
             what, fix = "this path leads out of the project", "name a place below the project"
             yield Finding(Problem(what, node.span, fix, code="file-outside"))
 
 
 def _literal(node: documents.Node) -> str | None:
-    said = node.value if isinstance(node, documents.Scalar) else None
-    return said if isinstance(said, str) and "$" not in said else None
+    value = node.value if isinstance(node, documents.Scalar) else None
+    return value if isinstance(value, str) and "$" not in value else None
 
 
 def _leaves(path: str, place: documents.Node | None, project: str | None) -> bool:
@@ -236,7 +236,7 @@ def capture_problems(fields: Fields) -> Iterator[Problem]:
     """Names for steps that are not there or print nothing, and patterns that cannot be read."""
     steps = fields.items("steps")
     for name, node in fields.entries("capture_outputs"):
-        at, extract = _extract(name, node, fields.scope)
+        at, extract = parse_output_part(name, node, fields.scope)
         if fields.has("steps") and not (at < len(steps) and _prints(steps[at])):
             what = f"'{name}' is to be the output of step {at}, and setup has {len(steps)} steps"
             where = node.span if isinstance(node, nodes.Scalar) else fields.span("capture_outputs")
@@ -320,7 +320,7 @@ def _check_subworkflows(
     """What is wrong with the workflow files that its steps call; they know the names of this
     one.
     """
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for step, known in reading.calls:
         from plait.lang.workflow.subworkflow import call_problems, open_called
 
@@ -343,8 +343,8 @@ def _check_subworkflows(
             # A file that is called twice has each problem once, though it knows other names each
             # time.
             mark = (str(finding.problem.place), finding.problem.what)
-            if mark not in told:
-                told.add(mark)
+            if mark not in reported:
+                reported.add(mark)
                 yield finding
 
 
@@ -388,13 +388,13 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
     from plait.program.items import AutoInput, command_problem, read_input, read_selection
 
     kept = valid_fields(node, "map", SELECTION)
-    said = kept.get("input")
+    source = kept.get("input")
     try:
         read_selection(kept)
     except PlaitError as error:
         yield from error.problems
     try:
-        input = None if said is None else read_input(said)
+        input = None if source is None else read_input(source)
         if isinstance(input, AutoInput):
             wrong = command_problem(input.text, input.span, project)
             yield from () if wrong is None else (wrong,)
@@ -412,13 +412,13 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
 
 def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Iterator[Problem]:
     """A name in capitals would be left to the shell, which does not have it either."""
-    said = node.get("input")
-    command = said.get("command") if isinstance(said, documents.Mapping) else None
+    source = node.get("input")
+    command = source.get("command") if isinstance(source, documents.Mapping) else None
     if command is None:
         return
-    asked = {name for name in names_in(command) if name.isupper()}
+    used = {name for name in names_in(command) if name.isupper()}
     for name, value in nodes.map_entries(node.get("env")):
-        if name in asked and mentions_item(value, declared):
+        if name in used and mentions_item(value, declared):
             what = f"'{name}' is made of the item, and this command is to find the items"
             yield Problem(what, command.span, "use another variable here", code="unknown-name")
 
@@ -466,9 +466,9 @@ def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
     node = document.get("env_files") if isinstance(document, documents.Mapping) else None
     if node is None or format.validate(node, format.fields_by_spelling("flow")["env_files"].kind):
         return
-    for said in env_files(node):
+    for file in env_files(node):
         try:
-            read_env_file(said)
+            read_env_file(file)
         except InputError as error:
             yield from error.problems
 
@@ -519,17 +519,26 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
         leaf = compile_template(str(scalar.value), "workflow", source=scalar.source()).leaf
     except PlaitError:
         return  # reported as the template that it is
-    for hole in placeholders(leaf.program.parts):
-        if not isinstance(hole, ContextPlaceholder) or hole.bare or _has_fallback(hole):
+    for placeholder in placeholders(leaf.program.parts):
+        if (
+            not isinstance(placeholder, ContextPlaceholder)
+            or placeholder.bare
+            or has_fallback(placeholder)
+        ):
             continue
-        path = hole.alternatives[0].origin
+        path = placeholder.alternatives[0].origin
         if isinstance(path, Path) and path.root in later:
             what = f"'{path.root}' is not known yet: it is declared here or further below"
             fix = (
                 "move it above: parameters, secrets, and what stands above are known; in env, vars "
                 "are, too"
             )
-            yield Problem(what, Span(leaf.source, hole.start, hole.end), fix, code="unknown-name")
+            yield Problem(
+                what,
+                Span(leaf.source, placeholder.start, placeholder.end),
+                fix,
+                code="unknown-name",
+            )
 
 
 def _readable(node: documents.Node) -> documents.Node | None:

@@ -51,11 +51,11 @@ class CompileContext:
     def inside(self, fields: Fields) -> CompileContext:
         """The place of the steps that a step with steps of its own performs."""
         older = fields.child("metadata")
-        told = [(name, fields.get(name)) for name in ("with", "env", "working_dir")]
-        told.append(("env", older.get("env") if older else None))
+        shared = [(name, fields.get(name)) for name in ("with", "env", "working_dir")]
+        shared.append(("env", older.get("env") if older else None))
         return replace(
             self,
-            reaching=(*self.reaching, *((name, node) for name, node in told if node is not None)),
+            reaching=(*self.reaching, *((name, node) for name, node in shared if node is not None)),
         )
 
 
@@ -85,20 +85,20 @@ class Compilation:
         self.calls = Calls() if calls is None else calls
         self.called: list[ComposedWorkflow] = []
         """Whatever its steps call, and what that calls."""
-        self.made: frozenset[str] = frozenset()
+        self.derived_secrets: frozenset[str] = frozenset()
         """Secrets of these files, and what their steps make of them."""
         self.tracks: frozenset[str] = frozenset()
         """What workflows that it calls ask for of the changes that a run makes."""
         self.flow = flow
-        self.said = fields
+        self.fields = fields
         self.scope = scope
         self.strict = strict
         self.lenient = lenient
         self.max_parallel = max_parallel
         self.tools: dict[str, Span] = {}
         """Those that are named, and where that is done first."""
-        self.fields = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
-        self.asked_ids = ids_asked_for(self.fields, flow)
+        self.templates = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
+        self.asked_ids = ids_asked_for(self.templates, flow)
         """Those of steps that something asks for as names."""
         self.watches = False
         """Some step asks for the changes that it makes."""
@@ -153,8 +153,8 @@ class Compilation:
         """
         if not place.reaching:
             return []
-        said: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
-        return [said, *self.head.used_in(*(node for _, node in place.reaching))]
+        outer: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
+        return [outer, *self.head.used_in(*(node for _, node in place.reaching))]
 
 
 class Declarations:

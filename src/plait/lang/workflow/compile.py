@@ -69,9 +69,8 @@ class WorkflowCompiler(Compilation):
         place = CompileContext(self.flow.blocks)
         document = self.flow.document
         steps = document.items if isinstance(document, nodes.Sequence) else None
-        if self.said.has("steps"):
-            steps = self.said.items("steps")
-        fields = self.fields
+        if self.fields.has("steps"):
+            steps = self.fields.items("steps")
         flow = WorkflowProgram(
             name,
             steps=None if steps is None else self.steps("steps", steps, place),
@@ -79,38 +78,42 @@ class WorkflowCompiler(Compilation):
             map=self.compile_map(place),
             reduce=self.phase("reduce", place),
             merge=self.phase("merge", place),
-            map_lists=frozenset(used_map_lists(fields, document)),
+            map_lists=frozenset(used_map_lists(self.templates, document)),
         )
-        tracks = {*self.tracks, *tracked_names(fields), *(("step",) if self.watches else ())}
+        tracks = {
+            *self.tracks,
+            *tracked_names(self.templates),
+            *(("step",) if self.watches else ()),
+        }
         return replace(flow, tracks=frozenset(tracks))
 
     # ── phases ───────────────────────────────────────────────────────────
 
     def phase(self, key: str, place: CompileContext) -> Steps | None:
-        node = self.said.get(key)
+        node = self.fields.get(key)
         if node is None:
             return None
         if isinstance(node, nodes.Sequence):
             return self.steps(key, node.items, place)
-        said = self.said.child(key)
-        assert said is not None
-        place = replace(place, env=dict(said.variables("env")))
-        return self.steps(key, said.items("steps"), place, timeout=said.seconds("timeout"))
+        fields = self.fields.child(key)
+        assert fields is not None
+        place = replace(place, env=dict(fields.variables("env")))
+        return self.steps(key, fields.items("steps"), place, timeout=fields.seconds("timeout"))
 
     def setup(self, place: CompileContext) -> Steps | None:
         steps = self.phase("setup", place)
-        said = self.said.child("setup")
-        if steps is None or said is None or not said.has("capture_outputs"):
+        fields = self.fields.child("setup")
+        if steps is None or fields is None or not fields.has("capture_outputs"):
             return steps
-        return add_setup_captures(steps, said)
+        return add_setup_captures(steps, fields)
 
     def compile_map(self, place: CompileContext) -> Map | None:
-        said = self.said.child("map")
-        if said is None:
+        fields = self.fields.child("map")
+        if fields is None:
             return None
         from plait.lang.workflow.map import compile_map
 
-        return compile_map(self, said, place)
+        return compile_map(self, fields, place)
 
     def steps(
         self,
@@ -124,7 +127,7 @@ class WorkflowCompiler(Compilation):
     ) -> Steps:
         names = step_names(items)
         works = [
-            self.work(node, called, at, place)
+            self.action_step(node, called, at, place)
             for at, (node, called) in enumerate(zip(items, names, strict=True))
         ]
         policy = DEFAULT_POLICY if timeout is None else Policy(timeout=timeout)
@@ -132,53 +135,59 @@ class WorkflowCompiler(Compilation):
 
     # ── one step ─────────────────────────────────────────────────────────
 
-    def work(self, node: nodes.Node, name: str, index: int, place: CompileContext) -> ActionStep:
+    def action_step(
+        self, node: nodes.Node, name: str, index: int, place: CompileContext
+    ) -> ActionStep:
         if isinstance(node, nodes.Scalar):
             node = expand_short_step(node)
         assert isinstance(node, nodes.Mapping)
-        said = Fields("step", node, self.scope)
-        older = said.child("metadata")
-        own = said.optional_flag("strict")
-        told_strict = self.strict if own is None else own
-        strict = told_strict and not (own is None and self.lenient)
+        fields = Fields("step", node, self.scope)
+        older = fields.child("metadata")
+        own = fields.optional_flag("strict")
+        wants_strict = self.strict if own is None else own
+        strict = wants_strict and not (own is None and self.lenient)
         inner = place.below()
-        kind, action = build_action(self, said, inner, strict)
+        kind, action = build_action(self, fields, inner, strict)
         env = {
             **place.env,
             **(dict(older.variables("env")) if older else {}),
-            **dict(said.variables("env")),
+            **dict(fields.variables("env")),
         }
-        title = said.text("name") or said.text("id") or step_title(said, kind)
+        title = fields.text("name") or fields.text("id") or step_title(fields, kind)
         return ActionStep(
             name=name,
             kind=kind,
             title=title,
-            fingerprint=self.fingerprint(node, place, told_strict, action),
+            fingerprint=self.fingerprint(node, place, wants_strict, action),
             action_fingerprint=self.fingerprint(
-                node, place, told_strict, action, without=FOLLOWING
+                node, place, wants_strict, action, without=FOLLOWING
             ),
-            action=with_change_checks(self, action, said, older),
-            policy=parse_policy(said, older),
-            when=parse_step_when(said),
+            action=with_change_checks(self, action, fields, older),
+            policy=parse_policy(fields, older),
+            when=parse_step_when(fields),
             env={name: text_template(value) for name, value in env.items()},
-            working_dir=said.template("working_dir"),
-            capture=parse_capture(said),
-            output_file=said.template("output_file"),
-            on_failure=self.handler(said, inner),
-            on_success=self.following(said.get("on_success"), "on_success", inner),
+            working_dir=fields.template("working_dir"),
+            capture=parse_capture(fields),
+            output_file=fields.template("output_file"),
+            on_failure=self.handler(fields, inner),
+            on_success=self.following(fields.get("on_success"), "on_success", inner),
             on_exit_code={
                 int(code): steps
-                for code, after in said.entries("on_exit_code")
+                for code, after in fields.entries("on_exit_code")
                 if (steps := self.following(after, f"on_exit_code:{code}", inner)) is not None
             },
-            validation=self.validation(said, inner),
+            validation=self.validation(fields, inner),
             continue_on_error=place.forgiving
-            or said.flag("continue_on_error")
+            or fields.flag("continue_on_error")
             or bool(older and older.flag("continue_on_error")),
             strict=strict,
-            strict_when_run=told_strict and not strict,
-            known_by_id=said.text("id") in self.asked_ids and not said.has("outputs"),
-            facts={"name": said.text("name") or title, "id": said.text("id") or "", "index": index},
+            strict_when_run=wants_strict and not strict,
+            known_by_id=fields.text("id") in self.asked_ids and not fields.has("outputs"),
+            facts={
+                "name": fields.text("name") or title,
+                "id": fields.text("id") or "",
+                "index": index,
+            },
         )
 
     def fingerprint(
@@ -191,11 +200,11 @@ class WorkflowCompiler(Compilation):
         without: frozenset[str] = frozenset(),
     ) -> str:
         node = _without(node, without)
-        said = fingerprint_data(node, format.STEP)
+        data = fingerprint_data(node, format.STEP)
         phase = {name: value.data() for name, value in place.of_phase.items()}
         used = self.head.used_in(node, *place.of_phase.values())
-        told = [sort_keys(said), self.around, phase, strict, *used, *self.reaching(place)]
-        own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
+        parts = [sort_keys(data), self.around, phase, strict, *used, *self.reaching(place)]
+        own = sha256_hex(json_text(parts).encode("utf-8", "surrogatepass"))[:16]
         block = (
             [step.fingerprint for step in action.children]
             if isinstance(action, BlockAction)

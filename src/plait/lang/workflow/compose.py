@@ -171,25 +171,25 @@ class _Composer:
         self, document: Node, path: str, chain: tuple[str, ...]
     ) -> Iterator[tuple[Node, str]]:
         """The layers that a file extends, from the nearest to the farthest."""
-        said = document.get("extends") if isinstance(document, Mapping) else None
-        while isinstance(said, Scalar) and isinstance(said.value, str):
-            found = self._other(said, path, chain)
+        extends = document.get("extends") if isinstance(document, Mapping) else None
+        while isinstance(extends, Scalar) and isinstance(extends.value, str):
+            found = self._other(extends, path, chain)
             if found is None:
                 return
             layer, path = found
             if not isinstance(layer, Mapping):
                 what = "only a map can be extended, and this file is a list"
                 self.problems.append(
-                    Problem(what, said.span, "give its steps a name: steps:", code="extends")
+                    Problem(what, extends.span, "give its steps a name: steps:", code="extends")
                 )
                 return
             chain = (*chain, path)
             yield layer, path
-            said = layer.get("extends")
+            extends = layer.get("extends")
 
     def _import(self, layer: Node, path: str, chain: tuple[str, ...], blocks: Blocks) -> None:
-        said = layer.get("imports") if isinstance(layer, Mapping) else None
-        for entry in said.items if isinstance(said, Sequence) else ():
+        imports = layer.get("imports") if isinstance(layer, Mapping) else None
+        for entry in imports.items if isinstance(imports, Sequence) else ():
             named = entry.get("path") if isinstance(entry, Mapping) else entry
             if not (isinstance(named, Scalar) and isinstance(named.value, str)):
                 continue  # the format says what is wrong
@@ -235,21 +235,23 @@ class _Composer:
             else:
                 blocks.imported[prefix + name] = block
 
-    def _other(self, said: Scalar, path: str, chain: tuple[str, ...]) -> tuple[Node, str] | None:
+    def _other(self, named: Scalar, path: str, chain: tuple[str, ...]) -> tuple[Node, str] | None:
         """The file that is named in another one, and its path below the project."""
         if self.read is None:
             return None
-        relative = os.path.normpath(os.path.join(os.path.dirname(path), str(said.value)))
+        relative = os.path.normpath(os.path.join(os.path.dirname(path), str(named.value)))
         if relative in chain:
             circle = " → ".join([*chain[chain.index(relative) :], relative])
             what = f"these files lead back to themselves: {circle}"
-            self.problems.append(Problem(what, said.span, "take one of them out", code="cycle"))
+            self.problems.append(Problem(what, named.span, "take one of them out", code="cycle"))
             self.whole = False
             return None
         try:
-            return self._document(relative, said.span), relative
+            return self._document(relative, named.span), relative
         except PlaitError as error:
-            placed = [p if isinstance(p.where, Span) else _at(p, said.span) for p in error.problems]
+            placed = [
+                p if isinstance(p.where, Span) else _at(p, named.span) for p in error.problems
+            ]
             self.problems += placed
             self.whole = False
             return None
@@ -305,8 +307,8 @@ def _at(problem: Problem, span: Span) -> Problem:
 
 
 def _own_blocks(document: Mapping, home: Blocks) -> Iterator[tuple[str, Block]]:
-    said = document.get("blocks")
-    for key, value in said.entries if isinstance(said, Mapping) else ():
+    blocks = document.get("blocks")
+    for key, value in blocks.entries if isinstance(blocks, Mapping) else ():
         name = str(key.value)
         needs: tuple[str, ...] = ()
         steps: Node | None = value
@@ -331,8 +333,8 @@ def block_uses(node: Node) -> Iterator[Mapping]:
     """
     match node:
         case Mapping(entries):
-            said = node.get("use")
-            if isinstance(said, Scalar) and isinstance(said.value, str):
+            used = node.get("use")
+            if isinstance(used, Scalar) and isinstance(used.value, str):
                 yield node
             for key, value in entries:
                 if key.value not in ("blocks", "params", "with", "env", "vars"):
@@ -400,23 +402,23 @@ def _uses_in(block: Block) -> Iterator[Mapping]:
 
 
 def _name(step: Mapping) -> str:
-    said = step.get("use")
-    return str(said.value) if isinstance(said, Scalar) else ""
+    used = step.get("use")
+    return str(used.value) if isinstance(used, Scalar) else ""
 
 
 def _use_problems(step: Mapping, blocks: Blocks) -> Iterator[Problem]:
-    said = step.get("use")
-    assert said is not None
+    used = step.get("use")
+    assert used is not None
     block = blocks.get(_name(step))
     if block is None:
-        yield _no_block(_name(step), blocks.names(), said.span)
+        yield _no_block(_name(step), blocks.names(), used.span)
         return
     given = step.get("with")
     names = {str(key.value) for key, _ in given.entries} if isinstance(given, Mapping) else set()
     missing = [name for name in block.needs if name not in names]
     if missing:
         what = f"the block '{_name(step)}' needs {format_names(missing)}"
-        yield Problem(what, said.span, f"add with: {{{missing[0]}: …}}", code="missing-with")
+        yield Problem(what, used.span, f"add with: {{{missing[0]}: …}}", code="missing-with")
     for key, _ in given.entries if isinstance(given, Mapping) and block.needs else ():
         if str(key.value) not in block.needs:
             close = closest_name(str(key.value), block.needs)

@@ -36,9 +36,9 @@ def _field_secrets(field: TemplateField, scope: Scope) -> Iterator[str]:
         return
     if _VARIABLE.search(field.path):
         yield from secrets_in(_try_render(text, scope))
-    for hole in placeholders(compile_template(text, "workflow").leaf.program.parts):
-        if isinstance(hole, ContextPlaceholder):
-            yield from secrets_in(_try_render(text[hole.start : hole.end], scope))
+    for placeholder in placeholders(compile_template(text, "workflow").leaf.program.parts):
+        if isinstance(placeholder, ContextPlaceholder):
+            yield from secrets_in(_try_render(text[placeholder.start : placeholder.end], scope))
 
 
 def _try_render(text: str, scope: Scope) -> Json:

@@ -75,13 +75,13 @@ def _map_items(builder: Compilation, fields: Fields) -> FindItems:
     node = fields.get("input")
     assert node is not None
     chosen = ("input", "json_path", "filter", "sort_by", "distinct", "offset", "max_items", "id")
-    nodes_told = {name: value for name in chosen if (value := fields.get(name)) is not None}
-    told = {name: value.data() for name, value in nodes_told.items()}
+    chosen_nodes = {name: value for name in chosen if (value := fields.get(name)) is not None}
+    data = {name: value.data() for name, value in chosen_nodes.items()}
     input = read_input(node)
     named = names_before_items(builder.flow.document)
     env = dict(fields.variables("env")) if isinstance(input, CommandInput) else {}
     if env:
-        told["env"] = {name: value.data() for name, value in env.items()}
+        data["env"] = {name: value.data() for name, value in env.items()}
     return FindItems(
         input,
         replace(
@@ -90,8 +90,8 @@ def _map_items(builder: Compilation, fields: Fields) -> FindItems:
             max_items=fields.integer("max_items"),
         ),
         fields.template("id"),
-        json_digest([told, builder.around, *builder.head.used_in(*nodes_told.values())]),
-        allow_outside="outside_files" in builder.said.strings("allow"),
+        json_digest([data, builder.around, *builder.head.used_in(*chosen_nodes.values())]),
+        allow_outside="outside_files" in builder.fields.strings("allow"),
         strict=builder.strict,
         on_empty=parse_on_empty(fields),
         env={
@@ -107,17 +107,17 @@ def _isolation(builder: Compilation, fields: Fields) -> Isolation | None:
     kind = fields.text("isolation") if inner is None else inner.text("kind")
     if kind in (None, "none"):
         return None
-    told = json_digest([None if node is None else node.data()])
-    ends_in_steps = builder.said.has("merge")
+    fingerprint = json_digest([None if node is None else node.data()])
+    ends_in_steps = builder.fields.has("merge")
     if inner is None:
-        return Isolation(kind, fingerprint=told, ends_in_steps=ends_in_steps)  # type: ignore[arg-type]  # its words
+        return Isolation(kind, fingerprint=fingerprint, ends_in_steps=ends_in_steps)  # type: ignore[arg-type]  # its words
     return Isolation(
         kind,  # type: ignore[arg-type]  # its words
         base=inner.text("base") or "HEAD",
         uncommitted=inner.text("uncommitted") or "commit",  # type: ignore[arg-type]  # its words
         merges=inner.text("merge") != "none",
         inputs=tuple(to_template(one) for one in inner.items("inputs")),
-        fingerprint=told,
+        fingerprint=fingerprint,
         ends_in_steps=ends_in_steps,
     )
 
@@ -144,7 +144,7 @@ def isolation_problems(fields: Fields | None) -> Iterator[Problem]:
 def _parallel(builder: Compilation, fields: Fields) -> int | Template:
     if builder.max_parallel is not None:
         return builder.max_parallel
-    node = fields.get("max_parallel") or builder.said.get("max_parallel")
+    node = fields.get("max_parallel") or builder.fields.get("max_parallel")
     if node is None:
         return 10
     said_number = node.data()
@@ -153,9 +153,9 @@ def _parallel(builder: Compilation, fields: Fields) -> int | Template:
 
 def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
     """From the map, else from the flow; in each of them written out, or in a map of its own."""
-    own, around = _levels(fields), _levels(builder.said)
-    places = [*own, *around]
-    failing = _failing(own) or _failing(around)
+    own, outer = _levels(fields), _levels(builder.fields)
+    places = [*own, *outer]
+    failing = _failing(own) or _failing(outer)
     retry = _retry(places)
     circuit = next(
         (one.child("circuit_breaker") for one in places if one.has("circuit_breaker")), None
@@ -179,10 +179,10 @@ def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
     )
 
 
-def policy_problems(*saids: Fields) -> Iterator[Problem]:
+def policy_problems(*levels: Fields) -> Iterator[Problem]:
     """What a map, and what a flow, says about failing items that cannot both be meant."""
-    for said in saids:
-        yield from _contradictions(_levels(said))
+    for fields in levels:
+        yield from _contradictions(_levels(fields))
 
 
 def _levels(fields: Fields) -> list[Fields]:
@@ -195,8 +195,8 @@ def _failing(level: Many[Fields]) -> str | None:
     goes_on = next((one.flag(GOES_ON) for one in level if one.has(GOES_ON)), None)
     if goes_on is False:
         return "stop"
-    said = next((one.text("on_item_failure") for one in level if one.has("on_item_failure")), None)
-    return said or ("dlq" if goes_on else None)
+    word = next((one.text("on_item_failure") for one in level if one.has("on_item_failure")), None)
+    return word or ("dlq" if goes_on else None)
 
 
 def _retry(places: Many[Fields]) -> Retry | None:

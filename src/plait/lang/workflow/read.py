@@ -51,15 +51,15 @@ class WorkflowFile:
     def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
         flow, environ, lenient = self.flow, options.environ, options.lenient
         head = Fields("flow", flow.head, Scope())
-        values, around = options.known or _resolve_values(
+        values, environment = options.known or _resolve_values(
             head, self.parameters, inputs, options.profile, environ
         )
-        scope = Scope({**around.names(), **values}, sources=Sources(environ=environ))
-        said = replace(head, scope=scope)
-        strictly = said.flag("strict") if options.strict is None else options.strict
+        scope = Scope({**environment.names(), **values}, sources=Sources(environ=environ))
+        fields = replace(head, scope=scope)
+        strictly = fields.flag("strict") if options.strict is None else options.strict
         builder = WorkflowCompiler(
             flow,
-            said,
+            fields,
             scope,
             strict=strictly,
             lenient=lenient,
@@ -69,35 +69,36 @@ class WorkflowFile:
             environ=environ,
             calls=Calls((os.path.realpath(self.source.path),)),
         )
-        hooks, called = _hooks(said, scope)
-        program = builder.workflow(said.text("name") or self.source.stem)
+        hooks, called = _hooks(fields, scope)
+        program = builder.workflow(fields.text("name") or self.source.stem)
         return LoadedFlow(
             program,
             self.source.path,
             options.project_of(self.source),
             values,
             self.parameters,
-            around,
+            environment,
             tool_uses=builder.tools | called,
             calls=_calls((flow, *builder.called)) if builder.tools else (),
             warnings=(
                 *self.warnings,
-                *_env_file_warnings(around, said),
-                *_short_secrets(around, said),
+                *_env_file_warnings(environment, fields),
+                *_short_secrets(environment, fields),
             ),
             strict=strictly and not lenient,
-            timeout=said.seconds("timeout"),
-            limits=read_limits(said.child("limits")),
+            timeout=fields.seconds("timeout"),
+            limits=read_limits(fields.child("limits")),
             hooks=hooks,
-            durability=said.text("durability") or "normal",
-            backend=parse_backend(said),
-            shared=_of_map(said, "shared"),
-            shipped_files=_ships(said),
-            stall_timeout=_seconds_of_map(said, "stall_timeout"),
-            wait_for_workers=_seconds_of_map(said, "wait_for_workers"),
-            allow_outside="outside_files" in said.strings("allow"),
+            durability=fields.text("durability") or "normal",
+            backend=parse_backend(fields),
+            shared=_of_map(fields, "shared"),
+            shipped_files=_ships(fields),
+            stall_timeout=_seconds_of_map(fields, "stall_timeout"),
+            wait_for_workers=_seconds_of_map(fields, "wait_for_workers"),
+            allow_outside="outside_files" in fields.strings("allow"),
             environ=environ,
-            derived_secrets=_find_derived_secrets(flow, around, values, environ) | builder.made,
+            derived_secrets=_find_derived_secrets(flow, environment, values, environ)
+            | builder.derived_secrets,
         )
 
 
@@ -116,16 +117,18 @@ def _calls(flows: Iterable[ComposedWorkflow]) -> tuple[ToolCall, ...]:
 
 def _find_derived_secrets(
     flow: ComposedWorkflow,
-    around: FlowEnvironment,
+    environment: FlowEnvironment,
     values: Mapping[str, Json],
     environ: Mapping[str, str],
 ) -> frozenset[str]:
     """What the steps make of secrets; without any there is nothing to find out."""
-    if not secret_texts(around, values):
+    if not secret_texts(environment, values):
         return frozenset()
     from plait.lang.workflow.made_secrets import derived_secrets
 
-    scope = Scope({**around.names(), **values}, sources=Sources(environ=around.environ(environ)))
+    scope = Scope(
+        {**environment.names(), **values}, sources=Sources(environ=environment.environ(environ))
+    )
     return derived_secrets(
         find_templates(flow.document, "workflow", blocks=flow.blocks).fields, scope
     )
@@ -181,18 +184,18 @@ def _resolve_values(
     problems = list(resolved.problems.values())
     # A parameter without a value counts as null, so that all problems of the head are found, too.
     values = resolved.values if not problems else {**dict.fromkeys(parameters), **resolved.values}
-    around = NO_ENVIRONMENT
+    environment = NO_ENVIRONMENT
     try:
-        around = load_environment(head, values, profile=profile, environ=environ)
+        environment = load_environment(head, values, profile=profile, environ=environ)
     except InputError as error:
         problems += error.problems
     if problems:
         raise InputError.together(problems)
-    return values, around
+    return values, environment
 
 
-def _short_secrets(around: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
-    for name, secret in around.secrets.items():
+def _short_secrets(environment: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
+    for name, secret in environment.secrets.items():
         if len(secret.reveal()) < SHORT_SECRET:
             what = (
                 f"the secret '{name}' has fewer than {SHORT_SECRET} characters: "
@@ -202,8 +205,8 @@ def _short_secrets(around: FlowEnvironment, fields: Fields) -> Iterator[Finding]
             yield Finding(Problem(what, where, fix, code="short-secret"), "warning")
 
 
-def _env_file_warnings(around: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
-    for name in around.refused:
+def _env_file_warnings(environment: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
+    for name in environment.refused:
         what = f"the variable {name} of an env file is left away: it could change what programs run"
         fix = f"write {name} under env, where it is seen to be meant"
         yield Finding(

@@ -16,7 +16,7 @@ def add_setup_captures(steps: Steps, fields: Fields) -> Steps:
     """Setup, with the names of `capture_outputs`, of which there is nothing to say."""
     wanted: dict[int, list[OutputPart]] = {}
     for name, node in fields.entries("capture_outputs"):
-        at, extract = _extract(name, node, fields.scope)
+        at, extract = parse_output_part(name, node, fields.scope)
         wanted.setdefault(at, []).append(extract)
     works = [
         replace(
@@ -33,19 +33,19 @@ def add_setup_captures(steps: Steps, fields: Fields) -> Steps:
     return step_list(steps.name, works, kind=steps.kind, title=steps.title, policy=steps.policy)
 
 
-def _extract(name: str, node: nodes.Node, scope: Scope) -> tuple[int, OutputPart]:
+def parse_output_part(name: str, node: nodes.Node, scope: Scope) -> tuple[int, OutputPart]:
     if not isinstance(node, nodes.Mapping):
         at = node.data()
         return at if isinstance(at, int) else 0, OutputPart(name)
-    said = Fields("captured", node, scope)
-    default = said.get("default")
-    return said.integer("command_index") or 0, OutputPart(
+    fields = Fields("captured", node, scope)
+    default = fields.get("default")
+    return fields.integer("command_index") or 0, OutputPart(
         name,
-        said.text("source") or "stdout",
-        said.text("pattern"),
-        said.text("json_path"),
-        said.integer("max_size") or 1 << 20,
+        fields.text("source") or "stdout",
+        fields.text("pattern"),
+        fields.text("json_path"),
+        fields.integer("max_size") or 1 << 20,
         None if default is None else default.data(),
         default is not None,
-        said.text("multiline") or "preserve",
+        fields.text("multiline") or "preserve",
     )

@@ -133,11 +133,11 @@ def _step(step: Mapping, place: _Place) -> Iterator[Finding]:
         inner = replace(place, repair=None)
     yield from _steps(step.get("do"), _in_loop(step, inner))
     for key in _INSIDE:
-        said = step.get(key)
-        if key == "on_exit_code" and isinstance(said, Mapping):
-            said = Sequence(tuple(value for _, value in said.entries), said.span)
-        if isinstance(said, Mapping | Sequence):
-            yield from _steps(said, inner)
+        field = step.get(key)
+        if key == "on_exit_code" and isinstance(field, Mapping):
+            field = Sequence(tuple(value for _, value in field.entries), field.span)
+        if isinstance(field, Mapping | Sequence):
+            yield from _steps(field, inner)
     block = place.blocks.get(text_field(step, "use") or "")
     if block is not None:
         home = replace(inner, blocks=block.home)
@@ -161,10 +161,10 @@ def _is_apart(step: Mapping) -> bool:
 
 def _own(step: Mapping, repair: str) -> Iterator[Finding]:
     for key in ("shell", "test"):
-        said = step.get(key)
-        said = said.get("command") if isinstance(said, Mapping) else said
-        if isinstance(said, Scalar) and isinstance(said.value, str):
-            yield from _script(said, repair)
+        field = step.get(key)
+        field = field.get("command") if isinstance(field, Mapping) else field
+        if isinstance(field, Scalar) and isinstance(field.value, str):
+            yield from _script(field, repair)
     params, tool = step.get("params"), tool_of(step)
     if isinstance(params, Mapping) and tool == SHELL_TOOL:
         command = params.get("command")
@@ -179,9 +179,9 @@ def _own(step: Mapping, repair: str) -> Iterator[Finding]:
             yield _same_file(str(node.value), node.span, repair)
     older = step.get("metadata")
     for place in (step, older):
-        said = place.get("commit_required") if isinstance(place, Mapping) else None
-        if isinstance(said, Scalar) and said.value is True:
-            yield _commits(said.span, repair)
+        field = place.get("commit_required") if isinstance(place, Mapping) else None
+        if isinstance(field, Scalar) and field.value is True:
+            yield _commits(field.span, repair)
 
 
 def _script(node: Scalar, repair: str) -> Iterator[Finding]:

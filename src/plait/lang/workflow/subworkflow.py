@@ -23,6 +23,7 @@ from plait.lang.environment import (
     secret_texts,
     secrets_in,
 )
+from plait.lang.flow_text import file_stem
 from plait.lang.parameters import (
     Parameter,
     flow_parameters,
@@ -53,15 +54,15 @@ class CalledFile:
 
 def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFile:
     """The file that a step names, seen from its own file; InputError if it cannot be called."""
-    said = str(node.value) if isinstance(node, nodes.Scalar) else ""
-    if "$" in said:
+    written = str(node.value) if isinstance(node, nodes.Scalar) else ""
+    if "$" in written:
         raise _wrong(
             node, "a workflow is called by a path that is written out", "write workflow: other.yaml"
         )
     beside = os.path.dirname(node.span.place.source.name)
-    path = os.path.join(beside, said)
+    path = os.path.join(beside, written)
     if not os.path.exists(path) and project is not None:
-        path = os.path.join(project, beside, said)
+        path = os.path.join(project, beside, written)
     real = os.path.realpath(path)
     top = os.path.realpath(project if project is not None else beside or ".")
     if os.path.commonpath([top, real]) != top:
@@ -73,13 +74,13 @@ def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFi
         if error.code in ("no-file", "unreadable", "not-found"):
             raise _wrong(
                 node,
-                f"there is no workflow '{said}'",
+                f"there is no workflow '{written}'",
                 "correct the path: it is seen from this file",
             ) from None
         raise
     if detect_profile(document) != "workflow":
         raise _wrong(
-            node, f"'{said}' is no workflow", "a graph or a directive is called by tool: ID"
+            node, f"'{written}' is no workflow", "a graph or a directive is called by tool: ID"
         )
     return CalledFile(real, compose(document, path, project=project))
 
@@ -177,23 +178,23 @@ def build_subworkflow(builder: Compilation, fields: Fields, strict: bool) -> Sub
     head = Fields("flow", flow.head, Scope())
     parameters = flow_parameters(flow.document)
     values = {**_defaults(parameters), **_literal_params(fields.get("params"))}
-    around = _around(head, values, builder)
+    environment = _environment_names(head, values, builder)
     scope = Scope({**builder.scope.names, **values}, sources=builder.scope.sources)
-    if around is not None:
-        scope = Scope({**scope.names, **around}, sources=builder.scope.sources)
-    told = replace(head, scope=scope)
-    inner = builder.for_called_file(flow, told, scope, called.path)
-    name = told.text("name") or os.path.splitext(os.path.basename(called.path))[0]
+    if environment is not None:
+        scope = Scope({**scope.names, **environment}, sources=builder.scope.sources)
+    head_fields = replace(head, scope=scope)
+    inner = builder.for_called_file(flow, head_fields, scope, called.path)
+    name = head_fields.text("name") or file_stem(called.path)
     program = inner.workflow(name)
     for tool, span in inner.tools.items():
         builder.tools.setdefault(tool, span)
     builder.watches = builder.watches or inner.watches
     builder.tracks |= program.tracks
-    builder.made |= inner.made | _find_secrets(flow, head, scope, builder)
+    builder.derived_secrets |= inner.derived_secrets | _find_secrets(flow, head, scope, builder)
     builder.called.append(flow)
     builder.called += inner.called
 
-    # No run counts them as its own, so nobody could retry them by themselves.
+    # Its items are not items of the run, so `plait retry` cannot select them.
     map_step = None if program.map is None else replace(program.map, expects_all=True)
 
     def enter(
@@ -218,14 +219,14 @@ def build_subworkflow(builder: Compilation, fields: Fields, strict: bool) -> Sub
         fields.template("params"),
         _each(fields.get("params")),
         enter,
-        {**values, **(around or {})},
+        {**values, **(environment or {})},
         json_digest([flow.document.data(), [step.fingerprint for step in program.children]]),
-        told.seconds("timeout"),
+        head_fields.seconds("timeout"),
         strict,
     )
 
 
-def _around(
+def _environment_names(
     head: Fields, values: Mapping[str, Json], builder: Compilation
 ) -> Mapping[str, Json] | None:
     caller = Caller(builder.scope)
@@ -234,7 +235,7 @@ def _around(
             head, dict(values), profile=None, environ=builder.environ, caller=caller
         ).names()
     except InputError:
-        return None  # what only a run gives it is told there
+        return None  # a run reports what only a run can know
 
 
 def _find_secrets(
