@@ -1,3 +1,1 @@
-"""Documents and what they mean: which fields are templates, which names exist where, what is
-wrong.
-"""
+"""The four languages of flow files: read, check and compile them."""

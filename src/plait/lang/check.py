@@ -1,8 +1,7 @@
-"""Everything that is wrong with a file and its templates, found before anything runs.
+"""Find everything that is wrong with a file before anything runs.
 
-Nothing is filled, read or started.  Findings come sorted by place; an `error` would
-fail or mislead a run, a `warning` works and should be looked at, a `note` says what
-was not looked at.
+Nothing is filled or started.  An `error` would fail or mislead a run; a `warning` works but
+deserves a look; a `note` says what was not checked.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ from plait.tools.spaces import EXTENSIONS
 from plait.tools.trust.decisions import require_valid_settings
 
 Around: TypeAlias = Callable[[str, str | None, documents.Node | None], Iterable[Finding]]
-"""Of a file, its kind and its document: what is wrong with the tools and providers that it names.
+"""Checks the tools and providers that a file names, by its path, kind and document.
 
-Only `app` knows where those are.  Of the file of a tool it says all that is wrong with the tool.
+`app` provides it, because it knows where they are.  For the file of a tool it checks the whole
+tool.
 """
 
 YAML: Final = (".yaml", ".yml")
@@ -48,11 +48,11 @@ def check_file(
     meant: bool = False,
     around: Around | None = None,
 ) -> list[Finding]:
-    """All findings of one file and of those that it is made of, sorted by place.
+    """All findings of a file and of the files that it extends or imports, sorted by place.
 
-    Its `kind` is seen by its place or shape, if nobody says it; `profile` looks at templates alone.
-    `meant`: somebody takes it for a flow, so one that lacks its shape is held against the likeliest
-    kind. `around` looks at what the file names: tools, their parameters, providers.
+    `kind`: None: its place or its shape decides.  `profile`: check only its templates, by this
+    profile.  `meant`: the file is meant as a flow, so one without the shape of a language is
+    compared with the likeliest.  `around` checks the tools and providers that it names.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
     if kind == "tool" and not path.endswith(YAML):
@@ -83,7 +83,7 @@ FILE_KINDS: Final = (*LANGUAGES, "tool", "hooks", "provider")
 
 
 def kind_by_place(path: str) -> str | None:
-    """What a file is because of where it lies or how it is called; None: its shape says so."""
+    """The kind of a file by its path; None: its shape decides."""
     if path.endswith(MARKDOWN):
         return "directive"
     folders, name = os.path.split(os.path.abspath(path))
@@ -100,7 +100,7 @@ def kind_by_place(path: str) -> str | None:
 def _of_kind(
     kind: str, source: FlowText, names: Iterable[str], project: str | None
 ) -> list[Finding]:
-    """All findings of a file that is to be of this kind, whatever it looks like."""
+    """All findings of a file of this kind, whatever its shape is."""
     document = source.document
     match kind:
         case "provider":
@@ -111,7 +111,7 @@ def _of_kind(
             return check_hooks_file(document, space=_hook_space(source.path))
         case "settings":
             return _of_settings(document)
-        case "tool":  # one may be a flow, too
+        case "tool":  # a tool may be a flow, too
             return _of_document(source, detect_profile(document) or "config", names, project)
         case "workflow" | "graph" | "ensemble":
             language = LANGUAGES[kind]
@@ -134,7 +134,7 @@ def _of_settings(document: documents.Node) -> list[Finding]:
 
 
 def _hook_space(path: str) -> str:
-    """Whose hooks are in a file: those of a user lie in their home."""
+    """The space whose hooks a file holds."""
     own = os.path.join(os.path.expanduser("~"), ".ai", "config")
     folder = os.path.dirname(os.path.abspath(path))
     return (
@@ -159,7 +159,7 @@ def _of_file(
         if is_hooks_file(document):
             return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
-            return []  # what a model said, whatever that looks like
+            return []  # recorded turns: any data is fine
         language = likely_language(document) if meant else None
         if language is not None and (wrong := format.validate(document, language.form)):
             return [from_format(problem) for problem in wrong]
@@ -169,7 +169,7 @@ def _of_file(
 
 
 def _is_recording(document: documents.Node) -> bool:
-    """A list of exchanges, for a provider that plays them back."""
+    """A list of recorded turns, for the replay provider."""
     items = document.items if isinstance(document, documents.Sequence) else ()
     return bool(items) and all(
         isinstance(one, documents.Mapping) and one.get("answer") for one in items
@@ -188,11 +188,11 @@ ABOUT_THE_REST: Final = frozenset({
     "missing-field", "unknown-name", "unknown-input", "unknown-parameter", "unknown-block", "missing-with",
     "misplaced-field", "wrong-phases", "no-profile", "no-steps",
 })  # fmt: skip
-"""Findings that more of the file could refute."""
+"""Findings that may be wrong if a part of the file could not be read."""
 
 
 def _follows(finding: Finding, read: documents.PartialDocument) -> bool:
-    """Is it said only because something else could not be read?"""
+    """Is it only a consequence of a part that could not be read?"""
     if not read.problems:
         return False
     if finding.code in ("no-profile", "no-flow") or (
@@ -208,9 +208,7 @@ def _follows(finding: Finding, read: documents.PartialDocument) -> bool:
 def check_document(
     document: documents.Node, name: str, *, profile: str | None = None, names: Iterable[str] = ()
 ) -> list[Finding]:
-    """All findings of one document; a workflow is taken as it is, without the files that it
-    extends.
-    """
+    """All findings of one document; of a workflow, without the files that it extends."""
     profile = profile or detect_profile(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows, so its templates are not checked"
@@ -229,9 +227,7 @@ def check_document(
 
 
 def flow_files(paths: Sequence[str]) -> list[str]:
-    """The files that were named; and below directories every YAML file, every directive and every
-    tool.
-    """
+    """The given files, and below directories every YAML file, directive and tool."""
     found: list[str] = []
     for path in paths:
         below = sorted(_below(path)) if os.path.isdir(path) else [path]
@@ -260,9 +256,7 @@ def _below(directory: str) -> Iterator[str]:
 
 
 def _has_header(path: str) -> bool:
-    """A file beside tools may be a part of one: a tool names what runs it, also if it misspells
-    that.
-    """
+    """Is it a tool?  A file beside tools may be a part of one, without a header."""
     return says_anything(path)
 
 
@@ -273,8 +267,8 @@ MOST_OF_A_HEAD: Final = 8192
 
 
 def _is_directive(path: str) -> bool:
-    """Markdown is mostly something else: a directive lies in a folder of them, or has the head of
-    one.
+    """Is it in a folder of directives, or has it the head of one?  Most Markdown is something
+    else.
     """
     if f"{os.sep}.ai{os.sep}directives{os.sep}" in os.path.abspath(path):
         return True

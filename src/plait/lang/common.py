@@ -1,6 +1,4 @@
-"""The parts of a step that need nothing but what stands in it: names, condition, retries,
-capture.
-"""
+"""Read the fields that several languages share: conditions, retries, limits, captures."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ TITLE_LENGTH: Final = 60
 
 
 def step_names(steps: Many[nodes.Node]) -> list[str]:
-    """What each step is called in paths: its id, else its number; not its name, which may be
-    improved.
-    """
+    """The names of steps in paths: the id, else the number.  A `name` may change without effect."""
     ids = [plain_field(step, "id") for step in steps]
     return [own or (f"step-{at}" if str(at) in ids else str(at)) for at, own in enumerate(ids)]
 
@@ -41,13 +37,13 @@ def plain_field(step: nodes.Node, name: str) -> str:
 
 
 def expand_short_step(node: nodes.Scalar) -> nodes.Mapping:
-    """A step that is only text: a command of an agent, or shell text where that may stand."""
+    """A step that is written as one text: a slash command, or shell text."""
     command = "claude" if str(node.value).startswith("/") else "shell"
     return nodes.Mapping(((nodes.Scalar(command, node.span), node),), node.span)
 
 
 def step_title(fields: Fields, kind: str) -> str:
-    """The first line of what it does."""
+    """The first line of its action, cut."""
     node = next((node for name in format.COMMANDS if (node := fields.get(name)) is not None), None)
     written = (
         next((leaf.source.text for leaf in to_template(node).leaves()), "")
@@ -69,9 +65,7 @@ def parse_interpreter(fields: Fields) -> Literal["sh", "dash", "bash"]:
 
 
 def handler_commands(fields: Fields) -> Many[nodes.Node]:
-    """The steps of a handler or check: a list, or one step for each command that stands in the map
-    itself.
-    """
+    """The steps of a handler or check: a list, or one step for each command in its map."""
     if fields.has("steps"):
         return fields.items("steps")
     table = format.fields_by_spelling("step")
@@ -93,7 +87,7 @@ _OF_ONE_COMMAND: Final = frozenset({
     "name", "id", "params", "model", "capture_output", "capture", "capture_format", "capture_streams",
     "commit_required",
 })  # fmt: skip
-"""Fields of a handler or check that belong to the command beside them."""
+"""Fields of a handler or check that belong to the commands beside them."""
 
 
 def _command(fields: Fields, key: nodes.Scalar) -> str | None:
@@ -142,7 +136,7 @@ def parse_policy(fields: Fields, older: Fields | None) -> Policy:
 
 
 def parse_retry(place: Fields, name: str = "retry") -> Retry | None:
-    """What a map says under `retry`: a number of attempts, or more."""
+    """The retry policy: a number of attempts, or a map."""
     retry = place.child(name)
     if retry is None:
         attempts = place.integer(name)
@@ -185,7 +179,7 @@ def _jitter(fields: Fields) -> float:
 
 
 def parse_backend(flow: Fields) -> str:
-    """Where items run: as the map says, else as its flow does."""
+    """Where items run: `backend` of the map, else of the flow."""
     own = flow.child("map")
     return (own.text("backend") if own else None) or flow.text("backend") or "local"
 
@@ -223,7 +217,7 @@ def sort_keys(data: Json) -> Json:
 
 
 def read_limits(fields: Fields | None) -> Limits:
-    """A map of limits in which nothing is wrong; None: there is none."""
+    """The limits in a map without problems; None: no limits."""
     if fields is None:
         return NO_LIMITS
     return Limits(
@@ -237,15 +231,15 @@ def read_limits(fields: Fields | None) -> Limits:
 
 
 def parse_on_empty(fields: Fields) -> OnEmpty:
-    """What a map, or anything like it, says about having no items."""
+    """What happens if there are no items."""
     return fields.text("on_empty") or "warn"  # type: ignore[return-value]  # one of the words of its table
 
 
 def agent_limits(fields: Fields) -> Limits:
-    """The limits of an agent."""
+    """The limits of an agent, with the default for turns."""
     return with_default_turns(read_limits(fields.child("limits")))
 
 
 def with_default_turns(limits: Limits) -> Limits:
-    """Without a word about turns there may be so many, and no more."""
+    """The limits, with `MOST_TURNS` if they do not limit turns."""
     return replace(limits, turns=MOST_TURNS) if limits.turns is None else limits

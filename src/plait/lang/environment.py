@@ -1,10 +1,10 @@
 """The head of a flow: its variables, environment files and secrets.
 
-The environment is made of layers, later ones winning: `env_files`, `env`, the chosen profile,
-a step's own `env`, secrets.  Values of `vars`, `env` and profiles are templates over
-parameters, secrets, what stands above them, and `env.*`.  A secret is a `Secret` from the
-moment it is read, and so is what is made of it: only processes, bound shell text and HTTP
-requests get to see it.  What an env file or the environment calls like a secret is one, too.
+The environment has layers; later ones win: `env_files`, `env`, the chosen profile, the `env` of a
+step, secrets.  Values of `vars`, `env` and profiles are templates over parameters, secrets, the
+values above them, and `env.*`.  A secret is a `Secret` as soon as it is read, and so are values
+that contain it: only processes, bound shell text and HTTP requests see the text.  A variable whose
+name looks like that of a secret is one, too.
 """
 
 from __future__ import annotations
@@ -50,26 +50,23 @@ MAX_ENV_FILE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FlowEnvironment:
-    """The names that a flow has from the start, and what its processes find in their
-    environment.
-    """
+    """The variables of a flow, and the environment of its processes."""
 
     vars: Mapping[str, Json]
     env: Mapping[str, Json]
-    """As written, so that a number stays one in templates."""
+    """As written: a number stays a number in templates."""
     secrets: Mapping[str, Secret]
     guessed: frozenset[str] = field(default=frozenset(), repr=False)
-    """Texts of variables that nobody declared and whose names are those of secrets."""
+    """Texts of variables that look like secrets but are not declared as such."""
     refused: tuple[str, ...] = ()
-    """Variables of env files that could change what programs run, and are left away."""
+    """Variables of env files that are ignored, because they could change which programs run."""
     filed: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What comes of env files."""
+    """The variables of env files."""
     given: frozenset[str] = frozenset()
-    """Names of values that the flow does not hold itself: secrets, env files, and what is made of
-    those.
+    """Names of values from outside the flow file: secrets, env files, values that contain them.
     """
     data: frozenset[str] = frozenset()
-    """Those of them that are made of what a run found: items, captures."""
+    """Those of them that contain data of a run: items, captures."""
 
     def names(self) -> dict[str, Json]:
         return {**self.env, **self.vars, **self.secrets}
@@ -85,7 +82,7 @@ class FlowEnvironment:
         return self.guessed.union(secrets_in([self.names(), *self.secrets.values()]))
 
     def environ(self, host: Mapping[str, str]) -> dict[str, str | Secret]:
-        """What `env.X` answers: a secret is one under every name that it has there."""
+        """The variables for `env.X`; the text of a secret is a `Secret` under every name."""
         return _wrap_secrets({**host, **self.process_env()}, self.texts_to_mask())
 
 
@@ -94,15 +91,13 @@ NO_ENVIRONMENT: Final = FlowEnvironment({}, {}, {})
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls a file: the names that are known there, and where the parameters that it gives come
-    from.
-    """
+    """The caller of a workflow file: its names, and the origin of the parameters that it passes."""
 
     scope: Scope
     given: frozenset[str] = frozenset()
-    """Parameters whose values do not stand in the calling file as they are."""
+    """Parameters whose values are not written in the calling file."""
     data: frozenset[str] = frozenset()
-    """Those of them that are made of what a run found."""
+    """Those of them that contain data of a run."""
 
 
 def load_environment(
@@ -113,7 +108,7 @@ def load_environment(
     environ: Mapping[str, str],
     caller: Caller | None = None,
 ) -> FlowEnvironment:
-    """What the head of a flow says; InputError with everything that cannot be had."""
+    """The environment that a head declares; InputError with everything that is missing."""
     reader = Head(flow, environ, caller)
     found = reader.read(parameters, profile)
     if reader.problems:
@@ -122,9 +117,7 @@ def load_environment(
 
 
 def find_secret_texts(flow: format.Fields, environ: Mapping[str, str]) -> frozenset[str]:
-    """The texts that a head calls secrets, as far as they can be had; its problems are told
-    elsewhere.
-    """
+    """The texts of the secrets of a head that can be read; problems are reported elsewhere."""
     return Head(flow, environ).texts_to_mask()
 
 
@@ -138,11 +131,11 @@ class Head:
         self.sources = Sources(environ=environ)
         self.problems: list[Problem] = []
         self.given: set[str] = set()
-        """Names of values that are not the author's."""
+        """Names of values from outside the file."""
         self.data: set[str] = set()
-        """Those of them that are made of what a run found."""
+        """Those of them that contain data of a run."""
         self.own: set[str] = set()
-        """The names that the head itself has; all others are its caller's."""
+        """The names that the head declares; all others are those of its caller."""
         self.budget = Budget()
 
     def texts_to_mask(self) -> frozenset[str]:
@@ -181,7 +174,7 @@ class Head:
         )
 
     def _variables(self, profile: str | None, known: Mapping[str, Json]) -> dict[str, Json]:
-        """Those of the flow, with what a profile says in the place of what it replaces."""
+        """The variables of the flow; a profile replaces some of them."""
         own, chosen = dict(self.flow.variables("env")), dict(self._profile(profile))
         if not chosen:
             return self._render_entries(list(own.items()), known)
@@ -193,8 +186,8 @@ class Head:
         tried: set[str] = set()
 
         def settle(name: str) -> None:
-            """Fill a variable once, behind those that it mentions; by its own name it means the
-            flow's.
+            """Fill a variable after those that it uses.  Its own name means the value of the
+            flow.
             """
             if name in tried or not (name in own or name in chosen):
                 return
@@ -215,7 +208,7 @@ class Head:
     def _render_entries(
         self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Each value with those above it put in."""
+        """Each value; it may use those above it."""
         found: dict[str, Json] = {}
         names = dict(known)
         for name, node in entries:
@@ -230,16 +223,14 @@ class Head:
                     replace(one, where=one.where or node.span) for one in error.problems
                 ]
                 if isinstance(error, LimitError):
-                    break  # those below may be made of it, and longer
+                    break  # the values below may contain it and be longer
         return found
 
     def _lookup(self, names: Mapping[str, Json]) -> Lookup:
         return Scope(names, sources=self.sources)
 
     def _tell_origin(self, name: str, template: Template) -> None:
-        """Is it made of nothing but what stands in the flow itself?  And if not, of what a run
-        found?
-        """
+        """Note a value that does not come from the flow file alone, or contains data of a run."""
         for written in template.placeholders:
             root = written.partition(".")[0]
             if root in self.own or self.caller is None:
@@ -308,9 +299,7 @@ class Head:
         return found
 
     def _guess_secrets(self, filed: Mapping[str, str]) -> Iterator[str]:
-        """Secrets by their names: of env files, and of the environment as far as the flow speaks of
-        it.
-        """
+        """Texts that look like secrets, in env files and in variables that the flow mentions."""
         declared = {_origin(node)[1] for _, node in self.flow.entries("secrets")}
         found = [
             (name, secret)
@@ -352,7 +341,7 @@ class Head:
 
 
 def _origin(node: nodes.Node) -> tuple[str, str, Span]:
-    """env or file, its name, and where that stands."""
+    """`env` or `file`, its name, and where the name stands."""
     if isinstance(node, nodes.Scalar):
         return "env", str(node.value), node.span
     assert isinstance(node, nodes.Mapping)
@@ -368,8 +357,7 @@ def _origin(node: nodes.Node) -> tuple[str, str, Span]:
 
 
 PLAIN: Final = 6
-"""Characters; what is shorter, or a number, is hidden only if somebody declares it: data is full of
-it.
+"""Characters.  A shorter text, or a number, is masked only if it is declared as a secret.
 """
 
 
@@ -394,20 +382,18 @@ def secrets_in(value: Json) -> Iterator[str]:
 
 
 def secret_texts(environment: FlowEnvironment, parameters: Mapping[str, Json]) -> list[str]:
-    """What has to be masked wherever it appears, in a fixed order."""
+    """Every text that is masked wherever it appears, sorted."""
     return sorted(environment.texts_to_mask().union(secrets_in(parameters)))
 
 
 def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
-    """One, or a list of them."""
+    """The files of `env_files`, which is a path or a list."""
     every = node.items if isinstance(node, nodes.Sequence) else (node,)
     return [one for one in every if isinstance(one, nodes.Scalar)]
 
 
 def read_env_file(node: nodes.Scalar) -> DotEnv | None:
-    """What is in it; None if it is missing and may be.  Any other that cannot be read is an
-    InputError.
-    """
+    """Its variables; None if it is optional and missing.  InputError if it cannot be read."""
     from plait.tools.environment import read_dotenv
 
     path = _beside(node, str(node.value).removesuffix("?"))
@@ -427,13 +413,13 @@ def read_env_file(node: nodes.Scalar) -> DotEnv | None:
 
 
 def _unread(path: str, line: int) -> Problem:
-    """Not what stands there: it may be a secret."""
+    """The problem does not quote the line: it may be a secret."""
     fix = 'write NAME=value, or NAME="value" with \\" for a quote in it; a comment begins with #'
     return Problem("this line is no variable", f"{path}:{line}", fix, code="env-file")
 
 
 def _beside(node: nodes.Node, path: str) -> str:
-    """A path as seen from the file that names it."""
+    """A path relative to the file that names it."""
     return os.path.join(os.path.dirname(node.span.place.source.name), path)
 
 
@@ -445,13 +431,13 @@ def _with_location(problem: Problem, span: Span) -> Problem:
 def circular_variables(
     own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]
 ) -> Iterator[Problem]:
-    """Those of a flow, with a profile, of which none can be filled before another one."""
+    """Variables of a flow with a profile that need each other in a circle."""
 
     def needed(name: str) -> Iterator[str]:
         node = chosen[name] if name in chosen else own[name]
         extends = name in own and name in chosen and name in names_in(node)
         mentioned = (*names_in(node), *(names_in(own[name]) if extends else ()))
-        # By its own name a variable means that of the flow, or of the environment.
+        # In its own value, the name of a variable means that of the flow, or of the environment.
         return (other for other in mentioned if other != name and (other in own or other in chosen))
 
     settled: set[str] = set()

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a file, and all the kinds of such things."""
+"""A finding of `plait check`, and the codes of all findings."""
 
 from __future__ import annotations
 

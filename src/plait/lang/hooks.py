@@ -1,8 +1,6 @@
-"""Hooks and limits of files: what is wrong with them, and what they mean.
+"""Check and read the hooks of a flow, of a user and of a project.
 
-A flow has hooks of its own; the user has some for all flows, and so may a project have.
-Which names a condition or a template may use depends on the event, and all that is wrong
-is found before anything runs.
+The names that a condition or a template of a hook may use depend on its event.
 """
 
 from __future__ import annotations
@@ -38,17 +36,17 @@ FILE: Final = "hooks.yaml"
 _PREFIX: Final = "tool:"
 
 
-# ── what is wrong ────────────────────────────────────────────────────────
+# ── check ────────────────────────────────────────────────────────
 
 
 def check_hooks_file(document: Node, *, space: str = "user") -> list[Finding]:
-    """All findings of a file that holds hooks alone."""
+    """All findings of a hook file."""
     found = [Finding(problem) for problem in format.validate(document, HOOKS_FILE)]
     return [*found, *hook_findings(_hooks_in(document), space=space)]
 
 
 def hook_findings(node: Node | None, *, space: str = "flow") -> list[Finding]:
-    """What is wrong with a list of hooks besides what their table says."""
+    """Findings of a list of hooks that the schema does not cover."""
     hooks = [item for item in _items(node) if isinstance(item, Mapping)]
     found = list(_same_ids(hooks))
     for hook in hooks:
@@ -113,7 +111,7 @@ def _of_event(hook: Mapping, moment: HookEvent) -> Iterator[Finding]:
 
 
 def _literal_why(node: Node | None, known: KnownNames) -> Iterator[Finding]:
-    """What people are told is the author's text, into which no value is put."""
+    """A message is the author's text: placeholders in it are not filled."""
     if isinstance(node, Scalar) and isinstance(node.value, str):
         for named in compile_template(node.value, "workflow").placeholders:
             what = f"'why' is told as it is written: no value is put in for '{named}'"
@@ -139,7 +137,7 @@ def _condition(node: Node | None, moment: HookEvent, known: KnownNames) -> Itera
 
 
 def _paths(node: Node, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:
-    """Paths of a condition that lead into names which the event does not know."""
+    """Paths of a condition whose first name the event does not know."""
     match node:
         case Mapping(entries):
             path = node.get("path")
@@ -157,7 +155,7 @@ def _path(text: str, span: Span, moment: HookEvent, known: KnownNames) -> Iterat
     try:
         path = parse_path(text)
     except InputError:
-        return  # the condition itself says so
+        return  # the check of the condition reports it
     if path.root not in known:
         guess = closest_name(path.root, known)
         fix = (
@@ -192,13 +190,13 @@ def _layer(hook: Mapping, space: str) -> Iterator[Finding]:
         yield Finding(Problem(what, node.span, f"write layer: {own}, or more", code="hook-layer"))
 
 
-# ── what it means ────────────────────────────────────────────────────────
+# ── read ────────────────────────────────────────────────────────
 
 
 def read_hooks(
     node: Node | None, *, space: str = "flow", scope: Scope | None = None
 ) -> tuple[Hook, ...]:
-    """The hooks of a list in which nothing is wrong."""
+    """The hooks of a list without problems."""
     outer = Scope() if scope is None else scope
     return tuple(
         _hook(Fields("hook", item, outer), space)
@@ -219,9 +217,7 @@ def load_hooks(text: str, name: str, *, space: str) -> tuple[Hook, ...]:
 
 
 def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...]:
-    """The hooks of a list that nobody has checked; InputError with everything that is wrong with
-    it.
-    """
+    """The hooks of a list; InputError with everything that is wrong with it."""
     problems = [] if node is None else format.validate(node, HOOKS, called="'hooks'")
     problems += [one.problem for one in hook_findings(node, space=space) if one.severity == "error"]
     if problems:
@@ -230,7 +226,7 @@ def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...
 
 
 def hook_tools(hooks: Iterable[Hook]) -> dict[str, Span]:
-    """The tools that hooks call, and where they say so."""
+    """The tools that hooks call, and where they name them."""
     calls = (
         call
         for hook in hooks

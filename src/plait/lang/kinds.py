@@ -153,7 +153,9 @@ def language_by_shape(document: nodes.Node) -> Language | None:
 
 
 def likely_language(document: nodes.Node) -> Language | None:
-    """The language that has most of its fields, misspelt ones included; None: it has none of any."""
+    """The language that has most of its fields, misspelt ones included; None: it has none of
+    any.
+    """
     if isinstance(document, nodes.Sequence):
         return LANGUAGES["workflow"] if document.items else None
     if not isinstance(document, nodes.Mapping):

@@ -1,4 +1,4 @@
-"""The values of a head that stand in files, for `plait check`."""
+"""The values of a head that are written in files, for `plait check`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from plait.template.template import Template
 def known_of_head(
     document: nodes.Mapping, others: Set[str] = frozenset()
 ) -> tuple[dict[str, Json], list[Problem]]:
-    """The values of the head that stand in the file, and why they are too long together, if they
-    are.
+    """The values that are written in the file, and the problem if they are too long together.
 
-    `others` are names of values that the file does not hold: parameters, secrets, what a caller
-    gives. Whatever is not the same under each profile is not known.
+    `others` are names of values from elsewhere: parameters, secrets, names of a caller.  A value
+    that differs between profiles is unknown.
     """
     flow = format.Fields("flow", document, Scope())
     found: dict[str, Json] | None = None
@@ -42,7 +41,7 @@ def known_of_head(
 
 
 class _KnownHead(Head):
-    """The head as far as it stands in files: every other value is one that only a run knows."""
+    """The head with the values of files; every other value is unknown."""
 
     def known(self, others: Set[str], profile: str | None) -> dict[str, Json]:
         filed = {name: value for name, value in self._in_env_files() if name not in others}
@@ -62,13 +61,13 @@ class _KnownHead(Head):
         return Assumed(names)
 
     def _tell_origin(self, name: str, template: Template) -> None:
-        """Nobody asks."""
+        """Origins do not matter here."""
 
     def _in_env_files(self) -> Iterator[tuple[str, Json]]:
         for node in env_files(self.flow.get("env_files")):
             try:
                 dotenv = read_env_file(node)
             except InputError:
-                continue  # that is reported elsewhere
+                continue  # reported by the check of env files
             for name, value in dotenv.written if dotenv is not None else ():
                 yield name, NOT_KNOWN if "$" in value else value

@@ -1,4 +1,4 @@
-"""The text of a flow becomes a program that can run, whatever language it is written in."""
+"""Load a flow of any language: its text becomes a program with its inputs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What every kind of flow file becomes: a program, and what it was given.
+"""A flow of any language, loaded: its program and its inputs.
 
-A workflow, a graph, a directive and an ensemble differ in what their files look like and in how
-they choose the next step.  They are run, recorded, resumed, limited and shown by the same code,
-which knows only this.
+The code that runs, records, resumes, limits and shows flows knows only this.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ class LoadOptions:
     """None: the folder of the file."""
     profile: str | None = None
     strict: bool | None = None
-    """None: as the file says."""
+    """None: the file decides."""
     lenient: bool = False
-    """For a dry run, in which not all names are known: it is not strict, whatever the file says,
-    and has the fingerprints of a flow that is.
+    """For a dry run, which does not know all values: the flow is not strict, but has the
+    fingerprints of a strict one if its file says so.
     """
     max_parallel: int | None = None
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -48,7 +46,7 @@ class LoadOptions:
 
     @property
     def is_strict(self) -> bool:
-        """In a language whose files do not say it."""
+        """Is a flow strict whose language has no such field?"""
         return bool(self.strict) and not self.lenient
 
     def project_of(self, source: FlowText) -> str:
@@ -57,7 +55,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedFlow:
-    """A flow that can run, and what it was given."""
+    """A flow that can run, with its inputs."""
 
     program: Program
     path: str
@@ -68,34 +66,33 @@ class LoadedFlow:
     tool_uses: Mapping[str, Span] = field(default_factory=dict)
     """The tools that its steps name, and where."""
     calls: tuple[ToolCall, ...] = ()
-    """Those of its steps, with the parameters as they are written."""
+    """The tool calls of its steps, with their parameters as written."""
     warnings: tuple[Finding, ...] = ()
     strict: bool = False
     timeout: float | None = None
     kind: str = "workflow"
-    """workflow, graph, directive or ensemble; or chat, which is a directive that somebody talks
-    with.
+    """workflow, graph, directive or ensemble; or chat, an interactive directive.
     """
     limits: Limits = NO_LIMITS
     hooks: tuple[Hook, ...] = ()
-    """Those of its file; `app` adds those of the user and of the project."""
+    """The hooks of its file; `app` adds those of the user and of the project."""
     durability: str = "normal"
     backend: str = "local"
     shared: bool = False
-    """The project is at the same place on every host that performs items."""
+    """The project has the same path on every host that runs items."""
     shipped_files: tuple[str, ...] = ()
-    """Patterns for files of the project that go with the items, where it is not."""
+    """Patterns for files of the project to send along, if it is not shared."""
     stall_timeout: float | None = None
-    """Seconds that a cluster's scheduler or a worker may give no sign of life."""
+    """Seconds after which a silent scheduler or worker of a cluster counts as lost."""
     wait_for_workers: float | None = None
-    """Seconds that a cluster may have no worker."""
+    """Seconds to wait for a cluster without workers."""
     allow_outside: bool = False
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     derived_secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """What its steps make of secrets, as far as that is known before."""
+    """Texts with secrets in them that its steps will make, as far as they are known."""
 
     def scope(self, run: str, *, sources: Sources | None = None, started: str = "") -> Scope:
-        """The names with which a run of the flow begins."""
+        """The scope of a run before its first step."""
         facts: dict[str, Json] = {
             "name": self.program.name,
             "id": run,
@@ -115,14 +112,14 @@ class LoadedFlow:
         return outermost.frame("flow", workflow={"workflow": facts}, env=own)
 
     def sources(self, **more: Any) -> Sources:
-        """Where computed values come from; `run`, `clock` and their like are those of `Sources`."""
+        """The sources of computed values; `more` are arguments of `Sources`."""
         environ = self.environment.environ(self.environ)
         return Sources(self.project, environ=environ, allow_outside=self.allow_outside, **more)
 
     def process_env(self) -> dict[str, str]:
-        """What its processes find in their environment, besides that of Plait."""
+        """The variables that its processes get besides those of Plait."""
         return self.environment.process_env()
 
     def secret_texts(self) -> list[str]:
-        """What has to be masked wherever it appears."""
+        """Every text that is masked wherever it appears."""
         return sorted(self.derived_secrets.union(secret_texts(self.environment, self.parameters)))

@@ -3,14 +3,14 @@
 All inputs are checked at once, before anything runs; no message holds a value.
 
     parameters:
-      target: {type: string, description: what to build}      needed: it has no default
+      target: {type: string, description: what to build}      required: it has no default
       count:  {type: integer, default: 3}
       mode:   {choices: [fast, slow], default: fast}
       tags:   array                                           only its type
 
 A list of names, or of such maps with a `name`, means the same; so do two lists under
-`required` and `optional`.  What is given as text (`-i count=5`) becomes what the type says:
-numbers and true/false are read, arrays and objects are JSON.
+`required` and `optional`.  A text (`-i count=5`) is converted to the type: numbers and
+true/false are parsed, arrays and objects are JSON.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Parameter:
 
     @property
     def type_description(self) -> str:
-        """What may be given, in words."""
+        """Its type in the words of a message."""
         return WORDS[self.type]
 
 
@@ -65,7 +65,7 @@ WORDS: Final = {
 }
 
 
-# ── what a file declares ─────────────────────────────────────────────────
+# ── parameters ─────────────────────────────────────────────────
 
 
 def flow_parameters(document: nodes.Node) -> dict[str, Parameter]:
@@ -188,7 +188,7 @@ def _property(parameter: Parameter) -> dict[str, Json]:
     return schema
 
 
-# ── what is given ────────────────────────────────────────────────────────
+# ── inputs ────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def seal_inputs(values: Mapping[str, Json], secrets: Set[str]) -> dict[str, Json
 
 
 def convert_value(parameter: Parameter, value: Json) -> Json | Undefined:
-    """The value as its type says, text being read; UNDEFINED if it is nothing of the kind."""
+    """The value as its type, text parsed; UNDEFINED if it does not fit."""
     if isinstance(value, Secret):
         return value if parameter.type in ("string", "any") else UNDEFINED
     if isinstance(value, str) and parameter.type not in ("string", "any"):
@@ -256,7 +256,7 @@ def convert_value(parameter: Parameter, value: Json) -> Json | Undefined:
 
 
 def _parse_json_text(text: str, wanted: str) -> Json | Undefined:
-    """Text as JSON; words are not guessed at, but for the case of true and false."""
+    """Text as JSON; of true and false the case does not matter."""
     text = text.strip()
     if wanted == "boolean":
         text = text.lower()
@@ -286,7 +286,7 @@ _IS: Final[dict[str, Callable[[Json], bool]]] = {
 
 
 def _unmet(parameter: Parameter, value: Json) -> str | None:
-    """What the value does not meet, in words."""
+    """The rule that the value breaks, in the words of a message."""
     plain = reveal_text(value) if isinstance(value, Secret) else value
     if parameter.choices and not any(_same(plain, choice) for choice in parameter.choices):
         return f"is one of {_format_choices(parameter)}"

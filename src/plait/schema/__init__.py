@@ -1,16 +1,15 @@
-"""The workflow file, written down once: its maps, their fields, what each may hold and what it
-means.
+"""The tables of all file formats: their maps, the fields of each, and what a field may hold.
 
-    form_of      a kind of map by its name: fields with kind, default, meaning, other spellings
-    problems     a node held against its kind: everything that is wrong with it
-    Said         a map that has no problems, read by its table: defaults, durations, templates
-    essence      what its author said, for fingerprints: no names, descriptions or places
-    schema       the same tables for editors
-    page         the same tables for people
+    record_type        a map by its name: fields with kind, default, meaning, other spellings
+    validate           everything that is wrong with a node
+    Fields             reads a map without problems: defaults, durations, templates
+    fingerprint_data   the data of a node without names, descriptions and places
+    json_schema        the tables for editors
+    reference          the tables for people
 
-The tables of templates (`names`) are made of these tables, too.  A field that means something
-elsewhere and nothing here stands here as well, with the reason: `Refused` is an error,
-`NoEffect` a warning; no field is ever ignored silently.
+`lang.analysis.names` derives from these tables where templates stand.  A field that only other
+systems have is in the tables, too, with the reason: `Refused` is an error, `NoEffect` a warning.
+No field is ignored silently.
 """
 
 from __future__ import annotations

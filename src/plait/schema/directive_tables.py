@@ -23,7 +23,7 @@ from plait.schema.kinds import (
 from plait.schema.shared import PARAMETERS
 
 MOST_TURNS: Final = 50
-"""Questions of an agent for which nobody has said how many there may be."""
+"""Turns of an agent whose file sets no limit."""
 MOST_RETRIES: Final = 20
 
 _PART: Final = "[A-Za-z0-9*][A-Za-z0-9_.*-]*"

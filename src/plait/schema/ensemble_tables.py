@@ -5,7 +5,7 @@ manager.
 from __future__ import annotations
 
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.schema.directive_tables import MOST_RETRIES, PATTERNS
+from plait.schema.directive_tables import MOST_RETRIES, MOST_TURNS, PATTERNS
 from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.kinds import (
     Boolean,
@@ -39,13 +39,10 @@ if TYPE_CHECKING:
     from plait.core.hints import Final
 
 
-MOST_TURNS: Final = 50
-"""Questions of an agent for which nobody has said how many there may be."""
-
 MAX_ITERATIONS: Final = 5
 
 MAX_LEVELS: Final = 10
-"""Of a map: after so many levels all that is left is put together at once."""
+"""Levels of a map after which all remaining outputs are reduced at once."""
 
 MANAGER_ROLE: Final = "the manager of a team"
 

@@ -1,4 +1,4 @@
-"""The tables of what follows when something fails or is incomplete: retry, handlers, checks."""
+"""The tables of retries, failure handlers and checks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Maps without problems, read by their tables: defaults, durations, templates, what was said at
-all.
-"""
+"""Read maps without problems by their tables: defaults, durations, templates."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def _template_node(node: Node, profile: str) -> TemplateNode:
 
 
 def text_template(node: Node) -> Template:
-    """The template of what can only be text: a number, or true, is what its author wrote."""
+    """The template of a value that must be text: a number or a boolean as its author wrote it."""
     node = keep_number_text(node)
     if isinstance(node, Scalar) and not isinstance(node.value, str):
         node = Scalar(text(node.value), node.span)
@@ -58,7 +56,7 @@ def text_template(node: Node) -> Template:
 
 
 def keep_number_text(node: Node) -> Node:
-    """A number that means another text than its author wrote, 3.10 or 007, as that text."""
+    """A number whose text YAML would change, such as 3.10 or 007, as the text that was written."""
     if (
         not isinstance(node, Scalar)
         or isinstance(node.value, bool)
@@ -73,8 +71,9 @@ def keep_number_text(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A map without problems, read by its table; `scope` answers the holes of numbers and
-    durations.
+    """Reads a map without problems by its table.
+
+    `scope` fills placeholders of numbers and durations.
     """
 
     form: str
@@ -109,7 +108,7 @@ class Fields:
         return self._value(name) is True
 
     def optional_flag(self, name: str) -> bool | None:
-        """A flag that may be left open."""
+        """A flag; None if it is not set."""
         value = self._value(name)
         return value if isinstance(value, bool) else None
 
@@ -136,7 +135,7 @@ class Fields:
         return seconds(self._value(name), zero=zero)
 
     def strings(self, name: str) -> tuple[str, ...]:
-        """One word, or a list of them."""
+        """The texts of a list, or a single text."""
         node = self.get(name)
         nodes = node.items if isinstance(node, Sequence) else (node,)
         return tuple(
@@ -148,7 +147,7 @@ class Fields:
         return None if node is None else to_template(node)
 
     def child(self, name: str) -> Fields | None:
-        """The map under a name, if a map stands there."""
+        """The map under a name; None if there is none, or another value."""
         node = self.get(name)
         picked = None if node is None else select_kind(self._field(name).kind, node)
         if not isinstance(picked, Record):
@@ -157,7 +156,7 @@ class Fields:
         return Fields(picked.form, node, self.scope)
 
     def entries(self, name: str) -> list[tuple[str, Node]]:
-        """What stands under a name whose keys are the author's."""
+        """The entries of a map whose keys the author chose."""
         node = self.get(name)
         return (
             [(str(key.value), value) for key, value in node.entries]
@@ -166,7 +165,7 @@ class Fields:
         )
 
     def variables(self, name: str) -> list[tuple[str, Node]]:
-        """The same where they are environment variables, which are text."""
+        """The entries of environment variables; their values are text."""
         return [(key, keep_number_text(value)) for key, value in self.entries(name)]
 
     def items(self, name: str) -> tuple[Node, ...]:
@@ -209,7 +208,9 @@ def _not_filled(node: Node, name: str, kind: Kind) -> InputError:
 
 
 def fingerprint_data(node: Node, kind: Kind) -> Json:
-    """What an author said, whatever the spelling: without what only tells people something."""
+    """The data of a node for fingerprints: fields by their first spelling, without
+    documentation.
+    """
     picked = select_kind(kind, node)
     match picked, node:
         case Record(form), Mapping(entries):
@@ -232,9 +233,7 @@ def fingerprint_data(node: Node, kind: Kind) -> Json:
 def valid_fields(
     node: documents.Mapping, form: str, names: Container[str] | None = None
 ) -> documents.Mapping:
-    """A map with those of its fields, or of the ones named, of which the format has nothing to
-    say.
-    """
+    """A map with only the fields, or only the named ones, that have no problems."""
     table = fields_by_spelling(form)
     kept = [
         (key, value)

@@ -1,6 +1,4 @@
-"""The tables of a whole file: the flow, its phases, the files that it shares with, what it is
-given.
-"""
+"""The tables of a workflow file: the flow, its phases, its parameters, other files."""
 
 from __future__ import annotations
 

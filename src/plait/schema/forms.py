@@ -1,4 +1,4 @@
-"""All tables, by the names of their maps; and which of them belong to a format."""
+"""All tables by the names of their maps, and the format that each file kind has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLES: Final = (
     "hook",
     "provider",
 )
-"""Each is a module of its own, loaded when one of its maps is first asked for or may come later."""
+"""Each is a module.  It is loaded when a lookup reaches it."""
 
 
 def all_forms() -> Iterator[RecordType]:
@@ -36,7 +36,7 @@ def record_type(name: str) -> RecordType:
 
 
 FLOW: Final = OneOf((Record("flow"), ListOf(STEP)), "a map: flow, or a list of steps")
-"""A whole file."""
+"""A whole workflow file."""
 GRAPH: Final = Record("graph")
 DIRECTIVE: Final = Record("directive")
 ENSEMBLE: Final = Record("ensemble")
@@ -49,13 +49,11 @@ FILES: Final[dict[str, Kind]] = {
     "provider": PROVIDER,
     "hooks": HOOKS_FILE,
 }
-"""What a whole file of each format is."""
+"""The format of a whole file, by its kind."""
 
 
 def record_types_in(kind: Kind) -> list[RecordType]:
-    """The maps that may stand in a kind, those in other maps included, in the order of the
-    tables.
-    """
+    """The maps that a kind may contain at any depth, in the order of the tables."""
     found: set[str] = set()
     _collect(kind, found)
     return [form for form in all_forms() if form.name in found]
@@ -80,7 +78,7 @@ def _within(kind: Kind) -> Iterator[Kind]:
 
 @cache
 def fields_by_spelling(form: str) -> dict[str, Field]:
-    """The fields of a form under every spelling."""
+    """The fields of a map under every spelling."""
     return {name: field for field in record_type(form).fields for name in field.spellings}
 
 

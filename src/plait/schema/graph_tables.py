@@ -34,7 +34,7 @@ NODE_NAME: Final = PlainText("a name: letters, digits, _ - and .", r"[A-Za-z0-9_
 NODE_TYPES: Final = ("action", "gate", "return", "foreach")
 POLICIES: Final = ("fail", "continue")
 MAX_STEPS: Final = 1000
-"""So many nodes are visited if a graph does not say how many may be."""
+"""Visits of a graph whose file sets no limit."""
 MAX_CONCURRENCY: Final = 10
 
 _NAMES: Final = OneOf((ListOf(NAME), NAME), "a list of names")
@@ -64,7 +64,7 @@ BODY: Final = (
     HOOKS_FIELD,
     Field("timeout", Duration(), TIMEOUT_MEANING),
 )
-"""What a graph consists of, in a file of its own or below `config` of a tool."""
+"""The fields of a graph, at the top of its file or below `config` of a tool."""
 
 _TOOL: Final = (
     Field("name", PlainText(), "what people call it", is_documentation=True, aliases=("title",)),

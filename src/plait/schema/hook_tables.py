@@ -1,6 +1,4 @@
-"""The tables of hooks and limits, which every kind of flow has, and of the file that holds hooks
-alone.
-"""
+"""The tables of hooks and limits, which every flow may have, and of hook files."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ HOOKS: Final = OneOf((ListOf(Record("hook")), Null()), "a list of hooks")
 HOOKS_FILE: Final = OneOf(
     (Record("hooks"), ListOf(Record("hook"))), "a map with hooks, or a list of hooks"
 )
-"""A whole file of hooks."""
+"""A whole hook file."""
 _TOOL_ID: Final = PlainText(
     "the id of a tool, which is no template", r"(?:[a-z]+:)?[A-Za-z0-9][A-Za-z0-9_./-]*"
 )

@@ -1,4 +1,4 @@
-"""The tables for editors: JSON Schema."""
+"""Write the tables as JSON Schema, for editors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _form_schema(form: RecordType) -> dict[str, Json]:
 
 
 def _rules_between(form: RecordType, table: dict[str, Field]) -> Iterator[Json]:
-    """What one field of a map says about others."""
+    """The rules between the fields of a map."""
     for field in form.fields:
         belongs = [name for key in field.only_for for name in table[key].spellings]
         needed = [name for key in (field.needs or ())[:1] for name in table[key].spellings]
@@ -100,7 +100,7 @@ def _any_spelling(field: Field) -> Json:
 
 
 def _at_most_one(names: list[str]) -> Json:
-    """No two of them."""
+    """At most one of these fields."""
     pairs = [[one, other] for at, one in enumerate(names) for other in names[at + 1 :]]
     return {"not": {"anyOf": [{"required": pair} for pair in pairs]}}
 
@@ -177,7 +177,7 @@ def _schema(kind: Kind) -> dict[str, Json]:
 
 
 def _after(kind: Kind, before: tuple[Kind, ...]) -> dict[str, Json]:
-    """A part of a union: the first part that takes text takes all of it, also what has holes."""
+    """A part of a union.  The first part that takes text takes all text, placeholders included."""
     if isinstance(kind, Integer) and any(
         isinstance(one, PlainText | TemplateText | ShellText | Choice) for one in before
     ):

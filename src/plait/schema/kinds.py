@@ -11,14 +11,14 @@ from plait.core.records import dataclass
 from plait.core.values import Json
 
 WARNED: Final = frozenset({"no-effect", "deprecated-field"})
-"""Codes of problems that a run can live with."""
+"""Codes of problems that are only warnings."""
 
 # ── kinds ────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """Text that is no template; `pattern` is the form that it has."""
+    """Text without placeholders; `pattern` must match all of it."""
 
     description: str = "text"
     pattern: str = ""
@@ -26,7 +26,7 @@ class PlainText:
 
 @dataclass(frozen=True, slots=True)
 class TemplateText:
-    """Text in which values are put."""
+    """Text with placeholders."""
 
     description: str = "text"
 
@@ -37,20 +37,19 @@ class ShellText:
 
     description: str = "shell text"
     decisions: tuple[tuple[str, str], ...] = ()
-    """Words that are meant as a decision and would be run as a command; and what to write instead.
-    """
+    """Words that look like a decision but would run as a command, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCommand:
-    """Text that begins with a slash: a command of an agent."""
+    """Text that begins with a slash."""
 
     description: str = "a command of an agent, which begins with '/'"
 
 
 @dataclass(frozen=True, slots=True)
 class SingleValue:
-    """Text that is one hole and nothing else: a value of any type."""
+    """Text that is one placeholder and nothing else: a value of any type."""
 
     description: str = "a template that is one value"
 
@@ -64,7 +63,7 @@ class TemplateTree:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Any data, taken as it is."""
+    """Any data without templates."""
 
     description: str = "any data"
 
@@ -127,7 +126,7 @@ class Duration:
 class Choice:
     words: tuple[str, ...]
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """What other systems call one of them, and which that is."""
+    """Words of other systems, and the word that they mean here."""
 
     @property
     def description(self) -> str:
@@ -136,14 +135,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A map of one of our forms."""
+    """A map that one of the tables describes."""
 
     form: str
 
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """A map whose keys are the author's."""
+    """A map whose keys the author chooses."""
 
     kind: Kind
     keys: PlainText = PlainText()
@@ -151,7 +150,7 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of at least so many parts."""
+    """A list of at least `least` parts."""
 
     kind: Kind
     least: int = 0
@@ -159,16 +158,16 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The first that fits what stands there."""
+    """The first of several kinds that fits a node."""
 
     kinds: tuple[Kind, ...]
     description: str = ""
-    """"": made of the descriptions of its kinds."""
+    """Empty: the descriptions of its kinds are joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """A field of other systems that changes nothing here: a warning."""
+    """A field of other systems that has no effect here: a warning."""
 
     why: str
     description: str = "anything"
@@ -176,7 +175,7 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A field of other systems that cannot be meant here: an error."""
+    """A field of other systems that does not exist here: an error."""
 
     why: str
     description: str = "nothing"
@@ -215,15 +214,15 @@ class Field:
     default: Json = None
     required: bool = False
     aliases: tuple[str, ...] = ()
-    """Other spellings, as good as the first."""
+    """Other spellings, equally good."""
     deprecated: tuple[str, ...] = ()
     """Spellings that will go away."""
     is_documentation: bool = False
-    """Tells people something and changes nothing: no part of a fingerprint."""
+    """It is only for people, so it is not part of a fingerprint."""
     only_for: tuple[str, ...] = ()
-    """Fields of the same map to one of which it belongs: without them it means nothing."""
+    """It has a meaning only beside one of these fields."""
     needs: tuple[str, str] | None = None
-    """A field of the same map without which it cannot be done, and why."""
+    """A field that must stand beside it, and why."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -232,7 +231,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Values of two fields of one map that cannot both be meant."""
+    """Values of two fields of one map that contradict each other."""
 
     one: str
     values: tuple[Json, ...]
@@ -242,19 +241,19 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class RecordType:
-    """A kind of map; `one_of` are fields of which it has exactly one, `some_of` at least one."""
+    """A map: exactly one field of `one_of`, at least one of `some_of`."""
 
     name: str
     title: str
-    """What a message calls it: a step."""
+    """Its name in messages: `a step`."""
     what: str
     fields: tuple[Field, ...]
     one_of: tuple[str, ...] = ()
     some_of: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
-    """Fields that may stand instead of those of `one_of`."""
+    """Fields that may replace those of `one_of`."""
     apart: tuple[tuple[str, str], ...] = ()
-    """Fields that do not stand in one map."""
+    """Pairs of fields that exclude each other."""
     at_odds: tuple[Conflict, ...] = ()
     marks: tuple[str, ...] = ()
-    """A list under one of these keys tells this form from others that could stand there."""
+    """In a union, a map is of this form if a list stands under one of these keys."""

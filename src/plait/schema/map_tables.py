@@ -1,6 +1,4 @@
-"""The tables of a map: where its items come from, what is done for each, what happens when some
-fail.
-"""
+"""The tables of a map: its input, the steps of each item, failures of items."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ from plait.schema.shared import (
 )
 
 FORMATS: Final = ("json", "jsonl", "csv", "text")
-"""How a file or the output of a command may hold items."""
+"""Formats of a file or of the output of a command that holds items."""
 ISOLATIONS: Final = ("none", "directory", "worktree")
 REVISION: Final = PlainText(
     "a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*"

@@ -1,4 +1,4 @@
-"""The tables of a provider file: where a model is asked, with what, and what that costs."""
+"""The tables of a provider file: endpoint, request, authentication, prices."""
 
 from __future__ import annotations
 

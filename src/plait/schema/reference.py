@@ -1,4 +1,4 @@
-"""The tables for people: the reference page."""
+"""Write the tables as the reference page, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds and fields that several maps of the workflow file have in common."""
+"""Kinds and fields that several tables share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _END: Final = ("fail", "stop", "abort", "error", "raise")
 
 
 def _decisions(go_on: str, end: str) -> ShellText:
-    """Shell text that is none of the words by which other systems decide."""
+    """Shell text, but not a word that other systems use for a decision."""
     retry = (("retry", "write retry: 3 beside it, to try it again"),)
     return ShellText(
         decisions=(*((one, go_on) for one in _GO_ON), *((one, end) for one in _END), *retry)

@@ -1,4 +1,4 @@
-"""The tables of a step: what it does, and everything around it but its failures."""
+"""The tables of a step and of its actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a node, held against its kind."""
+"""Find everything that is wrong with a node, compared with its kind."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from plait.template.template import compile_template
 
 
 def select_kind(kind: Kind, node: Node) -> Kind | None:
-    """The kind that a node is held against: for a union, the part that fits; None if none does."""
+    """The kind to compare a node with: of a union, the part that fits; None if none does."""
     if not isinstance(kind, OneOf):
         return kind if fits(kind, node) else None
     return next((found for one in kind.kinds if (found := select_kind(one, node))), None)
 
 
 def fits(kind: Kind, node: Node) -> bool:
-    """Is the node of the kind, seen from outside?"""
+    """Does the node have the type of the kind?  The inside is not looked at."""
     match kind:
         case PlainText() | TemplateText() | ShellText() | Choice():
             return isinstance(node, Scalar) and isinstance(node.value, str)
@@ -61,7 +61,7 @@ def fits(kind: Kind, node: Node) -> bool:
                 and node.value.startswith("/")
             )
         case SingleValue():
-            return isinstance(node, Scalar) and _is_one_hole(node.value)
+            return isinstance(node, Scalar) and _is_one_placeholder(node.value)
         case Null():
             return isinstance(node, Scalar) and node.value is None
         case Boolean():
@@ -94,7 +94,7 @@ def fits(kind: Kind, node: Node) -> bool:
 
 
 def is_allowed(node: Scalar, kind: Kind) -> bool:
-    """Is the value of a scalar one of those that its kind allows?"""
+    """Does the kind allow the value of a scalar?"""
     match kind, node.value:
         case PlainText(_, pattern), str(text):
             return not pattern or re.fullmatch(pattern, text) is not None
@@ -109,7 +109,7 @@ def is_allowed(node: Scalar, kind: Kind) -> bool:
     return True
 
 
-def _is_one_hole(value: Json) -> bool:
+def _is_one_placeholder(value: Json) -> bool:
     if not isinstance(value, str) or not value.startswith("$"):
         return False
     parts = compile_template(value).leaf.program.parts
@@ -125,7 +125,7 @@ def is_number(value: Json) -> bool:
 
 
 def has_placeholders(node: Node) -> bool:
-    """Is it text into which a value is put?"""
+    """Is it text with placeholders?"""
     if not (isinstance(node, Scalar) and isinstance(node.value, str)) or "$" not in node.value:
         return False
     return bool(compile_template(node.value).placeholders)
@@ -141,7 +141,7 @@ LONGEST: Final = 366 * 86400.0
 
 
 def seconds(value: Json, *, zero: bool = False) -> float | None:
-    """A duration in seconds; None if it is none."""
+    """A duration in seconds; None if it is not a duration."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -158,7 +158,7 @@ def seconds(value: Json, *, zero: bool = False) -> float | None:
 
 
 def validate(node: Node, kind: Kind = FLOW, *, called: str = "this file") -> list[Problem]:
-    """Everything about a node that is not as its kind says; those of `WARNED` can be lived with."""
+    """All problems of a node; those with a code of `WARNED` are warnings."""
     return list(_problems(node, kind, called))
 
 
@@ -235,9 +235,7 @@ def _of_map(node: Mapping, form: RecordType) -> Iterator[Problem]:
 
 
 def _further_in(name: str, node: Mapping, form: RecordType) -> str | None:
-    """What to write where a field belongs into a map that is a field of this one, and fits
-    there.
-    """
+    """The fix for a field that belongs into a map below this one, and fits there."""
     value = node.get(name)
     homes = [
         (field, inner)
@@ -257,7 +255,7 @@ def _further_in(name: str, node: Mapping, form: RecordType) -> str | None:
 
 
 def _record_types(kind: Kind) -> Iterator[RecordType]:
-    """The maps that may stand there themselves, not as parts of something else."""
+    """The maps that a kind allows directly, not inside of others."""
     match kind:
         case Record(form):
             yield record_type(form)
@@ -310,9 +308,7 @@ def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
 
 
 def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
-    """What one field of a map says about others; `at_odds` is looked at where maps are read
-    together.
-    """
+    """Problems between the fields of a map.  `at_odds` is checked where several maps are read."""
     for field in form.fields:
         if field.name not in seen:
             continue
@@ -341,7 +337,7 @@ def _belongs_elsewhere(
         yield Problem(what, where, fix, code="misplaced-field")
         return
     command = next((seen[one] for one in (*form.one_of, *form.alone) if one in seen), None)
-    if command is not None:  # else that is said already
+    if command is not None:  # else it was reported before
         what = f"'{name}' means nothing to {with_article(form.title)} with {command}: it belongs to {to}"
         yield Problem(what, where, "remove it, or say what the step does", code="misplaced-field")
 
@@ -360,7 +356,7 @@ def _nothing_to_do(node: Mapping, form: RecordType, thing: str) -> Problem:
 
 
 def _misspelt(node: Mapping, form: RecordType) -> bool:
-    """Does a key, of which that is said already, look like what is missing?"""
+    """Is a key, which was reported as unknown, a misspelt form of the missing one?"""
     keys = [str(key.value) for key, _ in node.entries]
     return any(
         key not in fields_by_spelling(form.name) and closest_name(key, form.one_of) for key in keys
@@ -368,7 +364,7 @@ def _misspelt(node: Mapping, form: RecordType) -> bool:
 
 
 def _head(node: Mapping) -> Span:
-    """Where a map begins: drawn is its first key, not all of it."""
+    """Where a map begins; a message shows its first key, not all of it."""
     return node.entries[0][0].span if node.entries else node.span
 
 

@@ -1,8 +1,6 @@
-"""What is known of values before a run: those that stand in a file; of all others, that nobody
-knows them.
+"""Values for `plait check`: those that are written in a file; all others are unknown.
 
-`plait check` fills templates with it, by the same code as a run, to see whether their texts grow
-too long.
+`plait check` fills templates with them by the same code as a run, to find texts that grow too long.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from plait.template.program import Answer, Piece
 
 
 class Assumed:
-    """A lookup that has an answer for every name."""
+    """A lookup with a value for every name."""
 
     __slots__ = ("names",)
 
@@ -35,7 +33,7 @@ class Assumed:
 
 
 class _Names(abc.Mapping[str, Json]):
-    """Every name is there; of most nothing is known."""
+    """A map that contains every name; most values are unknown."""
 
     __slots__ = ("_known",)
 

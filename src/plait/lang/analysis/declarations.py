@@ -1,4 +1,4 @@
-"""What parts of a document give names: captures of steps, variables, and what its head declares."""
+"""The names that parts of a document declare: captures, variables, parameters, secrets."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _SHELL_STEPS: Final = ("shell", "test")
 ANY_NAME: Final = BuiltinName(
     "…", (), "whatever something that could not be read would have named", offered=False
 )
-"""A name that no template can ask for; where it is known, others may exist of which nothing is
-known.
+"""A name that no template can use.  Where it is known, unknown names may exist.
 """
 
 
@@ -39,12 +38,12 @@ known.
 
 CAPTURING: Final = ("capture_output", "capture")
 KIND_OF_FORMAT: Final = {"number": "a number", "lines": "a list", "boolean": "true or false"}
-"""What a capture holds because of its format."""
+"""The type of a capture, by its format."""
 
 
 def names_in_unread(node: Node, *, of_step: bool = False) -> Iterator[BuiltinName]:
-    """Names that stand in what has no place here; of a step, its field may be a capture that is
-    misspelt.
+    """Names below a node that the schema does not know; a field of a step may be a misspelt
+    capture.
     """
     if of_step and (name := text_value(node)) and name.isidentifier():
         yield BuiltinName(name, (), "captured, perhaps", offered=False)
@@ -61,7 +60,7 @@ def names_in_unread(node: Node, *, of_step: bool = False) -> Iterator[BuiltinNam
 
 
 def handler_captures(block: Block) -> Iterator[BuiltinName]:
-    """What handlers of its steps capture: that is told with a failure that they could not mend."""
+    """Names that failure handlers of its steps capture; they exist after a failure, too."""
     for step in block.steps:
         if not isinstance(step, Mapping):
             continue
@@ -73,7 +72,7 @@ def handler_captures(block: Block) -> Iterator[BuiltinName]:
 
 
 def names_after_step(step: Node) -> list[BuiltinName]:
-    """What those behind a step know of it without a capture."""
+    """The names that the steps after a step know without a capture."""
     if isinstance(step, Mapping):
         runs_shell = any(step.get(key) is not None for key in _SHELL_STEPS)
     else:
@@ -92,9 +91,7 @@ def captured_names(step: Mapping) -> Iterator[BuiltinName]:
 
 
 def step_id_name(step: Mapping) -> BuiltinName | None:
-    """What a step gave, by its id; files that it produces are told under that name, if it has
-    some.
-    """
+    """The id of a step as a name of its result; with `outputs`, the name means its files."""
     own = text_field(step, "id")
     return (
         BuiltinName(own, (), "what a step gave", ENDED)
@@ -104,7 +101,7 @@ def step_id_name(step: Mapping) -> BuiltinName | None:
 
 
 def names_given(document: Node, blocks: Blocks) -> frozenset[str]:
-    """What the head gives, and what steps capture anywhere: such a name is never that of a step."""
+    """Names of the head and of all captures; the id of a step never replaces them."""
     used = [
         step for block in (*blocks.own.values(), *blocks.imported.values()) for step in block.steps
     ]
@@ -116,7 +113,7 @@ def names_given(document: Node, blocks: Blocks) -> frozenset[str]:
 def env_names(
     node: Node | None, known: Callable[[str], tuple[Json, ...]] | None = None
 ) -> Iterator[BuiltinName]:
-    """The variables that a step or a phase has besides those of the flow."""
+    """The variables of a step or a phase."""
     for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
         for name, value in map_entries(place.get("env") if isinstance(place, Mapping) else None):
             made_of = possible_values(value, known) if known is not None else ()
@@ -124,7 +121,7 @@ def env_names(
 
 
 def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[BuiltinName]:
-    """The variables of a map that the command of its input has, too: those that mention no item."""
+    """The variables of a map that the command of its input gets: those that use no item."""
     env = node.get("env")
     values = (
         {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}
@@ -135,9 +132,7 @@ def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Builti
 
 
 def names_before_items(document: Node) -> frozenset[str]:
-    """What the author has named where the items of a map are found: in the head, in setup, in
-    blocks.
-    """
+    """The names that exist where the items of a map are found: of the head, setup and blocks."""
     parts = (
         [document.get(key) for key in ("setup", "blocks")] if isinstance(document, Mapping) else ()
     )
@@ -149,7 +144,7 @@ def names_before_items(document: Node) -> frozenset[str]:
 
 
 def names_of_head(document: Node) -> frozenset[str]:
-    """What the head of a document declares, whatever it is."""
+    """The names that the head of a document declares."""
     return frozenset(name.name for name in declared_names(document))
 
 
@@ -183,7 +178,7 @@ def declared_names(document: Node) -> Iterator[BuiltinName]:
 
 
 def constant_state(document: Node) -> dict[str, Json]:
-    """What the state of a graph holds under names that no node writes."""
+    """The state of a graph; a name that a node assigns is unknown."""
     inner = document.get("config") if isinstance(document, Mapping) else None
     body = inner if isinstance(inner, Mapping) and inner.get("nodes") is not None else document
     state = body.get("state") if isinstance(body, Mapping) else None
@@ -200,16 +195,16 @@ def constant_state(document: Node) -> dict[str, Json]:
 
 
 def given_at_start(document: Mapping) -> set[str]:
-    """Names of values that are given when a flow starts, and do not stand in it."""
+    """Names of parameters and secrets: their values are not in the file."""
     parameters = (*_parameters(document.get("parameters")), *_parameters(document.get("inputs")))
     return {*map_keys(document.get("secrets")), *parameters}
 
 
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
-    """By parameter: its default and its choices, if they begin like an option."""
+    """By parameter: its default and choices that begin like an option."""
     node = document.get("parameters")
     if node is None or format.validate(node, format.PARAMETERS):
-        return {}  # what is wrong with them is said elsewhere
+        return {}  # the schema reports it
     try:
         parameters = flow_parameters(document)
     except PlaitError:
@@ -225,7 +220,7 @@ def like_options(values: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def possible_values(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tuple[Json, ...]:
-    """What a text may hold that is one hole with a name, by what the name may hold."""
+    """The possible values of a text that is one placeholder with a plain name."""
     written = text_value(node)
     if written is None or not written.startswith("$"):
         return ()
@@ -236,13 +231,13 @@ def possible_values(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tup
 
 
 def literal_items(node: Node | None) -> tuple[Json, ...]:
-    """The items of a list that is written out, if they begin like an option."""
+    """The items of a literal list that begin like an option."""
     items = node.items if isinstance(node, Sequence) else ()
     return like_options(item.value for item in items if isinstance(item, Scalar))
 
 
 def env_file_names(document: Node) -> Iterator[BuiltinName]:
-    """The variables of env files; of one that is not there, any might be meant."""
+    """The variables of env files; a missing file may have any."""
     node = document.get("env_files") if isinstance(document, Mapping) else None
     if node is None:
         return
@@ -250,7 +245,7 @@ def env_file_names(document: Node) -> Iterator[BuiltinName]:
         try:
             found = read_env_file(file)
         except InputError:
-            found = None  # that is reported elsewhere
+            found = None  # reported by the check of env files
         if found is None:
             yield ANY_NAME
         else:
@@ -265,7 +260,7 @@ _DECLARING: Final = ("vars", "env", "secrets", "profiles", "parameters")
 
 
 def misplaced_names(document: Node) -> Iterator[BuiltinName]:
-    """Names of a head that is not what it should be: a list for a map, a key that is misspelt."""
+    """Names in wrong parts of a head: a list instead of a map, a misspelt key."""
     for key, node in document.entries if isinstance(document, Mapping) else ():
         listed = isinstance(node, Sequence) and key.value != "parameters"
         if key.value in _DECLARING and (listed or isinstance(node, Scalar)):
@@ -296,7 +291,7 @@ def _parameters(node: Node | None) -> Iterator[str]:
 def input_names(
     document: Node, profile: str, given: dict[str, BuiltinName]
 ) -> frozenset[str] | None:
-    """What may be put into a prompt, directive, graph or tool, if the document says it."""
+    """The inputs of a prompt, directive, graph or tool; None if the document declares none."""
     declared = {*given, *map_keys(document.at("config_schema.properties"))}
     if not declared:
         return None

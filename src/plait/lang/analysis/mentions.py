@@ -1,4 +1,4 @@
-"""What a flow mentions in its templates, so that a run keeps and watches only what is asked for."""
+"""The names that a flow uses, so that a run keeps and watches only those."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plait.template.nodes import Path
 
 
 def used_map_lists(fields: Sequence[TemplateField], document: nodes.Node) -> Iterator[str]:
-    """The lists of `map` that anything behind the map reads."""
+    """The lists of `map` that reduce, merge or a block uses."""
     for one in fields:
         if one.phase in ("reduce", "merge", "block"):
             for path in _field_paths(one):
@@ -34,7 +34,7 @@ def _lists_at(keys: tuple[str | int, ...]) -> Iterator[str]:
 
 
 def _conditions_on_map(node: nodes.Node) -> Iterator[bool]:
-    """Tests of a `when` that is data and looks at the map as a whole, or at one of its lists."""
+    """Whether tests of a `when` that is data use the map or one of its lists."""
     match node:
         case nodes.Mapping(entries):
             path = node.get("path")
@@ -51,19 +51,19 @@ def _conditions_on_map(node: nodes.Node) -> Iterator[bool]:
 
 
 def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
-    """Those of `step`, `workflow` and `git` whose changes or state the flow asks for."""
+    """Which of `step`, `workflow` and `git` the flow uses changes or state of."""
     for one in fields:
         for path in _field_paths(one):
             if path.root == "git" or (
                 path.root in ("step", "workflow") and _asks_for_changes(path)
             ):
                 yield path.root
-            if path.root == "merge":  # tells what the run has changed, and where
+            if path.root == "merge":  # it contains the changes of the run
                 yield from ("workflow", "git")
 
 
 def ids_asked_for(fields: Sequence[TemplateField], flow: ComposedWorkflow) -> frozenset[str]:
-    """First names that something asks for, and that neither the head nor a capture gives."""
+    """First names of paths that neither the head nor a capture declares."""
     used = {path.root for one in fields for path in _field_paths(one)}
     used.update(condition_names(flow.document))
     return frozenset(used - names_given(flow.document, flow.blocks))

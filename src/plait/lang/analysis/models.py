@@ -1,4 +1,4 @@
-"""Which providers a file asks: its prompts, its agents, its tasks."""
+"""Find the providers that the prompts, agents and tasks of a file use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from plait.lang.flow_text import FlowText
 
 @dataclass(frozen=True, slots=True)
 class AskedModel:
-    """Something that needs a model."""
+    """A prompt, agent or task that needs a model."""
 
     provider: str | None
-    """None: whichever is the usual one."""
+    """None: the default one."""
     where: Span | str
     who: str = ""
 
@@ -26,7 +26,7 @@ class AskedModel:
 def find_models(
     path: str, kind: str | None, document: Node | None, *, project: str | None = None
 ) -> Iterator[AskedModel]:
-    """All of them; what a value decides is left out."""
+    """All uses of models whose provider has no placeholders."""
     if kind == "directive":
         from plait.lang.directive.read import read_flow
 

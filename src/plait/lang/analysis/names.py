@@ -1,10 +1,9 @@
 """Which names exist where, and which fields of a document are templates.
 
-Everything here is a table.  `NAMES` says for every built-in name in which phases it
-exists, what its fields are and what it means; `template_fields` says for every kind of map
-in a document which of its fields are read as templates, and how.  For workflows
-that follows from `format`, where their fields are written down.  A field that is
-not in these tables is not a template, and keys of maps never are.
+Everything here is a table.  `NAMES` has the built-in names: phases, fields, meaning.
+`template_fields` has, for every map of a document, the fields that are templates.  For workflows it
+is derived from `schema`.  A field that is not in these tables is not a template; keys of maps never
+are.
 """
 
 from __future__ import annotations
@@ -46,30 +45,29 @@ ENDED: Final = ("output", "stdout", "stderr", "exit_code", "success", "duration"
 
 @dataclass(frozen=True, slots=True)
 class BuiltinName:
-    """A built-in name; `fields` is empty when its fields are not ours to know."""
+    """A built-in name; `fields` is empty if its fields are unknown."""
 
     name: str
     phases: tuple[str, ...]
     what: str
     fields: tuple[str, ...] = ()
     offered: bool = True
-    """A message that lists what is known lists it, too."""
+    """Messages that list known names list it."""
     kind: str | None = None
-    """What it holds, in the words of conditions; None if only a value can tell."""
+    """The type of its value, in the words of conditions; None: unknown."""
     in_environment: bool = False
-    """Processes have it as a variable, too."""
+    """It is also an environment variable of processes."""
     value: Json = field(default=NOT_KNOWN, compare=False)
-    """What it holds, as far as the file itself says it."""
+    """Its value, as far as it is written in the file."""
     values: tuple[Json, ...] = ()
-    """What it may hold, as far as the file itself says that and it begins like an option."""
+    """Possible values that are written in the file and begin like an option."""
 
 
 OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "step"})
-"""Names of items and their steps: what mentions one cannot be meant for the command that gives the
-items.
+"""Names of items and their steps.  A value that uses one is not for the command of the input.
 """
 SHORT_OF_ITEM: Final = frozenset({"index", "total"})
-"""The same, unless the author has given them to something else."""
+"""The same, unless the author declares the name."""
 
 NAMES: Final = (
     BuiltinName("item", ("map",), "the item in hand, whatever the input holds"),
@@ -121,13 +119,13 @@ NAMES: Final = (
     BuiltinName("env", tuple(PHASES), "the environment of Plait: env.HOME"),
     BuiltinName("uuid", tuple(PHASES), "a new identifier for every use"),
 )  # fmt: skip
-"""Order matters for messages: what is nearest to the phase comes first."""
+"""Messages list names in this order: the most specific first."""
 
 _ERROR: Final = BuiltinName(
     "error", (), "why the step failed", ("message", "kind", "exit_code", "step", "output", "stderr")
 )
 HANDLER_NAMES: Final[dict[str, BuiltinName]] = {
-    # field whose steps know it: the name
+    # field: the name that its steps know
     "on_failure": _ERROR,
     "on_exit_code": _ERROR,
     "on_incomplete": BuiltinName(
@@ -149,13 +147,13 @@ LOOP_NAMES: Final = (
     BuiltinName("item_total", (), "the same as total"),
     BuiltinName("item_id", (), "what the round is called in the paths of a run", offered=False),
 )
-"""What the steps of a `foreach` know besides."""
+"""The additional names of the steps of a `foreach`."""
 
 KNOWN_INSIDE: Final[dict[str, tuple[BuiltinName, ...]]] = {
     **{field: (name,) for field, name in HANDLER_NAMES.items()},
     "do": LOOP_NAMES,
 }
-"""What the steps under a field know besides."""
+"""The additional names of the steps under a field."""
 
 CONFIG_NAMES: Final = (
     "anchor_path", "body", "params_json", "project_path", "runtime_lib", "server_config_path",
@@ -172,14 +170,14 @@ def builtin_names(phase: str) -> Map[str, BuiltinName]:
 
 @cache
 def names_everywhere_in(phase: str) -> Map[str, BuiltinName]:
-    """Those of them that exist at its beginning, too, and not only behind a step of a list."""
+    """The built-in names of a phase that exist before its first step."""
     return MappingProxyType(
         {name: one for name, one in builtin_names(phase).items() if name not in BEHIND_STEPS}
     )
 
 
 BEHIND_STEPS: Final = {name.name: name for name in NAMES if name.name in ("last", "shell")}
-"""What a step leaves to those behind it in its list, captured or not."""
+"""Names that exist after a step of a list, captured or not."""
 
 
 BUILTIN_ROOTS: Final = frozenset(
@@ -203,7 +201,7 @@ class Shell:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Every string below, at any depth."""
+    """Every string at any depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,21 +213,21 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """A map whose values all are read like this; its keys are the author's names."""
+    """A map whose values are all read in the same way; the author chooses the keys."""
 
     reads: TemplateKind
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list whose parts all are read like this."""
+    """A list whose parts are all read in the same way."""
 
     reads: TemplateKind
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Read as what it is: what stands there decides."""
+    """One of several; the node decides."""
 
     kinds: format.OneOf
 
@@ -240,18 +238,18 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A condition: an expression with holes, or data."""
+    """A condition: an expression with placeholders, or data."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotTemplate:
-    """A field that Plait knows and that is no template."""
+    """A field that is not a template."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtStart:
-    """A number or a duration, which is filled before anything runs: only what the head knows is
-    known.
+    """A number or a duration.  It is filled before anything runs, so it knows only names of the
+    head.
     """
 
 
@@ -270,7 +268,7 @@ TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = (
 
 
 def template_kind(kind: format.Kind) -> TemplateKind:
-    """How a kind of the workflow format is read for templates."""
+    """How a kind of the schema is read for templates."""
     match kind:
         case format.TemplateText() | format.AgentCommand() | format.SingleValue():
             return TEXT
@@ -283,7 +281,7 @@ def template_kind(kind: format.Kind) -> TemplateKind:
         case format.Condition():
             return WHEN
         case format.Record("hook"):
-            return LITERALLY  # what is known there depends on the event: see `hooks`
+            return LITERALLY  # the known names depend on the event: see `hooks`
         case format.Record(form):
             return Shape("workflow" if form == "flow" else form)
         case format.MapOf(inner):
@@ -309,17 +307,17 @@ _CONFIG: Final[dict[str, TemplateKind]] = {
 
 @cache
 def template_fields(name: str) -> dict[str, TemplateKind]:
-    """The fields of a kind of map, under every spelling, and how they are read."""
+    """The template fields of a map, under every spelling."""
     if name == "config":
         return _CONFIG
     fields = format.fields_by_spelling("flow" if name == "workflow" else name)
     reads = {spelling: template_kind(field.kind) for spelling, field in fields.items()}
-    reads |= dict.fromkeys(reads.keys() & {"max_parallel"}, TEXT)  # filled when the map begins
+    reads |= dict.fromkeys(reads.keys() & {"max_parallel"}, TEXT)  # filled when the map starts
     return {**reads, "body": TEXT} if name == "directive" else reads
 
 
 DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
-"""The shape of a document, where it is not called like its profile."""
+"""The table of a document, where its name is not that of the profile."""
 
 COMMAND_KEYS: Final = tuple(
     spelling
@@ -327,13 +325,11 @@ COMMAND_KEYS: Final = tuple(
     if field.name in (*format.COMMANDS, "validate")
     for spelling in field.spellings
 )
-"""A step has one of these; a list of such maps is a workflow."""
+"""A step has one of these keys; a list of such maps is a workflow."""
 
 
 def detect_profile(document: Node) -> str | None:
-    """The profile that a document was written for, seen by its shape; None when it has none of
-    ours.
-    """
+    """The profile of a document, by its shape; None if it has none that Plait knows."""
     if isinstance(document, Sequence):
         steps = [_is_step(item) for item in document.items]
         return "workflow" if steps and all(steps) else None
@@ -357,7 +353,7 @@ def _has(node: Node | None, keys: tuple[str, ...]) -> bool:
 
 
 def _is_graph(node: Node | None, document: Mapping) -> bool:
-    """Nodes alone are also what other programs have."""
+    """Is it a graph?  `nodes` alone is not enough: other programs have it, too."""
     if not isinstance(node, Mapping) or not isinstance(node.get("nodes"), Mapping):
         return False
     tool_type = document.get("tool_type")
@@ -387,7 +383,7 @@ def _items(node: Node | None) -> Iterator[Node]:
 
 
 def strings(node: Node) -> Iterator[Scalar]:
-    """Every string below a node, keys left out."""
+    """Every string below a node, without keys."""
     match node:
         case Scalar(str()):
             yield node

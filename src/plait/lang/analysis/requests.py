@@ -1,8 +1,7 @@
-"""Where the requests of a flow go, as far as that can be seen before it runs.
+"""Check the hosts of `http` steps before a run.
 
-The scheme and host of an `http` step are the author's: written in the address, or in
-what the flow declares at its head.  A value from elsewhere decides only among the hosts
-that the step allows.
+The author decides scheme and host of a request: they are written in the URL or in the head of the
+flow.  Another value may choose only among the hosts that the step allows.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from plait.template.nodes import Text
 from plait.template.template import Leaf, compile_template
 
 OF_THE_HEAD: Final = ("declared", "given", "a variable of an env file")
-"""How names are described that the flow's head, its caller or its user has given."""
+"""Descriptions of names from the head, a caller or the user."""
 _END_OF_HOST: Final = re.compile(r"[/?#]")
 
 
 def check_request_hosts(reading: TemplateFields) -> Iterator[Problem]:
-    """What is wrong with where the `http` steps of a flow go."""
+    """Problems with the hosts of `http` steps."""
     known = {id(field.scalar): field.known for field in reading.fields}
     for steps in reading.lists:
         for step in steps:
@@ -53,7 +52,7 @@ def _of_url(url: documents.Scalar, known: KnownNames, *, allowed: bool) -> Itera
     try:
         leaf = compile_template(str(url.value), "workflow", source=url.source()).leaf
     except PlaitError:
-        return  # the template itself is reported
+        return  # the check of the template reports it
     first = leaf.program.parts[0] if leaf.program.parts else Text("")
     if isinstance(first, Text):
         yield from _check_origin(first.text, leaf, url)
@@ -88,7 +87,7 @@ def _is_of_the_head(leaf: Leaf, known: KnownNames) -> bool:
 
 def _is_given(root: str, known: KnownNames) -> bool:
     name = known.get(root)
-    if name is None:  # it is reported by its name, unless nobody can know it
+    if name is None:  # an unknown name is reported as such
         return True
     return root == "env" or name is ANY_NAME or name.what.startswith(OF_THE_HEAD)
 

@@ -1,11 +1,10 @@
-"""The templates of a document, each with the names that exist where it stands.
+"""Find the templates of a document, each with the names that exist at its place.
 
-Steps are read in the order in which they run: what a step captures is known to the
-steps after it.  What setup captured reaches map, reduce and merge; what one item
-captured ends with the item.  The steps of a block are read where they are used.
-The variables of a step are known to what it does and to what follows it, not to its
-condition, which is asked first.  What follows a step lies on ways that may exclude each
-other: what is captured where it failed is not known where it is done.
+Steps are read in the order in which they run: later steps know the captures of earlier ones.
+Captures of setup reach map, reduce and merge; captures of an item end with the item.  The steps of
+a block are read where it is used.  The action of a step and its handlers know its variables; its
+condition does not, because it is evaluated first.  Handlers for success and failure exclude each
+other: a capture of one is not known in the other.
 """
 
 from __future__ import annotations
@@ -75,20 +74,18 @@ STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "node
 
 _PHASES: Final = ("setup", "map", "reduce", "merge")
 _AFTERWARDS: Final = ("on_exit_code", "validate", "on_incomplete", "on_success", "on_failure")
-"""What follows an action, in that order, wherever it stands."""
+"""Fields that are performed after an action, in this order."""
 _OF_COMMANDS: Final = ("handler", "incomplete", "validate")
-"""Maps in which commands stand that are steps, one after the other."""
+"""Maps whose commands are steps, one after the other."""
 _BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset")
-"""Fields of a map that are read when no item is known yet."""
+"""Fields of a map that are read before any item is known."""
 _FOUND: Final = BuiltinName("item", (), "the item that was found")
 _BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel", "max_items")
-"""Fields of a step that are filled without the variables of the step."""
+"""Fields of a step that do not know its variables."""
 
 
 class KnownNames(abc.Mapping[str, BuiltinName]):
-    """The names that exist at one place: built-in, declared, given or captured by an earlier
-    step.
-    """
+    """The names that exist at one place: built-in, declared, or captured by an earlier step."""
 
     __slots__ = ("_apart", "_captured", "_limit", "_outer", "phase")
 
@@ -114,7 +111,7 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        """Nearest first: the order in which a message lists them."""
+        """The names in the order of messages: the most specific first."""
         every, here = builtin_names("flow"), builtin_names(self.phase)
         behind = BEHIND_STEPS.keys() & here.keys()
         yield from (name for name in here if name not in every and not self._find_capture(name))
@@ -129,8 +126,8 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         return len(names_everywhere_in(self.phase)) + self._count_captures()
 
     def _find_capture(self, name: str, *, apart: bool = False) -> BuiltinName | None:
-        """`apart`: asked from a list of its own, to which steps leave only what has a name of the
-        author.
+        """The name, or None.  `apart`: the place is in an inner list, which knows only captured
+        names.
         """
         index, found = self._captured.get(name, (self._limit, None))
         if index < self._limit and not (apart and _is_left_behind(found)):
@@ -140,7 +137,7 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         return self._outer._find_capture(name, apart=apart or self._apart)
 
     def _capture_names(self, *, apart: bool = False) -> Iterator[str]:
-        if self._outer is not None:  # to ask whether it is empty would count all its names
+        if self._outer is not None:  # a truth test would count all names
             yield from self._outer._capture_names(apart=apart or self._apart)
         for name, (_, found) in islice(self._captured.items(), self._limit):
             hides = self._outer is not None and self._outer._find_capture(
@@ -154,14 +151,12 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
 
 
 def _open(known: KnownNames) -> abc.Mapping[str, BuiltinName]:
-    """Nothing is known where a block stands by itself: each step that uses it may give other
-    values.
-    """
+    """The names whose values may be assumed: none in a block, which each use may give others."""
     return {} if known.phase == "block" else known
 
 
 def _is_left_behind(name: BuiltinName | None) -> bool:
-    """Is it the built-in name, and not one of the author's that is called like it?"""
+    """Is it the built-in name, not a name of the author with the same spelling?"""
     return name is not None and name is BEHIND_STEPS.get(name.name)
 
 
@@ -170,9 +165,9 @@ SHELL_TOOL: Final = "core/shell"
 
 @dataclass(frozen=True, slots=True)
 class TemplateField:
-    """A string that is a template; `known` are the names that exist there, nearest first.
+    """A string that is a template; `known` are the names at its place.
 
-    `declared` are its inputs, if the document says which there are.
+    `declared` are its inputs; None if the document declares none.
     """
 
     path: str
@@ -181,32 +176,29 @@ class TemplateField:
     known: KnownNames
     shell: bool = False
     when: bool = False
-    """It is an expression with holes in it."""
+    """It is an expression with placeholders."""
     declared: frozenset[str] | None = None
     dialect: Dialect = "sh"
-    """Of shell text: which shell runs it."""
+    """The shell that runs it, if it is shell text."""
     strict: bool = False
-    """A name that is missing when it is filled is an error."""
+    """A missing name is an error in a run."""
     is_script: bool = False
-    """It is shell text that a tool is given: names that it sets are its own."""
+    """It is shell text for a tool: variables that it sets are those of the script."""
     root: Node | None = field(default=None, compare=False)
-    """The tree that it is a part of, if that is filled as one; None: it is filled by itself."""
+    """The tree that it is filled with; None: it is filled alone."""
     is_sized: bool = True
-    """Is it looked at how long it becomes?  What is variable is filled with its neighbours,
-    elsewhere.
+    """Is its length checked?  A variable is checked together with the others of its map.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateFields:
-    """The templates of a document, and every list of steps in it, in the order in which they
-    run.
-    """
+    """The templates of a document and its lists of steps, in the order of a run."""
 
     fields: tuple[TemplateField, ...]
     lists: tuple[tuple[Node, ...], ...] = ()
     maps: tuple[tuple[str, Mapping], ...] = ()
-    """Every map that a table describes, by the name of that table."""
+    """Every map that a table describes, with the name of the table."""
     calls: tuple[tuple[Mapping, KnownNames], ...] = ()
     """Steps that call another workflow file, and the names that it inherits."""
     too_long: tuple[Problem, ...] = ()
@@ -223,9 +215,8 @@ def find_templates(
 ) -> TemplateFields:
     """The template fields of a document; `names` are known everywhere.
 
-    `blocks` are those that it can use; they must not lead back to themselves.  `whole`: nothing of
-    what it is made of is missing.  A document that has not the shape of its profile is read as one
-    text: every string is a template.
+    `blocks` must not use themselves.  `whole`: all files of the flow could be read.  In a document
+    without the shape of its profile, every string is a template.
     """
     given = [BuiltinName(name, (), "given") for name in names]
     reader = _Reader(document, profile, given if whole else [*given, ANY_NAME], blocks or Blocks())
@@ -251,25 +242,24 @@ def _has_shape(document: Node, profile: str) -> bool:
 
 @dataclass(slots=True)
 class _Frame:
-    """The names of one place, growing step by step; a child knows what its parent knew when it was
-    made.
+    """The names of one place.  They grow step by step; a child knows those that its parent had
+    then.
 
-    Nothing is copied: a long flow has as many places as steps, and each is a view of the same
-    table.
+    Nothing is copied: a long flow has as many places as steps, and each is a view of one table.
     """
 
     phase: str
     outer: KnownNames | None = None
     captured: dict[str, tuple[int, BuiltinName]] = field(default_factory=dict)
     apart: bool = False
-    """It begins a list of its own, to which the steps before it leave only what they captured."""
+    """It starts an inner list, which knows only the captures of the steps before it."""
 
     def add(self, names: Iterable[BuiltinName]) -> None:
         for name in names:
             at, known = self.captured.setdefault(name.name, (len(self.captured), name))
             if _is_left_behind(known) or _is_left_behind(name):
                 self.captured[name.name] = (at, name if _is_left_behind(known) else known)
-            elif known.kind != name.kind:  # captured twice, in two forms
+            elif known.kind != name.kind:  # captured twice, in two formats
                 self.captured[name.name] = (at, replace(known, kind=None))
 
     def child(
@@ -280,7 +270,7 @@ class _Frame:
         return inner
 
     def captures(self) -> list[BuiltinName]:
-        """What goes on to the steps behind this place."""
+        """The names that the steps after this place know, too."""
         return [name for _, name in self.captured.values() if not _is_left_behind(name)]
 
     def visible_names(self) -> KnownNames:
@@ -290,14 +280,12 @@ class _Frame:
 
 
 def assumed(known: abc.Mapping[str, BuiltinName], *, without: abc.Container[str] = ()) -> Assumed:
-    """What may be assumed of values where these names exist, but for those that mean something else
-    there.
-    """
+    """The assumed values at a place, without names that mean something else there."""
     return Assumed(_Values(known, without))
 
 
 class _Values(abc.Mapping[str, Json]):
-    """The values of names, as far as the file says them."""
+    """The values of names that are written in the file."""
 
     __slots__ = ("_known", "_without")
 
@@ -330,14 +318,14 @@ class _Reader:
         self.maps: list[tuple[str, Mapping]] = []
         self.blocks = blocks
         self.env: tuple[BuiltinName, ...] = ()
-        """The variables that the phase gives to each of its steps."""
+        """The variables of the phase, which each of its steps gets."""
         self.phase: Node | None = None
-        """The phase that gives them."""
+        """The phase with those variables."""
         self.too_long: list[Problem] = []
         self.rounds: tuple[Json, ...] = ()
-        """What the items of the loop at hand may be that begin like an option."""
+        """Literal items of the current loop that begin like an option."""
         self.extracted: dict[int, list[BuiltinName]] = {}
-        """What setup names in one place: by the identity of the step that prints it."""
+        """Names of `capture_outputs`, by the identity of their step."""
         self.is_workflow = profile == "workflow"
         self.strict = self.is_workflow and _flag(document, "strict") is True
         unplaced = (
@@ -350,13 +338,13 @@ class _Reader:
             {name.name for name in given} | {"state"} if profile == "graph" else set(self.given)
         )
         self.plain = tuple(name for name in self.given.values() if name.name in is_plain)
-        """Names that stand for themselves; what a graph declares is asked for as `inputs.name`."""
+        """Declared names; in a graph they are `inputs.name`, so there are none."""
         self.taken = names_given(document, blocks) if self.is_workflow else frozenset[str]()
-        """Names that no step has by its id."""
+        """Names that the id of a step does not replace."""
         self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
 
     def _learn_values(self, document: Node, profile: str, given: set[str]) -> None:
-        """What the head of a workflow or the state of a graph holds, as far as it stands in the
+        """Set the values of the head of a workflow, or of the state of a graph, that are in the
         file.
         """
         if profile == "graph" and (kept := constant_state(document)):
@@ -375,7 +363,7 @@ class _Reader:
                 self.given[name] = replace(self.given[name], value=value)
 
     def frame(self, phase: str) -> _Frame:
-        """The outermost frame: what the document declares and what will be given."""
+        """The outermost frame: declared and given names."""
         frame = _Frame(phase)
         frame.add(self.plain)
         return frame
@@ -413,7 +401,7 @@ class _Reader:
             self._name_outputs(node)
         self._part(document, key, frame)
         self.env, self.phase = (), None
-        for node in nodes:  # those of steps that are not there, too: that is reported
+        for node in nodes:  # also of missing steps, which are reported
             named = map_keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
             frame.add(BuiltinName(name, (), "captured") for name in named)
 
@@ -430,8 +418,8 @@ class _Reader:
                 )
 
     def _map(self, node: Node | None, setup: _Frame) -> None:
-        """Its items are found where setup has ended, each gets its id then, and all else is done
-        for each.
+        """Read a map: first the input, with the names of setup; then the id; then the steps of
+        an item.
         """
         if not isinstance(node, Mapping):
             return
@@ -459,7 +447,7 @@ class _Reader:
                 self.read(node, template_fields("workflow")[key], key, frame)
 
     def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
-        """Every string, in a document of no shape of ours."""
+        """Every string of a document without a known shape."""
         match node:
             case Scalar(str()):
                 frame = self.frame("flow" if profile == "workflow" else profile)
@@ -472,7 +460,7 @@ class _Reader:
                 for name, value in entries:
                     self.whole(value, profile, _under(path, name), str(name.value))
 
-    # ── the tables, applied ──────────────────────────────────────────────
+    # ── nodes by their tables ──────────────────────────────────────────────
 
     def read(self, node: Node, reads: TemplateKind, path: str, frame: _Frame) -> None:
         match reads:
@@ -512,7 +500,7 @@ class _Reader:
         self._unite(node, TREE, begin)
 
     def _unite(self, node: Node, inner: TemplateKind, begin: int) -> None:
-        """A map or a list of trees is filled as one tree."""
+        """A map or a list that is filled as one tree."""
         if isinstance(inner, Tree):
             self.fields[begin:] = [replace(field, root=node) for field in self.fields[begin:]]
 
@@ -560,9 +548,7 @@ class _Reader:
     def _in_variables(
         self, frame: _Frame, *own: BuiltinName, held: abc.Mapping[str, Json] | None = None
     ) -> _Frame:
-        """A step in its own variables and those of its phase; a known name means their value
-        there.
-        """
+        """The frame of a step: with its variables and those of its phase."""
         known, held = frame.visible_names(), held or {}
         env = [
             replace(known.get(name.name, name), value=held.get(name.name, NOT_KNOWN))
@@ -571,9 +557,7 @@ class _Reader:
         return frame.child(env).child() if env else frame
 
     def _variables(self, step: Mapping, frame: _Frame) -> dict[str, Json]:
-        """What the variables of a step hold, as far as the file says it; a run fills them the same
-        way.
-        """
+        """The known values of the variables of a step, filled as in a run."""
         places = (self.phase, step.get("metadata"), step)
         written = [place.get("env") for place in places if isinstance(place, Mapping)]
         nodes = {
@@ -588,13 +572,13 @@ class _Reader:
         return {name: value for name, (value, _) in filled.items()}
 
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
-        """The fields of a map: what it does, then what follows it."""
+        """The fields of a map: the action, then the handlers."""
         self.maps.append((name, node))
         if name == "step" and node.get("workflow") is not None:
             self.calls.append((node, frame.visible_names()))
         first, then = _in_order(node)
         self.rounds = literal_items(node.get("foreach"))
-        doing = frame.child() if name == "validate" else frame  # what a check captures ends with it
+        doing = frame.child() if name == "validate" else frame  # captures of a check end with it
         for key, value in first:
             begin = len(self.fields)
             outer = (
@@ -630,13 +614,13 @@ class _Reader:
     def _afterwards(
         self, then: _Entries, path: str, frame: _Frame, found: list[BuiltinName]
     ) -> None:
-        """What follows an action, each part with the names that the ways to it lead past.
+        """Read the fields after an action, each with the names that can exist there.
 
             done      on_exit_code 0 → validate → on_success
             failed    on_failure, or on_exit_code of another code
 
-        After a handler behind which the action is tried again, it may still come to each of them.
-        `found` is what only an action that is done has captured.
+        After a handler that retries the action, each of them may follow.  `found` are the captures
+        of an action that succeeded.
         """
         for key, value in then:
             if _is_tried_again(key, value):
@@ -663,18 +647,15 @@ class _Reader:
                 replace(name, values=self.rounds) if name.name == "item" else name for name in knows
             )
         if field == "on_exit_code" and isinstance(value, Mapping) and _are_successes(value):
-            knows = ()  # nothing has failed
-        # What is known inside alone stands apart from what is captured there, perhaps under the
-        # same name.
+            knows = ()  # no failure
+        # Names of the inside only are kept apart from captures, which may have the same name.
         inner = frame.child(knows).child() if knows or field in _AFTERWARDS else frame
         self.read(value, reads, _under(path, key), inner)
-        if inner is not frame and field != "do":  # what a round captures ends with the round
+        if inner is not frame and field != "do":  # captures of a round end with it
             frame.add(inner.captures())
 
     def _use(self, step: Mapping, path: str, frame: _Frame) -> list[BuiltinName]:
-        """The steps of a block, with the names that exist where it is used; and what they
-        capture.
-        """
+        """Read the steps of a block at the place of its use, and note their captures."""
         used = step.get("use")
         block = self.blocks.get(text_value(used) or "")
         if block is None:
@@ -694,7 +675,7 @@ class _Reader:
         return inner.captures()
 
     def _handed(self, node: Node | None, frame: _Frame) -> dict[str, Json]:
-        """What a block is given, as far as the file says it."""
+        """The known values that a block gets."""
         if not isinstance(node, Mapping):
             return {}
         try:
@@ -702,7 +683,7 @@ class _Reader:
                 assumed(_open(frame.visible_names())), sealing=True
             )
         except PlaitError:
-            return {}  # that is reported as the template that it is
+            return {}  # the check of the template reports it
         return found if isinstance(found, dict) else {}
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
@@ -740,7 +721,7 @@ def _is_step(reads: TemplateKind) -> bool:
 def _apply_step_options(
     step: Mapping, key: Scalar, fields: list[TemplateField]
 ) -> list[TemplateField]:
-    """The templates of one of its fields, as strict as it says and for the shell that it names."""
+    """The templates of a field of a step, with its strictness and its shell."""
     strict = _flag(step, "strict")
     if strict is not None:
         fields = [replace(field, strict=strict) for field in fields]
@@ -750,7 +731,7 @@ def _apply_step_options(
 
 
 def tool_of(node: Mapping) -> str:
-    """The tool that a step, a node or an action calls, by the name that we have for it."""
+    """The id of the tool that a step, a node or an action calls."""
     named = text_value(node.get("tool") or node.get("item_id")) or ""
     if not named.startswith(("rye/", "tool:")):
         return named
@@ -759,13 +740,11 @@ def tool_of(node: Mapping) -> str:
     try:
         return current_id(named)
     except PlaitError:
-        return named  # that is reported as the id that it is
+        return named  # the check of the id reports it
 
 
 def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateField]:
-    """The templates of the parameters of a call, one of them a script if that tool runs shell
-    text.
-    """
+    """The templates of the parameters of a call; the script of a shell tool is shell text."""
     if tool_of(call) != SHELL_TOOL:
         return fields
     params = call.get("params")
@@ -775,7 +754,7 @@ def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateFiel
     dialect: Dialect = "bash" if text_value(shell) == "bash" else "sh"
     fields = [
         replace(field, root=None) for field in fields
-    ]  # a script is bound, and not filled with the rest
+    ]  # a script is bound, not filled with the tree
     return [
         replace(field, is_script=True, dialect=dialect) if field.scalar is command else field
         for field in fields
@@ -788,7 +767,7 @@ def _flag(node: Node, key: str) -> bool | None:
 
 
 def _ways(key: Scalar, value: Node) -> Iterator[tuple[bool, Node]]:
-    """What follows an action, part by part, and whether it does so where that is done."""
+    """The fields after an action, and whether each follows a success."""
     if key.value != "on_exit_code" or not isinstance(value, Mapping):
         yield key.value in ("validate", "on_success"), value
         return
@@ -802,7 +781,7 @@ def _are_successes(codes: Mapping) -> bool:
 
 
 def _is_tried_again(key: Scalar, value: Node) -> bool:
-    """Is it a handler behind which the step is tried again, or may be?"""
+    """Is it a handler that may retry the step?"""
     if key.value == "test" and isinstance(value, Mapping):
         value = value.get("on_failure") or value
     elif key.value != "on_failure":
@@ -829,9 +808,9 @@ _Entries: TypeAlias = list[tuple[Scalar, Node]]
 
 
 def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
-    """The fields of a map by when they are read: what it does, and what follows that.
+    """The fields of a map in two groups: the action, and what follows it.
 
-    What stands inside of `test` follows it like what stands beside it.
+    Fields inside of `test` count like fields beside it.
     """
     first: _Entries = []
     after: list[tuple[int, tuple[Scalar, Node]]] = []
@@ -849,9 +828,7 @@ def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
 
 
 def _env_first(phase: Mapping) -> _Entries:
-    """The fields of a phase: its variables are filled before any of its steps has captured
-    something.
-    """
+    """The fields of a phase, variables first: they know no capture of its steps."""
     return sorted(phase.entries, key=lambda entry: entry[0].value != "env")
 
 

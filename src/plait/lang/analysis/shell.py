@@ -1,4 +1,4 @@
-"""What is wrong with shell text and the values in it, found before anything runs."""
+"""Check shell text and the values in it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from plait.template.template import Leaf
 
 
 def is_shell_variable(path: Path, own: frozenset[str], *, strict: bool = False) -> bool:
-    """Is `${path}` the shell's own when the scope does not know it?  Strictly, only what it sets
-    is.
-    """
-    # An index belongs to an array of the script itself: `items=(a b); echo ${items[1]}`.
+    """Is `${path}` a variable of the shell?  In strict mode, only if the script sets it."""
+    # An index belongs to an array of the script: `items=(a b); echo ${items[1]}`.
     looks_like_it = path.root.isupper() and not path.keys and not strict
     return path.root in own or looks_like_it
 
@@ -33,9 +31,7 @@ def is_shell_variable(path: Path, own: frozenset[str], *, strict: bool = False) 
 def shell_pieces(
     leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh"
 ) -> list[str | ValueSlot]:
-    """Shell text with a gap for every hole that a run would fill; other holes are the shell's
-    own.
-    """
+    """Shell text with a slot for every placeholder that a run fills; others belong to the shell."""
     read = read_names(leaf.program.parts, leaf.source, dialect)
     own = read.assigned
     pieces: list[str | ValueSlot] = []
@@ -71,7 +67,7 @@ def _formats(part: object) -> set[str]:
 
 
 def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names that the script sets and the flow knows: they are the script's, which may surprise."""
+    """Names that the script sets and the flow knows: the script wins, which may surprise."""
     read = read_names(leaf.program.parts, leaf.source, field.dialect)
     reported: set[str] = set()
     for part in leaf.program.parts:
@@ -106,7 +102,7 @@ def check_shell(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
 
 
 def check_names(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names that mean a variable of the script, where its author may mean a value of the flow."""
+    """Names of script variables that may be meant as values of the flow."""
     yield from clashes(field, leaf)
     yield from _bare_in_arithmetic(field, leaf)
     yield from _bare_in_expansions(field, leaf)
@@ -115,7 +111,7 @@ def check_names(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
 def check_options(
     field: TemplateField, leaf: Leaf, pieces: Sequence[str | ValueSlot], lexed: ScriptAnalysis
 ) -> Iterator[Finding]:
-    """Values that stand in the file itself and would be read as options."""
+    """Values in the file that a command would read as options."""
     gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
     for name, numbers in _roots(gaps, leaf).items():
         known = field.known.get(name)
@@ -130,13 +126,12 @@ def check_options(
             for option in values_as_options(lexed.commands, lexed.given, values):
                 what = f"{OPTION_LIKE}: '{name}' can be '{held}'"
                 span = Span(leaf.source, option.start, option.end)
-                # The value may never come there: a condition, another choice, an item that may
-                # fail.
+                # The value may never be used: a condition, another choice, an item that fails.
                 yield Finding(Problem(what, span, option.fix, code="option-like"), "warning")
 
 
 def _roots(gaps: Sequence[ValueSlot], leaf: Leaf) -> dict[str, list[int]]:
-    """By name: the gaps that hold its value as it is."""
+    """By name: the slots that hold its whole value."""
     places = {gap.start: number for number, gap in enumerate(gaps)}
     found: dict[str, list[int]] = {}
     for part in leaf.program.parts:
@@ -152,9 +147,7 @@ _BARE: Final = re.compile(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
 
 
 def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names that the shell takes for its own variables there: the value that is called so never
-    comes.
-    """
+    """Names that the shell reads as its own variables, so the value of the flow is not used."""
     own = read_names(leaf.program.parts, leaf.source, field.dialect).assigned
     for place in _ARITHMETIC.finditer(leaf.source.text):
         for found in _BARE.finditer(leaf.source.text, *place.span(1)):
@@ -173,8 +166,8 @@ def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
 
 
 def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """`${name%.c}`, `${#name}` and their like are the shell's: there a value of the flow would be
-    empty.
+    """Names in shell expansions such as `${name%.c}` and `${#name}`, which know no values of the
+    flow.
     """
     read = read_names(leaf.program.parts, leaf.source, field.dialect)
     own = {*read.own_placeholders}

@@ -53,16 +53,15 @@ MOST_LISTED: Final = 16
 MOST_LISTED_STRICTLY: Final = 1000
 
 MOST_GUESSES: Final = 200
-"""Of so many names the nearest is sought; a flow may have thousands, and as many mistakes."""
+"""Names among which the closest is searched; a flow may have thousands of names and mistakes."""
 
 NO_NAMES: Final = Names(frozenset(), frozenset(), frozenset())
 
 _WHEN_RUN: Final = frozenset({"file", "cmd"})
-"""Computed values that only a run has."""
+"""Computed values that exist only in a run."""
 
 OPEN_PHASES: Final = frozenset({"hook", "block"})
-"""What a hook knows depends on its event, what a block knows on its use; it is not all in our
-tables.
+"""Places whose names are not all in the tables: they depend on the event or on the use.
 """
 
 
@@ -91,7 +90,7 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
             found += _hole(placeholder, field, leaf, read.assigned)
     if field.shell:
         found += check_shell(field, leaf)
-    elif field.is_script:  # what is refused in it is said with the tool
+    elif field.is_script:  # the check of the tool call reports it
         found += check_names(field, leaf)
     if field.is_sized:
         found += _too_long(field, leaf, profile, read.assigned)
@@ -106,13 +105,11 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
 def _too_long(
     field: TemplateField, leaf: Leaf, profile: str, own: frozenset[str]
 ) -> Iterator[Finding]:
-    """A text or a tree that no run could make, by what stands in the file; it is filled as a run
-    fills it.
-    """
+    """A text or a tree that becomes too long with the known values."""
     if field.root is None and not leaf.program.may_grow:
         return
     if field.root is not None and next(strings(field.root)) is not field.scalar:
-        return  # the tree is filled once
+        return  # a tree is filled once
     node = field.root or field.scalar
     known = {} if field.phase in OPEN_PHASES else field.known
     try:
@@ -120,7 +117,7 @@ def _too_long(
         if field.shell or field.when or field.is_script:
             template.counted = (
                 template.counted and not field.when
-            )  # each hole of a condition is an operand
+            )  # each placeholder of a condition is an operand
             template.pieces(assumed(known, without=own))
         elif template.may_grow:
             template.render_checked(assumed(known), sealing=True)
@@ -133,7 +130,7 @@ def _too_long(
 
 
 def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:
-    """Is it what makes a condition unreadable, and said there?"""
+    """Does the check of the condition report it?"""
     return any(overlap(one.problem.where, finding.problem.where) for one in wrong)
 
 
@@ -183,7 +180,7 @@ def _hole(
                 fix = f"did you mean '{guess}'?"
                 yield Finding(Problem(what, span, fix, code="unknown-parameter"), "warning")
         case EnvPlaceholder():
-            return  # what the environment will hold is known only when the tool runs
+            return  # the environment is known only when the tool runs
 
 
 def _unknown_input(name: str, declared: frozenset[str], span: Span) -> Finding:
@@ -227,7 +224,7 @@ def _path(
     own: frozenset[str],
 ) -> Iterator[Finding]:
     if field.when and path.keys[-1:] == ("exists",):
-        return  # whether something is there may be asked of everything
+        return  # `exists` may be asked of every name
     name = field.known.get(path.root)
     if name is not None and not (
         path.root in ALIASES and name.in_environment and "item" in field.known
@@ -258,20 +255,18 @@ def _path(
     ):
         return
     if ANY_NAME.name in field.known and path.root not in BUILTIN_ROOTS:
-        return  # it may come from what could not be read, and that is reported
+        return  # it may come from a file that could not be read, which is reported
     if not has_fallback(placeholder):
         yield Finding(_unknown(path, field, span))
     elif path.keys and path.root not in BUILTIN_ROOTS:
-        # A plain name may be given when the flow is started; nobody can give a dotted one.
+        # A plain name may become an input; a dotted one cannot.
         yield Finding(_unknown(path, field, span), "warning")
 
 
 def _beyond(
     value: Json, path: Path, placeholder: ContextPlaceholder, field: TemplateField, span: Span
 ) -> Iterator[Finding]:
-    """A path that leads out of a value which stands in the file: a run would leave it as it is
-    written.
-    """
+    """A path that does not exist in a value of the file: a run would keep it as text."""
     if (
         not path.keys
         or placeholder.bare
@@ -280,7 +275,7 @@ def _beyond(
     ):
         return
     if path.root in BUILTIN_ROOTS:
-        return  # that goes before a variable of the same name
+        return  # it has precedence over a variable of the same name
     if not contains_unknown(value) and follow_path(value, path.keys) is UNDEFINED:
         what = (
             f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no "
@@ -291,9 +286,7 @@ def _beyond(
 
 
 def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Finding]:
-    """`$NAME` and `${a-b}` stay as they are written, if the name is not known: that may be a
-    mistake.
-    """
+    """`$NAME` and `${a-b}` stay as written if the name is unknown, which may be a mistake."""
     problem = _unknown(path, field, span)
     if path.root in ALIASES and not field.shell:
         fix = f"'{path.root}' stands for the item, and there is none here: {problem.fix}"
@@ -329,7 +322,7 @@ def _unknown(path: Path, field: TemplateField, span: Span) -> Problem:
 
 
 def _where_it_exists(root: str, field: TemplateField) -> str:
-    """Of a built-in name, for somebody who asks for it at another place."""
+    """Where a built-in name exists, for a message about its use elsewhere."""
     if root in BEHIND_STEPS:
         of = " of shell text" if root == "shell" else ""
         return f"'{root}' exists behind a step{of} of the same list; "

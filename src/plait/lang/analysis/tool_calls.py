@@ -1,8 +1,7 @@
-"""The calls of tools that a file writes out, and what is wrong with values in the code of those
-tools.
+"""Find the tool calls of a file, and check values in their code.
 
-`plait check` and a run ask the same questions of the same calls: a placeholder in a parameter that
-is code is bound, or refused before anything runs.
+A placeholder in a parameter that is code is bound, or refused before anything runs.  `plait check`
+and a run use the same check.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ from plait.template.template import Branch, Constant, Leaf, Template
 from plait.tools.code_params import SHELLS, CodeParams, CodePlace, shell_dialect
 
 CodeOf: TypeAlias = Callable[[str], CodeParams | None]
-"""Which parameters of a tool are code, by its id; None if it is not there."""
+"""The parameters of a tool that are code, by its id; None if there is no such tool."""
 _NOTHING: Final = Scope()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that is named, and its parameters as they are written."""
+    """A call of a tool, with its parameters as written."""
 
     tool_id: str
     params: Template | None
     fields: Mapping[int, TemplateField] = field(default_factory=dict, repr=False)
-    """By the identity of a text of the parameters: what is known where it stands."""
+    """The template field of each text of the parameters, by its identity."""
     node: Scalar | None = field(default=None, repr=False)
-    """The id, where it stands in a file."""
+    """The id, if it stands in a file."""
     written: Map | None = field(default=None, repr=False)
-    """The parameters, where they stand."""
+    """The parameters, if they stand in a file."""
     is_whole: bool = True
-    """Are these all the parameters, or will a run make others?"""
+    """Are these all parameters?  A run may add others."""
 
     def params_with_unknowns(self) -> dict[str, Json]:
-        """The parameters, with what only a run knows as such."""
+        """The parameters; values that only a run knows are unknown."""
         known = (
             {} if self.params is None else _render_constants(self.params.root, self.params.profile)
         )
@@ -67,7 +66,7 @@ class ToolCall:
 def calls_in_file(
     path: str, document: Node | None, *, project: str | None = None
 ) -> Iterator[ToolCall]:
-    """Every call that a file, those that it is made of and those that it calls write out."""
+    """Every call of a file, of the files that it consists of and of those that it calls."""
     if document is None:
         if path.endswith(MARKDOWN):
             from plait.lang.directive.split import split_directive
@@ -81,7 +80,7 @@ def calls_in_file(
     match detect_profile(document):
         case "workflow":
             flow = compose(document, path)
-            if not flow.problems:  # which are reported; blocks could lead back to themselves
+            if not flow.problems:  # problems are reported; blocks may use themselves
                 reading = find_templates(flow.document, "workflow", blocks=flow.blocks)
                 yield from calls_in(reading, "workflow")
                 for other in find_subworkflows(reading, path, project):
@@ -93,9 +92,7 @@ def calls_in_file(
 def find_subworkflows(
     reading: TemplateFields, path: str, project: str | None
 ) -> Iterator[ComposedWorkflow]:
-    """The workflow files that a file calls, and those that they call, each once; no problems are
-    told.
-    """
+    """The workflow files that a file calls, directly or not, each once; without their problems."""
     if reading.calls:
         from plait.lang.workflow.subworkflow import files_called
 
@@ -105,13 +102,13 @@ def find_subworkflows(
 def tool_calls(
     document: Node, profile: str, *, blocks: Blocks | None = None
 ) -> tuple[ToolCall, ...]:
-    """Every call of a document whose tool is written out."""
+    """Every call of a document whose tool has no placeholders."""
     return calls_in(find_templates(document, profile, blocks=blocks), profile)
 
 
 def calls_in(reading: TemplateFields, profile: str) -> tuple[ToolCall, ...]:
     by_scalar = {id(one.scalar): one for one in reading.fields}
-    # A block is read wherever it is used.
+    # A block is read at each use.
     maps = {(form, id(node)): node for form, node in reading.maps}
     found = (_call(form, node, profile, by_scalar) for (form, _), node in maps.items())
     return tuple(call for call in found if call is not None)
@@ -125,7 +122,7 @@ def calls_of_hooks(hooks: Iterable[Hook]) -> Iterator[ToolCall]:
 
 
 def calls_in_hooks(node: Node | None) -> Iterator[ToolCall]:
-    """The same of hooks that are not read yet."""
+    """The calls of hooks that are not read yet."""
     for hook in node.items if isinstance(node, Sequence) else ():
         several = hook.get("actions") if isinstance(hook, Map) else None
         one = hook.get("action") if isinstance(hook, Map) else None
@@ -136,7 +133,7 @@ def calls_in_hooks(node: Node | None) -> Iterator[ToolCall]:
 
 
 def code_findings(calls: Iterable[ToolCall], code_of: CodeOf) -> Iterator[Finding]:
-    """Every placeholder of these calls that may not stand in code, or not where it stands there."""
+    """Every placeholder of these calls that code may not contain, or not at its place."""
     for call in calls:
         code = code_of(call.tool_id) if call.params is not None else None
         if code and call.params is not None:
@@ -148,7 +145,7 @@ def code_findings(calls: Iterable[ToolCall], code_of: CodeOf) -> Iterator[Findin
 def _call(
     form: str, node: Map, profile: str, by_scalar: Mapping[int, TemplateField]
 ) -> ToolCall | None:
-    """The call that a map of the file is; None if it is none, or a value says which."""
+    """The call of a map; None if it is not one, or its tool has placeholders."""
     table = format.fields_by_spelling(form)
     name = next((name for name in ("params", "options") if name in table), None)
     if name is None or "tool" not in table:
@@ -173,7 +170,7 @@ def _call(
     pairs = zip(template.leaves(), strings(params), strict=True)
     fields = {id(leaf): by_scalar[id(text)] for leaf, text in pairs if id(text) in by_scalar}
     written = params if isinstance(params, Map) else None
-    # What the tool of an agent is given is made of its prompt, too.
+    # The tool of an agent also gets its prompt.
     return ToolCall(
         tool_id, template, fields, node_of_id, written, form != "agent" and written is not None
     )
@@ -196,7 +193,7 @@ def _render_constants(node: Leaf | Branch | Constant, profile: Profile) -> Json:
 
 
 def _of_shell(places: Many[CodePlace], call: ToolCall) -> Iterator[Finding]:
-    """Values that shell text may not hold where they stand, as in a `shell:` step."""
+    """Values that shell text may not contain at their place, as in a `shell:` step."""
     for place in places:
         if place.mark.language not in SHELLS or any(
             flaw.fatal for flaw in place.leaf.program.flaws

@@ -1,4 +1,4 @@
-"""A directive: a prompt in a Markdown file, and above it what it needs and may do.
+"""Read a directive: a prompt in a Markdown file, with a head above it.
 
     ---
     description: Look at one file
@@ -8,8 +8,8 @@
     ---
     Read {input:file} and say what is wrong with it.
 
-The head may stand in a block of XML as well, see `xml_head`; a file without a head is a prompt.
-What is given is put into the prompt once.  It is a value: whatever it looks like, it stays that.
+The head may also be a block of XML, see `xml_head`; a file without a head is only a prompt.
+Inputs are filled into the prompt once.  They are values: a placeholder in them is not filled.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from plait.template.template import Template
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """What a file says, before it is given anything."""
+    """A directive without inputs."""
 
     name: str
     source: FlowText
@@ -63,7 +63,7 @@ class Directive:
     outputs: Mapping[str, Parameter]
     body: Template
     content: Template
-    """The head, as it is written."""
+    """The text of the head."""
     raw: Template
     """The whole file."""
     actions: Template
@@ -74,7 +74,7 @@ class Directive:
     tools: tuple[str, ...]
     once: tuple[str, ...]
     limits: Limits
-    """As they are written."""
+    """As written, without defaults."""
     max_output_retries: int
     uses: Mapping[str, Span]
     hooks: tuple[Hook, ...] = ()
@@ -97,7 +97,7 @@ class Directive:
         )
 
     def fill(self, given: Mapping[str, Json], *, strict: bool = False) -> FilledDirective:
-        """With its inputs; InputError with everything that does not fit, or is missing."""
+        """Its texts with the inputs; InputError with all inputs that are missing or wrong."""
         values = resolve_inputs(self.parameters, given).require()
         scope: dict[str, Json] = {"inputs": values}
         actions = render_json_value(self.actions, scope, strict=strict)
@@ -127,7 +127,7 @@ class Directive:
         )
 
 
-# ── what a file says ─────────────────────────────────────────────────────
+# ── read ─────────────────────────────────────────────────────
 
 
 def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> list[Finding]:  # noqa: ARG001 - of Language
@@ -178,13 +178,13 @@ def _template(node: nodes.Node) -> Template:
 
 
 def _uses(tools: Sequence[str], fields: Fields) -> Iterator[tuple[str, Span]]:
-    """The tools that are named one by one: each has to be there before anything runs."""
+    """The tools that are named without `*`: each must exist before anything runs."""
     for tool in tools:
         if "*" not in tool and not tool.startswith("directive:"):
             yield tool.removeprefix("tool:"), fields.span("permissions")
 
 
-# ── what is wrong with it ────────────────────────────────────────────────
+# ── check ────────────────────────────────────────────────
 
 
 def _findings(parts: DirectiveParts) -> list[Finding]:
@@ -213,5 +213,7 @@ def _findings(parts: DirectiveParts) -> list[Finding]:
 
 
 def _of_template(finding: Finding) -> Finding:
-    """A reference to something that is not declared stays as it is written, so it may be meant."""
+    """A placeholder that is not declared is only a warning: it stays as written, which may be
+    wanted.
+    """
     return replace(finding, severity="warning") if finding.code == "unknown-input" else finding

@@ -16,7 +16,7 @@ from plait.lang.directive.xml_head import is_head, parse_xml_head
 
 @dataclass(frozen=True, slots=True)
 class DirectiveParts:
-    """A file, taken apart."""
+    """The parts of a directive file."""
 
     head: nodes.Mapping
     content: nodes.Scalar
@@ -53,7 +53,7 @@ def _with_front_matter(source: Source, start: int) -> DirectiveParts:
         raise InputError(
             what, Span(source, start, start + 3), "write '---' below it", code="bad-head"
         )
-    # What is above it counts as empty lines, so that places are those of the file.
+    # The text above the head becomes blank, so that lines and columns are those of the file.
     above = "".join(char if char in "\r\n" else " " for char in source.text[: opened.end()])
     head = documents.parse(above + source.text[opened.end() : closed.start()], source.name)
     if isinstance(head, nodes.Scalar) and head.value is None:
@@ -87,7 +87,7 @@ def _parts(
 
 
 def _passage(source: Source, start: int, end: int) -> nodes.Scalar:
-    """A piece of the file without the blank space around it."""
+    """A piece of the file, stripped."""
     text = source.text[start:end]
     start += len(text) - len(text.lstrip())
     text = text.strip()
@@ -95,7 +95,7 @@ def _passage(source: Source, start: int, end: int) -> nodes.Scalar:
 
 
 def _xml_fence(source: Source, start: int) -> tuple[int, int, int] | None:
-    """The block of XML that holds the head: its text, and where it ends; not one inside another
+    """Where the text of the XML head begins and ends, and where its block ends; None: no such
     block.
     """
     opened: re.Match[str] | None = None

@@ -1,4 +1,4 @@
-"""The head of a directive in XML, read into the form that YAML front matter has.
+"""Read the XML head of a directive into the form of YAML front matter.
 
     ```xml
     <directive name="review" version="1.0.0">
@@ -9,9 +9,9 @@
     </directive>
     ```
 
-Read strictly, and within bounds: no document type, no entity but the five of XML, nothing unknown
-in what says something about the directive.  What stands in `<template>`, `<example>` and `<raw>`
-is text, whatever it looks like.  Everything that is wrong is a problem at its place.
+Reading is strict and bounded: no document type, no entities but the five of XML, no unknown
+elements in the head.  The content of `<template>`, `<example>` and `<raw>` is text.  Every problem
+has its place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Element:
     span: Span
     """Its start tag."""
     text: str = ""
-    """What stands directly in it."""
+    """Its text, without that of its children."""
     inner: list[Element] = field(default_factory=list)
 
     def first(self, tag: str) -> Element | None:
@@ -57,27 +57,24 @@ class Element:
 
 
 _ASIDE: Final = {"<?": "?>", "<!--": "-->"}
-"""What may stand before the first element, and how it ends."""
+"""Constructs before the first element, and how each ends."""
 
 
 def is_head(text: str) -> bool:
-    """Is the first element of this XML a directive, whatever stands before it?"""
+    """Is the first element of this XML a directive?"""
     rest = text.lstrip()
     while (begin := next((one for one in _ASIDE if rest.startswith(one)), None)) is not None:
         _, closed, behind = rest.partition(_ASIDE[begin])
         if not closed:
             break
         rest = behind.lstrip()
-    # What has no end, and a document type, may hide one; whoever reads it says what is wrong with
-    # it.
+    # An unclosed construct or a document type may hide it; the parser reports the problem.
     hides = rest.startswith(("<?", "<!"))
     return "<directive" in rest if hides else rest.startswith("<directive")
 
 
 def parse_xml_head(source: Source, start: int, end: int) -> nodes.Mapping:
-    """The map that the XML between two places of a file stands for; InputError with all its
-    problems.
-    """
+    """The map that the XML between two offsets stands for; InputError with all its problems."""
     reader = _Reader(source)
     node = reader.directive(parse_xml(source, start, end))
     if reader.problems:
@@ -89,7 +86,7 @@ def parse_xml_head(source: Source, start: int, end: int) -> nodes.Mapping:
 
 
 def parse_xml(source: Source, start: int, end: int) -> Element:
-    """The one element between two places; nothing outside the text is ever read."""
+    """The one element between two offsets; no external entity is read."""
     if end - start > MAX_XML:
         what = f"the XML of a directive has at most {MAX_XML:,} characters"
         raise InputError(what, Span(source, start, start + 1), "shorten it", code="too-large")
@@ -104,7 +101,7 @@ class _Builder:
         self._root: Element | None = None
         self._count = 0
         self._hidden = dict(_opaque(self._text))
-        # Whatever a declaration says of the file that it stood in: this is text, and we encode it.
+        # The encoding that a declaration names does not matter: this is text, and we encode it.
         self._parser = expat.ParserCreate("utf-8")
         self._parser.StartElementHandler = self._begin
         self._parser.EndElementHandler = self._end
@@ -149,7 +146,7 @@ class _Builder:
             self._open[-1].text += data
 
     def _refuse_doctype(self, *_: object) -> None:
-        # The parser is behind its name already.
+        # The parser has passed its name already.
         behind = self._span(self._parser.CurrentByteIndex, 1)
         begin = max(self._start, self._source.text.rfind(DOCTYPE, self._start, behind.end))
         where = Span(self._source, begin, begin + len(DOCTYPE))
@@ -170,14 +167,14 @@ _OPENING: Final = re.compile(r"<!--|<!\[CDATA\[|<(template|example|raw)(?:\s[^<>
 
 
 def _opaque(text: str) -> Iterator[tuple[int, str]]:
-    """What stands in elements that nobody looks into, by its place."""
+    """The content of raw elements, by its offset."""
     at, closed = 0, dict[str, bool]()
     while (found := _OPENING.search(text, at)) is not None:
         at = found.end()
         if found[0].endswith("/>"):
             continue
         ending = {"<!--": "-->", "<![CDATA[": "]]>"}.get(found[0], f"</{found[1]}>")
-        # What is not closed once is not closed later: to look for it each time would take long.
+        # If the end of one is missing, it is missing for later ones: do not search again.
         end = -1 if closed.get(ending) is False else text.find(ending, at)
         closed[ending] = end >= 0
         if end < 0:
@@ -188,7 +185,7 @@ def _opaque(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _blank_out(text: str, hidden: dict[int, str]) -> str:
-    """The text with blanks for what is hidden, so that every place stays what it is."""
+    """The text with blanks for raw content, so that offsets stay the same."""
     pieces, at = [], 0
     for start, inside in hidden.items():
         pieces += [text[at:start], re.sub(r"[^\r\n]", " ", inside)]
@@ -275,9 +272,7 @@ class _Reader:
         return self._key("limits", element), nodes.Mapping(tuple(limits), element.span)
 
     def _permissions(self, element: Element) -> tuple[nodes.Scalar, nodes.Node]:
-        """Of the capabilities of other systems those that call something; the others have no use
-        here.
-        """
+        """The capabilities of other systems that allow calls; others have no meaning here."""
         patterns = (
             [self._scalar("*", element)] if element.words == "*" and not element.inner else []
         )
@@ -361,7 +356,7 @@ class _Reader:
             )
         return nodes.Mapping(tuple(entries), element.span)
 
-    # ── small things ─────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────
 
     def _attributes(
         self, element: Element, names: tuple[str, ...]
@@ -407,7 +402,7 @@ class _Reader:
 
 
 def _actions_in(element: Element) -> Iterator[Element]:
-    """Calls anywhere but in the metadata, where the same words say what may be called."""
+    """Calls outside of the metadata, where the same elements are permissions."""
     for one in element.inner:
         if one.tag in ACTIONS:
             yield one
@@ -422,9 +417,7 @@ def _suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def _pattern(written: str) -> str:
-    """A pattern with dots, as capabilities have it, as one over ids, by the names that they have
-    here.
-    """
+    """The pattern over tool ids for a capability, which is a pattern with dots."""
     plain = written if "/" in written else written.replace(".", "/")
     for prefix in ("rye/execute/tool/", "rye/execute/directive/"):
         plain = plain.removeprefix(prefix)
@@ -442,7 +435,7 @@ def _pattern(written: str) -> str:
 
 
 def _number(text: str) -> Json:
-    """What an attribute says: a number, true or false, or text."""
+    """The value of an attribute: a number, a boolean, or text."""
     plain = text.strip()
     if plain.lower() in ("true", "false"):
         return plain.lower() == "true"

@@ -1,7 +1,7 @@
-"""Everything that is wrong with an ensemble, wherever it was written, before anything runs.
+"""Check an ensemble of a file or of Python.
 
-`where` says where a field of a task, loop, map or agent stands; of one that was made in Python
-there is no such place, and the message names it.
+`where` returns where a field of a task, loop, map or agent stands in a file.  An object of Python
+has no such place; the message names it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from plait.template.template import Template
 
 Where: TypeAlias = Callable[[object, str], Span | None]
-"""The place of a field of something; None if it has none."""
+"""The place of a field of an object; None if it is not in a file."""
 
 
 def no_location(owner: object, field: str) -> Span | None:  # noqa: ARG001 - a Where
@@ -68,7 +68,7 @@ def no_location(owner: object, field: str) -> Span | None:  # noqa: ARG001 - a W
 
 
 def check_ensemble_spec(spec: EnsembleSpec, where: Where = no_location) -> list[Problem]:
-    """All problems, those of the whole first, then by task, loop and map."""
+    """All problems: of the ensemble, then by task, loop and map."""
     found = [*_of_whole(spec, where)]
     known = {id(task) for task in spec.tasks}
     for task in spec.tasks:
@@ -83,12 +83,12 @@ def check_ensemble_spec(spec: EnsembleSpec, where: Where = no_location) -> list[
     for one in spec.maps:
         found += _of_map(spec, one, where)
     found += _of_manager(spec, where)
-    if not found:  # what leads in a circle may do so because of something else
+    if not found:  # a circle may be a consequence of another problem
         found += _order_problems(spec, where)
     return found
 
 
-# ── the whole ────────────────────────────────────────────────────────────
+# ── the ensemble ────────────────────────────────────────────────────────────
 
 
 def _of_whole(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
@@ -194,7 +194,7 @@ def _of_agent(agent: Agent, where: Where) -> Iterator[Problem]:
 
 
 def _of_groups(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
-    """A task stands in one loop or map at most."""
+    """Problems of tasks that are in more than one loop or map."""
     taken: dict[int, str] = {}
     for owner, tasks in _groups(spec):
         for task in tasks:
@@ -392,7 +392,7 @@ def _order_problems(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
 
 
 def _circle(spec: EnsembleSpec) -> list[Task]:
-    """Tasks each of which needs the next, and the last the first; a loop or a map counts as one."""
+    """Tasks that need each other in a circle; the tasks of a loop or a map count as one."""
     groups = {id(task): id(owner) for owner, tasks in _groups(spec) for task in tasks}
     state: dict[int, str] = {}
     for first in spec.tasks:
@@ -423,7 +423,7 @@ def _circle(spec: EnsembleSpec) -> list[Task]:
 
 
 def _needs(spec: EnsembleSpec, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
-    """What has to be done before a task, or before the loop or map that it stands in."""
+    """The tasks that must end before a task, or before the loop or map that contains it."""
     own = groups.get(id(task), id(task))
     together = [one for one in spec.tasks if groups.get(id(one), id(one)) == own]
     return [
@@ -439,7 +439,7 @@ def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> l
 
 
 def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[Finding]:
-    """All findings of a document, sorted by place; `names` are inputs that will be given, too."""
+    """All findings of a document, sorted by place; `names` are further inputs."""
     found = [from_format(one) for one in format.validate(document, format.ENSEMBLE)]
     items = dict(_item_names(document))
     for one in find_templates(document, "prompt", names=names).fields:
@@ -454,7 +454,7 @@ def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[F
 
 
 def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
-    """The texts of a map's task, which know the item, and what that is called there."""
+    """The texts of the task of a map, by identity, and the name of the item in them."""
     map_node = document.get("map") if isinstance(document, nodes.Mapping) else None
     maps = [
         one
@@ -473,7 +473,7 @@ def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
 
 
 def _knowing(one: TemplateField, item: str | None) -> TemplateField:
-    """The text of a map's task may ask for the item and its fields, whatever those are."""
+    """The field with the names of the item, of which any field may exist."""
     text = one.scalar.value
     if item is None or one.declared is None or not isinstance(text, str):
         return one
@@ -527,17 +527,17 @@ def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
 
 
 def _input_names(fields: Fields) -> tuple[str, ...]:
-    """The names of the inputs; none, if the file does not say which there are."""
+    """The names of the inputs; none if the file declares none."""
     try:
         return tuple(ensemble_parameters(fields.node))
-    except InputError:  # which was told
+    except InputError:  # reported before
         return ()
 
 
 def _items_given(
     read: ParsedEnsemble, one: MapReduce, inputs: Collection[str]
 ) -> Iterator[Finding]:
-    """The items of a map are in an input that is there."""
+    """Is the input that holds the items of a map declared?"""
     if isinstance(one.items, str) and one.items not in inputs:
         guess = closest_name(one.items, inputs)
         meant = f"did you mean '{guess}'? " if guess else ""
@@ -548,13 +548,13 @@ def _items_given(
 
 
 def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding]:
-    """Names in the parameters of a tool that are not there."""
+    """Unknown names in the parameters of a tool."""
     node = read.places[id(task)].get("params")
     if node is None:
         return
     item = next((one.item for one in read.spec.maps if one.task is task), None)
     context = tuple(read.spec.task_id(one) for one in task.context)
-    if inputs and item is not None:  # an item has whatever fields it has
+    if inputs and item is not None:  # the fields of an item are not known
         used = (
             placeholder_input(placeholder)
             for _, placeholder in required_placeholders(read.written[(id(task), "params")])
@@ -586,7 +586,7 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
 
 
 def _in_reduce(finding: Finding, task: str) -> Finding:
-    """It is given the outputs of a map, which have not the name of their task."""
+    """A finding in the reduce of a map, with the names of the outputs that it gets."""
     if finding.code != "unknown-name" or "'context." not in finding.problem.what:
         return finding
     fix = (
@@ -597,8 +597,8 @@ def _in_reduce(finding: Finding, task: str) -> Finding:
 
 
 def _items_named(template: Template, task: str) -> list[str]:
-    """What a reduce calls the outputs of a map's task: how many there are is known when they are
-    there.
+    """The names under which a reduce uses outputs of the task; their number is known only in a
+    run.
     """
     found = [
         part

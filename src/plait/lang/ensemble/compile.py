@@ -32,7 +32,7 @@ from plait.schema import Fields
 
 @dataclass(frozen=True, slots=True)
 class EnsembleFile:
-    """An ensemble without inputs, and what it wants to be given."""
+    """An ensemble without inputs."""
 
     spec: EnsembleSpec
     texts: TaskTemplates
@@ -91,11 +91,13 @@ def read_flow(source: FlowText, project: str | None = None) -> EnsembleFile:  # 
     )
 
 
-# ── what it is given ─────────────────────────────────────────────────────
+# ── inputs ─────────────────────────────────────────────────────
 
 
 def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
-    """The inputs; an error has all inputs that are missing or wrong, and the texts that use them."""
+    """The inputs; an error has all inputs that are missing or wrong, and the texts that use
+    them.
+    """
     resolved = resolve_inputs(plan.parameters, given, takes_more=not plan.parameters)
     values = seal_inputs(resolved.values, plan.secrets)
     missing = plan.texts.missing(values)

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from plait.core.documents import nodes
 from plait.core.errors import InputError, PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING
-from plait.core.records import dataclass, field, replace
-from plait.lang.common import parse_condition, parse_on_empty, read_limits
+from plait.core.records import dataclass, field
+from plait.lang.common import parse_condition, parse_on_empty, read_limits, with_default_turns
 from plait.lang.parameters import parse_parameters
 from plait.program.tasks.model import Agent, EnsembleSpec, Loop, Manager, MapReduce, Task
 from plait.program.tasks.text import AGENT_TEXTS, TASK_TEXTS
 from plait.schema import Fields, to_template
-from plait.schema.ensemble_tables import MAX_LEVELS, MOST_TURNS
+from plait.schema.ensemble_tables import MAX_LEVELS
 from plait.scope import Scope
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class ParsedEnsemble:
             return None
         try:
             return fields.span(name)
-        except PlaitError:  # a field that files do not have
+        except PlaitError:  # a field that exists only in Python
             return fields.node.span
 
 
 class EnsembleReader:
-    """Makes the parts of an ensemble of a map that has the form of one."""
+    """Reads the agents, tasks, loops and maps of a document without schema problems."""
 
     def __init__(self, fields: Fields, path: str) -> None:
         self.fields = fields
@@ -106,9 +106,7 @@ class EnsembleReader:
         return manager
 
     def _roles(self, names: Iterable[str]) -> tuple[str, ...]:
-        """A worker is named by its role, as it is written, or by the name that it has among the
-        agents.
-        """
+        """The roles of workers, which are named by their roles or by their names under `agents`."""
         written = {agent.role for agent in self.agents.values()}
         return tuple(
             self.agents[name].role if name in self.agents and name not in written else name
@@ -129,11 +127,11 @@ class EnsembleReader:
             "tools": tools,
             "once": fields.strings("once"),
             "options": {name: node.data() for name, node in fields.entries("options")},
-            "limits": replace(limits, turns=MOST_TURNS) if limits.turns is None else limits,
+            "limits": with_default_turns(limits),
         }
 
     def _note(self, made: Agent | Task, fields: Fields, texts: Iterable[str]) -> None:
-        """Where it stands, and its templates with their places."""
+        """Note where an object stands, and its templates."""
         self.places[id(made)] = fields
         for name in texts:
             node = fields.get(name)
@@ -156,7 +154,8 @@ class EnsembleReader:
             self.tasks[name] = self._task(fields)
         for name, fields in by_name.items():
             found = tuple(self._find_tasks(fields, "context"))
-            # All tasks are there before any can be named; nobody has seen this one yet.
+            # Tasks are frozen, but name each other: set the context when all exist and none is used
+            # yet.
             object.__setattr__(self.tasks[name], "context", found)
 
     def _task(self, fields: Fields) -> Task:
@@ -261,8 +260,8 @@ class EnsembleReader:
             yield made
 
     def _items(self, fields: Fields) -> tuple[Json, str | None]:
-        """A list, the name of an input, or the task that makes the list and where in its data that
-        is.
+        """The list, the name of an input, or the task that makes the list; and the path in its
+        data.
         """
         made = fields.child("items")
         if made is not None:

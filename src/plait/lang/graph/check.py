@@ -1,9 +1,7 @@
-"""Everything that is wrong with a graph, found before anything runs: edges, nodes, names,
-conditions.
+"""Check a graph: edges, nodes, names, conditions.
 
-A name of the state that no node assigns is a warning, since a run can live with what stays empty;
-an edge that leads nowhere, a field that means nothing where it stands, and a name that nobody
-could give are errors.
+A name of the state that no node assigns is a warning, because it may stay empty in a run.  An edge
+to a missing node, a field without a meaning, and a name that cannot have a value are errors.
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ from plait.template.template import compile_template
 
 CLOCK: Final = ("_now", "_timestamp")
 OWN_STATE: Final = "_last_error"
-"""What the engine itself puts into the state."""
+"""The name in the state that the engine sets."""
 MEANT_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    # field: what needs it, and the kinds of nodes to which it means something
+    # field: what needs it, and the kinds of nodes that may have it
     "over": ("foreach", ("foreach",)),
     "as": ("foreach", ("foreach",)),
     "collect": ("foreach", ("foreach",)),
@@ -66,9 +64,9 @@ MEANT_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "assign": ("node that leads on", ("tool", "gate", "foreach")),
 }
 ACTIONS: Final = ("tool", "action", "shell")
-"""Fields that say what a node does."""
+"""Fields with the action of a node."""
 NOTHING: Final = Scope()
-"""Numbers and durations of a graph are written out: no name is known where they stand."""
+"""Numbers and durations of a graph are literals: no name is known there."""
 KINDS: Final[dict[str, NodeKind]] = {
     "action": "tool",
     "gate": "gate",
@@ -81,7 +79,7 @@ KINDS: Final[dict[str, NodeKind]] = {
 
 
 def graph_body(document: nodes.Mapping) -> Fields:
-    """The graph itself: the file, or what stands below `config`."""
+    """The map with the nodes: the file, or its `config`."""
     config = document.get("config")
     if isinstance(config, nodes.Mapping) and document.get("nodes") is None:
         return Fields("graph_body", config, NOTHING)
@@ -89,7 +87,7 @@ def graph_body(document: nodes.Mapping) -> Fields:
 
 
 def node_kind(fields: Fields) -> NodeKind:
-    """What its author says it is, else what its fields tell."""
+    """The `type` of a node, else the kind that its fields imply."""
     if (named := fields.text("type")) is not None and named in KINDS:
         return KINDS[named]
     if fields.has("over"):
@@ -101,14 +99,14 @@ def node_kind(fields: Fields) -> NodeKind:
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """What a node calls, as its author wrote it."""
+    """The tool that a node calls, as written."""
 
     node: nodes.Scalar
     is_directive: bool
-    """The type of the item says so."""
+    """Its `item_type` is directive."""
 
     def id(self) -> str | None:
-        """Its whole id, if that is written out; None if it is filled in."""
+        """The id; None if it has placeholders."""
         template = compile_template(str(self.node.value), "graph")
         return (
             None
@@ -118,7 +116,7 @@ class NamedTool:
 
 
 def node_tool(fields: Fields) -> NamedTool | None:
-    """The tool of a node, or of what its action says."""
+    """The tool of a node or of its `action`."""
     inner = fields.child("action") or fields
     node = inner.get("tool")
     if not isinstance(node, nodes.Scalar):
@@ -157,7 +155,7 @@ def check_graph(document: nodes.Node) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A node that is named somewhere as the next one."""
+    """A node that is named as the next one."""
 
     name: str
     span: Span
@@ -277,7 +275,7 @@ def _targets(fields: Fields) -> Iterator[_Target]:
 
 
 def _check_node_fields(name: str, fields: Fields) -> Iterator[Problem]:
-    """Fields that a node of its kind lacks, or that mean nothing to it."""
+    """Fields that a node of its kind lacks or may not have."""
     kind = node_kind(fields)
     word = next(word for word, one in KINDS.items() if one == kind)
     for field, (wanted, kinds) in MEANT_FOR.items():
@@ -354,7 +352,7 @@ def _conditions(fields: Fields) -> Iterator[Finding]:
 
 
 class _Names:
-    """Which names of the state and the inputs there are, and which are asked for."""
+    """Compares the names that nodes use with the state and the inputs."""
 
     def __init__(self, graph: _Graph) -> None:
         self.graph = graph
@@ -396,7 +394,7 @@ class _Names:
         )
         match path.root:
             case "state" if first == loop and place in ("tool", "params", "action", "shell"):
-                return  # the item, as other systems call it
+                return  # the name of the item in other systems
             case "state" if isinstance(first, str) and first not in self.assigned:
                 yield Finding(self._never_assigned(path, first, span), "warning")
             case "inputs" if (
@@ -439,11 +437,11 @@ def _no_input(name: str, declared: frozenset[str], span: Span) -> Problem:
 
 
 def _template_paths(field: TemplateField) -> Iterator[tuple[Path, Span]]:
-    """The names for which a template asks without knowing what to do if they are not there."""
+    """The paths of a template that have no fallback."""
     try:
         leaf = compile_template(str(field.scalar.value), "graph", source=field.scalar.source()).leaf
     except PlaitError:
-        return  # which `check_field` reports
+        return  # `check_template` reports it
     for placeholder in placeholders(leaf.program.parts):
         if (
             not isinstance(placeholder, ContextPlaceholder)
@@ -479,7 +477,7 @@ def _paths_in(node: nodes.Node) -> Iterator[tuple[Path, Span]]:
                 and path.value
                 and asks
             ):
-                with suppress(PlaitError):  # which the check of the condition reports
+                with suppress(PlaitError):  # the check of the condition reports it
                     yield parse_path(path.value), path.span
             for name in ("any", "all", "not"):
                 if (inner := node.get(name)) is not None:
@@ -487,7 +485,7 @@ def _paths_in(node: nodes.Node) -> Iterator[tuple[Path, Span]]:
 
 
 def _input_names(document: nodes.Mapping) -> frozenset[str] | None:
-    """The inputs that are declared; None if the file does not say which there are."""
+    """The declared inputs; None if the file declares none."""
     inputs, schema = document.get("inputs"), document.get("config_schema")
     match inputs:
         case nodes.Sequence(items):

@@ -48,7 +48,7 @@ from plait.tools.spaces import Space
 
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """A graph without inputs, and what it wants to be given."""
+    """A graph without inputs."""
 
     graph: GraphProgram
     parameters: Mapping[str, Parameter]
@@ -58,7 +58,7 @@ class GraphFile:
     warnings: tuple[Finding, ...]
     secrets: frozenset[str]
     needs: Mapping[str, Span]
-    """Variables of the environment."""
+    """Environment variables that it requires."""
     timeout: float | None
     source: FlowText
 
@@ -121,7 +121,7 @@ def _graph(head: Fields, body: Fields, stem: str) -> GraphProgram:
     name = head.text("name") or stem
     state = body.get("state")
     goes_on = body.text("on_error") == "continue"
-    # What begins elsewhere, or with another state, has done none of what this one does.
+    # Another start or another state invalidates the recorded visits.
     outer: Json = [body.text("start"), state.data() if state else {}, goes_on]
     most = body.integer("max_concurrency") or MAX_CONCURRENCY
     made = [_node(name, node, outer, goes_on, most) for name, node in body.entries("nodes")]
@@ -146,7 +146,7 @@ def _node(name: str, node: nodes.Node, outer: Json, goes_on: bool, most: int) ->
     policy = Policy(
         retry=retry,
         timeout=fields.seconds("timeout"),
-        # The graph has gone on from this failure, and so does a resumed run.
+        # The graph continues after this failure, and so does a resumed run.
         keep_failure=on_error is not None or goes_on,
     )
     return NodeSpec(
@@ -170,8 +170,7 @@ def _template(fields: Fields, name: str) -> Template | None:
 
 
 _BEHIND: Final = ("assign", "collect", "next", "on_error")
-"""Fields of a node that say what follows its call: another text there does not make the call
-another one.
+"""Fields of a node that take effect after its call, and so are not part of its fingerprint.
 """
 
 
@@ -231,7 +230,7 @@ def _edge(node: nodes.Node) -> Edge:
 
 
 def _uses(body: Fields) -> Iterator[tuple[str, Span]]:
-    """The tools and directives that nodes name outright, and where that is done first."""
+    """The tools and directives that nodes name without placeholders, and where they do so first."""
     found: set[str] = set()
     for _, node in body.entries("nodes"):
         assert isinstance(node, nodes.Mapping)
@@ -252,11 +251,11 @@ def _needs(head: Fields, body: Fields) -> Iterator[tuple[str, Span]]:
         yield from ((name, one.span("env_requires")) for name in one.strings("env_requires"))
 
 
-# ── what it is given ─────────────────────────────────────────────────────
+# ── inputs ─────────────────────────────────────────────────────
 
 
 def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
-    """The inputs that a graph declares, in either way."""
+    """The inputs, declared under `inputs` or by `config_schema`."""
     node = document.get("inputs")
     if node is not None:
         return parse_parameters(node)
@@ -291,7 +290,7 @@ def _at_most(made: Mapping[str, NodeSpec], most: int | None) -> Mapping[str, Nod
 
 
 def _inputs(plan: GraphFile, given: Mapping[str, Json]) -> dict[str, Json]:
-    # A schema may let in more than it describes.
+    # A schema may allow more than it describes.
     takes_more = plan.schema is not None or not plan.parameters
     values = resolve_inputs(plan.parameters, given, takes_more=takes_more).require()
     if plan.schema is not None:

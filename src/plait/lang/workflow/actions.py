@@ -1,4 +1,4 @@
-"""What a step does: its command becomes an action."""
+"""Compile the command of a step to an action."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _shell(
 
 
 def _is_title(template: Template, fields: Fields) -> bool:
-    """Is a step called by this text, with its values put in?"""
+    """Is the filled text the title of the step?"""
     return bool(template.placeholders) and not (fields.has("name") or fields.has("id"))
 
 
@@ -200,7 +200,7 @@ def _use(builder: Compilation, fields: Fields, place: CompileContext, strict: bo
 def with_change_checks(
     builder: Compilation, action: Action | None, fields: Fields, older: Fields | None
 ) -> Action | None:
-    """The action, with what is asked of the changes that it makes."""
+    """The action; with checks, if the step requires a commit or output files."""
     commits = fields.flag("commit_required") or bool(older and older.flag("commit_required"))
     outputs = {
         name: plain_field(value, "file_pattern") for name, value in fields.entries("outputs")
@@ -240,7 +240,7 @@ def _write_file(fields: Fields, strict: bool) -> Action:
     assert inner is not None
     mode = inner.get("mode")
     written = None if mode is None else str(mode.data())
-    # `mode: 0644` without quotes is a decimal number to YAML; its digits are those that are meant.
+    # YAML reads `mode: 0644` without quotes as a decimal number; its digits are octal.
     return WriteFileAction(
         required_template(inner, "path"),
         required_template(inner, "content"),

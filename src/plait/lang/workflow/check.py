@@ -91,7 +91,9 @@ def _shadows(step: documents.Mapping) -> Iterator[Finding]:
 
 
 def _condition(step: documents.Mapping) -> Iterator[Finding]:
-    """A `when` that is a map, or that never holds; one that is text is checked with its names."""
+    """A `when` that is a map, or is never true; `check_template` checks the names of one that is
+    text.
+    """
     node = step.get("when")
     if isinstance(node, documents.Mapping):
         from plait.template.conditions import check
@@ -104,7 +106,7 @@ def _condition(step: documents.Mapping) -> Iterator[Finding]:
 
 
 def _never_holds(when: documents.Scalar) -> bool:
-    """Is it a condition that no value can change, and that does not hold?"""
+    """Is it a condition without names that is false?"""
     if (literal := _literal(when)) is None:
         return when.value is False
     from plait.scope.expressions import parse_when
@@ -112,11 +114,11 @@ def _never_holds(when: documents.Scalar) -> bool:
     try:
         return not parse_when(literal, source=when.source()).holds(Scope())
     except PlaitError:
-        return False  # it is reported as the condition that it is
+        return False  # the check of the condition reports it
 
 
 def _check_result_schema(step: documents.Mapping) -> Iterator[Finding]:
-    """A schema by which no result could be read."""
+    """An `expected_schema` that is not JSON Schema."""
     check = step.get("validate")
     node = check.get("expected_schema") if isinstance(check, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
@@ -135,7 +137,7 @@ def _check_result_schema(step: documents.Mapping) -> Iterator[Finding]:
 
 
 def _never_retried(step: documents.Mapping) -> Iterator[Finding]:
-    """What a check finds comes after the action, and `retry` is of the action."""
+    """A `retry` that names the failure of a check: it retries only the action."""
     retry = step.get("retry")
     node = retry.get("retry_on") if isinstance(retry, documents.Mapping) else None
     if node is None or step.get("validate") is None or any(step.get(key) for key in COMPOSED):
@@ -150,7 +152,7 @@ def _never_retried(step: documents.Mapping) -> Iterator[Finding]:
 
 
 def _never_written(step: documents.Mapping) -> Iterator[Finding]:
-    """A content that no value can make a document of its format."""
+    """Literal content that is not a document of its format."""
     written = step.get("write_file")
     content = written.get("content") if isinstance(written, documents.Mapping) else None
     format = nodes.text_field(written, "format")
@@ -163,19 +165,17 @@ def _never_written(step: documents.Mapping) -> Iterator[Finding]:
             to_template(content, "workflow"), "json" if format == "json" else "yaml"
         )
     except PlaitError:
-        return  # it is reported as the template that it is
+        return  # the check of the template reports it
     if problem is not None:
         yield Finding(problem)
 
 
 COMPOSED: Final = ("foreach", "use", "tool")
-"""Steps whose action has steps inside, which may have a check of their own."""
+"""Commands that contain steps, which may have checks."""
 
 
 def check_paths(step: documents.Node, project: str | None) -> Iterator[Finding]:
-    """Paths that are written out and leave the project; those with holes are judged when they are
-    filled.
-    """
+    """Literal paths that leave the project; a run checks those with placeholders."""
     if not isinstance(step, documents.Mapping):
         return
     written = step.get("write_file")
@@ -195,9 +195,7 @@ def _literal(node: documents.Node) -> str | None:
 
 
 def _leaves(path: str, place: documents.Node | None, project: str | None) -> bool:
-    """A relative path is seen from the project, or from the step's own folder in it, if that is
-    known.
-    """
+    """Does a path leave the project?  It is relative to the project, or to the folder `place`."""
     if os.path.isabs(path):
         return project is not None and not _is_below(path, project)
     if place is None:
@@ -215,7 +213,7 @@ def _is_below(path: str, project: str) -> bool:
 
 
 def _always_fails(step: documents.Mapping) -> bool:
-    """Is it a command that can only fail, and nothing that makes up for it?"""
+    """Is it a command that always fails, without a handler?"""
     forgiving = (
         "on_failure",
         "on_exit_code",
@@ -233,7 +231,7 @@ def _always_fails(step: documents.Mapping) -> bool:
 
 
 def capture_problems(fields: Fields) -> Iterator[Problem]:
-    """Names for steps that are not there or print nothing, and patterns that cannot be read."""
+    """`capture_outputs` with steps that do not exist or print nothing, and with wrong patterns."""
     steps = fields.items("steps")
     for name, node in fields.entries("capture_outputs"):
         at, extract = parse_output_part(name, node, fields.scope)
@@ -245,7 +243,7 @@ def capture_problems(fields: Fields) -> Iterator[Problem]:
 
 
 def _prints(step: nodes.Node) -> bool:
-    """Does a step do anything but check?"""
+    """Does a step have a command?"""
     keys = {str(key.value) for key, _ in step.entries} if isinstance(step, nodes.Mapping) else set()
     return "validate" not in keys or any(name in keys for name in _COMMANDS)
 
@@ -277,14 +275,12 @@ def check_workflow(
     project: str | None = None,
     calls: Calls | None = None,
 ) -> list[Finding]:
-    """All findings of a flow that was put together; absolute paths are judged where the project is
-    known.
-    """
+    """All findings of a composed flow; absolute paths are checked if the project is known."""
     is_called = calls is not None
     calls = Calls() if calls is None else calls
     names = tuple(names)
     found = [Finding(problem) for problem in flow.problems]
-    # Blocks that lead back to themselves could be read for ever.
+    # Reading blocks that use themselves would not end.
     broken = any(
         problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems
     )
@@ -317,9 +313,7 @@ def check_workflow(
 def _check_subworkflows(
     reading: TemplateFields, project: str | None, calls: Calls
 ) -> Iterator[Finding]:
-    """What is wrong with the workflow files that its steps call; they know the names of this
-    one.
-    """
+    """Findings of the workflow files that its steps call; they know the names of this one."""
     reported: set[tuple[str, str]] = set()
     for step, known in reading.calls:
         from plait.lang.workflow.subworkflow import call_problems, open_called
@@ -340,8 +334,7 @@ def _check_subworkflows(
             continue
         yield from map(Finding, call_problems(step, called))
         for finding in check_workflow(called.flow, names=list(known), project=project, calls=inner):
-            # A file that is called twice has each problem once, though it knows other names each
-            # time.
+            # A file that is called twice has each problem once, although its known names differ.
             mark = (str(finding.problem.place), finding.problem.what)
             if mark not in reported:
                 reported.add(mark)
@@ -355,7 +348,7 @@ def _check_shared_checkout(
         for finding in check_shared_checkout(flow.document, blocks):
             if is_called and "isolation" in (
                 finding.problem.fix or ""
-            ):  # which a file that is called cannot say
+            ):  # a called file cannot have it
                 fix = "write max_parallel: 1 in the map, or parallel: false"
                 finding = replace(finding, problem=replace(finding.problem, fix=fix))
             yield finding
@@ -381,7 +374,7 @@ def _hook_findings(document: documents.Node) -> list[Finding]:
 
 
 def _map_problems(document: documents.Node, project: str | None) -> Iterator[Problem]:
-    """What the input, filter, order and the like of a map are that cannot be read."""
+    """Problems of the input and the selection of a map."""
     node = document.get("map") if isinstance(document, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
         return
@@ -411,7 +404,7 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
 
 
 def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Iterator[Problem]:
-    """A name in capitals would be left to the shell, which does not have it either."""
+    """Variables of the map that the command of its input uses but does not get."""
     source = node.get("input")
     command = source.get("command") if isinstance(source, documents.Mapping) else None
     if command is None:
@@ -424,7 +417,7 @@ def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Ite
 
 
 def _policy_problems(document: documents.Node) -> Iterator[Problem]:
-    """What a map and its flow say about failing items that cannot both be meant."""
+    """Contradictions about failing items in a map and its flow."""
     own = document.get("map") if isinstance(document, documents.Mapping) else None
     places = [
         (form, valid_fields(node, form, POLICY))
@@ -442,7 +435,7 @@ def _policy_problems(document: documents.Node) -> Iterator[Problem]:
 
 
 def _capture_problems(document: documents.Node) -> Iterator[Problem]:
-    """What setup is to capture that it has not, or that cannot be read."""
+    """Problems of `capture_outputs` of setup."""
     node = document.get("setup") if isinstance(document, documents.Mapping) else None
     if isinstance(node, documents.Mapping):
         pass
@@ -451,7 +444,7 @@ def _capture_problems(document: documents.Node) -> Iterator[Problem]:
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
-    """Parameters that contradict themselves, among those that can be read."""
+    """Contradictions in parameters whose form is right."""
     node = document.get("parameters") if isinstance(document, documents.Mapping) else None
     if node is None:
         return
@@ -462,7 +455,7 @@ def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
 
 
 def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
-    """Files with variables that cannot be read, and have to be there."""
+    """Env files that cannot be read."""
     node = document.get("env_files") if isinstance(document, documents.Mapping) else None
     if node is None or format.validate(node, format.fields_by_spelling("flow")["env_files"].kind):
         return
@@ -474,7 +467,7 @@ def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
 
 
 def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[Problem]:
-    """Values of the head that need one which is not known before them."""
+    """Values of the head that use a name which is declared below them."""
     if not isinstance(document, documents.Mapping) or document.get("env_files") is not None:
         return
     heads = {key: nodes.map_entries(document.get(key)) for key in ("vars", "env")}
@@ -491,7 +484,7 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
 
 
 def _check_shadowed_names(document: documents.Node) -> Iterator[Finding]:
-    """Names of the head that mean something else behind the first step of a list."""
+    """Names of the head that a step replaces for the steps behind it."""
     for part in ("parameters", "vars", "env"):
         declared = document.get(part) if isinstance(document, documents.Mapping) else None
         for key, _ in declared.entries if isinstance(declared, documents.Mapping) else ():
@@ -518,7 +511,7 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
     try:
         leaf = compile_template(str(scalar.value), "workflow", source=scalar.source()).leaf
     except PlaitError:
-        return  # reported as the template that it is
+        return  # the check of the template reports it
     for placeholder in placeholders(leaf.program.parts):
         if (
             not isinstance(placeholder, ContextPlaceholder)
@@ -542,7 +535,7 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
 
 
 def _readable(node: documents.Node) -> documents.Node | None:
-    """Only those parameters of which the format has nothing to say."""
+    """The parameters without schema problems."""
     match node:
         case documents.Sequence(items):
             kept: documents.Node = documents.Sequence(

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompileContext:
-    """What reaches a step from around it."""
+    """What a step inherits from the places that contain it."""
 
     blocks: Blocks
     env: Mapping[str, nodes.Node] = field(default_factory=dict)
-    """The env of its phase, if no step around it has taken that already."""
+    """The env of its phase, if no outer step has applied it."""
     taken: Mapping[str, nodes.Node] = field(default_factory=dict)
-    """The same if one has."""
+    """The env of its phase, if an outer step has applied it."""
     reaching: tuple[tuple[str, nodes.Node], ...] = ()
-    """What the steps that it is inside of say for all that is in them, by the name of the field."""
+    """Fields of outer steps that affect the steps inside them, by name."""
     forgiving: bool = False
-    """A failure does not matter: the handler of a handler."""
+    """Failures are ignored: it is in a handler that may fail."""
 
     def below(self) -> CompileContext:
-        """The place of whatever is inside a step: what that was given is not given again, over its
+        """The context inside a step: the env of the phase is applied once, not again over its
         own.
         """
         return replace(self, env={}, taken=self.of_phase)
@@ -49,7 +49,7 @@ class CompileContext:
         return self.env or self.taken
 
     def inside(self, fields: Fields) -> CompileContext:
-        """The place of the steps that a step with steps of its own performs."""
+        """The context of the steps that a step contains."""
         older = fields.child("metadata")
         shared = [(name, fields.get(name)) for name in ("with", "env", "working_dir")]
         shared.append(("env", older.get("env") if older else None))
@@ -84,11 +84,11 @@ class Compilation:
         self.environ = environ or {}
         self.calls = Calls() if calls is None else calls
         self.called: list[ComposedWorkflow] = []
-        """Whatever its steps call, and what that calls."""
+        """The files that its steps call, directly or not."""
         self.derived_secrets: frozenset[str] = frozenset()
-        """Secrets of these files, and what their steps make of them."""
+        """Texts with secrets in them that called files contain or make."""
         self.tracks: frozenset[str] = frozenset()
-        """What workflows that it calls ask for of the changes that a run makes."""
+        """Names of changes that called files use."""
         self.flow = flow
         self.fields = fields
         self.scope = scope
@@ -96,12 +96,12 @@ class Compilation:
         self.lenient = lenient
         self.max_parallel = max_parallel
         self.tools: dict[str, Span] = {}
-        """Those that are named, and where that is done first."""
+        """The tools that steps name, and where they do so first."""
         self.templates = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
         self.asked_ids = ids_asked_for(self.templates, flow)
-        """Those of steps that something asks for as names."""
+        """Ids of steps that something uses as names."""
         self.watches = False
-        """Some step asks for the changes that it makes."""
+        """Some step uses the changes that it makes."""
         profiles = dict(fields.entries("profiles"))
         chosen = profiles.get(profile) if profile is not None else None
         env = fields.get("env")
@@ -111,7 +111,7 @@ class Compilation:
             chosen.data() if chosen else {},
             *self.head.used_in(env, chosen),
         ]
-        """What the whole flow says that reaches every step."""
+        """Data of the head that is part of every fingerprint."""
 
     def workflow(self, name: str) -> WorkflowProgram:
         """The whole file."""
@@ -148,9 +148,7 @@ class Compilation:
         )
 
     def reaching(self, place: CompileContext) -> list[Json]:
-        """What is said by the steps that one is inside of, and what that mentions; [] if it is
-        nothing.
-        """
+        """Data of outer steps for the fingerprint of a step; [] if there is none."""
         if not place.reaching:
             return []
         outer: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]

@@ -1,8 +1,7 @@
-"""A document without problems becomes the steps of a flow.
+"""Compile a workflow without problems to steps.
 
-A step is called by its id, else by its number; its fingerprint is what its author
-said, and nothing else: with the environment and strictness that reach it, and with
-those variables and defaults of the flow that it mentions.
+The name of a step is its id, else its number.  Its fingerprint is made of its text, of the
+environment and strictness that it inherits, and of the variables and defaults that it uses.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
     from plait.program.validate import Validation
 
 MENDED_ATTEMPTS: Final = 3
-"""So often a step is tried again after an agent that is its handler; to mend is why one asks it."""
+"""Retries of a step whose failure handler is an agent."""
 
 
 FOLLOWING: Final = frozenset({"on_failure", "on_success", "on_exit_code", "validate"})
-"""What a step says of what follows its action."""
+"""Fields of a step that take effect after its action."""
 
 
 def _without(node: nodes.Node, names: frozenset[str]) -> nodes.Node:
@@ -63,7 +62,7 @@ def _without(node: nodes.Node, names: frozenset[str]) -> nodes.Node:
 
 
 class WorkflowCompiler(Compilation):
-    """Makes steps of nodes that have no problems."""
+    """Compiles nodes without problems to steps."""
 
     def workflow(self, name: str) -> WorkflowProgram:
         place = CompileContext(self.flow.blocks)
@@ -214,7 +213,7 @@ class WorkflowCompiler(Compilation):
             block = [getattr(action, "fingerprint", "")]
         return join_fingerprints([own, *block]) if block else own
 
-    # ── what follows it ──────────────────────────────────────────────────
+    # ── handlers and checks ──────────────────────────────────────────────────
 
     def following(
         self,
@@ -308,7 +307,7 @@ class WorkflowCompiler(Compilation):
 
 
 def _attempts(fields: Fields) -> int:
-    """How often a step is tried again after its handler."""
+    """How often a step is retried after its failure handler."""
     attempts = fields.integer("max_attempts")
     if attempts is not None:
         return attempts

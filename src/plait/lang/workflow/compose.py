@@ -1,5 +1,4 @@
-"""Flows that share: `extends` puts a file over another, `imports` brings blocks, `use` stands for
-one.
+"""Compose a workflow of several files: `extends`, `imports` and `blocks`.
 
     extends: base.yaml               maps are merged, lists and plain values replaced; later files
     win
@@ -7,9 +6,8 @@ one.
     blocks: {test: [{shell: make test}]}
     steps: [{use: test}, {use: lib.lint, with: {folder: src}}]
 
-Every leaf keeps the file and line in which it was written.  A block knows the blocks of the
-file that it stands in.  Files are found below the project and nowhere else; files or blocks
-that lead back to themselves are reported as a chain.
+Every leaf keeps its file and line.  A block knows the blocks of its own file.  Files are found only
+below the project.  Files or blocks that lead back to themselves are reported as a chain.
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ from plait.core.safe_files import read_below
 from plait.core.source import Span
 
 MAX_FILES: Final = 100
-"""Files that one flow is made of."""
+"""Files of one flow."""
 MAX_STEPS: Final = 10_000
 """Steps of a flow when every `use` is written out."""
 MAX_DEPTH: Final = 32
 """Blocks that are used inside each other."""
 
 ReadFile = Callable[[str], documents.PartialDocument]
-"""A path below the project becomes a document, as far as it can be read."""
+"""Reads the document at a path below the project, as far as it can be read."""
 
 
 # ── blocks ───────────────────────────────────────────────────────────────
@@ -55,14 +53,14 @@ class Block:
     name: str
     steps: tuple[Node, ...]
     needs: tuple[str, ...]
-    """Names that whoever uses it has to give."""
+    """Names that a step must give in `with`."""
     home: Blocks
     span: Span
 
 
 @dataclass(slots=True, eq=False)
 class Blocks:
-    """The blocks that the steps of one file can use, by the names that they have there."""
+    """The blocks that the steps of a file can use, by their names in that file."""
 
     own: dict[str, Block] = field(default_factory=dict)
     imported: dict[str, Block] = field(default_factory=dict)
@@ -76,15 +74,15 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class ComposedWorkflow:
-    """A flow as one document, with the blocks that it can use and what is wrong with its parts."""
+    """A flow as one document, with its blocks and the problems of composing it."""
 
     document: Node
     blocks: Blocks
     problems: tuple[Problem, ...] = ()
     whole: bool = True
-    """Every file that it is made of could be read."""
+    """All of its files could be read."""
     others: tuple[str, ...] = ()
-    """The files besides its own that it is made of, by their paths below the project."""
+    """Its other files, by their paths below the project."""
 
     @property
     def head(self) -> Mapping:
@@ -97,9 +95,9 @@ class ComposedWorkflow:
 
 
 def compose(document: Node, path: str, *, project: str | None = None) -> ComposedWorkflow:
-    """The whole flow of which `document`, read from `path`, is the outermost layer.
+    """The flow whose outermost layer is `document`, read from `path`.
 
-    Problems are those of putting files together; a file that cannot be read is one of them.
+    A file that cannot be read is one of its problems.
     """
     root = _root(path, project)
     composer = _Composer(lambda relative: _read_below(root, relative))
@@ -107,7 +105,7 @@ def compose(document: Node, path: str, *, project: str | None = None) -> Compose
 
 
 def compose_alone(document: Node) -> ComposedWorkflow:
-    """A document without a place: its own blocks, and nothing from other files."""
+    """A document by itself, without other files."""
     composer = _Composer(None)
     return composer.compose_document(document, "")
 
@@ -149,7 +147,7 @@ class _Composer:
             document.get("imports") or document.get("extends")
         )
         if not self.whole or (self.read is None and shares):
-            # Where other files are not read, their blocks cannot be known.
+            # Blocks of files that are not read are unknown.
             found = (problem for problem in found if problem.code != "unknown-block")
         self.problems += found
         return ComposedWorkflow(
@@ -157,7 +155,7 @@ class _Composer:
         )
 
     def _file(self, document: Node, path: str, chain: tuple[str, ...]) -> tuple[Node, Blocks]:
-        """The document over those that it extends, and its blocks."""
+        """The document merged over those that it extends, and its blocks."""
         layers = [(document, path), *self._below(document, path, chain)][::-1]
         merged = documents.merge([layer for layer, _ in layers])
         blocks = Blocks()
@@ -192,7 +190,7 @@ class _Composer:
         for entry in imports.items if isinstance(imports, Sequence) else ():
             named = entry.get("path") if isinstance(entry, Mapping) else entry
             if not (isinstance(named, Scalar) and isinstance(named.value, str)):
-                continue  # the format says what is wrong
+                continue  # the schema reports it
             found = self._other(named, path, chain)
             if found is not None:
                 self._take(entry, named, self._load_blocks(*found, chain), blocks)
@@ -236,7 +234,7 @@ class _Composer:
                 blocks.imported[prefix + name] = block
 
     def _other(self, named: Scalar, path: str, chain: tuple[str, ...]) -> tuple[Node, str] | None:
-        """The file that is named in another one, and its path below the project."""
+        """The document of a named file, and its path below the project."""
         if self.read is None:
             return None
         relative = os.path.normpath(os.path.join(os.path.dirname(path), str(named.value)))
@@ -284,13 +282,11 @@ _BESIDES: Final = {
     "hooks": _HERE,
     "limits": _HERE,
 }
-"""What the blocks of a file could rely on, were it not imported; and what to do instead."""
+"""Fields of an imported file that its blocks do not get, and what to do instead."""
 
 
 def _check_ignored_keys(document: Node) -> Iterator[Problem]:
-    """A block has the names and variables of the place where it is used; those of its file would be
-    lost.
-    """
+    """Fields of an imported file that are lost: a block has the names of the place that uses it."""
     for key, value in document.entries if isinstance(document, Mapping) else ():
         if (fix := _BESIDES.get(str(key.value))) is not None:
             first = (
@@ -328,9 +324,7 @@ def _own_blocks(document: Mapping, home: Blocks) -> Iterator[tuple[str, Block]]:
 
 
 def block_uses(node: Node) -> Iterator[Mapping]:
-    """The steps below a node that use a block; what stands under `blocks` is not part of the
-    flow.
-    """
+    """The steps below a node that use a block, those under `blocks` excluded."""
     match node:
         case Mapping(entries):
             used = node.get("use")
@@ -345,7 +339,7 @@ def block_uses(node: Node) -> Iterator[Mapping]:
 
 
 def _block_problems(document: Node, blocks: Blocks) -> Iterator[Problem]:
-    """Blocks that do not exist, lack a name, lead back to themselves or are too many in all."""
+    """Uses of blocks that do not exist, lack a name, form a circle or are too many."""
     for step in block_uses(document):
         yield from _use_problems(step, blocks)
     walk = _Walk()
@@ -363,12 +357,12 @@ def _block_problems(document: Node, blocks: Blocks) -> Iterator[Problem]:
 
 
 class _Walk:
-    """Goes through blocks that use blocks, each once."""
+    """Measures blocks that use blocks, each once."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.measured: dict[Block, tuple[int, int]] = {}
-        """The steps of a block when everything is written out, and how deep it goes."""
+        """The number of steps of a block with all uses expanded, and its depth."""
 
     def size(self, block: Block, chain: tuple[Block, ...]) -> int:
         return self._measure(block, chain)[0]
@@ -380,7 +374,7 @@ class _Walk:
             self.problems.append(Problem(what, block.span, "take one use out", code="cycle"))
             return 0, 0
         if len(chain) > MAX_DEPTH:
-            return 0, 1  # reported below, by the height of those that led here
+            return 0, 1  # reported below, by the depth of the blocks that use it
         if block not in self.measured:
             inner = [block.home.get(_name(step)) for step in _uses_in(block)]
             measured = [self._measure(one, (*chain, block)) for one in inner if one is not None]
@@ -444,15 +438,13 @@ def _no_block(name: str, known: list[str], span: Span) -> Problem:
 # ── files that are called ────────────────────────────────────────────────
 
 MOST_DEEP: Final = 16
-"""So deep may workflows call each other."""
+"""The depth to which workflows may call each other."""
 MOST_CALLS: Final = 1000
-"""So many calls may be written in all files together, each counted wherever its file is called."""
+"""Calls in all files together; a call counts each time its file is called."""
 
 
 class Calls:
-    """The files that call each other, the one that is run first; and how many calls were opened in
-    all.
-    """
+    """The chain of files that call each other, and the number of all calls."""
 
     def __init__(self, paths: Many[str] = (), opened: list[int] | None = None) -> None:
         self.paths = tuple(paths)
@@ -462,8 +454,8 @@ class Calls:
         return Calls((*self.paths, path), self._opened)
 
     def expect(self, path: str, node: Node) -> None:
-        """InputError if a step may not call this file: it leads back to itself, or the calls are
-        too many.
+        """InputError if a step may not call this file: it calls itself, or there are too many
+        calls.
         """
         if path in self.paths:
             what = "these workflows call each other without end"

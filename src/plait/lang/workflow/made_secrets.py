@@ -1,8 +1,7 @@
-"""What the steps of a flow make of its secrets, as far as that can be known before any of them
-runs.
+"""Find the texts that steps make of secrets, before any step runs.
 
-Whatever a run masks, it has to mask from its beginning: a resumed run does not make again what
-steps have made that are remembered, and other machines make it for themselves.
+A run must mask them from its beginning: a resumed run replays steps without filling their
+templates, and workers fill them on other machines.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from plait.template.nodes import ContextPlaceholder, placeholders
 from plait.template.template import compile_template
 
 _VARIABLE: Final = re.compile(r"(?:^|\.)env\.\w+$")
-"""Where a variable of a step or a phase is said: a process has all of it."""
+"""The path of an environment variable; a process gets its whole value."""
 
 
 def derived_secrets(fields: Iterable[TemplateField], scope: Scope) -> frozenset[str]:
-    """The texts of variables and holes that have secrets in them, given the names of the flow
+    """The values of variables and placeholders that contain secrets, with the names of the flow
     alone.
     """
     return frozenset(text for one in fields for text in _field_secrets(one, scope))
@@ -45,4 +44,4 @@ def _try_render(text: str, scope: Scope) -> Json:
     try:
         return compile_template(text, "workflow").render_checked(scope, strict=True, sealing=True)
     except PlaitError:
-        return None  # it needs what only a run knows
+        return None  # it needs a value that only a run knows

@@ -1,6 +1,4 @@
-"""The map of a flow becomes a fan: its items, the steps for each, how many at a time, what failures
-mean.
-"""
+"""Compile a map: its items, the steps of each, parallelism, failures."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ SAID_ONCE: Final = (
     "failure_threshold",
     "circuit_breaker",
 )
-"""What both a map and its error_policy may say."""
+"""Fields that a map and its error_policy both may have."""
 
 BELONGS_TO: Final = {
     "base": "worktree",
@@ -44,7 +42,7 @@ BELONGS_TO: Final = {
     "merge": "worktree",
     "inputs": "directory",
 }
-"""A field of isolation, and the kind without which it means nothing."""
+"""Fields of `isolation`, and the kind that each belongs to."""
 
 
 def compile_map(builder: Compilation, fields: Fields, place: CompileContext) -> Map:
@@ -123,7 +121,7 @@ def _isolation(builder: Compilation, fields: Fields) -> Isolation | None:
 
 
 def isolation_problems(fields: Fields | None) -> Iterator[Problem]:
-    """What a map says about places of one kind that belongs to another."""
+    """Fields of `isolation` that belong to another kind."""
     inner = None if fields is None else fields.child("isolation")
     if inner is None:
         return
@@ -152,7 +150,7 @@ def _parallel(builder: Compilation, fields: Fields) -> int | Template:
 
 
 def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
-    """From the map, else from the flow; in each of them written out, or in a map of its own."""
+    """The fields of the map, else of the flow, at their top level or in `error_policy`."""
     own, outer = _levels(fields), _levels(builder.fields)
     places = [*own, *outer]
     failing = _failing(own) or _failing(outer)
@@ -180,18 +178,18 @@ def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
 
 
 def policy_problems(*levels: Fields) -> Iterator[Problem]:
-    """What a map, and what a flow, says about failing items that cannot both be meant."""
+    """Contradictions about failing items."""
     for fields in levels:
         yield from _contradictions(_levels(fields))
 
 
 def _levels(fields: Fields) -> list[Fields]:
-    """A map or flow, and the map of its own that says what happens when items fail."""
+    """A map or flow, and its `error_policy`."""
     return [one for one in (fields, fields.child("error_policy")) if one is not None]
 
 
 def _failing(level: Many[Fields]) -> str | None:
-    """What a failure means, as far as a map or flow says it; trying again is another question."""
+    """What a failure means, as far as a map or flow sets it; retries are separate."""
     goes_on = next((one.flag(GOES_ON) for one in level if one.has(GOES_ON)), None)
     if goes_on is False:
         return "stop"
@@ -214,7 +212,7 @@ def _retry_said(one: Fields) -> Retry | None:
 
 
 def _contradictions(level: Many[Fields]) -> Iterator[Problem]:
-    """What one map or flow says twice, and not the same."""
+    """Two fields of one map or flow that contradict each other."""
     for first, second in pairwise(level):
         for name in SAID_ONCE:
             one, other = first.get(name), second.get(name)
@@ -238,6 +236,6 @@ def _says_both(one: Fields, name: str, other: Fields, name_there: str, fix: str)
 
 
 def _without_holes(node: nodes.Mapping) -> nodes.Mapping:
-    """Without the numbers into which values are put: they are read elsewhere."""
+    """Without the numbers that may have placeholders; `Fields` reads those."""
     kept = [entry for entry in node.entries if entry[0].value not in ("offset", "max_items")]
     return nodes.Mapping(tuple(kept), node.span)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
 
 SHORT_SECRET: Final = 6
-"""Characters; what is shorter may well occur in data that is not secret."""
+"""Characters; a shorter text may well occur in other data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _find_derived_secrets(
     values: Mapping[str, Json],
     environ: Mapping[str, str],
 ) -> frozenset[str]:
-    """What the steps make of secrets; without any there is nothing to find out."""
+    """The texts that steps make of secrets."""
     if not secret_texts(environment, values):
         return frozenset()
     from plait.lang.workflow.made_secrets import derived_secrets

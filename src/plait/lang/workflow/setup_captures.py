@@ -1,4 +1,4 @@
-"""`capture_outputs` of setup: names for parts of what its steps print."""
+"""Read `capture_outputs` of setup: names for parts of the outputs of its steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plait.scope import Scope
 
 
 def add_setup_captures(steps: Steps, fields: Fields) -> Steps:
-    """Setup, with the names of `capture_outputs`, of which there is nothing to say."""
+    """Setup with the captures of `capture_outputs`, which have no problems."""
     wanted: dict[int, list[OutputPart]] = {}
     for name, node in fields.entries("capture_outputs"):
         at, extract = parse_output_part(name, node, fields.scope)

@@ -1,7 +1,7 @@
-"""Parallel items that get into each other's way, because they work in one and the same checkout.
+"""Warn of parallel items that interfere, because they share one checkout.
 
-Two that commit at a time lock each other out, or commit what the other has changed; of two that
-write one file, one loses.  It is a warning: what values and tools do there, nobody knows before.
+Two commits at a time lock each other out, or commit the changes of the other item.  Of two writes
+to one file, one is lost.  These are warnings: what values and tools do is known only in a run.
 """
 
 from __future__ import annotations
@@ -38,18 +38,16 @@ _INSIDE: Final = (
     "steps",
     "commands",
 )
-"""Fields of a step that may hold further steps."""
+"""Fields of a step that may contain steps."""
 _WRITERS: Final = ("core/file/write", "core/file/edit")
-"""Tools that write the file which their parameter `path` names."""
+"""Tools that write the file of their parameter `path`."""
 _OF_ITEM: Final = ("item", "index")
-"""Words in a condition by which only some of the items may do a step."""
+"""Names in a condition that may limit a step to some items."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where steps stand: which blocks they know, and what to do if they are many at a time
-    there.
-    """
+    """The place of steps: their blocks, and the fix for parallel items."""
 
     blocks: Blocks
     repair: str | None = None
@@ -57,9 +55,7 @@ class _Place:
 
 
 def check_shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
-    """Everything that parallel items commit, or write to one file, in a checkout that they
-    share.
-    """
+    """Every step of parallel items that commits, or writes to one file, in a shared checkout."""
     if isinstance(document, Sequence):
         yield from _steps(document, _Place(blocks))
     if not isinstance(document, Mapping):
@@ -74,7 +70,7 @@ def check_shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
 
 
 def shared_by_items(node: Mapping) -> Iterator[Finding]:
-    """The same of a node of a graph that does its action for several items at a time."""
+    """The same for a node of a graph with parallel items."""
     parallel, items = node.get("parallel"), node.get("over")
     few = isinstance(items, Sequence) and len(items.items) < 2
     many = items is not None and isinstance(parallel, Scalar) and parallel.value is True
@@ -86,7 +82,7 @@ def shared_by_items(node: Mapping) -> Iterator[Finding]:
 
 
 def _is_crowded(own: Mapping, document: Mapping) -> bool:
-    """Do several items work in one checkout at a time, as far as the file says?"""
+    """Do several items use one checkout at a time, as far as the file shows?"""
     isolation = own.get("isolation")
     kind = isolation.get("kind") if isinstance(isolation, Mapping) else isolation
     if kind is not None and text_value(kind) != "none":
@@ -104,7 +100,7 @@ def _is_one(node: Node | None) -> bool:
 
 
 def _is_many(node: Node) -> bool:
-    """A number that is put in only when the flow runs says nothing."""
+    """Is it a number greater than 1?  One with a placeholder is unknown."""
     return isinstance(node, Scalar) and isinstance(node.value, int) and node.value > 1
 
 
@@ -153,7 +149,7 @@ def _in_loop(step: Mapping, place: _Place) -> _Place:
 
 
 def _is_apart(step: Mapping) -> bool:
-    """Does it work in a folder of its own, or only for some of the items?"""
+    """Does it use a separate folder, or run only for some items?"""
     folder = text_value(step.get("working_dir") or step.get("cwd")) or ""
     when = text_field(step, "when") or ""
     return "$" in folder or any(word in when for word in _OF_ITEM)
@@ -189,7 +185,7 @@ def _script(node: Scalar, repair: str) -> Iterator[Finding]:
         leaf = compile_template(str(node.value), "workflow", source=node.source()).leaf
         lexed = analyse(list(_pieces(leaf)), "bash")
     except PlaitError:
-        return  # it is told as the text that it is
+        return  # the check of the template reports it
     for what, name, start in lexed.effects:
         span = Span(leaf.source, start, min(start + max(1, len(name)), len(leaf.source.text)))
         if what == "writes" and _is_in_checkout(name):

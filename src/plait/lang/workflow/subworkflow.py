@@ -1,6 +1,4 @@
-"""Workflow files that a step of another one calls: found, held against what is possible there,
-built.
-"""
+"""Workflow files that a step of another one calls: find, check and compile them."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from plait.template.template import Template
 
 OF_THE_RUN: Final = ("hooks", "limits", "durability", "backend", "profiles", "allow")
-"""What counts for a whole run, and so only in the file that is run."""
+"""Fields that count for a whole run, so only in the file that is run."""
 OF_ITS_MAP: Final = ("backend", "shared", "ship", "stall_timeout", "wait_for_workers")
 """The same below `map`."""
 
@@ -53,7 +51,7 @@ class CalledFile:
 
 
 def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFile:
-    """The file that a step names, seen from its own file; InputError if it cannot be called."""
+    """The file that a step names, relative to its own file; InputError if it cannot be called."""
     written = str(node.value) if isinstance(node, nodes.Scalar) else ""
     if "$" in written:
         raise _wrong(
@@ -88,7 +86,7 @@ def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFi
 def files_called(
     reading: TemplateFields, path: str, project: str | None
 ) -> Iterator[ComposedWorkflow]:
-    """Each once, with those that it calls; not those that cannot be called, or are not sound."""
+    """The files that are called, directly or not, each once; without those that have problems."""
     seen = {os.path.realpath(path)}
     todo = [node for step, _ in reading.calls if (node := step.get("workflow")) is not None]
     while todo:
@@ -105,8 +103,8 @@ def files_called(
 
 
 def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
-    """What a step gives that the file does not take, or lacks; and what counts only in a file that
-    is run.
+    """Parameters that a step passes wrongly or lacks, and fields that a called file may not
+    have.
     """
     document = called.flow.document
     for name in OF_THE_RUN if isinstance(document, nodes.Mapping) else ():
@@ -241,8 +239,8 @@ def _environment_names(
 def _find_secrets(
     flow: ComposedWorkflow, head: Fields, scope: Scope, builder: Compilation
 ) -> frozenset[str]:
-    """What its secrets are and what its steps make of them: masked from the beginning, called or
-    not yet.
+    """Its secrets, and the texts that its steps make of them; a run masks them from its
+    beginning.
     """
     texts = find_secret_texts(head, builder.environ)
     if not texts and next(secrets_in(scope.names), None) is None:
@@ -279,7 +277,7 @@ def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Json]:
 
 
 def _literal_params(params: nodes.Node | None) -> dict[str, Json]:
-    """Values that are written out: numbers and durations of the file may be made of them."""
+    """Literal values; numbers and durations of the called file may use them."""
     entries = params.entries if isinstance(params, nodes.Mapping) else ()
     return {
         str(key.value): value.data()

@@ -16,7 +16,8 @@ from plait.core.records import dataclass, field, field_names
 from plait.core.values import Json
 from plait.engine.limits import NAMES, Limits, parse_limits
 from plait.program.on_empty import OnEmpty
-from plait.schema.ensemble_tables import MANAGER_ROLE, MAX_ITERATIONS, MAX_LEVELS, MOST_TURNS
+from plait.schema.directive_tables import MOST_TURNS
+from plait.schema.ensemble_tables import MANAGER_ROLE, MAX_ITERATIONS, MAX_LEVELS
 
 if TYPE_CHECKING:
     from plait.agents.messages import Provider
