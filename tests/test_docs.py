@@ -282,7 +282,7 @@ WRONG = [
     ("```console\na\n```", "line 2: output without a command"),
     (
         "```yaml\nsteps: [{shell: 'echo ${itme}'}]\n```",
-        "line 2: example.yaml:1:23: nothing here is named 'itme'",
+        "line 2: example.yaml:1:23: unknown variable 'itme'",
     ),
     ("```console\n$ mkdir d\n$ cd d\n$ ls ..\n```", "line 4: $ ls .."),
     ("```python\n1 + 1  # → 3\n```", "line 2: 1 + 1"),

@@ -36,7 +36,7 @@ def test_problems_are_printed_with_place_line_caret_and_fix(capsys: Capsys) -> N
     assert main(["check", "flow.yaml"]) == 2
     assert capsys.readouterr() == (
         """\
-flow.yaml:4:17: nothing here is named 'itme.path'
+flow.yaml:4:17: unknown variable 'itme.path'
 4 |     - shell: "é ${itme.path}"
   |                 ^^^^^^^^^^^^
 fix: did you mean 'item.path'? known in map: item, item_index, item_total, step, workflow, git, env, uuid
@@ -97,7 +97,7 @@ def test_a_file_that_was_not_checked_says_how_to_choose_a_profile(capsys: Capsys
 def test_a_file_that_is_named_and_no_run_would_take_is_a_problem(capsys: Capsys) -> None:
     assert main(["check", "notes.yml"]) == 2
     assert capsys.readouterr().out.startswith(
-        "notes.yml: this file is no flow\nfix: a workflow has steps:"
+        "notes.yml: this file is not a flow\nfix: a workflow has steps:"
     )
 
 

@@ -587,10 +587,10 @@ LOOKS = (
 )
 NO_FLOWS = [
     # what the file holds                  what plait run says of it
-    ("a: 1\n",                             f"{{file}}: this file is no flow\n{LOOKS}"),
-    ("just text\n",                        f"{{file}}: this file is no flow\n{LOOKS}"),
-    ("",                                   f"{{file}}: this file is no flow\n{LOOKS}"),
-    ("executor_id: core/x\nconfig: {}\n",  "{file}: this file is a tool, and no flow\n"
+    ("a: 1\n",                             f"{{file}}: this file is not a flow\n{LOOKS}"),
+    ("just text\n",                        f"{{file}}: this file is not a flow\n{LOOKS}"),
+    ("",                                   f"{{file}}: this file is not a flow\n{LOOKS}"),
+    ("executor_id: core/x\nconfig: {}\n",  "{file}: this file is a tool, not a flow\n"
                                            "fix: plait call ID calls a tool; plait tools lists them\n"),
 ]  # fmt: skip
 
@@ -643,7 +643,7 @@ def test_check_knows_files_by_their_place_and_says_all_at_once(here: Path, capsy
     report = json.loads(capsys.readouterr().out)
     found = [(one["where"]["file"], one["what"][:24]) for one in report["problems"]]
     assert found == [
-        ("./.ai/config/hooks.yaml", "'event' is one of run_st"),
+        ("./.ai/config/hooks.yaml", "'event' must be one of run_st"),
         ("./.ai/config/hooks.yaml", "there is no tool 'hello'"),
         ("./.ai/config/providers/mine.yaml", "'modls' is not a field o"),
         ("./.ai/config/providers/mine.yaml", "'{name}' cannot stand he"),
@@ -710,8 +710,8 @@ KINDS = [
     ("workflow",   "name: x\n",                       "this file does not look like a workflow"),
     ("graph",      "start: a\n",                      "a graph needs one of nodes, config"),
     ("ensemble",   "name: x\n",                       "an ensemble needs 'tasks'"),
-    ("hooks",      "hooks: [{event: nothing}]\n",     "'event' is one of"),
-    ("provider",   "family: smalltalk\n",             "'family' is one of"),
+    ("hooks",      "hooks: [{event: nothing}]\n",     "'event' must be one of"),
+    ("provider",   "family: smalltalk\n",             "'family' must be one of"),
     ("directive",  "---\nlimts: 1\n---\nHi\n",        "'limts' is not a field of a directive"),
 ]  # fmt: skip
 

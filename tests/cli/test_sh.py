@@ -100,7 +100,7 @@ def test_masked_output_ends_with_the_command_and_not_with_what_it_left(capfd: Ca
 def test_strict_names_what_is_missing(capsys: Capsys) -> None:
     assert main(["sh", "f=1; echo ${f} ${nmae}", "--values", '{"name": 1}', "--strict"]) == 2
     assert capsys.readouterr().err == (
-        "<template>:1:16: nothing here is named 'nmae'\n"
+        "<template>:1:16: unknown variable 'nmae'\n"
         "1 | f=1; echo ${f} ${nmae}\n"
         "  |                ^^^^^^^\n"
         "fix: did you mean 'name'? known here: name, env, uuid\n"

@@ -253,15 +253,15 @@ def test_strict_is_a_switch_of_the_command_line(place: Place) -> None:
     assert place.plait("run", "flow.yaml", "--quiet").returncode == 0
     strict = place.plait("run", "flow.yaml", "--strict")
     assert strict.returncode == 1
-    assert "nothing here is named 'item.x'" in strict.stdout
+    assert "unknown variable 'item.x'" in strict.stdout
     assert "known here: workflow.name, workflow.id, " in strict.stdout
 
 
 UNKNOWN_NAME: Final = """\
-flow.yaml:1:27: nothing here is named 'required_var'
+flow.yaml:1:27: unknown variable 'required_var'
 1 | - shell: "echo 'Required: ${required_var}'"
   |                           ^^^^^^^^^^^^^^^
-fix: known in flow: step, workflow, git, env, uuid; a name that is given at the start is declared under parameters
+fix: known in flow: step, workflow, git, env, uuid; declare an input under parameters
 """
 
 

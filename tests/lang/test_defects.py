@@ -544,11 +544,9 @@ def test_a_variable_of_a_map_is_known_in_the_command_of_its_input(place: Place) 
     assert place.check(flow) == []
     assert place.done(flow).outputs["map/0/0"] == "odd"
     of_item = flow.replace("KIND: odd", "KIND: '${item}'")
-    assert "nothing here is named 'KIND'" in [one.problem.what for one in place.check(of_item)]
+    assert "unknown variable 'KIND'" in [one.problem.what for one in place.check(of_item)]
     [unknown] = place.check(of_item.replace("strict: true\n", ""))
-    assert (
-        unknown.problem.what == "'KIND' is made of the item, and this command is to find the items"
-    )
+    assert unknown.problem.what == "'KIND' uses the item, but this command finds the items"
 
 
 def test_a_number_of_attempts_may_be_a_parameter(
@@ -1883,7 +1881,7 @@ map:
 def test_a_place_outside_the_project_that_is_written_out_is_refused_before_anything_runs(
     place: Place, named: str
 ) -> None:
-    assert "out of the project" in place.refusal(f"- {{shell: pwd, working_dir: {named}}}\n")
+    assert "outside the project" in place.refusal(f"- {{shell: pwd, working_dir: {named}}}\n")
 
 
 def test_a_loop_with_a_failed_round_has_failed_and_the_flow_goes_on(place: Place) -> None:

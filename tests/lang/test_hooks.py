@@ -72,16 +72,16 @@ def user_hooks(place: Place, text: str) -> None:
 WRONG = [
     # a hook                                                     code             where    what, and what to do
     ("{id: a, event: step_fialed, verb: retry}",
-     "wrong-type", "'event' is one of", "did you mean 'step_failed'?"),
+     "wrong-type", "'event' must be one of", "did you mean 'step_failed'?"),
     ("{id: a, event: step_failed, verb: rety}",
-     "wrong-type", "'verb' is one of retry, fail, abort, continue, skip", "did you mean 'retry'?"),
+     "wrong-type", "'verb' must be one of retry, fail, abort, continue, skip", "did you mean 'retry'?"),
     ("{id: a, event: step_started, verb: retry}",
-     "hook-verb", "'retry' means nothing at step_started, where a step is about to begin",
-     "there it is one of continue, skip, fail, abort"),
+     "hook-verb", "'retry' is not possible at step_started, where a step is about to begin",
+     "use one of continue, skip, fail, abort"),
     ("{id: a, event: limit, verb: continue}",
-     "hook-verb", "'continue' means nothing at limit, where a limit is reached", "there it is one of fail, abort"),
+     "hook-verb", "'continue' is not possible at limit, where a limit is reached", "use one of fail, abort"),
     ("{id: a, event: step_failed}",
-     "missing-field", "a hook needs one of action, actions, verb", "say what it does"),
+     "missing-field", "a hook needs one of action, actions, verb", "write what it does"),
     ("{event: step_failed, verb: skip}",
      "missing-field", "a hook needs 'id': what it is called in paths and messages", "add id: …"),
     ("{id: a, event: step_failed, verb: skip, position: before}",
@@ -91,29 +91,29 @@ WRONG = [
     ("{id: a, event: step_failed, verb: skip, maxretries: 3}",
      "unknown-field", "'maxretries' is not a field of a hook", "did you mean 'max_retries'?"),
     ("{id: a, event: step_failed, action: {tool: note, primary: fetch}}",
-     "wrong-type", "'primary' is one of execute", None),
+     "wrong-type", "'primary' must be one of execute", None),
     ("{id: a, event: step_failed, action: {tool: '${error.kind}'}}",
-     "wrong-type", "'tool' is the id of a tool, which is no template", None),
+     "wrong-type", "'tool' must be the id of a tool, which is no template", None),
     ("{id: a, event: step_failed, action: {tool: note, params: {m: '${eror.message}'}}}",
-     "unknown-name", "nothing here is named 'eror.message'", "did you mean 'error.message'?"),
+     "unknown-name", "unknown variable 'eror.message'", "did you mean 'error.message'?"),
     ("{id: a, event: step_failed, action: {tool: note, params: {m: '${error.mesage}'}}}",
-     "unknown-name", "nothing here is named 'error.mesage'", "did you mean 'error.message'?"),
+     "unknown-name", "unknown variable 'error.mesage'", "did you mean 'error.message'?"),
     ("{id: a, event: step_started, action: {tool: note, params: {m: '${error.message}'}}}",
-     "unknown-name", "nothing here is named 'error.message'", "known in step_started: step, item, state, event, path"),
+     "unknown-name", "unknown variable 'error.message'", "known in step_started: step, item, state, event, path"),
     ("{id: a, event: step_failed, condition: {path: error.kind, op: neq, value: 1}, verb: skip}",
      "condition", "there is no operator 'neq'", "did you mean 'ne'?"),
     ("{id: a, event: step_failed, condition: {path: error.kind, operator: gte, value: 1}, verb: skip}",
      "condition", "'operator' is not a field of a condition", None),
     ("{id: a, event: step_failed, condition: {all: [{path: eror.kind, value: 1}]}, verb: skip}",
-     "unknown-name", "nothing here is named 'eror.kind'", "did you mean 'error'?"),
+     "unknown-name", "unknown variable 'eror.kind'", "did you mean 'error'?"),
     ("{id: a, event: step_failed, condition: {path: error.kid, value: 1}, verb: skip}",
-     "unknown-name", "nothing here is named 'error.kid'", "did you mean 'error.kind'?"),
+     "unknown-name", "unknown variable 'error.kid'", "did you mean 'error.kind'?"),
     ("{id: a, event: step_failed, condition: '${eror.kind} == 1', verb: skip}",
-     "unknown-name", "nothing here is named 'eror.kind'", "did you mean 'error.kind'?"),
+     "unknown-name", "unknown variable 'eror.kind'", "did you mean 'error.kind'?"),
     ("{id: a, event: step_failed, condition: '${error.kind} ==', verb: skip}",
      "condition", "", None),
     ("{id: a, event: step_failed, verb: skip, layer: 0}",
-     "hook-layer", "a hook of a flow cannot stand before those of layer 1", "write layer: 1, or more"),
+     "hook-layer", "a hook of a flow cannot run before those of layer 1", "write layer: 1, or more"),
 ]  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def test_limits_that_nobody_knows_are_refused(place: Place, limits: str, code: s
 
 def test_a_number_that_is_too_small_is_told_how_small_it_may_be(place: Place) -> None:
     (finding,) = place.check("limits: {steps: -1}\nsteps: [{shell: 'true'}]\n")
-    assert finding.problem.what == "'steps' is a whole number from 0"
+    assert finding.problem.what == "'steps' must be a whole number from 0"
 
 
 def test_a_hole_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Place) -> None:
@@ -177,13 +177,13 @@ def test_a_hole_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Plac
     assert (finding.severity, finding.code, finding.problem.what) == (
         "warning",
         "literal-placeholder",
-        "'why' is told as it is written: no value is put in for 'error.message'",
+        "'why' is not a template: 'error.message' stays as text",
     )
-    assert finding.problem.fix == "leave it away; the failure itself is told beside it"
+    assert finding.problem.fix == "remove it; the failure itself is shown beside it"
     (finding,) = place.check(
         "hooks: [{id: a, event: tool_call, verb: fail, why: 'no ${tool}'}]\nsteps: [{shell: ls}]\n"
     )
-    assert finding.problem.fix == "leave it away, or let an action tell it"
+    assert finding.problem.fix == "remove it, or call a tool that reports it"
     assert (
         place.check(
             "hooks: [{id: a, event: step_failed, verb: abort, why: $5}]\nsteps: [{shell: ls}]\n"

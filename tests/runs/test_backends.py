@@ -43,7 +43,7 @@ def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
         make_backend("locl")
     assert str(caught.value) == "there is no backend 'locl'\nfix: did you mean 'local'?"
     [problem] = validate(parse("map: {backend: locl, input: x, steps: [/a]}", "f.yaml"))
-    assert problem.what == "'backend' is one of local, dask, or dask://HOST:PORT"
+    assert problem.what == "'backend' must be one of local, dask, or dask://HOST:PORT"
 
 
 ADDRESSES = [

@@ -682,9 +682,7 @@ def test_an_id_cannot_ask_for_what_is_known_only_when_all_items_are_found(
     place: Place, name: str
 ) -> None:
     flow = f"map: {{input: [a], id: '${{{name}}}', steps: [{{shell: 'true'}}]}}"
-    assert [finding.problem.what for finding in place.check(flow)] == [
-        f"nothing here is named '{name}'"
-    ]
+    assert [finding.problem.what for finding in place.check(flow)] == [f"unknown variable '{name}'"]
 
 
 # ── a project in another place ───────────────────────────────────────────

@@ -164,7 +164,7 @@ def test_what_would_not_fit_further_in_is_not_sent_there() -> None:
 
 def test_a_command_written_as_a_name_is_told_how_to_write_it() -> None:
     [problem] = validate(parse("- {name: fix, args: [a]}", "f.yaml"))
-    assert problem.fix == "say what it does; a command of an agent is written claude: /name …"
+    assert problem.fix == "write what it does; a command of an agent is written claude: /name …"
 
 
 def test_what_is_said_is_read_with_the_defaults_of_the_table() -> None:

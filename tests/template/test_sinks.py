@@ -326,7 +326,7 @@ def test_a_sink_for_one_text_refuses_a_tree(sink: Any) -> None:
     "sink", [render_words, render_header, render_env, render_text, render_json]
 )
 def test_strict_holds_in_every_sink(sink: Any) -> None:
-    with pytest.raises(PlaitError, match="nothing here is named 'a'"):
+    with pytest.raises(PlaitError, match="unknown variable 'a'"):
         sink(compile_template("x ${a}"), {}, strict=True)
 
 

@@ -164,7 +164,7 @@ def _of_file(
         if language is not None and (wrong := format.validate(document, language.form)):
             return [from_format(problem) for problem in wrong]
         if meant and language is None:
-            return [Finding(Problem("this file is no flow", path, KIND_HELP, code="no-flow"))]
+            return [Finding(Problem("this file is not a flow", path, KIND_HELP, code="no-flow"))]
     return _of_document(source, profile, names, project)
 
 
@@ -212,7 +212,7 @@ def check_document(
     profile = profile or detect_profile(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows, so its templates are not checked"
-        fix = f"say what it is: plait check --kind {'|'.join(FILE_KINDS)}"
+        fix = f"name its kind: plait check --kind {'|'.join(FILE_KINDS)}"
         return [Finding(Problem(what, name, fix, code="no-profile"), "note")]
     if profile == "workflow":
         return check_workflow(compose_alone(document), names=names)

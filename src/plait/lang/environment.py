@@ -257,7 +257,7 @@ class Head:
                 f"did you mean '{close}'?"
                 if close
                 else (
-                    f"there are: {format_names(profiles)}"
+                    f"profiles: {format_names(profiles)}"
                     if profiles
                     else "the flow has no profiles"
                 )
@@ -327,7 +327,7 @@ class Head:
             )
             return None
         if kind != "file" or not key:
-            what = f"nothing says where the secret '{name}' comes from"
+            what = f"the secret '{name}' has no source"
             fix = f"write {name}: VARIABLE, or {name}: {{file: path}}"
             self.problems.append(Problem(what, where, fix, code="secret"))
             return None
@@ -415,7 +415,7 @@ def read_env_file(node: nodes.Scalar) -> DotEnv | None:
 def _unread(path: str, line: int) -> Problem:
     """The problem does not quote the line: it may be a secret."""
     fix = 'write NAME=value, or NAME="value" with \\" for a quote in it; a comment begins with #'
-    return Problem("this line is no variable", f"{path}:{line}", fix, code="env-file")
+    return Problem("this line does not set a variable", f"{path}:{line}", fix, code="env-file")
 
 
 def _beside(node: nodes.Node, path: str) -> str:
@@ -455,6 +455,6 @@ def circular_variables(
     for name in chosen:
         if circle := follow(name, ()):
             what = f"variables need each other: {' → '.join(circle)}"
-            fix = "give one of them a value that does not mention the others"
+            fix = "give one of them a value that does not use the others"
             yield Problem(what, chosen[name].span, fix, code="cycle")
             return

@@ -93,8 +93,8 @@ def _same_ids(hooks: Iterable[Mapping]) -> Iterator[Finding]:
 def _of_event(hook: Mapping, moment: HookEvent) -> Iterator[Finding]:
     verb, node = text_field(hook, "verb"), hook.get("verb")
     if node is not None and verb in VERBS and verb not in moment.verbs:
-        what = f"'{verb}' means nothing at {moment.name}, where {moment.what}"
-        fix = f"there it is one of {', '.join(moment.verbs)}"
+        what = f"'{verb}' is not possible at {moment.name}, where {moment.what}"
+        fix = f"use one of {', '.join(moment.verbs)}"
         yield Finding(Problem(what, node.span, fix, code="hook-verb"))
     known = _event_names(moment)
     yield from _literal_why(hook.get("why"), known)
@@ -114,13 +114,13 @@ def _literal_why(node: Node | None, known: KnownNames) -> Iterator[Finding]:
     """A message is the author's text: placeholders in it are not filled."""
     if isinstance(node, Scalar) and isinstance(node.value, str):
         for named in compile_template(node.value, "workflow").placeholders:
-            what = f"'why' is told as it is written: no value is put in for '{named}'"
+            what = f"'why' is not a template: '{named}' stays as text"
             beside = (
-                "; the failure itself is told beside it"
+                "; the failure itself is shown beside it"
                 if "error" in known
-                else ", or let an action tell it"
+                else ", or call a tool that reports it"
             )
-            fix = f"leave it away{beside}"
+            fix = f"remove it{beside}"
             yield Finding(Problem(what, node.span, fix, code="literal-placeholder"), "warning")
 
 
@@ -161,7 +161,7 @@ def _path(text: str, span: Span, moment: HookEvent, known: KnownNames) -> Iterat
         fix = (
             f"did you mean '{guess}'? " if guess else ""
         ) + f"known at {moment.name}: {format_names(known, most=20)}"
-        yield Finding(Problem(f"nothing here is named '{text}'", span, fix, code="unknown-name"))
+        yield Finding(Problem(f"unknown variable '{text}'", span, fix, code="unknown-name"))
         return
     fields, first = known[path.root].fields, path.keys[0] if path.keys else None
     if fields and isinstance(first, str) and first not in fields:
@@ -169,7 +169,7 @@ def _path(text: str, span: Span, moment: HookEvent, known: KnownNames) -> Iterat
         fix = (
             f"did you mean '{path.root}.{guess}'? " if guess else ""
         ) + f"{path.root} has: {format_names(fields)}"
-        yield Finding(Problem(f"nothing here is named '{text}'", span, fix, code="unknown-name"))
+        yield Finding(Problem(f"unknown variable '{text}'", span, fix, code="unknown-name"))
 
 
 def _event_names(moment: HookEvent) -> KnownNames:
@@ -186,7 +186,7 @@ def _layer(hook: Mapping, space: str) -> Iterator[Finding]:
     node = hook.get("layer")
     own = LAYERS[space]
     if isinstance(node, Scalar) and isinstance(node.value, int) and 0 <= node.value < own:
-        what = f"a hook of a {space} cannot stand before those of layer {own}"
+        what = f"a hook of a {space} cannot run before those of layer {own}"
         yield Finding(Problem(what, node.span, f"write layer: {own}, or more", code="hook-layer"))
 
 

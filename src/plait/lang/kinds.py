@@ -137,13 +137,13 @@ def detect_language(source: FlowText) -> Language:
     profile = detect_profile(source.document)
     if profile == "config":
         what, fix = (
-            "this file is a tool, and no flow",
+            "this file is a tool, not a flow",
             "plait call ID calls a tool; plait tools lists them",
         )
         raise InputError(what, source.path, fix, code="no-flow")
     language = language_by_shape(source.document) or likely_language(source.document)
     if language is None:
-        raise InputError("this file is no flow", source.path, KIND_HELP, code="no-flow")
+        raise InputError("this file is not a flow", source.path, KIND_HELP, code="no-flow")
     return language
 
 

@@ -157,9 +157,9 @@ def _contradictions(parameter: Parameter) -> Iterator[Problem]:
     if not isinstance(parameter.default, Undefined):
         value = convert_value(parameter, parameter.default)
         if isinstance(value, Undefined) or _unmet(parameter, value) is not None:
-            what = f"the default of parameter '{parameter.name}' is none of what it may be"
+            what = f"the default of parameter '{parameter.name}' does not fit it"
             yield Problem(
-                what, parameter.span, f"wanted is {_all_wanted(parameter)}", code="parameter"
+                what, parameter.span, f"it must be {_all_wanted(parameter)}", code="parameter"
             )
 
 
@@ -224,13 +224,11 @@ def resolve_inputs(
             continue
         value = convert_value(parameter, offered)
         unmet = (
-            f"is {parameter.type_description}"
-            if isinstance(value, Undefined)
-            else _unmet(parameter, value)
+            parameter.type_description if isinstance(value, Undefined) else _unmet(parameter, value)
         )
         if unmet is not None:
-            what = f"parameter '{name}' {unmet}, and what is given is not"
-            fix = f"give it with -i {name}=…"
+            what = f"parameter '{name}' must be {unmet}"
+            fix = f"pass it with -i {name}=…"
             problems[name] = Problem(what, parameter.span, fix, code="parameter")
         values[name] = offered if isinstance(value, Undefined) else value
     if not takes_more:
@@ -289,9 +287,9 @@ def _unmet(parameter: Parameter, value: Json) -> str | None:
     """The rule that the value breaks, in the words of a message."""
     plain = reveal_text(value) if isinstance(value, Secret) else value
     if parameter.choices and not any(_same(plain, choice) for choice in parameter.choices):
-        return f"is one of {_format_choices(parameter)}"
+        return f"one of {_format_choices(parameter)}"
     if parameter.pattern is not None and not _matches_whole(parameter.pattern, reveal_text(plain)):
-        return f"is text that matches '{parameter.pattern}'"
+        return f"text that matches '{parameter.pattern}'"
     return None
 
 
@@ -318,13 +316,13 @@ def _format_choices(parameter: Parameter) -> str:
 
 def _missing(parameter: Parameter) -> Problem:
     about = f": {parameter.description}" if parameter.description else ""
-    what = f"parameter '{parameter.name}' is not given{about}"
-    return Problem(what, parameter.span, f"give it with -i {parameter.name}=…", code="parameter")
+    what = f"parameter '{parameter.name}' is missing{about}"
+    return Problem(what, parameter.span, f"pass it with -i {parameter.name}=…", code="parameter")
 
 
 def _unknown(name: str, parameters: Mapping[str, Parameter]) -> Problem:
     close = closest_name(name, parameters)
-    fix = f"there are: {format_names(parameters)}" if parameters else "declare it under parameters"
+    fix = f"parameters: {format_names(parameters)}" if parameters else "declare it under parameters"
     return Problem(
         f"this flow has no parameter '{name}'",
         None,

@@ -40,7 +40,7 @@ MAX_CONCURRENCY: Final = 10
 _NAMES: Final = OneOf((ListOf(NAME), NAME), "a list of names")
 
 BODY: Final = (
-    Field("start", NODE_NAME, "the node with which it begins", required=True),
+    Field("start", NODE_NAME, "its first node", required=True),
     Field("nodes", MapOf(Record("node"), NODE_NAME), "the nodes by name", required=True),
     Field(
         "state",

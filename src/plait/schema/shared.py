@@ -70,7 +70,7 @@ ON_FAILURE: Final = OneOf(
         Boolean(),
         AgentCommand(),
         _decisions(
-            "write on_failure: true, to go on", "leave it away: a step that fails ends the flow"
+            "write on_failure: true, to go on", "remove it: a step that fails ends the flow"
         ),
     ),
     "true, shell text, steps, or a map: handler",
@@ -81,7 +81,7 @@ ON_INCOMPLETE: Final = OneOf(
         ListOf(HANDLED),
         AgentCommand(),
         _decisions(
-            "write on_incomplete: {fail_workflow: false}, to go on", "leave it away: it fails then"
+            "write on_incomplete: {fail_workflow: false}, to go on", "remove it: it fails then"
         ),
     ),
     "steps, or a map: on_incomplete",
@@ -91,9 +91,7 @@ AFTERWARDS: Final = OneOf(
         ListOf(HANDLED),
         Record("step"),
         AgentCommand(),
-        _decisions(
-            "leave it away: the flow goes on", "write a command that fails, such as 'exit 1'"
-        ),
+        _decisions("remove it: the flow goes on", "write a command that fails, such as 'exit 1'"),
     ),
     "a step, or a list of steps",
 )

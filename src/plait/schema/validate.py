@@ -181,7 +181,7 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
             assert isinstance(node, Sequence)
             if len(node.items) < least:
                 what, fix = (
-                    f"{called} is an empty list, so nothing would be done",
+                    f"{called} is an empty list",
                     "write at least one",
                 )
                 yield Problem(what, node.span, fix, code="missing-field")
@@ -194,7 +194,7 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
                 and not is_allowed(node, picked)
             ):
                 what, fix = (
-                    f"{called} is empty, so nothing would be done",
+                    f"{called} is empty",
                     "write a command, such as 'true'",
                 )
                 yield Problem(what, node.span, fix, code="missing-field")
@@ -271,7 +271,7 @@ def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
             yield Problem(f"'{name}' does not exist here", key.span, why, code="refused-field")
         case NoEffect(why):
             yield Problem(
-                f"'{name}' has no effect here: {why}", key.span, "leave it away", code="no-effect"
+                f"'{name}' has no effect here: {why}", key.span, "remove it", code="no-effect"
             )
         case kind:
             if name in field.deprecated:
@@ -304,7 +304,7 @@ def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
             yield _nothing_to_do(node, form, thing)
     if form.some_of and not any(name in seen for name in form.some_of):
         what = f"{thing} needs one of {format_names(form.some_of, most=20)}"
-        yield Problem(what, _head(node), "say what it does", code="missing-field")
+        yield Problem(what, _head(node), "write what it does", code="missing-field")
 
 
 def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
@@ -323,7 +323,7 @@ def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
     both = next((pair for pair in form.apart if pair[0] in seen and pair[1] in seen), None)
     if both is not None:
         one, other = seen[both[0]], both[1]
-        what = f"{with_article(form.title)} has either {one} or phases, and this one has {one} and {other}"
+        what = f"{with_article(form.title)} has either {one} or phases, but this one has {one} and {other}"
         yield Problem(
             what, node.key_span(one), f"move {one} to setup or reduce", code="wrong-phases"
         )
@@ -333,25 +333,25 @@ def _belongs_elsewhere(
     name: str, where: Span, to: str, form: RecordType, seen: dict[str, str]
 ) -> Iterator[Problem]:
     if to not in form.one_of:
-        what, fix = f"'{name}' belongs to {to}, and there is none", f"add {to}: …"
+        what, fix = f"'{name}' belongs to {to}, which is missing", f"add {to}: …"
         yield Problem(what, where, fix, code="misplaced-field")
         return
     command = next((seen[one] for one in (*form.one_of, *form.alone) if one in seen), None)
     if command is not None:  # else it was reported before
-        what = f"'{name}' means nothing to {with_article(form.title)} with {command}: it belongs to {to}"
-        yield Problem(what, where, "remove it, or say what the step does", code="misplaced-field")
+        what = f"'{name}' has no meaning in {with_article(form.title)} with {command}: it belongs to {to}"
+        yield Problem(what, where, "remove it, or use the other command", code="misplaced-field")
 
 
 def _nothing_to_do(node: Mapping, form: RecordType, thing: str) -> Problem:
     what = f"{thing} needs one of {format_names(form.one_of, most=20)}"
     name = node.get("name")
-    fix = "say what it does: shell: …" if "shell" in form.one_of else f"write {form.one_of[0]}: …"
+    fix = "write what it does: shell: …" if "shell" in form.one_of else f"write {form.one_of[0]}: …"
     if (
         form.name == "step"
         and isinstance(name, Scalar)
         and set(node.data()) <= {"name", "params", "args"}
     ):
-        fix = "say what it does; a command of an agent is written claude: /name …"
+        fix = "write what it does; a command of an agent is written claude: /name …"
     return Problem(what, _head(node), fix, code="missing-field")
 
 
@@ -369,17 +369,17 @@ def _head(node: Mapping) -> Span:
 
 
 def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
-    what = f"{called} is {describe(kind)}, not {node_type_name(node)}"
+    what = f"{called} must be {describe(kind)}, not {node_type_name(node)}"
     fix = None
     if isinstance(kind, Choice) and isinstance(node, Scalar):
-        what = f"{called} is {describe(kind)}"
+        what = f"{called} must be {describe(kind)}"
         close = dict(kind.elsewhere).get(str(node.value)) or closest_name(
             str(node.value), kind.words
         )
         fix = f"did you mean '{close}'?" if close else None
     elif isinstance(node, Scalar) and fits(kind, node):
         unsaid = isinstance(kind, Integer | Number) and not kind.least and kind.most is None
-        what = f"{called} is {describe(kind)}{' from 0' if unsaid else ''}"
+        what = f"{called} must be {describe(kind)}{' from 0' if unsaid else ''}"
     elif kind is STEP or (
         isinstance(kind, OneOf)
         and kind.description.startswith("a step")

@@ -837,7 +837,7 @@ def _unknown(
         for name in _available_names(placeholder, names, env)
     )
     return Problem(
-        f"nothing here is named {', '.join(repr(name) for name in wanted)}",
+        f"unknown variable{'s' * (len(wanted) > 1)} {', '.join(map(repr, wanted))}",
         spans[0],
         f"{meant}known here: {format_names(known, most=MOST_LISTED) or 'nothing'}",
         also=tuple(spans[1:]),

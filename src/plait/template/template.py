@@ -490,7 +490,7 @@ def _log_missed(where: Span, name: str, guess: str | None) -> None:
     import logging  # slow to import, and only a missing name needs it
 
     logging.getLogger("plait.template").warning(
-        "%s: nothing here is named '%s'; it stays empty%s",
+        "%s: unknown variable '%s'; it stays empty%s",
         where,
         name,
         f" (did you mean '{guess}'?)" if guess else "",

@@ -182,7 +182,7 @@ def test_files_that_lead_in_a_circle_are_refused(
 WRONG = [
     # file                                                         what is wrong with it
     ("famly: replay",                                              "'famly' is not a field of a provider"),
-    ("family: openai",                                             "'family' is one of chat_completions, anthropic_messages, replay"),
+    ("family: openai",                                             "'family' must be one of chat_completions, anthropic_messages, replay"),
     ("base_url: https://{model}.example.org",                      "'{name}' cannot stand here: the host of a server is never part of a question"),
     ("path: chat",                                                 "'path' begins with '/'"),
     ("path: /{messages}",                                          "'{name}' cannot stand here: only the model is known here"),
@@ -190,11 +190,11 @@ WRONG = [
     ("headers: {x-api-key: sk-123}",                               "the header 'x-api-key' looks like a key, and a key never stands in a file"),
     ("headers: {authorization: Bearer sk-123}",                    "the header 'authorization' looks like a key, and a key never stands in a file"),
     ("auth: {key: sk-123}",                                        "'key' is not a field of an auth"),
-    ("auth: {env: 'A B'}",                                         "'env' is the name of an environment variable"),
+    ("auth: {env: 'A B'}",                                         "'env' must be the name of an environment variable"),
     ("prices: {m: {input: 1}}",                                    "a price needs 'output': tokens of the answer"),
-    ("retry: {statuses: [200]}",                                   "a part of 'statuses' is a whole number from 400 to 599"),
-    ("stream: maybe",                                              "'stream' is true or false, not text"),
-    ("[1]",                                                        "this file is a map: provider, not a list"),
+    ("retry: {statuses: [200]}",                                   "a part of 'statuses' must be a whole number from 400 to 599"),
+    ("stream: maybe",                                              "'stream' must be true or false, not text"),
+    ("[1]",                                                        "this file must be a map: provider, not a list"),
 ]  # fmt: skip
 
 

@@ -172,7 +172,7 @@ def test_the_output_of_the_step_before_is_known_only_behind_a_step(
     flow: str, expected: list[str]
 ) -> None:
     unknown = [one.problem.what for one in findings(flow) if one.problem.code == "unknown-name"]
-    assert unknown == [f"nothing here is named '{name}'" for name in expected]
+    assert unknown == [f"unknown variable '{name}'" for name in expected]
 
 
 WAYS = [
@@ -231,7 +231,7 @@ def test_a_name_is_known_where_some_way_through_the_steps_leads_from_it(
     flow: str, expected: list[str]
 ) -> None:
     assert [one.problem.what for one in findings(flow) if one.severity == "error"] == [
-        f"nothing here is named '{name}'" for name in expected
+        f"unknown variable '{name}'" for name in expected
     ]
 
 
@@ -460,7 +460,7 @@ def test_an_unknown_name_is_explained_with_its_place_and_what_is_known() -> None
     flow = 'setup:\n  - {shell: ls, capture: base}\nmap:\n  input: x\n  steps:\n    - shell: "ruff ${itme.path}"\n'
     [finding] = findings(flow)
     assert str(finding.problem) == (
-        "flow.yaml:6:20: nothing here is named 'itme.path'\n"
+        "flow.yaml:6:20: unknown variable 'itme.path'\n"
         '6 |     - shell: "ruff ${itme.path}"\n'
         "  |                    ^^^^^^^^^^^^\n"
         "fix: did you mean 'item.path'? known in map: item, item_index, item_total, base, step, workflow, "
@@ -816,7 +816,7 @@ def test_a_line_of_an_env_file_that_is_no_variable_is_named_and_not_shown(tmp_pa
     flow = tmp_path / "flow.yaml"
     flow.write_text("env_files: a.env\nsteps: [{shell: 'true'}]\n")
     said = [str(one.problem) for one in check_file(str(flow), project=str(tmp_path))]
-    assert [one.partition(": this line is no variable")[0] for one in said] == [
+    assert [one.partition(": this line does not set a variable")[0] for one in said] == [
         f"{tmp_path}/a.env:{line}" for line in (2, 3)
     ]
     assert "hunter2" not in "".join(said)

@@ -129,8 +129,8 @@ def test_a_field_that_git_has_not_is_refused_with_the_nearest() -> None:
     found = [one.problem for one in check_document(flow, "flow.yaml")]
     assert [(one.what, one.fix) for one in found] == [
         (
-            "nothing here is named 'git.brnch'",
+            "unknown variable 'git.brnch'",
             "did you mean 'git.branch'? git has: branch, commit, root",
         ),
-        ("nothing here is named 'git.nonsense'", "git has: branch, commit, root"),
+        ("unknown variable 'git.nonsense'", "git has: branch, commit, root"),
     ]

@@ -125,7 +125,7 @@ def test_check_names_every_clash_with_its_place_and_a_repair(place: Place) -> No
     assert told(place, text) == [("warning", "name-clash", 4, 34)]
     (finding,) = place.check(text)
     assert finding.problem.what == (
-        "'f' is a variable of this script here, and not the value of the flow that is called so"
+        "'f' is a variable of this script here, not the value of the flow"
     )
     assert finding.problem.fix == (
         "give the variable of the script another name, or write f=${f} where it begins"
@@ -203,7 +203,7 @@ def test_an_alias_of_the_item_is_refused_where_there_is_none(
 ) -> None:
     text = str([step]).replace("NAME", name)
     said = place.refusal(text)
-    assert f"nothing here is named '{name}'" in said
+    assert f"unknown variable '{name}'" in said
     assert "there is none here" in said
     looped = place.check(f"steps: [{{foreach: [a], do: {text}}}]\n")
     assert {(one.severity, one.code) for one in looped} == {("warning", "deprecated-alias")}
@@ -309,7 +309,7 @@ def test_a_name_with_hyphens_that_nobody_has_is_told(place: Place) -> None:
     (finding,) = place.check(text)
     assert (finding.severity, finding.code) == ("warning", "unknown-name")
     assert finding.problem.what == (
-        "nothing here is named 'tset-step', so the shell takes 'tset' with the default 'step…'"
+        "unknown variable 'tset-step', so the shell takes 'tset' with the default 'step…'"
     )
     assert "did you mean 'test-step.exit_code'?" in (finding.problem.fix or "")
     (finding,) = place.check("steps: [{claude: 'fix ${test-step.output}'}]\n")

@@ -160,26 +160,24 @@ def test_everything_that_is_wrong_with_what_is_given_is_said_at_once() -> None:
     text = "---\ninputs:\n  a: string\n  b: {type: integer, description: how many}\n  c: {choices: [x, y]}\n---\n{input:a}\n"
     assert problems(text, c="z", d="1") == (
         "this flow has no parameter 'd'\n"
-        "fix: there are: a, b, c\n"
-        "review.md:3:3: parameter 'a' is not given\n"
+        "fix: parameters: a, b, c\n"
+        "review.md:3:3: parameter 'a' is missing\n"
         "3 |   a: string\n"
         "  |   ^\n"
-        "fix: give it with -i a=…\n"
-        "review.md:4:3: parameter 'b' is not given: how many\n"
+        "fix: pass it with -i a=…\n"
+        "review.md:4:3: parameter 'b' is missing: how many\n"
         "4 |   b: {type: integer, description: how many}\n"
         "  |   ^\n"
-        "fix: give it with -i b=…\n"
-        "review.md:5:3: parameter 'c' is one of x, y, and what is given is not\n"
+        "fix: pass it with -i b=…\n"
+        "review.md:5:3: parameter 'c' must be one of x, y\n"
         "5 |   c: {choices: [x, y]}\n"
         "  |   ^\n"
-        "fix: give it with -i c=…"
+        "fix: pass it with -i c=…"
     )
 
 
 def test_inputs_have_their_types() -> None:
-    assert "parameter 'depth' is a whole number, and what is given is not" in problems(
-        HEAD + "x", file="f", depth="q"
-    )
+    assert "parameter 'depth' must be a whole number" in problems(HEAD + "x", file="f", depth="q")
 
 
 def test_outputs_are_a_schema_that_the_answer_has_to_meet(tmp_path: Path) -> None:
@@ -245,7 +243,7 @@ WRONG = [
     ),
     ("---\nname: x\n", "review.md:1:1: the head begins with '---' and has no end\n1 | ---\n  | ^^^\nfix: write '---' below it"),
     ("---\n- a\n---\nGo", "review.md:2:1: the head of a directive is a map\n2 | - a\n  | ^^^\nfix: write name: …"),
-    ("---\nname: x\n---\n\n", "review.md:5:1: this directive has no prompt\n5 | \n  | ^\nfix: write below the head what the model is to do"),
+    ("---\nname: x\n---\n\n", "review.md:5:1: this directive has no prompt\n5 | \n  | ^\nfix: write below the head what the model should do"),
     ("---\nextends: y\n---\nGo", "review.md:2:1: 'extends' does not exist here\n2 | extends: y\n  | ^^^^^^^\nfix: write it whole: a directive is one file"),
 ]  # fmt: skip
 
@@ -264,8 +262,8 @@ def test_all_problems_of_a_head_are_said_together() -> None:
     told = problems("---\nnmae: x\npermissions: 3\nlimits: {turns: -1}\n---\nGo")
     assert [line for line in told.splitlines() if line.startswith("review.md")] == [
         "review.md:2:1: 'nmae' is not a field of a directive",
-        "review.md:3:14: 'permissions' is patterns of tool ids, or a map: permissions, not a number",
-        "review.md:4:17: 'turns' is a whole number from 0",
+        "review.md:3:14: 'permissions' must be patterns of tool ids, or a map: permissions, not a number",
+        "review.md:4:17: 'turns' must be a whole number from 0",
     ]
 
 
@@ -353,8 +351,8 @@ def test_the_head_may_be_xml() -> None:
 
 
 def test_types_are_checked_there_too() -> None:
-    assert "parameter 'depth' is a whole number" in problems(XML, file="a", depth="deep")
-    assert "parameter 'file' is not given: The file & its path" in problems(XML)
+    assert "parameter 'depth' must be a whole number" in problems(XML, file="a", depth="deep")
+    assert "parameter 'file' is missing: The file & its path" in problems(XML)
 
 
 PROLOGS = [
@@ -376,7 +374,7 @@ def test_a_document_type_before_a_head_is_refused_at_its_place() -> None:
         told = problems(
             f'```xml\n<?xml version="1.0"?>\n{written}\n<directive name="x"/>\n```\nGo\n'
         )
-        assert told.splitlines()[0] == "review.md:3:1: a document type is not read here"
+        assert told.splitlines()[0] == "review.md:3:1: a document type is not allowed here"
 
 
 def test_a_head_in_a_comment_is_none_and_a_comment_without_end_is_told() -> None:
@@ -401,11 +399,11 @@ BAD_XML = [
     ("<metadata><permissions><exec>*</exec></permissions></metadata>", "review.md:3:24: <exec> is not known here"),
     ("<inputs><output name='a'/></inputs>", "review.md:3:9: <output> is not known here"),
     ("<inputs><input name='a' tpye='x'/></inputs>", "review.md:3:9: <input> has no attribute 'tpye'"),
-    ("<inputs><input name='a' required='yes'/></inputs>", "review.md:3:9: 'required' is true or false"),
+    ("<inputs><input name='a' required='yes'/></inputs>", "review.md:3:9: 'required' must be true or false"),
     ("<inputs><input type='string'/></inputs>", "review.md:3:9: a parameter needs 'name'"),
     ("<metadata><limits max_turns='3'/></metadata>", "review.md:3:11: 'max_turns' does not exist here"),
     ("<metadata><context><system>k</system></context></metadata>", "review.md:3:11: 'context' does not exist here"),
-    ("<description>a</description><metadata><description>b</description></metadata>", "review.md:3:39: 'description' is said twice"),
+    ("<description>a</description><metadata><description>b</description></metadata>", "review.md:3:39: 'description' is set twice"),
 ]  # fmt: skip
 
 
@@ -422,7 +420,7 @@ def test_a_document_type_is_refused_so_that_nothing_grows_or_is_fetched() -> Non
     from plait.lang.directive.xml_head import parse_xml
 
     written = f"{bomb}<directive>&b;</directive>"
-    with pytest.raises(InputError, match="a document type is not read here"):
+    with pytest.raises(InputError, match="a document type is not allowed here"):
         parse_xml(Source("x", written), 0, len(written))
 
 

@@ -170,29 +170,29 @@ WRONG = [
         [
             "1:26 'expectd_output' is not a field of a task",
             "1:45 'handler' does not exist here",
-            "2:11 'workflow' is one of sequential, parallel, hierarchical",
+            "2:11 'workflow' must be one of sequential, parallel, hierarchical",
         ],
     ),
     (
         "workflow: hierarchical\nmanager: {workers: [q]}\ntasks: [{description: x, tool: t}]\n",
         [
-            "2:11 'workers' names no worker: 'q'",
-            "3:26 task 'task-1' is done by no agent, and a manager delegates to agents",
+            "2:11 'workers' names an unknown worker: 'q'",
+            "3:26 task 'task-1' has no agent, but a manager delegates to agents",
         ],
     ),
     (
         'tasks: [{id: a, description: x, tool: t, params: {p: "${contxt.a} ${inputs.q}"}}]\n'
         'loops: [{tasks: [a], until: "${iteraton} > 1"}]\n',
-        ["1:55 nothing here is named 'contxt.a'", "2:30 nothing here is named 'iteraton'"],
+        ["1:55 unknown variable 'contxt.a'", "2:30 unknown variable 'iteraton'"],
     ),
     (
         "tasks: [{id: a, description: x, tool: t}]\nloops: [{tasks: a, until: {path: outpt.x, value: 1}}]\n",
-        ["2:27 nothing here is named 'outpt'"],
+        ["2:27 unknown variable 'outpt'"],
     ),
     (
         'inputs: {all: array}\ntasks: [{id: a, description: "{file} {file_x} {fil}"}]\n'
         "map: {items: all, as: file, task: a}\n",
-        ["2:47 no input is named 'fil'"],
+        ["2:47 unknown input 'fil'"],
     ),
     (
         "inputs: {n: integer}\n"
@@ -201,10 +201,10 @@ WRONG = [
         '  - {id: m, description: "M {item}", tool: t, params: {x: "${inputs.item_name} ${inputs.itm}"}}\n'
         "map: {items: things, task: m}\n",
         [
-            "3:29 no input is named 'reader'",
-            "3:62 nothing here is named 'inputs.tone'",
-            "4:80 nothing here is named 'inputs.itm'",
-            "5:14 no input is named 'things'",
+            "3:29 unknown input 'reader'",
+            "3:62 unknown variable 'inputs.tone'",
+            "4:80 unknown variable 'inputs.itm'",
+            "5:14 unknown input 'things'",
         ],
     ),
     (
@@ -215,9 +215,9 @@ WRONG = [
         ' y: "${context.m-1.raw}", z: "${context.b.raw} ${nobody || context.m-x.raw}"}}\n'
         "map: {items: [1, 2], task: m, reduce: r}\n",
         [
-            "4:80 nothing here is named 'context.m.data'",
-            "4:146 nothing here is named 'context.b.raw'",
-            "4:163 nothing here is named 'context.m-x.raw'",
+            "4:80 unknown variable 'context.m.data'",
+            "4:146 unknown variable 'context.b.raw'",
+            "4:163 unknown variable 'context.m-x.raw'",
         ],
     ),
 ]
@@ -246,8 +246,10 @@ def test_what_a_reduce_is_given_is_named_in_the_fix(place: Place) -> None:
 
 def test_declared_inputs_are_checked_and_what_is_needed_has_to_be_given(place: Place) -> None:
     flow = "inputs: {n: integer, x: string}\ntasks: [{description: a, tool: demo/give, params: {value: 1}}]\n"
-    assert "parameter 'n' is a whole number" in place.refusal(flow, inputs={"n": "many", "x": "y"})
-    assert "parameter 'x' is not given" in place.refusal(flow, inputs={"n": "3"})
+    assert "parameter 'n' must be a whole number" in place.refusal(
+        flow, inputs={"n": "many", "x": "y"}
+    )
+    assert "parameter 'x' is missing" in place.refusal(flow, inputs={"n": "3"})
     assert "this flow has no parameter 'q'" in place.refusal(flow, inputs={"n": "3", "q": 1})
 
 
@@ -319,7 +321,7 @@ def test_workers_of_a_file_are_named_by_role_or_by_name_also_if_the_role_is_a_te
         == "all of it"
     )
     assert found(place, flow % ("wirter", "writer"))[0].endswith(
-        "'workers' names no worker: 'wirter'"
+        "'workers' names an unknown worker: 'wirter'"
     )
 
 
@@ -591,7 +593,7 @@ tasks:
         "3:33 Missing template variables: [topic], in the description of task 'a'",
         "4:64 Missing template variables: [n], in the params of task 'b'",
         "4:86 Missing template variables: [topic], in the params of task 'b'",
-        "1:37 parameter 'unused' is not given",
+        "1:37 parameter 'unused' is missing",
         "0:0 this flow has no parameter 'extra'",
     ]
     assert caught.value.missing_variables == ["topic", "n"]
@@ -599,8 +601,8 @@ tasks:
     with pytest.raises(InputError) as refused:
         place.run(inputs={"n": "many", "topic": "t"})
     assert [one.what for one in refused.value.problems] == [
-        "parameter 'n' is a whole number, and what is given is not",
-        "parameter 'unused' is not given",
+        "parameter 'n' must be a whole number",
+        "parameter 'unused' is missing",
     ]
 
 
@@ -685,7 +687,7 @@ def test_items_that_are_no_list_or_lack_a_field_fail_the_map(place: Place) -> No
 ITEMS_WRONG = [
     (
         "{task: each}",
-        ["4:7 the items of the map of task 'each' come from 'each', which stands in it"],
+        ["4:7 the items of the map of task 'each' come from 'each', which is in it"],
     ),
     ("{task: plam}", ["4:21 there is no task 'plam'"]),
     ("{task: plan, path: 'a b'}", ["4:7 'a b' is not a path"]),
@@ -753,7 +755,7 @@ def test_an_ensemble_is_called_by_id_from_a_workflow_a_graph_python_and_the_comm
     assert (shown.returncode, json.loads(shown.stdout)) == (0, {"said": "c"})
     wrong = place.plait("call", "my/team", "-p", "times=x")
     assert (wrong.returncode, "Missing template variables: [topic]" in wrong.stderr) == (2, True)
-    assert "parameter 'times' is a whole number" in wrong.stderr
+    assert "parameter 'times' must be a whole number" in wrong.stderr
 
 
 def test_an_agent_is_offered_an_ensemble_with_its_inputs_and_calls_it(place: Place) -> None:

@@ -44,17 +44,17 @@ def found(text: str) -> list[str]:
 
 def test_everything_that_is_wrong_is_found_at_once() -> None:
     assert found(BROKEN) == [
-        "1:8 error unknown-node: 'start' leads to 'strat', which is no node of this graph",
+        "1:8 error unknown-node: 'start' leads to 'strat', but this graph has no such node",
         "2:1 error unknown-field: 'max_step' is not a field of a graph",
         "6:18 warning unknown-name: nothing assigns 'state.cuont', so it stays empty",
-        "6:45 error unknown-name: 'result' is what the action of this node gave: known in its assign and next",
+        "6:45 error unknown-name: 'result' is the result of a node's action: it exists in its assign and next",
         "9:57 error condition: 'operator' is not a field of a condition",
         "10:51 error condition: there is no operator 'neq'",
-        "11:14 error unknown-node: 'to' leads to 'nowhere', which is no node of this graph",
-        "12:10 warning unreachable: the edge before this one is always open, so this one is never followed",
-        "13:15 error unknown-node: 'on_error' leads to 'mned', which is no node of this graph",
+        "11:14 error unknown-node: 'to' leads to 'nowhere', but this graph has no such node",
+        "12:10 warning unreachable: the edge before this one is always taken, so this one never is",
+        "13:15 error unknown-node: 'on_error' leads to 'mned', but this graph has no such node",
         "14:11 error missing-field: a foreach needs 'over': the items",
-        "15:35 error misplaced-field: 'next' means nothing to a return: it belongs to a node that leads on",
+        "15:35 error misplaced-field: 'next' has no meaning in a return: it belongs to a node that leads on",
         "16:9 error unknown-field: 'tmeout' is not a field of a node",
     ]
 
@@ -65,7 +65,7 @@ def test_an_error_says_what_was_meant(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_file(str(file), environ={})
     assert str(caught.value).replace(f"{tmp_path}/", "") == (
-        "graph.yaml:3:17: 'next' leads to 'reviw', which is no node of this graph\n"
+        "graph.yaml:3:17: 'next' leads to 'reviw', but this graph has no such node\n"
         "3 |   draft: {next: reviw}\n"
         "  |                 ^^^^^\n"
         "fix: did you mean 'review'? nodes: draft, review"
@@ -75,27 +75,27 @@ def test_an_error_says_what_was_meant(tmp_path: Path) -> None:
 ROWS = [
     # nodes and head                                                            findings
     ("start: a\nnodes: {a: {}}",                                                []),
-    ("nodes: {a: {}}",                       ["missing-field: a graph needs 'start': the node with which it begins"]),
-    ("start: a\nnodes: {a: {}, b: {}}",                                ["unreachable: no way leads to node 'b'"]),
+    ("nodes: {a: {}}",                       ["missing-field: a graph needs 'start': its first node"]),
+    ("start: a\nnodes: {a: {}, b: {}}",                                ["unreachable: no edge leads to node 'b'"]),
     ("start: a\nnodes: {a: {}}\nconfig: {start: a, nodes: {a: {}}}",
-     ["contradiction: a graph stands in the file itself or below config, not in both"]),
+     ["contradiction: a graph is at the top of a file or below config, not both"]),
     ("start: a\nnodes: {a: {type: action}}",                  ["missing-field: node 'a' needs 'tool' or 'shell': what it does"]),
     ("start: a\nnodes: {a: {type: gate, tool: x}}",
-     ["misplaced-field: 'tool' means nothing to a gate: it belongs to an action"]),
-    ("start: a\nnodes: {a: {type: gait}}",       ["wrong-type: 'type' is one of action, gate, return, foreach"]),
+     ["misplaced-field: 'tool' has no meaning in a gate: it belongs to an action"]),
+    ("start: a\nnodes: {a: {type: gait}}",       ["wrong-type: 'type' must be one of action, gate, return, foreach"]),
     ("start: a\nnodes: {a: {over: [1], tool: x, as: state}}",
      ["shadowed-name: 'state' is a name of every graph, so no item can have it"]),
     ("start: a\nnodes: {a: {tool: x, remote: y}}",                       ["refused-field: 'remote' does not exist here"]),
     ("permissions: [x]\nstart: a\nnodes: {a: {}}",
      ["no-effect: 'permissions' has no effect here: trust decides which tools run, for a graph as for everybody"]),
-    ("start: a\nnodes: {a: {tool: x, action: {tool: y}}}", ["contradiction: 'tool' and 'action' both say what is done"]),
-    ("start: a\nnodes: {a: {tool: x, params: {v: '${sate.n}'}}}", ["unknown-name: nothing here is named 'sate.n'"]),
-    ("inputs: [q]\nstart: a\nnodes: {a: {return: '${q} ${inputs.q}'}}", ["unknown-name: nothing here is named 'q'"]),
-    ("inputs: [q]\nstart: a\nnodes: {a: {return: '${q | upper} ${q:-x}'}}", ["unknown-name: nothing here is named 'q'"]),
-    ("inputs: [q]\nstart: a\nnodes: {a: {return: '${inputs.qq}'}}",          ["unknown-input: no input is named 'qq'"]),
+    ("start: a\nnodes: {a: {tool: x, action: {tool: y}}}", ["contradiction: 'tool' and 'action' are both actions"]),
+    ("start: a\nnodes: {a: {tool: x, params: {v: '${sate.n}'}}}", ["unknown-name: unknown variable 'sate.n'"]),
+    ("inputs: [q]\nstart: a\nnodes: {a: {return: '${q} ${inputs.q}'}}", ["unknown-name: unknown variable 'q'"]),
+    ("inputs: [q]\nstart: a\nnodes: {a: {return: '${q | upper} ${q:-x}'}}", ["unknown-name: unknown variable 'q'"]),
+    ("inputs: [q]\nstart: a\nnodes: {a: {return: '${inputs.qq}'}}",          ["unknown-input: unknown input 'qq'"]),
     ("config_schema: {properties: {q: {}}}\nstart: a\nnodes: {a: {return: '${inputs.qq}'}}",
-     ["unknown-input: no input is named 'qq'"]),
-    ("start: a\nnodes: {a: {next: [{to: a, when: {path: stat.n, value: 1}}]}}",  ["unknown-name: nothing here is named 'stat.n'"]),
+     ["unknown-input: unknown input 'qq'"]),
+    ("start: a\nnodes: {a: {next: [{to: a, when: {path: stat.n, value: 1}}]}}",  ["unknown-name: unknown variable 'stat.n'"]),
     ("start: a\nnodes: {a: {next: [{to: a, when: '${state.n} >'}]}}",  2),
     ("start: a\nstate: {n: 1}\nnodes: {a: {next: [{to: a, when: '${state.n} == 1'}]}}",  []),
     ("start: a\nnodes: {a: {over: [1], tool: x, params: {v: '${item}'}, collect: c, next: b}, b: {return: '${state.c}'}}", []),

@@ -228,7 +228,7 @@ def test_strictly_a_missing_name_is_a_failure_of_its_node(place: Place) -> None:
     ran = place.run(
         "start: a\nstate: {x: {}}\nnodes: {a: {assign: {y: '${state.x.z}'}}}\n", strict=True
     )
-    assert "nothing here is named 'state.x.z'" in ran.message
+    assert "unknown variable 'state.x.z'" in ran.message
 
 
 # ── what it is given ─────────────────────────────────────────────────────
@@ -256,14 +256,14 @@ def test_inputs_have_types_and_defaults_and_are_checked_before_anything_runs(
         for file in sorted(folder.rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
         folder.rmdir()
-    assert "parameter 'n' is not given" in place.refusal(flow)
-    assert "'n' is a whole number" in place.refusal(flow, inputs={"n": "x"})
+    assert "parameter 'n' is missing" in place.refusal(flow)
+    assert "'n' must be a whole number" in place.refusal(flow, inputs={"n": "x"})
     assert "mode" in place.refusal(flow, inputs={"n": 1, "mode": "odd"})
 
 
 def test_a_variable_that_the_environment_lacks_keeps_the_graph_from_beginning(place: Place) -> None:
     flow = "start: a\nenv_requires: [NO_SUCH]\nnodes: {a: {env_requires: [NOR_THIS, HOME]}}\n"
-    assert "the environment has no NO_SUCH, NOR_THIS, and the graph needs it" in place.refusal(flow)
+    assert "the environment has no NO_SUCH, NOR_THIS, but the graph needs it" in place.refusal(flow)
 
 
 # ── loops ────────────────────────────────────────────────────────────────

@@ -66,7 +66,7 @@ def test_text_becomes_what_the_type_says_and_nothing_is_guessed(
 ) -> None:
     text = f"parameters: {{p: {kind}}}"
     if expected is None and kind != "any":
-        assert "and what is given is not" in refusal(text, p=value)
+        assert " must be " in refusal(text, p=value)
     else:
         assert resolved(text, p=value) == {"p": expected}
 
@@ -81,7 +81,7 @@ FORMS = [
 @pytest.mark.parametrize("text", FORMS)
 def test_three_ways_to_write_the_same(text: str) -> None:
     assert resolved(text, a="x") == {"a": "x", "b": 1}
-    assert "parameter 'a' is not given" in refusal(text)
+    assert "parameter 'a' is missing" in refusal(text)
 
 
 def test_what_need_not_be_given_and_is_not_has_no_value() -> None:
@@ -100,29 +100,29 @@ parameters:
     assert refusal(text, count="hunter2", mode="hunter2", tag="xv1x", cuont=1) == (
         "this flow has no parameter 'cuont'\n"
         "fix: did you mean 'count'?\n"
-        "flow.yaml:2:3: parameter 'target' is not given: what to build\n"
+        "flow.yaml:2:3: parameter 'target' is missing: what to build\n"
         "2 |   target: {description: what to build}\n"
         "  |   ^^^^^^\n"
-        "fix: give it with -i target=…\n"
-        "flow.yaml:3:3: parameter 'count' is a whole number, and what is given is not\n"
+        "fix: pass it with -i target=…\n"
+        "flow.yaml:3:3: parameter 'count' must be a whole number\n"
         "3 |   count: integer\n"
         "  |   ^^^^^\n"
-        "fix: give it with -i count=…\n"
-        "flow.yaml:4:3: parameter 'mode' is one of fast, slow, and what is given is not\n"
+        "fix: pass it with -i count=…\n"
+        "flow.yaml:4:3: parameter 'mode' must be one of fast, slow\n"
         "4 |   mode: {choices: [fast, slow]}\n"
         "  |   ^^^^\n"
-        "fix: give it with -i mode=…\n"
-        "flow.yaml:5:3: parameter 'tag' is text that matches 'v[0-9]+', and what is given is not\n"
+        "fix: pass it with -i mode=…\n"
+        "flow.yaml:5:3: parameter 'tag' must be text that matches 'v[0-9]+'\n"
         '5 |   tag: {pattern: "v[0-9]+"}\n'
         "  |   ^^^\n"
-        "fix: give it with -i tag=…"
+        "fix: pass it with -i tag=…"
     )
 
 
 DECLARED = [
-    ("{a: {type: integer, default: x}}",               "the default of parameter 'a' is none of what it may be"),
-    ("{a: {choices: [1, 2], default: 3}}",             "the default of parameter 'a' is none of what it may be"),
-    ("{a: {choices: [1], default: true}}",             "the default of parameter 'a' is none of what it may be"),
+    ("{a: {type: integer, default: x}}",               "the default of parameter 'a' does not fit it"),
+    ("{a: {choices: [1, 2], default: 3}}",             "the default of parameter 'a' does not fit it"),
+    ("{a: {choices: [1], default: true}}",             "the default of parameter 'a' does not fit it"),
     ("{a: {pattern: '('}}",                            "the pattern of parameter 'a' is"),
     ("[a, {name: a}]",                                 "parameter 'a' is declared twice"),
 ]  # fmt: skip
@@ -207,9 +207,9 @@ def test_a_secret_comes_from_a_variable_or_a_file_and_never_shows(tmp_path: Path
 
 MISSING = [
     ("secrets: {A: NOPE}",                  "the secret 'A' comes from the variable NOPE, which is not set"),
-    ("secrets: {A: {}}",                    "nothing says where the secret 'A' comes from"),
+    ("secrets: {A: {}}",                    "the secret 'A' has no source"),
     ("env_files: [gone.env]",               "there is no such file"),
-    ("env: {A: '${nothing}'}",              "nothing here is named 'nothing'"),
+    ("env: {A: '${nothing}'}",              "unknown variable 'nothing'"),
 ]  # fmt: skip
 
 

@@ -131,18 +131,24 @@ REFUSED = [
     ("{workflow: flow.yaml}", "flow.yaml:1:20: these workflows call each other without end"),
     (
         "{workflow: '${x}.yaml'}",
-        "flow.yaml:1:20: a workflow is called by a path that is written out",
+        "flow.yaml:1:20: the path of a called workflow cannot have placeholders",
     ),
-    ("{workflow: graph.yaml}", "flow.yaml:1:20: 'graph.yaml' is no workflow"),
+    ("{workflow: graph.yaml}", "flow.yaml:1:20: 'graph.yaml' is not a workflow"),
     ("{workflow: needs.yaml}", "flow.yaml:1:10: that workflow needs the parameter 'n'"),
     (
         "{workflow: needs.yaml, params: {n: 1, m: 2}}",
         "flow.yaml:1:47: that workflow has no parameter 'm'",
     ),
-    ("{workflow: needs.yaml, params: {n: x}}", "flow.yaml:1:41: parameter 'n' is a whole number"),
+    (
+        "{workflow: needs.yaml, params: {n: x}}",
+        "flow.yaml:1:41: parameter 'n' must be a whole number",
+    ),
     ("{workflow: hooks.yaml}", "hooks.yaml:1:1: 'limits' counts for a whole run"),
-    ("{workflow: apart.yaml}", "apart.yaml:1:19: items have places of their own only in the map"),
-    ("{workflow: wrong.yaml}", "wrong.yaml:1:15: nothing here is named 'nope.a'"),
+    (
+        "{workflow: apart.yaml}",
+        "apart.yaml:1:19: only the map of the file that is run can isolate items",
+    ),
+    ("{workflow: wrong.yaml}", "wrong.yaml:1:15: unknown variable 'nope.a'"),
     ("{workflow: ping.yaml}", "pong.yaml:1:20: these workflows call each other without end"),
     (
         "{workflow: needs.yaml, params: [1]}",

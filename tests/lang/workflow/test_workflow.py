@@ -391,7 +391,7 @@ def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
     assert MapItem(map_step, "k", "t", "f").policy.retry.attempts == attempts
 
 
-TWICE = "is said twice, here and in error_policy, and not the same"
+TWICE = "has two different values, here and in error_policy"
 CONTRADICTIONS = [
     # map fields                                                         what is said about it
     ("max_failures: 1, error_policy: {max_failures: 2}",                 f"max_failures {TWICE}"),
@@ -532,7 +532,7 @@ BAD = [
     ),
     (
         "map: {input: [1], steps: [{shell: ls}], max_parallel: 0}\n",
-        "flow.yaml:1:55: 'max_parallel' is a whole number from 1 to 4096\n"
+        "flow.yaml:1:55: 'max_parallel' must be a whole number from 1 to 4096\n"
         "1 | map: {input: [1], steps: [{shell: ls}], max_parallel: 0}\n"
         "  |                                                       ^",
     ),
@@ -546,27 +546,27 @@ BAD = [
     ),
     (
         "steps: [make test]\n",
-        "flow.yaml:1:9: a part of 'steps' is a step, not text\n"
+        "flow.yaml:1:9: a part of 'steps' must be a step, not text\n"
         "1 | steps: [make test]\n"
         "  |         ^^^^^^^^^\n"
         "fix: shell text is written shell: …; a command of an agent begins with '/'",
     ),
     (
         "steps: [{shell: ls}]\nmap: {input: [1], steps: [{shell: ls}]}\n",
-        "flow.yaml:1:1: a flow has either steps or phases, and this one has steps and map\n"
+        "flow.yaml:1:1: a flow has either steps or phases, but this one has steps and map\n"
         "1 | steps: [{shell: ls}]\n"
         "  | ^^^^^\n"
         "fix: move steps to setup or reduce",
     ),
     (
         "- {shell: ls, timeout: soon}\n",
-        "flow.yaml:1:24: 'timeout' is a duration: seconds, or 500ms, 90s, 5m, 1h30m, 2d\n"
+        "flow.yaml:1:24: 'timeout' must be a duration: seconds, or 500ms, 90s, 5m, 1h30m, 2d\n"
         "1 | - {shell: ls, timeout: soon}\n"
         "  |                        ^^^^",
     ),
     (
         "- {shell: ls, capture_format: jsn, capture: a}\n",
-        "flow.yaml:1:31: 'capture_format' is one of string, json, lines, number, boolean\n"
+        "flow.yaml:1:31: 'capture_format' must be one of string, json, lines, number, boolean\n"
         "1 | - {shell: ls, capture_format: jsn, capture: a}\n"
         "  |                               ^^^\n"
         "fix: did you mean 'json'?",
@@ -587,10 +587,10 @@ BAD = [
     ),
     (
         "- {shell: ls, params: {a: 1}}\n",
-        "flow.yaml:1:15: 'params' means nothing to a step with shell: it belongs to tool\n"
+        "flow.yaml:1:15: 'params' has no meaning in a step with shell: it belongs to tool\n"
         "1 | - {shell: ls, params: {a: 1}}\n"
         "  |               ^^^^^^\n"
-        "fix: remove it, or say what the step does",
+        "fix: remove it, or use the other command",
     ),
     (
         "- {shell: a, id: x}\n- {shell: b, id: x}\n",
@@ -601,20 +601,20 @@ BAD = [
     ),
     (
         "- shell: ls ${item.path}\n",
-        "flow.yaml:1:13: nothing here is named 'item.path'\n"
+        "flow.yaml:1:13: unknown variable 'item.path'\n"
         "1 | - shell: ls ${item.path}\n"
         "  |             ^^^^^^^^^^^^\n"
         "fix: 'item' exists in map; known in flow: step, workflow, git, env, uuid",
     ),
     (
         "setup: {steps: [{shell: ls}], capture_outputs: {found: 3}}\nreduce: [{shell: 'echo ${found}'}]\n",
-        "flow.yaml:1:56: 'found' is to be the output of step 3, and setup has 1 steps\n"
+        "flow.yaml:1:56: 'found' is the output of step 3, but setup has 1 steps\n"
         "1 | setup: {steps: [{shell: ls}], capture_outputs: {found: 3}}\n"
         "  |                                                        ^\n"
         "fix: count from 0",
     ),
-    ("steps: a\n", "flow.yaml:1:8: 'steps' is a list of step, not text\n1 | steps: a\n  |        ^"),
-    ("", "flow.yaml:1:1: this file is a map: flow, or a list of steps, not nothing\n1 | \n  | ^"),
+    ("steps: a\n", "flow.yaml:1:8: 'steps' must be a list of step, not text\n1 | steps: a\n  |        ^"),
+    ("", "flow.yaml:1:1: this file must be a map: flow, or a list of steps, not nothing\n1 | \n  | ^"),
 ]  # fmt: skip
 
 
@@ -652,7 +652,7 @@ def test_what_is_given_and_what_cannot_be_had_are_said_at_once(tmp_path: Path) -
     assert [problem.what for problem in caught.value.problems] == [
         "this flow has no parameter 'b'",
         "there is no profile 'p'",
-        "parameter 'a' is not given",
+        "parameter 'a' is missing",
         "the secret 'S' comes from the variable NOPE, which is not set",
     ]
 
@@ -1017,7 +1017,7 @@ def test_a_short_secret_is_warned_of_and_never_quoted(tmp_path: Path) -> None:
     (warning,) = load(tmp_path, text, environ={"PIN": "12345", "KEY": "123456"}).warnings
     assert (warning.severity, warning.code) == ("warning", "short-secret")
     assert warning.problem.what == (
-        "the secret 'PIN' has fewer than 6 characters: they are masked wherever they occur, also in data"
+        "the secret 'PIN' has fewer than 6 characters: they are masked wherever they occur, even in other data"
     )
     assert "12345" not in str(warning.problem)
 

@@ -710,9 +710,9 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     loop = Loop([looped], max_iterations=0, on_max="stop")  # type: ignore[arg-type]
     assert refused(handled, looped, loops=[loop], workflow="sequental") == [
         "'workflow' cannot be 'sequental'",
-        "task 'a' has handler and agent, and cannot be done by both",
-        "task 'a' has handler and tool, and cannot be done by both",
-        "task 'a' has tool and agent, and cannot be done by both",
+        "task 'a' has handler and agent, but only one of them can do it",
+        "task 'a' has handler and tool, but only one of them can do it",
+        "task 'a' has tool and agent, but only one of them can do it",
         "task 'c' has a task in its context that the ensemble does not have",
         "'max_iterations' of a loop is at least 1",
         "'on_max' cannot be 'stop'",
@@ -739,7 +739,7 @@ def test_more_that_is_refused() -> None:
         (
             [a, late, b],
             {"loops": [Loop([late]), Loop([late, b])]},
-            ["task 'late' stands in two loops or maps"],
+            ["task 'late' is in two loops or maps"],
         ),
         (
             [late, a],
@@ -749,7 +749,7 @@ def test_more_that_is_refused() -> None:
         (
             [asked, a],
             {"workflow": "hierarchical"},
-            ["task 'a' is done by no agent, and a manager delegates to agents"],
+            ["task 'a' has no agent, but a manager delegates to agents"],
         ),
         (
             [asked],
@@ -762,14 +762,14 @@ def test_more_that_is_refused() -> None:
                 "workflow": "hierarchical",
                 "manager": Manager("m", required=("q",), max_per_worker=0),
             },
-            ["'required' names no worker: 'q'", "'max_per_worker' is at least 1"],
+            ["'required' names an unknown worker: 'q'", "'max_per_worker' is at least 1"],
         ),
         (
             [asked, Task("y", "", agent=Agent("R"))],
             {"workflow": "hierarchical"},
-            ["two agents have the role 'R', and a manager could not tell them apart"],
+            ["two agents have the role 'R', so the manager cannot distinguish them"],
         ),
-        ([doing("p", params={"a": 1}, name="p")], {}, ["task 'p' has params, and no tool"]),
+        ([doing("p", params={"a": 1}, name="p")], {}, ["task 'p' has params but no tool"]),
         (
             [a],
             {"loops": [Loop([a], {"path": "output", "op": "equals"})]},
@@ -962,8 +962,8 @@ def test_a_map_needs_whoever_makes_its_items() -> None:
     ]
     assert refused(each, map=MapReduce([1], each, target_tokens=0, path="x")) == [
         "'target_tokens' of the map of task 'each' is at least 1",
-        "the map of task 'each' has target_tokens, and nothing puts its outputs together",
-        "the map of task 'each' has a path, and no task makes its items",
+        "the map of task 'each' has target_tokens, but no task to reduce its outputs",
+        "the map of task 'each' has a path, but no task makes its items",
     ]
 
 

@@ -58,7 +58,7 @@ def _of_url(url: documents.Scalar, known: KnownNames, *, allowed: bool) -> Itera
         yield from _check_origin(first.text, leaf, url)
     elif not allowed and not _is_of_the_head(leaf, known):
         what = "the scheme and host of this address come from a value"
-        fix = "write them, or name the hosts that may be meant: allow_hosts: [api.example.org]"
+        fix = "write them, or name the allowed hosts: allow_hosts: [api.example.org]"
         yield Problem(what, Span(leaf.source, first.start, first.end), fix, code="url-origin")
 
 
@@ -96,6 +96,6 @@ def _credentials(request: documents.Node | None) -> Iterator[Problem]:
     headers = request.get("headers") if isinstance(request, documents.Mapping) else None
     for key, _ in headers.entries if isinstance(headers, documents.Mapping) else ():
         if str(key.value).lower() in CREDENTIALS:
-            what = f"the header '{key.value}' would be sent to whatever host a value names"
+            what = f"the header '{key.value}' would be sent to any host that a value names"
             fix = "name the hosts under allow_hosts, instead of '*'"
             yield Problem(what, key.span, fix, code="url-origin")

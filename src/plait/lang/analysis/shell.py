@@ -78,10 +78,7 @@ def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
         if known is None or known.in_environment or name in reported:
             continue
         reported.add(name)
-        what = (
-            f"'{name}' is a variable of this script here, and not the value of the flow that is "
-            "called so"
-        )
+        what = f"'{name}' is a variable of this script here, not the value of the flow"
         fix = (
             f"give the variable of the script another name, or write {name}=${{{name}}} where it "
             "begins"
@@ -155,10 +152,7 @@ def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
             known = field.known.get(name)
             if known is None or known.in_environment or name in own:
                 continue
-            what = (
-                f"in $(( … )) '{name}' is a variable of the shell, not the value that is called so "
-                "here"
-            )
+            what = f"in $(( … )) '{name}' is a variable of the shell, not the value of the flow"
             fix = f"write ${{{name}}} there"
             yield Finding(
                 Problem(what, Span(leaf.source, *found.span()), fix, code="bare-name"), "warning"
@@ -183,8 +177,7 @@ def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
         if start in placeholders or known is None or known.in_environment or name in read.assigned:
             continue
         what = (
-            f"'{name}' is a variable of the shell here, which has none, and not the value that is "
-            "called so"
+            f"'{name}' is a variable of the shell here, which has none, not the value of the flow"
         )
         fix = f"give the shell the value before: {name}=${{{name}}}; …"
         span = Span(leaf.source, place, place + len(name))

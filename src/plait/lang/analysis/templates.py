@@ -176,7 +176,7 @@ def _hole(
         case ParamPlaceholder():
             guess = closest_name(placeholder.name, field.declared or ())
             if field.declared is not None and placeholder.name not in field.declared and guess:
-                what = f"no parameter is named '{placeholder.name}'"
+                what = f"unknown parameter '{placeholder.name}'"
                 fix = f"did you mean '{guess}'?"
                 yield Finding(Problem(what, span, fix, code="unknown-parameter"), "warning")
         case EnvPlaceholder():
@@ -187,7 +187,7 @@ def _unknown_input(name: str, declared: frozenset[str], span: Span) -> Finding:
     guess = closest_name(name, declared)
     meant = f"did you mean '{guess}'? " if guess else ""
     fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared))}"
-    return Finding(Problem(f"no input is named '{name}'", span, fix, code="unknown-input"))
+    return Finding(Problem(f"unknown input '{name}'", span, fix, code="unknown-input"))
 
 
 def _alternative(
@@ -199,7 +199,7 @@ def _alternative(
 ) -> Iterator[Finding]:
     if any(form.name == "raw" for form in alternative.formats):
         what = f"':raw' makes the value of '{placeholder.name}' part of the code"
-        fix = "leave ':raw' away unless the value is code that you wrote yourself"
+        fix = "remove ':raw' unless the value is code that you wrote yourself"
         yield Finding(Problem(what, span, fix, code="raw-value"), "warning")
     match alternative.origin:
         case Path() as path:
@@ -208,11 +208,9 @@ def _alternative(
             yield from _path(path, placeholder, field, span, own)
         case Computed(kind=kind, variable=variable) if field.phase == "head" and kind in _WHEN_RUN:
             if variable is None or kind not in field.known:
-                what = (
-                    f"'{span.source.text[span.start : span.end]}' has no answer before anything "
-                    "runs"
-                )
-                fix = "put it where a step needs it; variables from a file are read by env_files"
+                written = span.source.text[span.start : span.end]
+                what = f"'{written}' has no value before anything runs"
+                fix = "use it in a step; env_files reads variables from a file"
                 yield Finding(Problem(what, span, fix, code="unknown-name"))
 
 
@@ -236,7 +234,7 @@ def _path(
         guess = closest_name(first, name.fields)
         meant = f"did you mean '{path.root}.{guess}'? " if guess else ""
         fix = f"{meant}{path.root} has: {format_names(name.fields, most=20)}"
-        yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
+        yield Finding(Problem(f"unknown variable '{path}'", span, fix, code="unknown-name"))
         return
     if path.root in ALIASES and "item" in field.known and not (field.shell and path.root in own):
         current = f"item.{ALIASES[path.root]}"
@@ -278,10 +276,10 @@ def _beyond(
         return  # it has precedence over a variable of the same name
     if not contains_unknown(value) and follow_path(value, path.keys) is UNDEFINED:
         what = (
-            f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no "
-            "such part"
+            f"'{path}' does not exist: the value of '{path.root}' is in the file and has no such "
+            "part"
         )
-        fix = "correct the path; if a step or a capture is meant, give it a name of its own"
+        fix = "correct the path; if you mean a step or a capture, give it another name"
         yield Finding(Problem(what, span, fix, code="unknown-name"), "warning")
 
 
@@ -296,7 +294,7 @@ def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Find
     elif "-" in path.root and (path.keys[:1] and path.keys[0] in ENDED):
         name, _, default = path.root.partition("-")
         what = (
-            f"nothing here is named '{path.root}', so the shell takes '{name}' with the default "
+            f"unknown variable '{path.root}', so the shell takes '{name}' with the default "
             f"'{default}…'"
         )
         yield Finding(replace(problem, what=what), "warning")
@@ -310,15 +308,15 @@ def has_fallback(placeholder: ContextPlaceholder) -> bool:
 def _unknown(path: Path, field: TemplateField, span: Span) -> Problem:
     if field.phase == "graph" and path.root in (field.declared or ()):
         fix = f"did you mean 'inputs.{path}'?"
-        return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
+        return Problem(f"unknown variable '{path}'", span, fix, code="unknown-name")
     elsewhere = [name for name in NAMES if name.name == path.root]
     root = None if elsewhere else _guess(path.root, tuple(islice(field.known, MOST_GUESSES)))
     fix = f"did you mean '{Path(root, path.keys)}'? " if root else ""
     fix += _where_it_exists(path.root, field)
     fix += f"known in {field.phase}: {_format_known_names(field)}"
     if not (root or elsewhere or path.keys):
-        fix += "; a name that is given at the start is declared under parameters"
-    return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
+        fix += "; declare an input under parameters"
+    return Problem(f"unknown variable '{path}'", span, fix, code="unknown-name")
 
 
 def _where_it_exists(root: str, field: TemplateField) -> str:

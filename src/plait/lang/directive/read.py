@@ -205,7 +205,7 @@ def _findings(parts: DirectiveParts) -> list[Finding]:
     for field in find_templates(parts.as_document(), "directive").fields:
         found += map(_of_template, check_template(replace(field, declared=known), "directive"))
     if not str(parts.body.value).strip():
-        fix = "write below the head what the model is to do"
+        fix = "write below the head what the model should do"
         found.append(
             Finding(Problem("this directive has no prompt", parts.body.span, fix, code="no-prompt"))
         )

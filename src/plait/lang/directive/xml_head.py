@@ -151,7 +151,7 @@ class _Builder:
         begin = max(self._start, self._source.text.rfind(DOCTYPE, self._start, behind.end))
         where = Span(self._source, begin, begin + len(DOCTYPE))
         raise InputError(
-            "a document type is not read here", where, "remove <!DOCTYPE …>", code="bad-xml"
+            "a document type is not allowed here", where, "remove <!DOCTYPE …>", code="bad-xml"
         )
 
     def _element_offset(self, element: Element) -> int:
@@ -228,7 +228,7 @@ class _Reader:
         for key, value in entries:
             name = str(key.value)
             if name in seen:
-                what = f"'{name}' is said twice"
+                what = f"'{name}' is set twice"
                 self.problems.append(Problem(what, key.span, "keep one of them", code="bad-xml"))
             else:
                 yield key, value
@@ -306,7 +306,7 @@ class _Reader:
             entries = self._attributes(one, ("name", "type", "default"))
             needed = one.attributes.get("required", "false").strip().lower()
             if needed not in ("true", "false"):
-                self._wrong(one, "'required' is true or false", 'write required="true"')
+                self._wrong(one, "'required' must be true or false", 'write required="true"')
             entries.append((self._key("required", one), nodes.Scalar(needed == "true", one.span)))
             if one.words:
                 entries.append(self._text(one, "description"))

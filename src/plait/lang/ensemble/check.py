@@ -105,12 +105,12 @@ def _of_whole(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
     if spec.max_parallel < 1:
         what = "max_parallel is at least 1"
         yield Problem(
-            what, where(spec, "max_parallel"), "leave it away, or raise it", code="wrong-type"
+            what, where(spec, "max_parallel"), "remove it, or raise it", code="wrong-type"
         )
     for task, times in _times(spec.tasks):
         if times > 1:
             what = f"task '{spec.task_id(task)}' stands {times} times in the list"
-            fix = "make a second Task: two tasks may say the same"
+            fix = "make a second Task: two tasks may have the same text"
             yield Problem(what, None, fix, code="duplicate-task")
 
 
@@ -122,7 +122,7 @@ def _times(tasks: Sequence[Task]) -> Iterator[tuple[Task, int]]:
 
 def _no_word(field: str, value: str, words: Sequence[str], where: Span | None) -> Problem:
     guess = closest_name(value, words)
-    fix = f"did you mean '{guess}'?" if guess else f"it is one of {', '.join(words)}"
+    fix = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(words)}"
     return Problem(f"'{field}' cannot be '{value}'", where, fix, code="wrong-type")
 
 
@@ -140,24 +140,24 @@ def _of_task(spec: EnsembleSpec, task: Task, where: Where, known: set[int]) -> I
         ("tool", "output_schema", by_tool and task.output_schema is not None),
     ):
         if is_odd:
-            what = f"{called} has {one} and {other}, and cannot be done by both"
+            what = f"{called} has {one} and {other}, but only one of them can do it"
             if other == "output_schema":
-                what = f"{called} has a {one}, and output_schema is for models"
+                what = f"{called} has a {one}, but output_schema is only for models"
             yield Problem(
                 what, where(task, other), f"leave away {one} or {other}", code="contradiction"
             )
     if task.params is not None and not by_tool:
-        what = f"{called} has params, and no tool"
+        what = f"{called} has params but no tool"
         yield Problem(
-            what, where(task, "params"), "name a tool, or leave them away", code="contradiction"
+            what, where(task, "params"), "name a tool, or remove them", code="contradiction"
         )
     if by_handler and not callable(task.handler):
         yield Problem(
-            f"the handler of {called} is no function", None, "pass one", code="wrong-type"
+            f"the handler of {called} is not a function", None, "pass one", code="wrong-type"
         )
     if task.params is not None and not isinstance(task.params, Mapping):
         yield Problem(
-            f"the params of {called} are no map",
+            f"the params of {called} are not a map",
             where(task, "params"),
             "write a map",
             code="wrong-type",
@@ -186,7 +186,7 @@ def _of_task(spec: EnsembleSpec, task: Task, where: Where, known: set[int]) -> I
 def _of_agent(agent: Agent, where: Where) -> Iterator[Problem]:
     if not agent.role.strip():
         yield Problem(
-            "an agent has a role", where(agent, "role"), "say who it is", code="missing-field"
+            "an agent has a role", where(agent, "role"), "describe it", code="missing-field"
         )
 
 
@@ -199,10 +199,8 @@ def _of_groups(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
     for owner, tasks in _groups(spec):
         for task in tasks:
             if id(task) in taken:
-                what = f"task '{spec.task_id(task)}' stands in two loops or maps"
-                yield Problem(
-                    what, where(owner, "tasks"), "let it stand in one", code="contradiction"
-                )
+                what = f"task '{spec.task_id(task)}' is in two loops or maps"
+                yield Problem(what, where(owner, "tasks"), "keep it in one", code="contradiction")
             taken[id(task)] = spec.task_id(task)
 
 
@@ -253,17 +251,15 @@ def _of_map(spec: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Proble
         yield _no_word("on_empty", one.on_empty, ON_EMPTY, where(one, "on_empty"))
     if one.chunk_size is not None and one.chunk_size < 2:
         what = f"'chunk_size' of {called} is at least 2"
-        yield Problem(
-            what, where(one, "chunk_size"), "leave it away, or raise it", code="wrong-type"
-        )
+        yield Problem(what, where(one, "chunk_size"), "remove it, or raise it", code="wrong-type")
     for field, least in (("target_tokens", 1), ("max_levels", 1)):
         value = getattr(one, field)
         if value is not None and value < least:
             what = f"'{field}' of {called} is at least {least}"
-            yield Problem(what, where(one, field), "leave it away, or raise it", code="wrong-type")
+            yield Problem(what, where(one, field), "remove it, or raise it", code="wrong-type")
     for field in ("chunk_size", "target_tokens"):
         if getattr(one, field) is not None and one.reduce is None:
-            what = f"{called} has {field}, and nothing puts its outputs together"
+            what = f"{called} has {field}, but no task to reduce its outputs"
             yield Problem(what, where(one, field), "name a task for reduce", code="contradiction")
     yield from _of_items(spec, one, called, where)
     if one.reduce is not None and any(task is one.reduce for task in one.task.context):
@@ -274,10 +270,8 @@ def _of_map(spec: EnsembleSpec, one: MapReduce, where: Where) -> Iterator[Proble
 
 def _of_items(spec: EnsembleSpec, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
     if one.path is not None and one.source is None:
-        what = f"{called} has a path, and no task makes its items"
-        yield Problem(
-            what, where(one, "path"), "name the task, or leave it away", code="contradiction"
-        )
+        what = f"{called} has a path, but no task makes its items"
+        yield Problem(what, where(one, "path"), "name the task, or remove it", code="contradiction")
     if one.path is not None:
         try:
             parse_path(one.path)
@@ -288,9 +282,7 @@ def _of_items(spec: EnsembleSpec, one: MapReduce, called: str, where: Where) -> 
             what = f"the items of {called} come from a task that the ensemble does not have"
             yield Problem(what, where(one, "items"), "add it to the tasks", code="unknown-task")
         elif any(one.source is other for other in (one.task, one.reduce)):
-            what = (
-                f"the items of {called} come from '{spec.task_id(one.source)}', which stands in it"
-            )
+            what = f"the items of {called} come from '{spec.task_id(one.source)}', which is in it"
             yield Problem(what, where(one, "items"), "name another task", code="cycle")
     elif not isinstance(one.items, str) and not isinstance(one.items, Sequence):
         what = f"the items of {called} are a list, the name of an input, or a task"
@@ -304,26 +296,25 @@ def _of_manager(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
     manager = spec.manager
     if spec.workflow != "hierarchical":
         if manager is not None:
-            fix = "write workflow: hierarchical, or leave the manager away"
+            fix = "write workflow: hierarchical, or remove the manager"
             what = "an ensemble has a manager only if it is hierarchical"
             yield Problem(what, where(spec, "manager"), fix, code="contradiction")
         return
     for task in spec.tasks:
         if not task.is_done_by_model:
-            what = (
-                f"task '{spec.task_id(task)}' is done by no agent, and a manager delegates to "
-                "agents"
-            )
+            what = f"task '{spec.task_id(task)}' has no agent, but a manager delegates to agents"
             yield Problem(what, where(task, "tool"), "give it an agent", code="contradiction")
         if task.context:
             what = (
-                f"task '{spec.task_id(task)}' has a context, and a manager decides what its "
+                f"task '{spec.task_id(task)}' has a context, but the manager decides what its "
                 "workers know"
             )
-            yield Problem(what, where(task, "context"), "leave it away", code="contradiction")
+            yield Problem(what, where(task, "context"), "remove it", code="contradiction")
     if spec.loops or spec.maps:
-        what = "a manager decides how often something is done: there are no loops or maps"
-        yield Problem(what, where(spec, "workflow"), "leave them away", code="contradiction")
+        what = (
+            "an ensemble with a manager has no loops or maps: the manager decides what is repeated"
+        )
+        yield Problem(what, where(spec, "workflow"), "remove them", code="contradiction")
     yield from _same_roles(spec, where)
     if manager is not None:
         yield from _of_caps(spec, manager, where)
@@ -335,7 +326,7 @@ def _same_roles(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
     for agent in agents.values():
         if agent.role.casefold() in seen:
             what = (
-                f"two agents have the role '{agent.role}', and a manager could not tell them apart"
+                f"two agents have the role '{agent.role}', so the manager cannot distinguish them"
             )
             yield Problem(
                 what, where(agent, "role"), "give one of them another role", code="duplicate-role"
@@ -349,9 +340,9 @@ def _of_caps(spec: EnsembleSpec, manager: Manager, where: Where) -> Iterator[Pro
         for role in getattr(manager, field):
             if role not in known:
                 guess = closest_name(role, known)
-                fix = f"did you mean '{guess}'?" if guess else f"there are: {format_names(known)}"
+                fix = f"did you mean '{guess}'?" if guess else f"known: {format_names(known)}"
                 yield Problem(
-                    f"'{field}' names no worker: '{role}'",
+                    f"'{field}' names an unknown worker: '{role}'",
                     where(manager, field),
                     fix,
                     code="unknown-role",
@@ -504,7 +495,7 @@ def _of_parts(fields: Fields) -> Iterator[Finding]:
 
 
 KNOWN_UNTIL: Final = (
-    BuiltinName("output", (), "what the last task of the round gave, as text"),
+    BuiltinName("output", (), "the output of the last task of the round, as text"),
     BuiltinName("data", (), "the same as data"),
     BuiltinName("iteration", (), "the number of the round"),
 )
@@ -522,7 +513,7 @@ def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
                 str(keys[0]) for keys in condition_paths(node.data()) if keys
             ):
                 if root not in known:
-                    what = f"nothing here is named '{root}'"
+                    what = f"unknown variable '{root}'"
                     yield Finding(unknown_problem(what, node, root, known, "unknown-name"))
 
 
@@ -542,7 +533,7 @@ def _items_given(
         guess = closest_name(one.items, inputs)
         meant = f"did you mean '{guess}'? " if guess else ""
         fix = f"{meant}declare it under inputs, next to: {format_names(sorted(inputs))}"
-        what = f"no input is named '{one.items}'"
+        what = f"unknown input '{one.items}'"
         node = read.places[id(one)].get("items")
         yield Finding(Problem(what, None if node is None else node.span, fix, code="unknown-input"))
 
@@ -561,7 +552,7 @@ def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterat
         )
         inputs = (*inputs, item, *(name for name in used if is_item_name(name, item)))
     known = [
-        BuiltinName("inputs", (), "what the ensemble was given", inputs),
+        BuiltinName("inputs", (), "the inputs of the ensemble", inputs),
         BuiltinName("task", (), "the task itself, its texts filled", TASK_FACTS),
     ]
     reduced = next((one.task for one in read.spec.maps if one.reduce is task), None)

@@ -272,7 +272,7 @@ class EnsembleReader:
 
 
 def _map(node: nodes.Node) -> nodes.Mapping:
-    assert isinstance(node, nodes.Mapping), "what is no map was told before"
+    assert isinstance(node, nodes.Mapping), "the schema allows only a map"
     return node
 
 
@@ -290,6 +290,6 @@ def unknown_problem(
 ) -> Problem:
     names = list(known)
     guess = closest_name(wanted, names)
-    there = f"there are: {format_names(names)}" if names else "there are none"
+    there = f"known: {format_names(names)}" if names else "there are none"
     fix = f"did you mean '{guess}'?" if guess else there
     return Problem(what, None if node is None else node.span, fix, code=code)

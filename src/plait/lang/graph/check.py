@@ -193,7 +193,7 @@ class _Graph:
         both = [key for key in ("nodes", "config") if self.document.get(key) is not None]
         if len(both) == 2:
             what, fix = (
-                "a graph stands in the file itself or below config, not in both",
+                "a graph is at the top of a file or below config, not both",
                 "keep one of them",
             )
             yield Finding(
@@ -201,7 +201,7 @@ class _Graph:
             )
         missing = self.body.form == "graph" and self.document.get("nodes") is not None
         if missing and self.document.get("start") is None:
-            what, fix = "a graph needs 'start': the node with which it begins", "add start: …"
+            what, fix = "a graph needs 'start': its first node", "add start: …"
             yield Finding(Problem(what, self.document.key_span("nodes"), fix, code="missing-field"))
 
     def _check_edges(self) -> Iterator[Problem]:
@@ -218,7 +218,7 @@ class _Graph:
             return
         guess = closest_name(target.name, known)
         fix = f"did you mean '{guess}'? " if guess else ""
-        what = f"'{target.field}' leads to '{target.name}', which is no node of this graph"
+        what = f"'{target.field}' leads to '{target.name}', but this graph has no such node"
         yield Problem(
             what,
             target.span,
@@ -237,13 +237,13 @@ class _Graph:
                     waiting.append(target.name)
         for name, (key, _) in self.nodes.items():
             if name not in found:
-                what, fix = f"no way leads to node '{name}'", "lead an edge there, or remove it"
+                what, fix = f"no edge leads to node '{name}'", "add an edge to it, or remove it"
                 yield Finding(Problem(what, key.span, fix, code="unreachable"), "warning")
 
     def _schema(self) -> Iterator[Finding]:
         inputs, schema = self.document.get("inputs"), self.document.get("config_schema")
         if inputs is not None and schema is not None:
-            what, fix = "inputs and config_schema both say what is given", "keep one of them"
+            what, fix = "inputs and config_schema both declare the inputs", "keep one of them"
             yield Finding(
                 Problem(what, self.document.key_span("config_schema"), fix, code="contradiction")
             )
@@ -280,7 +280,7 @@ def _check_node_fields(name: str, fields: Fields) -> Iterator[Problem]:
     word = next(word for word, one in KINDS.items() if one == kind)
     for field, (wanted, kinds) in MEANT_FOR.items():
         if fields.has(field) and kind not in kinds:
-            what = f"'{field}' means nothing to {with_article(word)}: it belongs to {with_article(wanted)}"
+            what = f"'{field}' has no meaning in {with_article(word)}: it belongs to {with_article(wanted)}"
             yield Problem(
                 what,
                 fields.span(field),
@@ -297,24 +297,24 @@ def _check_node_fields(name: str, fields: Fields) -> Iterator[Problem]:
             "add tool: … or shell: …",
         )
     if len(actions) > 1:
-        what, fix = f"{' and '.join(map(repr, actions))} both say what is done", "keep one of them"
+        what, fix = f"{' and '.join(map(repr, actions))} are both actions", "keep one of them"
         yield Problem(what, fields.span(actions[-1]), fix, code="contradiction")
     elif fields.has("shell") and kind in ("tool", "foreach"):
         for field in ("params", "cache_result"):
             if fields.has(field):
                 what, fix = (
-                    f"'{field}' means nothing to shell text",
-                    "remove it; values stand in the text itself",
+                    f"'{field}' has no meaning for shell text",
+                    "remove it; write the values into the text",
                 )
                 yield Problem(what, fields.span(field), fix, code="misplaced-field")
     if fields.has("interpreter") and not fields.has("shell"):
         what, fix = (
-            "'interpreter' says which shell runs 'shell', which is missing",
+            "'interpreter' is the shell for 'shell', which is missing",
             "add shell: …, or remove it",
         )
         yield Problem(what, fields.span("interpreter"), fix, code="misplaced-field")
     if fields.has("action") and fields.has("params"):
-        what, fix = "the parameters of an action stand in it", "move params below action"
+        what, fix = "the parameters of an action belong into it", "move params below action"
         yield Problem(what, fields.span("params"), fix, code="misplaced-field")
     loop = fields.text("as")
     if loop is not None and loop in builtin_names("graph"):
@@ -336,7 +336,7 @@ def _conditions(fields: Fields) -> Iterator[Finding]:
         if not isinstance(edge, nodes.Mapping):
             continue
         if is_open:
-            what = "the edge before this one is always open, so this one is never followed"
+            what = "the edge before this one is always taken, so this one never is"
             yield Finding(
                 Problem(what, edge.key_span("to"), "put it before", code="unreachable"), "warning"
             )
@@ -402,16 +402,14 @@ class _Names:
             ):
                 yield Finding(_no_input(first, self.inputs, span))
             case "result" if fields is not None and not _has_result(fields, place):
-                what = "'result' is what the action of this node gave: known in its assign and next"
-                fix = "assign it where the action is, and ask for state.…"
+                what = "'result' is the result of a node's action: it exists in its assign and next"
+                fix = "assign it in that node, and use state.…"
                 yield Finding(Problem(what, span, fix, code="unknown-name"))
             case root if tested and root not in ("state", "inputs", "result", *CLOCK):
                 guess = closest_name(root, ("state", "inputs", "result"))
                 fix = f"did you mean '{guess}'? " if guess else ""
-                fix += "a test of an edge knows: state, inputs, result"
-                yield Finding(
-                    Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
-                )
+                fix += "a condition of an edge knows: state, inputs, result"
+                yield Finding(Problem(f"unknown variable '{path}'", span, fix, code="unknown-name"))
 
     def _never_assigned(self, path: Path, name: str, span: Span) -> Problem:
         guess = closest_name(name, self.assigned)
@@ -433,7 +431,7 @@ def _no_input(name: str, declared: frozenset[str], span: Span) -> Problem:
     guess = closest_name(name, declared)
     meant = f"did you mean 'inputs.{guess}'? " if guess else ""
     fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared), most=20)}"
-    return Problem(f"no input is named '{name}'", span, fix, code="unknown-input")
+    return Problem(f"unknown input '{name}'", span, fix, code="unknown-input")
 
 
 def _template_paths(field: TemplateField) -> Iterator[tuple[Path, Span]]:

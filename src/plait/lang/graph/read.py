@@ -309,8 +309,8 @@ def _missing_variables(plan: GraphFile, environ: Mapping[str, str]) -> Iterator[
     }
     if missing:
         what = (
-            f"the environment has no {format_names(list(missing), most=20)}, and the graph needs it"
+            f"the environment has no {format_names(list(missing), most=20)}, but the graph needs it"
         )
         yield Problem(
-            what, next(iter(missing.values())), "set it, and run it again", code="missing-variable"
+            what, next(iter(missing.values())), "set it and run again", code="missing-variable"
         )

@@ -145,9 +145,9 @@ def _never_retried(step: documents.Mapping) -> Iterator[Finding]:
     for word in node.items if isinstance(node, documents.Sequence) else (node,):
         if isinstance(word, documents.Scalar) and word.value == "incomplete":
             what = (
-                "retry does the action again, and that is never incomplete: validate comes after it"
+                "retry repeats only the action, which is never incomplete: validate runs after it"
             )
-            fix = "let on_incomplete of validate complete it: max_attempts says how often"
+            fix = "use on_incomplete of validate, with max_attempts"
             yield Finding(Problem(what, word.span, fix, code="no-effect"), "warning")
 
 
@@ -185,7 +185,7 @@ def check_paths(step: documents.Node, project: str | None) -> Iterator[Finding]:
         if node is None or (literal := _literal(node)) is None:
             continue
         if _leaves(literal, None if node is place else place, project):
-            what, fix = "this path leads out of the project", "name a place below the project"
+            what, fix = "this path is outside the project", "name a path below the project"
             yield Finding(Problem(what, node.span, fix, code="file-outside"))
 
 
@@ -236,7 +236,7 @@ def capture_problems(fields: Fields) -> Iterator[Problem]:
     for name, node in fields.entries("capture_outputs"):
         at, extract = parse_output_part(name, node, fields.scope)
         if fields.has("steps") and not (at < len(steps) and _prints(steps[at])):
-            what = f"'{name}' is to be the output of step {at}, and setup has {len(steps)} steps"
+            what = f"'{name}' is the output of step {at}, but setup has {len(steps)} steps"
             where = node.span if isinstance(node, nodes.Scalar) else fields.span("capture_outputs")
             yield Problem(what, where, "count from 0", code="wrong-type")
         yield from _bad_pattern(extract, node)
@@ -398,7 +398,7 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
     if isinstance(id, documents.Scalar) and "$" not in str(id.value):
         what, fix = (
             "all items get this one id",
-            f"put in what differs, such as ${{item.{id.value}}}",
+            f"use a value that differs, such as ${{item.{id.value}}}",
         )
         yield Problem(what, id.span, fix, code="no-effect")
 
@@ -412,7 +412,7 @@ def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Ite
     used = {name for name in names_in(command) if name.isupper()}
     for name, value in nodes.map_entries(node.get("env")):
         if name in used and mentions_item(value, declared):
-            what = f"'{name}' is made of the item, and this command is to find the items"
+            what = f"'{name}' uses the item, but this command finds the items"
             yield Problem(what, command.span, "use another variable here", code="unknown-name")
 
 
@@ -521,7 +521,7 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
             continue
         path = placeholder.alternatives[0].origin
         if isinstance(path, Path) and path.root in later:
-            what = f"'{path.root}' is not known yet: it is declared here or further below"
+            what = f"'{path.root}' is not known yet: it is declared here or below"
             fix = (
                 "move it above: parameters, secrets, and what stands above are known; in env, vars "
                 "are, too"

@@ -126,7 +126,9 @@ def _read_below(root: str, relative: str) -> documents.PartialDocument:
             os.path.basename(relative), os.listdir(beside) if os.path.isdir(beside) else ()
         )
         fix = (
-            f"did you mean '{close}'?" if close else "paths are seen from the file that names them"
+            f"did you mean '{close}'?"
+            if close
+            else "paths are relative to the file that names them"
         )
         raise InputError(f"there is no file '{name}'", fix=fix, code="no-file")
     return documents.parse_partial(documents.decode_text(found[0], name, drawn=True), name)
@@ -176,7 +178,7 @@ class _Composer:
                 return
             layer, path = found
             if not isinstance(layer, Mapping):
-                what = "only a map can be extended, and this file is a list"
+                what = "only a map can be extended, but this file is a list"
                 self.problems.append(
                     Problem(what, extends.span, "give its steps a name: steps:", code="extends")
                 )
@@ -241,7 +243,7 @@ class _Composer:
         if relative in chain:
             circle = " → ".join([*chain[chain.index(relative) :], relative])
             what = f"these files lead back to themselves: {circle}"
-            self.problems.append(Problem(what, named.span, "take one of them out", code="cycle"))
+            self.problems.append(Problem(what, named.span, "remove one of them", code="cycle"))
             self.whole = False
             return None
         try:
@@ -257,8 +259,8 @@ class _Composer:
     def _document(self, relative: str, span: Span) -> Node:
         if relative not in self.files:
             if len(self.files) >= MAX_FILES:
-                what = f"a flow is made of at most {MAX_FILES} files"
-                raise LimitError(what, span, "put some of them together", code="too-many-files")
+                what = f"a flow has at most {MAX_FILES} files"
+                raise LimitError(what, span, "merge some of them", code="too-many-files")
             if relative.startswith("..") or os.path.isabs(relative):
                 what = "this file is outside the project"
                 raise InputError(what, span, "name a file below the project", code="file-outside")
@@ -276,8 +278,8 @@ _BESIDES: Final = {
     "env_files": _HERE,
     "secrets": _HERE,
     "profiles": _HERE,
-    "vars": "hand it over where a block is used: with: {NAME: …}",
-    "parameters": "hand it over where a block is used: with: {NAME: …}",
+    "vars": "pass it where the block is used: with: {NAME: …}",
+    "parameters": "pass it where the block is used: with: {NAME: …}",
     "strict": _HERE,
     "hooks": _HERE,
     "limits": _HERE,
@@ -294,7 +296,7 @@ def _check_ignored_keys(document: Node) -> Iterator[Problem]:
                 if isinstance(value, Mapping) and value.entries
                 else "name"
             )
-            what = f"of a file that is imported only the blocks are used, and not its {key.value}"
+            what = f"only the blocks of an imported file are used, not its {key.value}"
             yield Problem(what, key.span, fix.replace("NAME", first), code="imports")
 
 
@@ -351,9 +353,9 @@ def _block_problems(document: Node, blocks: Blocks) -> Iterator[Problem]:
     total = sum(walk.size(block, ()) for block in found if block is not None)
     yield from walk.problems
     if total > MAX_STEPS:
-        what = f"this flow has more than {MAX_STEPS:,} steps when every block is written out"
+        what = f"this flow has more than {MAX_STEPS:,} steps when all blocks are expanded"
         where = document.entries[0][0].span if isinstance(document, Mapping) else document.span
-        yield Problem(what, where, "go through items by map or foreach", code="too-many-steps")
+        yield Problem(what, where, "use map or foreach for items", code="too-many-steps")
 
 
 class _Walk:
@@ -371,7 +373,7 @@ class _Walk:
         if block in chain:
             circle = " → ".join([*(one.name for one in chain[chain.index(block) :]), block.name])
             what = f"these blocks lead back to themselves: {circle}"
-            self.problems.append(Problem(what, block.span, "take one use out", code="cycle"))
+            self.problems.append(Problem(what, block.span, "remove one use", code="cycle"))
             return 0, 0
         if len(chain) > MAX_DEPTH:
             return 0, 1  # reported below, by the depth of the blocks that use it
@@ -385,7 +387,7 @@ class _Walk:
         if len(chain) + height > MAX_DEPTH:
             what = f"blocks use blocks more than {MAX_DEPTH} levels deep"
             self.problems.append(
-                Problem(what, block.span, "write some of them out", code="too-deep")
+                Problem(what, block.span, "expand some of them by hand", code="too-deep")
             )
         return size, height
 
@@ -427,7 +429,7 @@ def _no_block(name: str, known: list[str], span: Span) -> Problem:
         f"did you mean '{close}'?"
         if close
         else (
-            f"there are: {format_names(known)}"
+            f"known: {format_names(known)}"
             if known
             else "define it under blocks, or import a file that has it"
         )
@@ -459,15 +461,11 @@ class Calls:
         """
         if path in self.paths:
             what = "these workflows call each other without end"
-            raise InputError(
-                what, node.span, "let one of them not call the other", code="bad-workflow-call"
-            )
+            raise InputError(what, node.span, "remove one of the calls", code="bad-workflow-call")
         self._opened[0] += 1
         if len(self.paths) >= MOST_DEEP or self._opened[0] > MOST_CALLS:
             what = (
                 f"workflows call each other more than {MOST_DEEP} deep, or more than "
                 f"{MOST_CALLS:,} times"
             )
-            raise InputError(
-                what, node.span, "go through items by map or foreach", code="too-many-steps"
-            )
+            raise InputError(what, node.span, "use map or foreach for items", code="too-many-steps")

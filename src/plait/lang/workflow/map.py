@@ -134,7 +134,7 @@ def isolation_problems(fields: Fields | None) -> Iterator[Problem]:
             yield Problem(
                 what,
                 inner.span(name),
-                f"leave it away, or write kind: {wanted}",
+                f"remove it, or write kind: {wanted}",
                 code="contradiction",
             )
 
@@ -225,13 +225,13 @@ def _contradictions(level: Many[Fields]) -> Iterator[Problem]:
     if failing is not None and going is not None:
         word, goes_on = failing.text("on_item_failure"), going.flag(GOES_ON)
         if any(word in odds.values and goes_on in odds.others for odds in AT_ODDS):
-            yield _says_both(failing, "on_item_failure", going, GOES_ON, f"leave {GOES_ON} away")
+            yield _says_both(failing, "on_item_failure", going, GOES_ON, f"remove {GOES_ON}")
 
 
 def _says_both(one: Fields, name: str, other: Fields, name_there: str, fix: str) -> Problem:
     what = f"{name} and {name_there} contradict each other"
     if name == name_there:
-        what = f"{name} is said twice, here and in error_policy, and not the same"
+        what = f"{name} has two different values, here and in error_policy"
     return Problem(what, one.span(name), fix, (other.span(name_there),), code="contradiction")
 
 

@@ -199,7 +199,7 @@ def _short_secrets(environment: FlowEnvironment, fields: Fields) -> Iterator[Fin
         if len(secret.reveal()) < SHORT_SECRET:
             what = (
                 f"the secret '{name}' has fewer than {SHORT_SECRET} characters: "
-                "they are masked wherever they occur, also in data"
+                "they are masked wherever they occur, even in other data"
             )
             where, fix = fields.span("secrets"), "choose a longer one, or do not declare it"
             yield Finding(Problem(what, where, fix, code="short-secret"), "warning")
@@ -207,8 +207,8 @@ def _short_secrets(environment: FlowEnvironment, fields: Fields) -> Iterator[Fin
 
 def _env_file_warnings(environment: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
     for name in environment.refused:
-        what = f"the variable {name} of an env file is left away: it could change what programs run"
-        fix = f"write {name} under env, where it is seen to be meant"
+        what = f"the variable {name} of an env file is ignored: it could change which programs run"
+        fix = f"write {name} under env if you want it"
         yield Finding(
             Problem(what, fields.span("env_files"), fix, code="refused-variable"), "warning"
         )

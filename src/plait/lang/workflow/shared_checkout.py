@@ -23,11 +23,11 @@ from plait.template.shell.lexer import ValueSlot, analyse
 from plait.template.template import Leaf, compile_template
 
 OF_MAP: Final = (
-    "write isolation: worktree in the map, for a checkout of its own for each item; or "
+    "write isolation: worktree in the map, for a separate checkout for each item; or "
     "max_parallel: 1"
 )
 OF_FOREACH: Final = (
-    "write parallel: false; in a map isolation: worktree would give each item a checkout of its own"
+    "write parallel: false; in a map isolation: worktree would give each item a separate checkout"
 )
 _INSIDE: Final = (
     "on_failure",
@@ -205,7 +205,7 @@ def _is_in_checkout(path: str) -> bool:
 
 def _same_file(path: str, span: Span, repair: str) -> Finding:
     what = f"all items write the one file '{path}', several at a time and in one checkout"
-    fix = f"put what differs into its name, such as ${{item_index}}; or {repair}"
+    fix = f"use a name that differs, such as ${{item_index}}; or {repair}"
     return Finding(Problem(what, span, fix, code="shared-checkout"), "warning")
 
 

@@ -55,7 +55,9 @@ def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFi
     written = str(node.value) if isinstance(node, nodes.Scalar) else ""
     if "$" in written:
         raise _wrong(
-            node, "a workflow is called by a path that is written out", "write workflow: other.yaml"
+            node,
+            "the path of a called workflow cannot have placeholders",
+            "write workflow: other.yaml",
         )
     beside = os.path.dirname(node.span.place.source.name)
     path = os.path.join(beside, written)
@@ -73,12 +75,12 @@ def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFi
             raise _wrong(
                 node,
                 f"there is no workflow '{written}'",
-                "correct the path: it is seen from this file",
+                "correct the path: it is relative to this file",
             ) from None
         raise
     if detect_profile(document) != "workflow":
         raise _wrong(
-            node, f"'{written}' is no workflow", "a graph or a directive is called by tool: ID"
+            node, f"'{written}' is not a workflow", "a graph or a directive is called by tool: ID"
         )
     return CalledFile(real, compose(document, path, project=project))
 
@@ -109,27 +111,27 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
     document = called.flow.document
     for name in OF_THE_RUN if isinstance(document, nodes.Mapping) else ():
         if isinstance(document, nodes.Mapping) and document.get(name) is not None:
-            what = f"'{name}' counts for a whole run, and this file is called by another one"
+            what = f"'{name}' counts for a whole run, but another file calls this one"
             yield Problem(
                 what,
                 document.key_span(name),
-                "say it in the file that is run",
+                "write it in the file that is run",
                 code="misplaced-field",
             )
     own = document.get("map") if isinstance(document, nodes.Mapping) else None
     for name in OF_ITS_MAP if isinstance(own, nodes.Mapping) else ():
         if isinstance(own, nodes.Mapping) and own.get(name) is not None:
             what = (
-                f"'{name}' counts for the map of the file that is run, and this file is called by "
-                "another one"
+                f"'{name}' counts for the map of the file that is run, but another file calls "
+                "this one"
             )
-            yield Problem(what, own.key_span(name), "leave it away", code="misplaced-field")
+            yield Problem(what, own.key_span(name), "remove it", code="misplaced-field")
     if isinstance(own, nodes.Mapping) and own.get("isolation") is not None:
-        what = "items have places of their own only in the map of the file that is run"
+        what = "only the map of the file that is run can isolate items"
         yield Problem(
             what,
             own.key_span("isolation"),
-            "leave it away, or run this file itself",
+            "remove it, or run this file itself",
             code="misplaced-field",
         )
     try:
@@ -154,7 +156,7 @@ def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
     for name, value in _literal_params(params).items():
         if name in parameters:
             found = resolve_inputs({name: parameters[name]}, {name: value})
-            fix = f"declared is {parameters[name].type_description}"
+            fix = f"pass {parameters[name].type_description}"
             for problem in found.problems.values():
                 yield replace(problem, where=given[name].span, fix=fix)
     for name, parameter in parameters.items():

@@ -146,8 +146,9 @@ class TaskTemplates:
                     f"item {number} of task '{self._spec.task_id(task)}' has no "
                     f"{_format_missing(error)}"
                 )
-                source = self._spec.task_id(_source(one))
-                fix = f"let '{source}' return it, or remove it from the text"
+                fix = (
+                    f"'{self._cast.task_id(_source(one))}' has to give it, or remove it in the text"
+                )
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
             raise InputError.together(problems)
