@@ -88,7 +88,7 @@ def test_a_file_that_was_not_checked_says_how_to_choose_a_profile(capsys: Capsys
     assert main(["check", "."]) == 0
     assert capsys.readouterr().out == (
         "./notes.yml: note: this file has none of the shapes that Plait knows, so its templates are not checked\n"
-        "fix: say what it is: plait check --kind workflow|graph|directive|ensemble|tool|hooks|provider\n"
+        "fix: name its kind: plait check --kind workflow|graph|directive|ensemble|tool|hooks|provider\n"
         "no problems in 2 files\n"
     )
 

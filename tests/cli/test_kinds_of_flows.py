@@ -643,7 +643,7 @@ def test_check_knows_files_by_their_place_and_says_all_at_once(here: Path, capsy
     report = json.loads(capsys.readouterr().out)
     found = [(one["where"]["file"], one["what"][:24]) for one in report["problems"]]
     assert found == [
-        ("./.ai/config/hooks.yaml", "'event' must be one of run_st"),
+        ("./.ai/config/hooks.yaml", "'event' must be one of r"),
         ("./.ai/config/hooks.yaml", "there is no tool 'hello'"),
         ("./.ai/config/providers/mine.yaml", "'modls' is not a field o"),
         ("./.ai/config/providers/mine.yaml", "'{name}' cannot stand he"),

@@ -112,7 +112,7 @@ def test_an_error_for_programs_names_type_place_and_all_names(capsys: Capsys) ->
     assert json.loads(capsys.readouterr().out) == {
         "error": {
             "type": "MissingNamesError",
-            "what": "unknown variable 'x.y', 'z'",
+            "what": "unknown variables 'x.y', 'z'",
             "where": {"file": "<template>", "line": 2, "column": 2},
             "fix": "did you mean 'x.yy'? known here: x.yy, env, uuid",
             "code": "unknown-name",

@@ -406,7 +406,7 @@ def test_a_call_that_may_be_made_once_is_repeated_if_somebody_says_so(place: Pla
 def test_once_in_a_header_is_true_or_false(place: Place) -> None:
     tool(place, "demo/pay", f"__once__ = 'yes'\n{DEADLY}")
     trusted(place)
-    assert "'once' must be true or false" in place.refusal("steps: [{tool: demo/pay}]")
+    assert "'once' is true or false" in place.refusal("steps: [{tool: demo/pay}]")
 
 
 # ── secrets ──────────────────────────────────────────────────────────────
