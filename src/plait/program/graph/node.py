@@ -76,9 +76,17 @@ class NodeStep(Composite):
     """One visit of a node, with the current state."""
 
     __slots__ = (
-        "_walk", "attempts_inside", "fingerprint", "children", "is_composed", "kind", "name", "node", "policy",
+        "_walk",
+        "attempts_inside",
+        "children",
+        "fingerprint",
+        "is_composed",
+        "kind",
+        "name",
+        "node",
+        "policy",
         "title",
-    )  # fmt: skip
+    )
     counts_itself = True
     retry_scope = "always"
     """A completed call is not repeated because of something after it."""

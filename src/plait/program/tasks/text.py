@@ -147,7 +147,7 @@ class TaskTemplates:
                     f"{_format_missing(error)}"
                 )
                 fix = (
-                    f"'{self._cast.task_id(_source(one))}' has to give it, or remove it in the text"
+                    f"'{self._spec.task_id(_source(one))}' has to give it, or remove it in the text"
                 )
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
