@@ -167,7 +167,7 @@ steps:
 def test_what_is_done_again_hides_what_was_remembered(place: Place) -> None:
     place.run(RESUMED)
     assert place.plait("resume", "--dry-run").stdout.splitlines() == [
-        "steps/0   shell   echo old-build   (remembered)",
+        "steps/0   shell   echo old-build   (replayed)",
         "steps/1   shell   test -e ok   (again: it had failed)",
         "steps/2   shell   echo new-release",
         'steps/3   shell   rm -rf "out/${last.output}" && echo ${shell.output} ${c}',

@@ -206,7 +206,7 @@ def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_
     said = ("resume", "--accept-changes", "--done", path)
     shown = place.plait(*said, "--dry-run").stdout.splitlines()
     (line,) = (line for line in shown if line.startswith(f"{path}   "))
-    assert line.endswith("(remembered)")
+    assert line.endswith("(replayed)")
     assert place.plait(*said).returncode == 0
     assert place.text("seen").split("\n") == ["ONE", "SEND", "TWO", "after  0", ""]
 
@@ -267,7 +267,7 @@ def test_a_dry_run_refuses_the_answers_that_a_resumed_run_refuses(place: Place) 
         assert str(dry.value) == str(refused.value)
     assert "did you mean 'steps/q'?" in str(refused.value)
     repeated = place.plait("resume", run, "--dry-run", "--done", "steps/q").stdout.splitlines()
-    assert repeated[-1] == "steps/q   shell   q   (remembered)"
+    assert repeated[-1] == "steps/q   shell   q   (replayed)"
 
 
 def test_an_older_end_of_a_step_that_was_under_way_does_not_count(place: Place) -> None:
@@ -690,7 +690,7 @@ def test_a_dry_run_compares_what_a_strict_flow_says(place: Place) -> None:
     flow = "strict: true\nsteps: [{id: a, shell: echo a}, {id: z, shell: '[ -e ok ]'}]\n"
     run = place.run(flow).result.run
     shown = place.plait("resume", run, "--dry-run")
-    assert "(remembered)" in shown.stdout
+    assert "(replayed)" in shown.stdout
     assert "would refuse" not in shown.stderr
     place.write("flow.yaml", flow.replace("strict: true\n", ""))
     assert "would refuse" in place.plait("resume", run, "--dry-run").stderr
@@ -949,8 +949,8 @@ def test_a_dry_run_knows_that_what_follows_an_answer_is_done_again(place: Place)
     place.write("ok", "")
     said = ("resume", run, "--accept-changes", "--done", "steps/new")
     assert place.plait(*said, "--dry-run").stdout.splitlines() == [
-        "steps/a   shell   a   (remembered)",
-        "steps/new   shell   new   (remembered)",
+        "steps/a   shell   a   (replayed)",
+        "steps/new   shell   new   (replayed)",
         "steps/b   shell   echo b >> seen   (again: a step before it is done again)",
         "steps/c   shell   test -e ok   (again: it had failed)",
     ]

@@ -140,7 +140,7 @@ def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
     assert place.text("notes") == "1 ask An answer.\n"
     said = place.plait("logs", stopped.result.run).stdout
     assert re.search(r"── steps/ask/turn:1 .* 12 tokens, \$0\.50 .*\nAn answer\.\n", said), said
-    assert "asked   2 turns, 24 tokens, $1.00" in place.plait("show", stopped.result.run).stdout
+    assert "usage   2 turns, 24 tokens, $1.00" in place.plait("show", stopped.result.run).stdout
 
 
 def test_what_a_hook_was_to_be_told_is_recorded_without_secrets(
