@@ -859,7 +859,7 @@ nodes:
     shown = place.plait("resume", run, "--accept-changes", "--dry-run").stdout.splitlines()
     told = [line.split()[0].rpartition("/")[2] + " " + line.rpartition("(")[2] for line in shown]
     assert told == [
-        "a remembered)",
+        "a replayed)",
         "b again: its text has changed)",
         "c again: a step before it is done again)",
         "d again: a step before it is done again)",
