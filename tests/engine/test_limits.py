@@ -123,7 +123,7 @@ def test_whose_limit_it_is_is_said_and_what_counts_against_it() -> None:
     outer.add(tokens=50)
     inner.add(tokens=50)
     with pytest.raises(StepError) as caught:
-        inner.expect("turns", "tokens", partial={"text": "so far"})
+        inner.require("turns", "tokens", partial={"text": "so far"})
     assert caught.value.failure == Failure(
         "s0 has reached its limit of 100 tokens (100 used)", "limit", output={"text": "so far"}
     )

@@ -1,4 +1,4 @@
-"""The budgets of a run, by path: what its flows and agents may use, and what they have used."""
+"""The budgets of a run by path: one for the run, and one for each flow or agent with limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plait.engine.perform import StepContext
 
 CRUMB: Final = 0.001
-"""Seconds by which a pause may end too early."""
+"""Seconds added to a pause, because it may end a little too early."""
 
 
 class Budgets:
@@ -34,19 +34,19 @@ class Budgets:
         first_event: int = 1,
         has_hooks: bool = False,
     ) -> None:
-        """`first_event`: the number of the first event of this attempt; those before it are of
-        earlier ones.  `has_hooks`: hooks ask what was used, also without a limit.
+        """`first_event`: the number of the first event of this attempt of the run.  `has_hooks`:
+        hooks read the usage, also without a limit.
         """
         self._total = total
         self._journal = journal
         self._first_event = first_event
         self._has_hooks = has_hooks
         self._by_path: dict[str, Budget] = {}
-        """By path: those of flows and agents that run."""
+        """By path: the budgets of running flows and agents."""
         self._failed: dict[str, Budget] = {}
-        """By path: what attempts that failed have used."""
+        """By path: the budget of the last failed attempt."""
         self._charges: dict[str, dict[str, float]] = {}
-        """By path: what was used there, and is not recorded yet."""
+        """By path: usage that is not recorded yet."""
         self._lock = Lock()
         self._counted_budgets: set[tuple[str, int]] = set()
         self._counted_steps: set[str] = set()
@@ -54,15 +54,15 @@ class Budgets:
 
     @property
     def total(self) -> Budget:
-        """That of the run as a whole."""
+        """The budget of the run."""
         if self._total is None:
             self._total = Budget()
         return self._total
 
     def at(self, path: str) -> Budget:
-        """The budget that a step at a path uses: the nearest with limits of its own.
+        """Return the budget that a step at a path uses: the nearest one around it.
 
-        A hook about a step uses the budget around the step, whether that still runs or not.
+        A hook about a step uses the budget around that step, even after the step has ended.
         """
         is_about = False
         while path:
@@ -76,10 +76,10 @@ class Budgets:
     def scope(
         self, path: str, limits: Limits, what: str, *, goes_on: bool = False
     ) -> Iterator[Budget]:
-        """A budget for as long as the flow or agent at a path runs; it is a part of those around.
+        """Open a budget while the flow or agent at a path runs; it is a part of those around.
 
-        A limit of its own that is reached inside is its failure, and of no step around it.
-        `goes_on`: what failed attempts at this path have used counts as well.
+        If its limit is reached inside, the flow or agent fails, and no step around it.  `goes_on`:
+        the usage of failed attempts at this path counts, too.
         """
         if not path:
             if self._total is None:
@@ -87,18 +87,18 @@ class Budgets:
             yield self._total
             return
         outer = self._by_path.get(path)
-        inner = self._by_path[path] = Budget(limits, within=self.at(path), what=what)
-        self._count_earlier(path, inner)
+        budget = self._by_path[path] = Budget(limits, within=self.at(path), what=what)
+        self._count_earlier(path, budget)
         if goes_on and (before := self._failed.get(path)) is not None:
-            inner.carry_on(before)
+            budget.continue_from(before)
         try:
-            yield inner
+            yield budget
         except LimitExceeded as end:
-            if end.reached.holder is not inner:
+            if end.reached.holder is not budget:
                 raise
             raise StepError(replace(end.failure, path="")) from None
-        except BaseException:  # also if its time was up: another attempt may follow
-            self._failed[path] = inner
+        except BaseException:  # a timeout, too: another attempt may follow
+            self._failed[path] = budget
             raise
         finally:
             if outer is None:
@@ -109,20 +109,20 @@ class Budgets:
     # ── charges ──────────────────────────────────────────────────────────
 
     def charge(self, path: str, **used: float) -> None:
-        """Remember what was used at a path; the next end or attempt there records it."""
+        """Note usage at a path; the next end or retry event of that path records it."""
         here = self._charges.setdefault(path, {})
         for name, amount in used.items():
             if amount:
                 here[name] = here.get(name, 0) + amount
 
     def take_charges(self, path: str) -> Usage | None:
-        """What was used at a path, for the event that records it."""
+        """Return and forget the noted usage of a path, for the event that records it."""
         return (self._charges.pop(path, None) or None) if self._charges else None
 
     def take_step(self, path: str, budget: Budget, *names: str) -> LimitReached | None:
-        """Use one step of a budget; or say which of these limits (that of steps) is reached.
+        """Use one step of a budget, or return the limit that is reached: of `names`, or steps.
 
-        A step that an earlier attempt has counted is not counted again when it is done again.
+        A step that an earlier attempt of the run has counted is not counted again.
         """
         if self._was_counted(path):
             return None
@@ -134,12 +134,12 @@ class Budgets:
     # ── time ─────────────────────────────────────────────────────────────
 
     def time_left(self, ctx: StepContext) -> float | None:
-        """Seconds that a step has, by its deadline and by the limits around it."""
+        """Return the seconds that a step has, by its deadline and by the limits around it."""
         rests = (ctx.time_left(), self.at(ctx.path).available("seconds"))
         return min((rest for rest in rests if rest is not None), default=None)
 
     def pause(self, ctx: StepContext, seconds: float) -> None:
-        """Wait before the next attempt; raises LimitExceeded when a limit of time is reached."""
+        """Wait before the next attempt; raise LimitExceeded when a limit of seconds is reached."""
         budget, end = self.at(ctx.path), time.monotonic() + seconds
         while (reached := budget.reach("seconds")) is None:
             rest, left = end - time.monotonic(), budget.available("seconds")
@@ -152,31 +152,31 @@ class Budgets:
 
     @cached_property
     def earlier(self) -> PriorUsage:
-        """What was used before this attempt of the run."""
+        """What earlier attempts of the run have used."""
         return PriorUsage(self._journal, before=self._first_event)
 
     def add_earlier_time(self, path: str) -> None:
-        """The time of a step that is not done again is time of all that it is inside of."""
+        """Count the time of a replayed step for the budgets around it."""
         budget = self.at(path)
         if budget.within is None or path in self._counted_times or not self._looks_back(budget):
             return
         self._counted_times.add(path)
         recorded = self._journal.step(path)
         if recorded is None or recorded.number >= self._first_event:
-            return  # it was counted when it was done
+            return  # it was counted in this attempt
         to = () if recorded.pending is None else recorded.pending.to
-        heard = (self._journal.last_result(f"{path}/hook:{name}") for name in to)
-        budget.add_time(recorded.duration + sum(one.duration for one in heard if one is not None))
+        hooks = (self._journal.last_result(f"{path}/hook:{name}") for name in to)
+        budget.add_time(recorded.duration + sum(one.duration for one in hooks if one is not None))
 
     def _count_earlier(self, path: str, budget: Budget) -> None:
-        """What earlier attempts used inside a path is used there: counted once."""
+        """Count what earlier attempts used inside a path, once."""
         if not self._looks_back(budget) or (path, budget.depth) in self._counted_budgets:
             return
         self._counted_budgets.add((path, budget.depth))
         budget.add_earlier(**self.earlier.inside(path))
 
     def _was_counted(self, path: str) -> bool:
-        """Has an earlier attempt counted this step, and is it now done again for the first time?"""
+        """Has an earlier attempt counted this step, and is this its first start in this one?"""
         if not self._looks_back(self.at(path)) or not self.earlier.has_step(path):
             return False
         with self._lock:
@@ -185,12 +185,12 @@ class Budgets:
         return is_first
 
     def _looks_back(self, budget: Budget) -> bool:
-        """Does it matter what was used before?  To find out is to read the whole journal."""
+        """Does earlier usage matter?  To find it, the whole journal is read."""
         return self._first_event > 1 and (self._has_hooks or budget.is_limited())
 
 
 def timeout_or_limit(failure: Failure, ctx: StepContext) -> Failure:
-    """The failure of a call; raises LimitExceeded if a limit of time has cut the call."""
+    """Return the failure of a call; raise LimitExceeded if a limit of seconds ended the call."""
     if failure.kind != "timeout" or ctx.is_expired():
         return failure
     reached = ctx.run.budgets.at(ctx.path).reach("seconds")
@@ -206,6 +206,6 @@ def limit_error(
     *,
     partial: Json = None,
 ) -> LimitExceeded:
-    """The error to raise where a limit is reached; hooks have heard of it."""
+    """Notify hooks of a reached limit, and return the error to raise."""
     ctx.run.hooks.limit_reached(ctx, reached, context or {})
     return LimitExceeded(reached, ctx.path, partial)

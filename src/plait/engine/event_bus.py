@@ -3,10 +3,10 @@
 Watchers see an event when a power cut could no longer undo it: a thread syncs the journal every
 20 ms while there is something to report, and then reports it.
 
-What a crash may undo waits, because a transaction costs more than what is in it.  The start of a
-step is recorded with the first event of the step or of one inside it; if none comes, by that
-thread; and never if the end is recorded with that event, since an end says all that the start
-would.  The end of the last step of a list is recorded with the end of the list.
+Some events wait to be recorded together with others, because a transaction costs more than the
+events in it.  The start of a step is recorded with the next event of the step or of one inside it,
+or by that thread if none comes; if that event is the end of the step, the start is not recorded at
+all.  The end of the last step of a list is recorded with the end of the list.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StopSignal:
         self._event.set()
 
     def forget(self) -> None:
-        """Continue: only one answer was to end, not the run."""
+        """Clear the request: only one model response was to stop, not the run."""
         self._event.clear()
         self.at_once, self.why = False, ""
 
@@ -90,21 +90,21 @@ class EventBus:
         plan: PlanLog | None = None,
         noted: set[str] | None = None,
     ) -> None:
-        """Without `reports` nothing watches and the journal ends with the run: no thread is needed.
+        """Without `reports` there are no watchers and no thread.
 
-        `plan`: the log of a dry run, which shows how steps would end.  `noted`: what `note_once`
-        need not say again.
+        `plan`: the log of a dry run, which gets the ends of steps.  `noted`: keys that `note_once`
+        has used in earlier attempts of the run.
         """
         self._journal = journal
         self._mask = mask
         self._full_durability = full_durability
         self._plan = plan
         self._starts: dict[str, StepStarted] = {}
-        """By path: steps that have started, and of which nothing is recorded."""
+        """By path: starts that are not recorded yet."""
         self._long_starts: Iterable[str] = ()
-        """Those of them of which nothing was recorded at the last look either."""
+        """The paths of those that were not recorded at the last look either."""
         self._ends: dict[str, StepFinished] = {}
-        """By the path of its list: the end of a list's last step, recorded with that of the list."""
+        """By path of a list: the end of its last step, which is recorded with that of the list."""
         self._titles: dict[str, str] = {}
         """By path: titles of running steps that differ from what their authors wrote."""
         self._noted: set[str] = set() if noted is None else noted
@@ -114,7 +114,7 @@ class EventBus:
         )
 
     def emit(self, event: Event) -> None:
-        """Record an event, then report it: nobody may act on an event that a crash could undo."""
+        """Record an event, then report it: a watcher must not see what a crash could undo."""
         if self._plan is not None:
             self._plan.add_end(event)
         path = getattr(event, "path", "")
@@ -127,7 +127,7 @@ class EventBus:
             self._reporter.report(one)
 
     def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
-        """A crash may lose a start if the step is then done again; `at_once` where it must not."""
+        """Report a start and record it later; `at_once`: a crash must not lose it."""
         if at_once:
             self.emit(event)
             self._journal.sync()
@@ -137,15 +137,13 @@ class EventBus:
         self._reporter.report(event)
 
     def emit_with_parent(self, event: StepFinished) -> None:
-        """The end of the last step of a list: the end of the list follows at once."""
+        """Record the end of the last step of a list together with the end of the list."""
         if self._plan is not None:
             self._plan.add_end(event)
         self._ends[event.path.rpartition("/")[0]] = event
 
     def emit_discarded(self, event: StepFinished, why: str) -> None:
-        """What a step used that counts as not done: in one transaction, so that no crash leaves an
-        end that counts.
-        """
+        """Record what a step used, and invalidate its end in the same transaction."""
         self.flush_end(event.path)
         self._ends[event.path] = event
         self.emit(StepInvalidated(event.path, why, below=False))
@@ -155,7 +153,7 @@ class EventBus:
         self._reporter.report(event)
 
     def flush_end(self, path: str) -> None:
-        """Record the end of the last step of a list, before somebody acts on the end of the list."""
+        """Record the end of the last step of a list now, without the end of the list."""
         end = self._ends.pop(path, None)
         if end is not None:
             self.emit(end)
@@ -172,7 +170,7 @@ class EventBus:
         self.emit(Note(path, self._mask(message)))
 
     def note_once(self, key: str, path: str, message: str) -> None:
-        """The same, unless this run has noted something under that key."""
+        """Note a message, unless this run has noted one with the same key."""
         if key not in self._noted:
             self._noted.add(key)
             self.note(path, message)
@@ -197,13 +195,13 @@ class EventBus:
             self._titles[to] = title
 
     def take_title(self, path: str, otherwise: str) -> str:
-        """The title under which a step ends."""
+        """Return and forget the title of a step that ends."""
         return self._titles.pop(path, otherwise)
 
     # ── the end ──────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """When this returns, all that was recorded is safe and watchers have seen it."""
+        """Record and report all events; then they are safe, and watchers have seen them."""
         for end in list(self._ends.values()):
             self.emit(end)
         with self._starting:
@@ -213,7 +211,7 @@ class EventBus:
         self._reporter.close()
 
     def _starts_before(self, events: tuple[Event, ...]) -> list[StepStarted]:
-        """The starts to record before an event and what follows it, the outermost first."""
+        """Return the starts to record before these events, the outermost first."""
         starts: list[StepStarted] = []
         path = getattr(events[0], "path", "")
         with self._starting:
@@ -226,7 +224,7 @@ class EventBus:
         return starts
 
     def _record_long_starts(self) -> bool:
-        """Record the starts that were waiting at the last look and still are; are others waiting?"""
+        """Record the starts that were waiting at the last look, too; are others waiting?"""
         with self._starting:
             long = [self._starts.pop(path) for path in self._long_starts if path in self._starts]
             if long:
@@ -297,7 +295,7 @@ class _Reporter:
                 return
             if closing:
                 return
-            self._closing.wait(SYNC_PAUSE)  # not longer than somebody waits for the end
+            self._closing.wait(SYNC_PAUSE)  # `close` ends the pause
 
     def _pass_on(self) -> None:
         if self._record_starts():

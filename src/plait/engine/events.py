@@ -1,7 +1,6 @@
-"""What happened in a run.  Journal, progress bar, JSON output and tests read events and nothing
-else.
+"""The events of a run: what the journal, views, JSON output and tests read, and nothing else.
 
-Order is that of the journal; `at` is the wall clock, for people only.
+Their order is that of the journal; `at` is the wall clock, for people only.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ from plait.engine.outcome import Failure, Outcome
 
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
 Usage: TypeAlias = Mapping[str, float]
-"""What was used up: `turns`, `tokens`, `spend`, `steps`; and how many of the tokens are
-`estimated`.
-"""
+"""Amounts of `turns`, `tokens`, `spend` and `steps`; `estimated` is a part of the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """An engine has begun to work on the run, for the first time or again."""
+    """An attempt of the run has started: the first one, or a resume."""
 
     run: str
     flow: str
@@ -30,43 +27,39 @@ class RunStarted:
     project: str
     resumed: bool = False
     phases: tuple[tuple[str, int], ...] = ()
-    """The parts of the flow in order, each with the number of its steps: what a view draws at the
-    start.
-    """
+    """The parts of the flow in order, each with the number of its steps, for views."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
     path: str
     kind: str
-    """phase, fan, item, shell, tool, …: for people; nothing depends on it."""
+    """phase, map, item, shell, tool, …: see `engine/kinds.py`."""
     title: str
-    """What a person recognises the step by: its name, an item's name, or its command; secrets
-    masked.
-    """
+    """The step for people: its name, its item or its command; secrets masked."""
     attempt: int = 1
     order: int = 0
-    """The place among its siblings, from 0: an item's index."""
+    """Its index among its siblings, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRetrying:
     path: str
     attempt: int
-    """The one that failed."""
+    """The attempt that failed."""
     failure: Failure
     delay: float
     of: int = 0
-    """How many attempts there may be in all; 0 if that was not recorded."""
+    """The number of attempts that the policy allows; 0: a hook decides."""
     used: Usage | None = None
-    """What that attempt itself has used up, as with an end."""
+    """What that attempt has used, without its children."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRenamed:
-    """A step that has begun shows what it does with its values put in.
+    """A running step has a new title, with its values filled in.
 
-    For those who watch: it is not recorded, and the end of the step has the same title.
+    It is for watchers and not recorded; the end of the step has the same title.
     """
 
     path: str
@@ -75,9 +68,9 @@ class StepRenamed:
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """A piece of what a model says, as it comes; secrets masked.
+    """A piece of a model response as it arrives; secrets masked.
 
-    For those who watch: it is not recorded, and the end of the step has the whole answer.
+    It is for watchers and not recorded; the end of the step has the whole response.
     """
 
     path: str
@@ -86,16 +79,14 @@ class ModelText:
 
 @dataclass(frozen=True, slots=True)
 class PendingHooks:
-    """Who is to hear of the end of a step: recorded with it, before any of them is told."""
+    """The hooks to notify of the end of a step; recorded with that end, before they run."""
 
     to: tuple[str, ...]
     """The names of hooks."""
     variables: Mapping[str, Json] = field(repr=False)
-    """What nobody could say later: beside the result, the item, and what is the same in all of the
-    run.
-    """
+    """The variables that a resumed run could not compute: without result, item and constants."""
     unjudged: tuple[str, ...] = ()
-    """Those of them, gates all, of whose conditions nobody could say whether they hold."""
+    """The gates among them whose condition could not be evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +99,19 @@ class StepFinished:
     duration: float
     order: int = 0
     replayed: bool = False
-    """It was finished in an earlier life of the run; such an event is shown and not recorded again.
-    """
+    """An earlier attempt of the run finished it; watchers see the event, the journal does not."""
     used: Usage | None = None
-    """What the step itself has used up since the last event of its path, without those inside it.
+    """What the step has used since the last event of its path, without its children.
 
-    It is what was taken from the budgets around it, so whoever adds these up knows what is left.
+    The budgets around it count the same amounts, so their sum says what is left.
     """
     pending: PendingHooks | None = None
-    """The hooks that are to hear of it; who has no later end of its own has not heard."""
+    """The hooks to notify; one without a later end was not notified."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemsCounted:
-    """A fan knows how many items it has."""
+    """A map has found its items."""
 
     path: str
     total: int
@@ -129,22 +119,21 @@ class ItemsCounted:
 
 @dataclass(frozen=True, slots=True)
 class ItemsReplayed:
-    """Many items of a fan were done in an earlier life of the run: what a `replayed` end says of
-    each.
+    """Many items of a map are replayed; it stands for a `replayed` end of each.
 
-    For those who watch: it is not recorded.
+    It is for watchers and not recorded.
     """
 
     path: str
     done: bytes = field(repr=False)
-    """By order: 1 for each of them."""
+    """By order: 1 for each replayed item."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierUsage:
-    """What earlier lives of the run have used up, by part; what is `replayed` is in it.
+    """What earlier attempts of the run have used, by part; replayed steps are included.
 
-    For those who watch: it is not recorded.
+    It is for watchers and not recorded.
     """
 
     parts: Mapping[str, Usage]
@@ -156,7 +145,7 @@ RETRY_REASON: Final = "retried"
 
 @dataclass(frozen=True, slots=True)
 class StepInvalidated:
-    """What was recorded at this path (and below it) counts no longer: it is to be done again."""
+    """Recorded outcomes at this path (and below it) no longer count."""
 
     path: str
     why: str
@@ -165,12 +154,12 @@ class StepInvalidated:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that a person should know, and that is no failure."""
+    """A message for people that is not a failure."""
 
     path: str
     message: str
     warning: bool = False
-    """It may well be a mistake: it is said again at the end of the run."""
+    """It points to a likely mistake; views repeat it at the end of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +188,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event, its place in the journal, and the wall clock when it was recorded."""
+    """An event, its number in the journal, and the wall clock when it was recorded."""
 
     number: int
     at: float

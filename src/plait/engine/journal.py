@@ -1,7 +1,7 @@
-"""What a run needs of a journal, and one that lives in memory.
+"""The journal port, and a journal in memory.
 
-`append` returns when the event cannot be lost by a death of this process;
-`sync` when what was appended cannot be lost by a power cut either.
+When `append` returns, the event survives a crash of this process; when `sync` returns, all that was
+appended survives a power cut, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plait.engine.paths import is_at_or_below, is_item
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A finished step, as the journal knows it."""
+    """A finished step in the journal."""
 
     path: str
     fingerprint: str
@@ -37,15 +37,15 @@ class StepRecord:
     duration: float
     title: str = ""
     used: Usage | None = None
-    """What it has used up itself, when it ended."""
+    """What the step has used, without its children."""
     pending: PendingHooks | None = None
-    """The hooks that were to hear of it."""
+    """The hooks to notify of its end."""
     number: int = field(default=0, compare=False)
-    """The place of its end in the journal: what was done later has a larger one."""
+    """The number of its end event; later events have larger numbers."""
 
 
 class Journal(Protocol):
-    """Events of one run.  Safe to use from many threads."""
+    """The events of one run.  Safe to use from many threads."""
 
     def append(self, *events: Event) -> None:
         """Record events, in one transaction."""
@@ -53,61 +53,54 @@ class Journal(Protocol):
     def sync(self) -> None: ...
 
     def prepare(self, fingerprints: Iterable[str]) -> None:
-        """Steps with these will follow: whatever it takes to record them is made ready once for
-        all.
-        """
+        """Prepare to record steps with these fingerprints."""
 
     def step(self, path: str) -> StepRecord | None:
-        """The step that finished at this path, unless it was forgotten since."""
+        """Return the finished step at a path, unless it was invalidated or started again."""
 
     def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
-        """The finished steps directly below a path whose names begin so, by `order`; read as asked
-        for.
-        """
+        """Yield the finished steps directly below a path by `order`; `begins`: a name prefix."""
 
     def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
-        """Those of them that failed; of a million items these are found at once."""
+        """Yield the failed ones among them; this uses an index, so a million items are no problem."""
 
     def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
-        """The paths and titles of those."""
+        """Yield the paths and titles of the same steps."""
 
     def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
-        """By `order`: 1 for each item below a path that was done behind an event; None: any
-        fingerprint.
+        """Return a bitmap by `order` of the items below a path that succeeded after an event.
+
+        `fingerprint` None: of any fingerprint.
         """
 
     def was_ever_started(self, path: str) -> bool:
-        """Was this step ever begun, whatever counts of it now?"""
+        """Was this step ever started, even if the record no longer counts?"""
 
     def started_in(self, path: str, begins: str = "") -> Iterator[str]:
-        """The paths of all such steps directly below one, whose names begin so."""
+        """Yield the paths of all such steps directly below a path; `begins`: a name prefix."""
 
     def last_result(self, path: str) -> StepRecord | None:
-        """The last end of a step unless it was forgotten, also if it was begun again since."""
+        """Return the last end of a step unless it was invalidated, even if it was started again."""
 
     def is_unfinished(self, path: str) -> bool:
-        """Was this step begun, and its end not recorded since?"""
+        """Was this step started, and its end not recorded since?"""
 
     def find_unfinished(self) -> Iterator[str]:
-        """The paths of all steps of which `is_unfinished` says so, in the order of their
-        letters.
-        """
+        """Yield the paths of all unfinished steps, sorted."""
 
     def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
-        """By path: what events with smaller numbers than this say was used up; a path may come
-        often.
-        """
+        """Yield path and usage of each event before a number; a path may occur several times."""
 
     def is_fresh(self) -> bool:
-        """Had nothing been recorded when this journal was opened?"""
+        """Was the journal empty when it was opened?"""
 
     def last(self) -> int:
-        """The number of the last event; 0 if there is none."""
+        """Return the number of the last event; 0: there is none."""
 
     def events(self, after: int = 0) -> Iterator[EventRecord]: ...
 
     def put_blob(self, data: bytes) -> str:
-        """Put large data aside; the name by which `kept` gives it back."""
+        """Store large data; return the name for `get_blob`."""
 
     def get_blob(self, name: str) -> bytes: ...
 
@@ -125,7 +118,7 @@ class MemoryJournal:
         self._data: dict[str, bytes] = {}
         self._fresh = True
         self._before = 0
-        """Events that came before the first of these."""
+        """The number of events in the journal below."""
 
     def append(self, *events: Event) -> None:
         with self._lock:
@@ -151,10 +144,10 @@ class MemoryJournal:
                             del self._ends[gone]
 
     def sync(self) -> None:
-        """Memory has no second, safer place."""
+        """Nothing to do in memory."""
 
     def prepare(self, fingerprints: Iterable[str]) -> None:
-        """Nothing has to be made ready."""
+        """Nothing to prepare in memory."""
 
     def step(self, path: str) -> StepRecord | None:
         return self._finished.get(path)
@@ -217,7 +210,7 @@ class MemoryJournal:
         return self._fresh
 
     def reopen(self) -> MemoryJournal:
-        """The same journal as a later life of the run sees it."""
+        """Return the same journal as a resumed run sees it."""
         self._fresh = False
         return self
 
@@ -239,7 +232,7 @@ class MemoryJournal:
 
 
 class Overlay(MemoryJournal):
-    """Begins with what another journal knows, and leaves that one as it is: for dry runs."""
+    """A journal on top of another one, which it does not change: for dry runs."""
 
     def __init__(self, below: Journal) -> None:
         super().__init__()
@@ -247,7 +240,7 @@ class Overlay(MemoryJournal):
         self._fresh = False
         self._before = below.last()
         self._gone: dict[str, bool] = {}
-        """By path: was what is below it forgotten, too?"""
+        """Invalidated paths: are the paths below them invalid, too?"""
 
     def append(self, *events: Event) -> None:
         super().append(*events)
@@ -256,7 +249,7 @@ class Overlay(MemoryJournal):
                 self._gone[event.path] = event.below or self._gone.get(event.path, False)
 
     def _is_gone(self, path: str) -> bool:
-        """Was it forgotten here, of what the other journal knows?"""
+        """Was a record of the journal below invalidated here?"""
         if path in self._gone:
             return True
         while path := path.rpartition("/")[0]:
@@ -308,12 +301,12 @@ def to_step_record(event: StepFinished, number: int = 0) -> StepRecord:
 
 
 def record_number(known: StepRecord | None) -> int:
-    """Of an end; 0 if there is none, which is before all others."""
+    """Return the number of a step's end; 0, before all others, if there is none."""
     return 0 if known is None else known.number
 
 
 def to_bitmap(orders: Collection[int]) -> bytes:
-    """A byte for each place up to the last: 1 where one of these is."""
+    """Return one byte for each order up to the largest: 1 for each given order."""
     marks = bytearray(max(orders, default=-1) + 1)
     for order in orders:
         marks[order] = 1
@@ -321,5 +314,5 @@ def to_bitmap(orders: Collection[int]) -> bytes:
 
 
 def in_bitmap(marks: bytes, order: int) -> bool:
-    """Is this place one of those that `marked` was given?"""
+    """Is an order set in a bitmap of `to_bitmap`?"""
     return order < len(marks) and marks[order] == 1

@@ -1,13 +1,12 @@
-"""What a run, a graph or an agent may use up, and what it has used up.
+"""Limits and budgets: what a run, a graph or an agent may use, and what is left of it.
 
-A limit is looked at before a call, never after it: what is reached is not exceeded.
-What a call uses up is often known only afterwards.  Such a call sets aside what it may use
-at most, so that those beside it cannot use the same; where that is not there, it waits for
-them, and is alone when it gets the rest.
-Whoever is inside another spends the other's as well, so that no chain of agents
-spends more than the first of them was given.  What earlier lives of a run used up is counted
-before anything is used in this one, and a remembered call uses nothing: a resumed run has what its
-earlier lives left over, in whatever order it comes to its places.
+A limit is checked before a call, so it is reached but not exceeded.  What a call uses is often
+known only afterwards.  Such a call reserves the most that it may use, so that parallel calls cannot
+use the same.  If less is left, it waits until no other call runs, and gets the rest.
+
+Usage inside a budget counts for the budgets around it, too: a chain of agents uses no more than the
+limit of the first.  A resumed run first counts what earlier attempts of the run used; a replayed
+call uses nothing.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("turns", "tokens", "spend", "seconds", "steps", "depth")
 COUNTED: Final = ("turns", "tokens", "spend", "steps")
-LOOK: Final = 0.05
-"""Seconds between two looks of a call that waits for others."""
+POLL_SECONDS: Final = 0.05
+"""How often a call that waits for others checks whether it may go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None: as much as it takes."""
+    """The limits of a run, a flow or an agent; None: no limit."""
 
     turns: int | None = None
-    """Questions to a model."""
+    """Model turns."""
     tokens: int | None = None
-    """Into the model and out of it."""
+    """Input and output of models."""
     spend: float | None = None
     """In the currency of the provider's prices."""
     seconds: float | None = None
     steps: int | None = None
-    """Steps of a flow, nodes of a graph, calls of tools."""
+    """Steps of a flow, nodes of a graph, tool calls."""
     depth: int | None = None
-    """Agents and flows inside one another; 0: none may be called."""
+    """Nested agents and flows; 0: it may call none."""
 
     def record(self) -> dict[str, Json]:
-        """Those that are set."""
+        """Return the limits that are set."""
         return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
 
 
@@ -64,40 +63,40 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """A limit of which nothing is left: for hooks and people."""
+    """A limit that is reached, for hooks and people."""
 
     code: str
     value: float
     max: float
     what: str
-    """Whose limit it is."""
+    """The run, flow or agent that has the limit, for people."""
     next: float = 0
-    """What the next call would take at least, where that is more than is left."""
+    """The least that the next call needs, if that is more than is left."""
     why: str = ""
-    """What came of it, for people."""
+    """The consequence, for people."""
     holder: Budget | None = field(default=None, repr=False, compare=False)
-    """Who has the limit; None: whoever says so."""
+    """The budget with the limit; None: the limit does not come from a budget."""
 
     def record(self) -> dict[str, Json]:
         return {"code": self.code, "value": self.value, "max": self.max}
 
     def now(self) -> LimitReached:
-        """With what has been used up by now."""
+        """Return the same limit with the present usage."""
         holder = self.holder
         return self if holder is None else replace(self, value=round(holder._amount(self.code), 9))
 
     def failure(self, partial: Json = None) -> Failure:
-        """The end of a step that could not go on, with what it had made until then."""
+        """Return the failure of a step that cannot go on, with its partial result."""
         more = f", the next call needs about {self.next:.6g}" if self.next else ""
         code = self.code.removesuffix("s") if self.max == 1 else self.code
-        said = (
+        text = (
             f"{self.what} has reached its limit of {self.max:g} {code} ({self.value:g} used{more})"
         )
-        return Failure(f"{said}: {self.why}" if self.why else said, LIMIT, output=partial)
+        return Failure(f"{text}: {self.why}" if self.why else text, LIMIT, output=partial)
 
 
 class Budget:
-    """What has been used up of some limits; threads may share it."""
+    """Usage against some limits, and what is left.  Safe to use from many threads."""
 
     def __init__(
         self,
@@ -113,20 +112,19 @@ class Budget:
         self.depth: int = 0 if within is None else within.depth + 1
         self._used: dict[str, float] = dict.fromkeys(COUNTED, 0)
         self._seconds = 0.0
-        """Of earlier lives."""
+        """Seconds of earlier attempts of the run."""
         self._clock = clock
         self._began = clock()
         self._lock = Lock()
-        self._aside: dict[str, float] = dict.fromkeys(COUNTED, 0)
-        """What calls that are being made may still use."""
+        self._reserved: dict[str, float] = dict.fromkeys(COUNTED, 0)
+        """What running calls may still use."""
         self._calls = 0
         self._taking: Condition = Condition(Lock()) if within is None else within._taking
 
     def take(self, *names: str, **used: float) -> LimitReached | None:
-        """Use something up unless one of these limits (any, if none is named) is reached, and say
-        which.
+        """Use something, or return the limit that is reached: one of `names`, or any.
 
-        Two threads never take the last.
+        Two threads never both take the last unit.
         """
         with self._taking:
             found = self.reach(*names)
@@ -135,18 +133,20 @@ class Budget:
         return found
 
     def reserve(
-        self, most: Mapping[str, float], least: Mapping[str, float], expect_time: Callable[[], None]
+        self,
+        most: Mapping[str, float],
+        least: Mapping[str, float],
+        require_time: Callable[[], None],
     ) -> Reservation | LimitReached:
-        """What a call may use: all it wants; or the rest, if nobody else is calling; or too little
-        is left.
+        """Reserve `most` for a call, or what is left of it if no other call runs.
 
-        While others use what it wants, it waits; `expect_time` raises if it may not wait any
-        longer.
+        Return the limit if less than `least` is left.  Wait while other calls hold what it wants;
+        `require_time` raises when it may wait no longer.
         """
         with self._taking:
             while (found := self._try_reserve(most, least)) is None:
-                expect_time()
-                self._taking.wait(LOOK)
+                require_time()
+                self._taking.wait(POLL_SECONDS)
             if isinstance(found, Reservation):
                 found.begin()
         return found
@@ -158,7 +158,7 @@ class Budget:
         short: LimitReached | None = None
         for name in most:
             for holder, limit, used in self._holders(name):
-                free = limit - used - holder._aside[name]
+                free = limit - used - holder._reserved[name]
                 if used >= limit or used + least[name] > limit:
                     wanted = 0 if used >= limit else least[name]
                     return LimitReached(
@@ -171,8 +171,9 @@ class Budget:
         return None if must_wait else Reservation(self, granted, short)
 
     def add(self, **used: float) -> None:
-        """`turns`, `tokens`, `spend`, `steps`; and `seconds` of earlier lives, which are its own
-        alone.
+        """Count `turns`, `tokens`, `spend` and `steps`, here and in the budgets around.
+
+        `seconds` of earlier attempts count here only.
         """
         earlier = used.pop("seconds", 0.0)
         with self._lock:
@@ -183,37 +184,31 @@ class Budget:
             self.within.add(**used)
 
     def add_earlier(self, **used: float) -> None:
-        """What earlier lives used up, counted before this one uses anything; others count their
-        own.
-        """
+        """Count what earlier attempts of the run used, here only; call it before anything is used."""
         with self._lock:
             for name, amount in used.items():
                 self._used[name] += amount
 
-    def carry_on(self, before: Budget) -> None:
-        """Begin with what another one of the same limits has used up; whoever is outside has
-        counted it.
-        """
+    def continue_from(self, before: Budget) -> None:
+        """Start with the usage of another budget for the same path; those around have counted it."""
         with before._lock:
             used, seconds = dict(before._used), before._all_seconds()
         with self._lock:
             self._used, self._seconds = used, seconds
 
     def add_time(self, seconds: float) -> None:
-        """What a step took in an earlier life, for all that it is inside of but the run, which
-        knows.
-        """
+        """Count the seconds of a replayed step, here and around; the run's budget has them already."""
         budget = self
         while budget.within is not None:
             budget.add(seconds=seconds)
             budget = budget.within
 
     def is_limited(self, *names: str) -> bool:
-        """Does anybody limit one of these (anything, if none is named), here or outside?"""
+        """Is there a limit for one of `names` (or any), here or around?"""
         return any(True for name in names or NAMES for _ in self._holders(name))
 
     def used(self) -> dict[str, Json]:
-        """For hooks, events and people."""
+        """Return the usage, for hooks, events and people."""
         with self._lock:
             whole = {name: int(self._used[name]) for name in ("turns", "tokens", "steps")}
             return {
@@ -224,39 +219,38 @@ class Budget:
             }
 
     def available(self, name: str) -> float | None:
-        """What may still be used of one, here and outside; None: as much as it takes."""
+        """Return what is left, here and around; None: there is no limit."""
         rests = [max(0.0, limit - used) for _, limit, used in self._holders(name)]
         return min(rests, default=None)
 
     def limit_code(self, *names: str) -> str | None:
-        """The first of these limits (all, if none is named) of which nothing is left."""
+        """Return the name of the first limit that is reached: one of `names`, or any."""
         found = self.reach(*names)
         return None if found is None else found.code
 
     def reach(self, *names: str) -> LimitReached | None:
-        """The same, with its numbers, and whose limit it is: the nearest that is used up."""
+        """Return the first limit that is reached, with its numbers and its budget, the nearest one."""
         for name in names or NAMES:
             for holder, limit, used in self._holders(name):
-                # So deep it may be called, and no deeper; of everything else what is reached is
-                # used up.
+                # A depth that equals its limit is allowed; of everything else nothing is left.
                 if used > limit or (used == limit and name != "depth"):
                     return LimitReached(name, round(used, 9), limit, holder.what, holder=holder)
         return None
 
-    def expect(self, *names: str, partial: Json = None) -> None:
-        """Raises StepError of kind `limit` if one is reached, with what was made until then."""
+    def require(self, *names: str, partial: Json = None) -> None:
+        """Raise StepError of kind `limit` if one is reached, with the partial result."""
         found = self.reach(*names)
         if found is not None:
             raise StepError(found.failure(partial))
 
     def failure(self, name: str, partial: Json = None) -> Failure:
-        """The end of whoever has reached this limit."""
+        """Return the failure for a limit that is reached."""
         found = self.reach(name)
-        assert found is not None, f"nobody has reached {name}"
+        assert found is not None, f"the limit {name} is not reached"
         return found.failure(partial)
 
     def _holders(self, name: str) -> Iterator[tuple[Budget, float, float]]:
-        """Whoever limits it, from here outwards: with the limit, and what counts against it."""
+        """Yield each budget with this limit, from here outwards, with the limit and the usage."""
         budget: Budget | None = self
         while budget is not None:
             limit = getattr(budget.limits, name)
@@ -277,22 +271,22 @@ class Budget:
 
 
 class Reservation:
-    """What is set aside for a call while it is made."""
+    """What a budget reserves for a call while it runs."""
 
     def __init__(
         self, budget: Budget, amounts: Mapping[str, float], short: LimitReached | None = None
     ) -> None:
         self.amounts = amounts
         self.short = short
-        """The limit because of which it is less than was wanted."""
+        """The limit that made it smaller than wanted."""
         self._budget = budget
 
     def begin(self) -> None:
-        """Only `Spent.set_aside` says this."""
+        """Only `Budget.reserve` calls this."""
         self._move(1)
 
     def settle(self, **used: float) -> None:
-        """The call is over, and this is what it took: nobody sees the one without the other."""
+        """End the call: release the reservation and count the usage, in one step."""
         with self._budget._taking:
             self._move(-1)
             self._budget.add(**used)
@@ -303,26 +297,25 @@ class Reservation:
         while budget is not None:
             budget._calls += way
             for name, amount in self.amounts.items():
-                # Sums of fractions leave crumbs: with the last call nothing is aside.
-                budget._aside[name] = budget._aside[name] + way * amount if budget._calls else 0
+                # Sums of floats leave small rests: after the last call nothing is reserved.
+                budget._reserved[name] = (
+                    budget._reserved[name] + way * amount if budget._calls else 0
+                )
             budget = budget.within
 
 
-def parse_limits(said: Mapping[str, Json]) -> Limits:
-    """Limits from a checked map; the names of other systems (`duration_seconds`) are read by its
-    table.
-    """
-    return Limits(**{name: said[name] for name in NAMES if said.get(name) is not None})
+def parse_limits(fields: Mapping[str, Json]) -> Limits:
+    """Read limits from a validated map; the schema table has renamed other spellings already."""
+    return Limits(**{name: fields[name] for name in NAMES if fields.get(name) is not None})
 
 
-# ── earlier lives ────────────────────────────────────────────────────────
+# ── earlier attempts of the run ──────────────────────────────────────────
 
 
 class PriorUsage:
-    """What the earlier lives of a run have used up, as a whole and inside each place.
+    """What earlier attempts of a run have used, in all and below each path.
 
-    It is what they took from their budgets, as they recorded it; nothing is made out of what came
-    of a step. `before` is the number of the first event of this life.
+    It is the usage in their events.  `before` is the number of the first event of this attempt.
     """
 
     def __init__(self, journal: Journal, *, before: int = maxsize) -> None:
@@ -338,7 +331,7 @@ class PriorUsage:
 
     @cached_property
     def seconds(self) -> float:
-        """What their steps took, side by side counted once."""
+        """The time of their steps; parallel steps count once."""
         worked = _Union()
         for stamped in self._journal.events():
             if stamped.number >= self._before:
@@ -348,16 +341,16 @@ class PriorUsage:
         return worked.length
 
     def inside(self, path: str) -> dict[str, float]:
-        """What was used up inside the step at a path; of all steps, where the path is empty.
+        """Return the usage inside the step at a path; an empty path means the run.
 
-        What hooks about the step itself used is used around it: see `RunContext.spent_around`.
+        A hook about the step uses the budget around the step: see `Budgets.at`.
         """
         if not path:
             return _amounts(self._sums[-1])
-        whole = self._between(f"{path}/", f"{path}0")  # "0" is the character behind "/"
+        whole = self._between(f"{path}/", f"{path}0")  # "0" is the character after "/"
         return _amounts(
             _minus(whole, self._between(f"{path}/hook:", f"{path}/hook;"))
-        )  # and ";" behind ":"
+        )  # and ";" is the one after ":"
 
     def _between(self, first: str, end: str) -> _Row:
         return _minus(
@@ -365,16 +358,16 @@ class PriorUsage:
         )
 
     def has_step(self, path: str) -> bool:
-        """Is the step at a path one of those that were counted?"""
+        """Was the step at a path counted?"""
         return "steps" in self._at.get(path, ())
 
     def below(self, path: str) -> list[tuple[str, Usage]]:
-        """What was used up at a path and at each one below it."""
+        """Return the usage at a path and at each path below it."""
         first, end = bisect_left(self._paths, f"{path}/"), bisect_left(self._paths, f"{path}0")
         return [(one, self._at[one]) for one in (path, *self._paths[first:end]) if one in self._at]
 
     def by_part(self) -> Mapping[str, Usage]:
-        """What was used up in each part of the flow."""
+        """Return the usage of each part of the flow."""
         parts: dict[str, dict[str, float]] = {}
         for path, used in self._at.items():
             _add(parts.setdefault(path.partition("/")[0], {}), used)
@@ -404,17 +397,15 @@ def _minus(one: _Row, other: _Row) -> _Row:
 
 
 def _amounts(row: _Row) -> dict[str, float]:
-    # Differences of sums of fractions leave crumbs.
+    # Differences of sums of floats leave small rests.
     amounts = {name: round(amount, 9) for name, amount in zip(COUNTED, row, strict=True)}
     return {name: amount for name, amount in amounts.items() if amount}
 
 
 class _Union:
-    """How much of the time is covered by stretches that may overlap; they come in the order of
-    their ends.
+    """The length of the union of time spans, added in the order of their ends.
 
-    What ran side by side counts once, and a clock that jumps makes it no longer than all durations
-    together.
+    Parallel spans count once.  If the clock jumps, the length is at most the sum of all durations.
     """
 
     def __init__(self) -> None:
@@ -433,13 +424,13 @@ class _Union:
 
 @dataclass(slots=True, eq=False)
 class UsageTally:
-    """What models have been asked, and what that took: the same that counts against limits."""
+    """The usage of models in a run, as it counts against limits."""
 
     turns: int = 0
     tokens: int = 0
     cost: float = 0.0
     estimated: int = 0
-    """Of the tokens: those that no server counted."""
+    """Tokens that are estimated, because no server counted them."""
 
     def add(self, used: Usage) -> None:
         self.turns += int(used.get("turns", 0))
@@ -448,9 +439,7 @@ class UsageTally:
         self.cost += used.get("spend", 0.0)
 
     def count(self, event: Event) -> None:
-        """Count what an event says was used up; what is replayed was counted with the earlier
-        lives.
-        """
+        """Add the usage of an event; `EarlierUsage` has that of replayed steps."""
         match event:
             case StepFinished(used=used, replayed=False) | StepRetrying(used=used):
                 if used is not None:

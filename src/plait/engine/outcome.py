@@ -1,10 +1,9 @@
-"""How a step ended: `Succeeded`, `Failed` or `Skipped`; and how each looks as JSON in a journal.
+"""Outcomes: how a step ended (`Succeeded`, `Failed`, `Skipped`), and its form in a journal.
 
-A step that cannot do its work raises `StepError`; one whose run is being stopped
-raises `Interrupted`, which is no outcome: nothing is recorded of it, and a resumed
-run does it again.  So it is with `DeadlineExceeded`: what a step is inside of has no time left;
-with `LimitExceeded`: it has nothing left of something else; and with `Aborted`, for whatever the
-step is inside of.
+A step that fails raises `StepError`.  Four exceptions are not outcomes: nothing is recorded, and a
+resumed run performs the step again.  `Interrupted`: the run is being stopped.  `DeadlineExceeded`:
+a step around has no time left.  `LimitExceeded`: a budget around has nothing left.  `Aborted`: a
+hook ends the run.
 """
 
 from __future__ import annotations
@@ -22,40 +21,32 @@ if TYPE_CHECKING:
 
 
 INCOMPLETE: Final = "incomplete"
-"""The kind of failure of a step that was done, and of which a check says that something is missing.
-"""
+"""The failure kind of a step that ran, but whose check found something missing."""
 LIMIT: Final = "limit"
-"""The kind of a failure by which a limit ends something: another attempt cannot mend that."""
+"""The failure kind of a reached limit; another attempt cannot help."""
 TOO_MANY: Final = "too_many"
-"""The kind of failure of a map in which more items failed than may: they stay failed when the run
-goes on.
-"""
+"""The failure kind of a map with too many failed items; a resumed run does not retry them."""
 ABORTED: Final = "aborted"
-"""The kind of failure of a run that a hook ends."""
+"""The failure kind of a run that a hook ends."""
 IN_VAIN: Final = " failed as well: "
-"""Between what is said of a step and of its handler."""
+"""Text between the message of a step and that of its failure handler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a step failed, for handlers (`error.*`), journals and people.  Secrets are masked
-    before.
-    """
+    """Why a step failed, for handlers (`error.*`), journals and people; secrets are masked."""
 
     message: str
     kind: str = "failed"
-    """exit, signal, timeout, network, server_error, rate_limit, refused, incomplete, stopped … or
-    failed.
-    """
+    """One of `FAILURE_KINDS` in `engine/kinds.py`."""
     exit_code: int | None = None
     output: Json = None
-    """What the step had produced until then, in the form in which a finished one gives its value.
-    """
+    """The partial result of the step, in the form of its value."""
     path: str = ""
-    """The step that failed first, if this failure is that of a whole list of steps."""
+    """The step that failed first, if this is the failure of a list of steps."""
 
     def as_result(self) -> dict[str, Json]:
-        """How the step ended, as one that did not fail would say it."""
+        """Return the result in the form of a step that did not fail."""
         if isinstance(self.output, dict):
             return dict(self.output)
         return {
@@ -106,20 +97,19 @@ class Interrupted(BaseException):
 
 
 class DeadlineExceeded(BaseException):
-    """The time of a whole is over: it fails, and not those of its steps that it has no time for."""
+    """The time of a step around is over: that step fails, not the ones inside it."""
 
 
 def with_handler_failure(failure: Failure, handler: str, its: Failure) -> Failure:
-    """The failure of a step, and after it that of its handler: whoever reads it needs both."""
+    """Append the failure of a handler to that of its step: the reader needs both."""
     return replace(failure, message=f"{failure.message}\n{handler}{IN_VAIN}{its.message}")
 
 
 class Aborted(BaseException):
-    """The run ends here: a hook says so, or a limit of the run is reached.  No handler goes on
-    after it.
+    """A hook, or a limit, ends the run.  No failure handler catches it.
 
-    `outcome` is that of the step at `path`, if it had one by then: it is recorded, as nothing
-    around it is.
+    `outcome` is that of the step at `path`, if it had one by then.  It is recorded; the steps
+    around it get no outcome.
     """
 
     def __init__(self, failure: Failure, path: str = "", outcome: Outcome | None = None) -> None:
@@ -130,11 +120,10 @@ class Aborted(BaseException):
 
 
 class LimitExceeded(Aborted):
-    """A limit of a whole is reached: it fails, and not those of its steps for which nothing is
-    left.
+    """A limit of a flow or agent around is reached: that one fails, not the steps inside it.
 
-    Whoever has the limit turns this into its own failure; of the run it is the end.  On the way
-    there each may put into `failure.output` what it had made until then.
+    The flow or agent with the limit turns this into its failure; if the run has the limit, the run
+    ends.  Steps in between may put a partial result into `failure.output`.
     """
 
     def __init__(self, reached: LimitReached, path: str, partial: Json = None) -> None:
@@ -147,7 +136,7 @@ def too_long(seconds: float) -> Failure:
 
 
 def require_recordable(value: Json) -> Json:
-    """The same; a value that no journal could hold is a failure of the step that gives it."""
+    """Return the value; raise StepError if a journal cannot hold it."""
     try:
         require_json(value)
     except ValueRefusedError as error:
@@ -156,7 +145,7 @@ def require_recordable(value: Json) -> Json:
 
 
 def recordable_failure(failure: Failure) -> Failure:
-    """The same, without what cannot be recorded of it: why it failed says more than that."""
+    """Return the failure, without its output if a journal cannot hold that."""
     try:
         require_json(failure.output)
     except ValueRefusedError:
@@ -165,7 +154,7 @@ def recordable_failure(failure: Failure) -> Failure:
 
 
 def require_success(outcome: Outcome) -> Json:
-    """The value of a step on which others depend."""
+    """Return the value of a step; raise StepError if it failed."""
     if isinstance(outcome, Failed):
         raise StepError(outcome.failure)
     return outcome.value if isinstance(outcome, Succeeded) else None
@@ -193,7 +182,7 @@ class Skip(Exception):
 
 
 def failure_kind_of_status(status: int) -> str:
-    """The kind of failure that an unwelcome answer is."""
+    """Return the failure kind for an HTTP status."""
     if status == 429:
         return "rate_limit"
     if status in (408, 504):
@@ -202,7 +191,7 @@ def failure_kind_of_status(status: int) -> str:
 
 
 def failure_kind_of_error(error: RequestError) -> str:
-    """The kind of failure that no answer is."""
+    """Return the failure kind for a request without a response."""
     match error.code:
         case "deadline":
             return "timeout"
@@ -217,7 +206,7 @@ T = TypeVar("T")
 
 
 def call_author_function(call: Callable[[], T], what: str, mask: Callable[[str], str] = str) -> T:
-    """What such a function gives; StepError if it raises."""
+    """Call a function that an author of a flow wrote; raise StepError if it raises."""
     try:
         return call()
     except (KeyboardInterrupt, Interrupted, DeadlineExceeded, Aborted, StepError, PlaitError):

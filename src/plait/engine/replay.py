@@ -1,4 +1,4 @@
-"""Which recorded outcomes count when a run is resumed, and when the user has to be asked."""
+"""Replay: which recorded outcomes count in a resumed run, and when the user is asked."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def replay_unless_failed(
     ctx: StepContext, name: str, is_in_vain: InVain = lambda *_: False
 ) -> StepContext:
-    """The context of a step whose failure others handle: if they failed, it is tried again.
+    """Return the context of a step whose failure is handled; if the handler failed, it runs again.
 
-    `is_in_vain`: it succeeded; does it have to be done again, given how the step around it failed
-    afterwards?
+    `is_in_vain` is asked about a step that succeeded: must it run again, given how the step around
+    it failed afterwards?
     """
     journal = ctx.run.journal
     if ctx.run.replay.is_first_run or not ctx.can_replay:
@@ -47,13 +47,12 @@ InVain: TypeAlias = "Callable[[StepRecord, Failure], bool]"
 
 
 def can_continue_after(failure: Failure, path: str) -> bool:
-    """Has something inside the step at a path failed, or had it no time left for more?"""
+    """Has a step inside the one at a path failed, or did it time out?"""
     return is_below(failure.path, path) or failure.kind == "timeout"
 
 
 QUESTION_CODES: Final = frozenset({"once", "changed"})
-"""Codes of errors that ask the user something: no outcome of a step, and a resumed run asks again.
-"""
+"""Codes of errors that ask the user something: the step has no outcome, and a resume asks again."""
 
 
 def changed_steps_error(steps: Iterable[tuple[str, str]]) -> InputError:
@@ -74,24 +73,22 @@ class RecordedLookup(Protocol):
     def step(self, path: str) -> StepRecord | None: ...
 
 
-def items_selected_at(journal: RecordedLookup, fan: str, chooser: str = ITEMS_STEP) -> int:
-    """The event with which the items of a fan were chosen; 0 if nothing is known of that."""
-    return record_number(journal.step(f"{fan}/{chooser}"))
+def items_selected_at(journal: RecordedLookup, map_path: str, chooser: str = ITEMS_STEP) -> int:
+    """Return the number of the event that recorded the items of a map; 0: there is none."""
+    return record_number(journal.step(f"{map_path}/{chooser}"))
 
 
 @dataclass(frozen=True, slots=True)
 class RetriedItems:
-    """Whatever is not in these items stays as it was done, also if its text was another one
-    then.
-    """
+    """The items of `plait retry`; the outcomes of others count, even if their text has changed."""
 
     items: frozenset[str] = frozenset()
-    """Their paths, and that of the map; none: nothing was ever retried."""
+    """Their paths, and that of the map; empty: there was no retry."""
     held: Mapping[str, str] = field(default_factory=dict)
-    """By paths of the flow: the texts of its steps then, as fingerprints."""
+    """By path of the flow: the fingerprints of its steps at that time."""
 
     def keeps(self, path: str, fingerprint: str) -> bool:
-        """Is what was done at a path not done again for its text, which is this one now?"""
+        """Does a recorded outcome at a path count, although the step has this fingerprint now?"""
         if not self.items or "/".join(path.split("/", 2)[:2]) in self.items:
             return False
         return self.held.get(generic_path(path)) == fingerprint
@@ -101,7 +98,7 @@ NOT_RETRIED: Final = RetriedItems()
 
 
 class Replay:
-    """Decides which recorded outcomes count, and which steps the user is asked about."""
+    """Decides which recorded outcomes count, and which steps need an answer of the user."""
 
     def __init__(
         self,
@@ -114,30 +111,30 @@ class Replay:
         retried: RetriedItems = NOT_RETRIED,
         open_questions: Mapping[str, str] | None = None,
     ) -> None:
-        """`repeat` and `marked_done`: paths of steps that the user wants done again, or says are
-        done, with what these give.  `open_questions`: titles by path of steps that may run only
-        once, were started before, and whose end is not known.
+        """`repeat`: paths of steps that the user wants to run again.  `marked_done`: values by path
+        of steps that the user says are done.  `open_questions`: titles by path of at-most-once
+        steps that were started before, and whose end is unknown.
         """
         self.is_first_run = journal.is_fresh()
-        """Nothing recorded counts: this is the first attempt, and no step was tried twice."""
+        """No record counts: this is the first attempt of the run, and no step was retried."""
         self.first_event = 1 if self.is_first_run else journal.last() + 1
         """The number of the first event of this attempt of the run."""
         self.accept_changes = accept_changes
         self.marked_done: Mapping[str, Json] = marked_done or {}
         self.retried = retried
         self.unfinished_once: set[str] = set()
-        """Steps that may run only once, were started in this attempt, and whose end is not known."""
+        """At-most-once steps that were started in this attempt, and whose end is unknown."""
         self._run = run
         self._journal = journal
         self._repeat = frozenset(repeat)
         self._open_questions: Mapping[str, str] = open_questions or {}
 
     def continue_attempts(self) -> None:
-        """From now on recorded outcomes count: another attempt of a step goes on inside it."""
+        """Let recorded outcomes count from now on: a retried step replays its children."""
         self.is_first_run = False
 
     def find(self, step: Step, ctx: StepContext) -> Outcome | None:
-        """The recorded outcome of a step, if it counts; None if the step has to be done."""
+        """Return the recorded outcome of a step if it counts; None: the step has to run."""
         if self.is_first_run:
             return None
         path, run = ctx.path, ctx.run
@@ -166,7 +163,7 @@ class Replay:
         if recorded is None:
             return None
         if recorded.number <= ctx.replay_after:
-            return None  # a step before it was done again since, and the run ended before this one
+            return None  # a step before it ran again later, and the run ended before this one
         if isinstance(recorded.outcome, Failed) and not step.policy.keep_failure:
             return None
         if recorded.fingerprint != step.fingerprint and not self.retried.keeps(
@@ -178,9 +175,9 @@ class Replay:
         return recorded
 
     def _accept_as_done(self, step: Step, ctx: StepContext, value: Json) -> Outcome:
-        """Record that a step is done because the user says so.
+        """Record a step as done because the user says so.
 
-        Only when the run comes to it: a step before it that is done again would void it.
+        This happens when the run comes to it: if a step before it runs again, it does not count.
         """
         if (capture := getattr(getattr(step, "work", step), "capture", None)) is not None:
             ctx.run.events.note(
@@ -193,11 +190,11 @@ class Replay:
         return outcome
 
     def has_older_result(self, ctx: StepContext) -> bool:
-        """May there be an older end of the step, which counts no more once it is started again?"""
+        """May there be an older end of the step, which a new start makes invalid?"""
         return not ctx.can_replay if self.is_first_run else self._journal.step(ctx.path) is not None
 
     def require_answer(self, step: Step, ctx: StepContext) -> None:
-        """Ask about this step, and about all others that are known to need an answer."""
+        """Raise an error that asks about this step and all others that need an answer."""
         if ctx.run.plan is not None:
             ctx.run.plan.add_question(ctx.path)
             return
@@ -212,7 +209,7 @@ class Replay:
         )
 
     def is_repeated(self, path: str) -> bool:
-        """Has the user said that a step whose end is not known is to be done again?"""
+        """Did the user say that a step with an unknown end runs again?"""
         return path in self._repeat
 
     def is_retried(self, path: str) -> bool:

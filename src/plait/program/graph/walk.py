@@ -177,7 +177,7 @@ class GraphProgram(Composite):
 
 
 def _require_depth(budget: Budget) -> None:
-    budget.expect("depth")
+    budget.require("depth")
     if budget.depth > MOST_DEPTH:
         raise StepError(Failure(f"more than {MOST_DEPTH} flows are nested", "limit"))
 

@@ -27,7 +27,7 @@ from plait.core.masking import mask_value
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.journal import StepRecord
-from plait.engine.limits import LOOK
+from plait.engine.limits import POLL_SECONDS
 from plait.engine.outcome import (
     DeadlineExceeded,
     Failed,
@@ -334,7 +334,7 @@ class _HookDecisions:
                 ctx.run.stop.require_unset()
                 if ctx.is_expired():
                     raise DeadlineExceeded
-                self._changed.wait(LOOK)
+                self._changed.wait(POLL_SECONDS)
             return self._allowed.get(path, True)
 
 

@@ -97,7 +97,7 @@ class EnsembleProgram(Composite):
         with run.budgets.scope(
             ctx.path, self.limits, f"ensemble '{self.name}'", goes_on=ctx.can_replay
         ) as budget:
-            budget.expect("depth")
+            budget.require("depth")
             return require_success(ctx.perform(TaskGraph(self)))
 
 
